@@ -1,0 +1,1 @@
+"""Tests of twisted_ib; run them with trial."""

@@ -1,0 +1,1 @@
+"""RDMA under Twisted: a software HCA, SDP and what stands on them."""

@@ -1,0 +1,99 @@
+"""
+Every exception of twisted_ib that is not one of Twisted's.
+
+Nothing here imports Twisted: the adapters in L{twisted_ib.sdp} turn these into
+C{ConnectError} and its kin.
+"""
+
+from __future__ import annotations
+
+
+class HCAError(Exception):
+    """
+    Base of everything that twisted_ib raises by itself.
+    """
+
+
+class WireError(HCAError):
+    """
+    Bytes from a peer are not what the format says.
+    """
+
+
+class ResourceLimitError(HCAError):
+    """
+    A bound of L{twisted_ib.limits} is reached.
+    """
+
+
+class WrongThreadError(HCAError):
+    """
+    A device that belongs to one thread was used from another; use
+    C{reactor.callFromThread}.
+    """
+
+
+class DeviceError(HCAError):
+    """
+    A device can not be used as asked.
+    """
+
+
+class UnknownDeviceError(DeviceError):
+    """
+    No device has this name.
+    """
+
+
+class DeviceClosedError(DeviceError):
+    """
+    The device was closed, or belongs to the process this one was forked from.
+    """
+
+
+class RunDirectoryError(DeviceError):
+    """
+    The directory where processes of one host meet can not be used.
+    """
+
+
+class ServiceInUseError(HCAError):
+    """
+    Somebody listens already on this service (address and port).
+    """
+
+
+class NoRouteError(HCAError):
+    """
+    No device reaches this address.
+    """
+
+
+class NoListenerError(HCAError):
+    """
+    Nobody listens on this service.
+    """
+
+
+class HandshakeError(HCAError):
+    """
+    A process that wanted to share a ring did not keep to the handshake.
+    """
+
+
+class PathLostError(HCAError):
+    """
+    The way to a peer's HCA is gone: its process died or broke the rules.
+    """
+
+
+class RingError(PathLostError):
+    """
+    A peer left a ring or a record in a state that the layout forbids.
+    """
+
+
+class QueuePairError(HCAError):
+    """
+    A verb was called on a queue pair whose state or attributes forbid it.
+    """

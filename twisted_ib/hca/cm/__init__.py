@@ -1,0 +1,1 @@
+"""The InfiniBand communication manager.  Pure."""

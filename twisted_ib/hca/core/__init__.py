@@ -1,0 +1,1 @@
+"""Verbs objects: protection domains, regions, queues, queue pairs.  Pure."""

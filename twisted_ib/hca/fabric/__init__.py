@@ -1,0 +1,1 @@
+"""What carries operations from one HCA to another."""

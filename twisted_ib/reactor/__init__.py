@@ -1,0 +1,1 @@
+"""The ib reactor: epoll, completion channels and adaptive polling."""

@@ -1,0 +1,1 @@
+"""The Sockets Direct Protocol: streams over RC queue pairs."""

@@ -1,0 +1,1 @@
+"""Programs for users: ib-demo, ib-get, ib-devinfo."""
