@@ -20,6 +20,12 @@ class WireError(HCAError):
     """
 
 
+class SDPWireError(WireError):
+    """
+    A message is not one of SDP.
+    """
+
+
 class ResourceLimitError(HCAError):
     """
     A bound of L{twisted_ib.limits} is reached.
@@ -96,4 +102,23 @@ class RingError(PathLostError):
 class QueuePairError(HCAError):
     """
     A verb was called on a queue pair whose state or attributes forbid it.
+    """
+
+
+class MemoryRegionError(HCAError):
+    """
+    Memory can not be registered or deregistered as asked.
+    """
+
+
+class MemoryAccessError(HCAError):
+    """
+    An operation named memory that its key, bounds, rights or protection domain do not
+    give it.
+    """
+
+
+class ResourceBusyError(HCAError):
+    """
+    An object can not be destroyed while others use it; the text names them.
     """
