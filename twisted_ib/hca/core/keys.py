@@ -1,0 +1,120 @@
+"""
+Random numbers that name things: keys of memory regions, numbers of queue pairs.
+
+A key that a peer may guess is a right given away, so keys are random; one that comes back
+soon after it was taken away lets a late request hit new memory, so they do not come back
+soon.  Both hold without remembering anything: a counter is sent through a secret
+permutation of all 24-bit numbers (a Feistel network of keyed BLAKE2s), so an index comes
+again only after 2^24 others.
+
+A key has 32 bits: the upper 24 are the index, the lower 8 change when the same region is
+registered anew (IBTA vol. 1 10.6.3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from hashlib import blake2s
+
+from twisted_ib.errors import ResourceLimitError
+
+INDEX_BITS = 24
+"""
+Bits of an index, and of a queue pair's number.
+"""
+
+KEY_BITS = 8
+"""
+Bits of a memory key below its index.
+"""
+
+_HALF_BITS = INDEX_BITS // 2
+_HALF_MASK = (1 << _HALF_BITS) - 1
+_ROUNDS = 4
+_SECRET_BITS = 128
+
+
+class RandomIndices:
+    """
+    Draws 24-bit numbers in a secret order, none twice before all were drawn.
+
+    @ivar first: no number below this one is drawn.
+    """
+
+    __slots__ = ("first", "_counter", "_secret")
+
+    def __init__(self, randomBits: Callable[[int], int], first: int = 1) -> None:
+        """
+        @param randomBits: the source of entropy: C{randomBits(n)} gives an n-bit number,
+            as L{random.SystemRandom.getrandbits} does.
+        @param first: the lowest number that may be drawn.
+        """
+        self.first = first
+        self._counter = 0
+        self._secret = randomBits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+
+    def draw(self, inUse: Container[int]) -> int:
+        """
+        The next number that is not in use.
+
+        @param inUse: the numbers that must not be drawn.
+
+        @raise ResourceLimitError: every number is in use.
+        """
+        for _ in range(1 << INDEX_BITS):
+            index = self._permute(self._counter)
+            self._counter = (self._counter + 1) & ((1 << INDEX_BITS) - 1)
+            if index >= self.first and index not in inUse:
+                return index
+        raise ResourceLimitError("every number of 24 bits is in use")
+
+    def _permute(self, number: int) -> int:
+        """
+        One place of the permutation: a balanced Feistel network.
+        """
+        left, right = number >> _HALF_BITS, number & _HALF_MASK
+        for turn in range(_ROUNDS):
+            mixed = blake2s(
+                bytes((turn, right >> 8, right & 0xFF)), key=self._secret, digest_size=2
+            ).digest()
+            left, right = right, left ^ (int.from_bytes(mixed, "big") & _HALF_MASK)
+        return left << _HALF_BITS | right
+
+
+class MemoryKeys:
+    """
+    Issues the 32-bit keys of memory regions.
+
+    Two keys that are in use never share their index.
+    """
+
+    __slots__ = ("_indices", "_inUse", "_randomBits")
+
+    def __init__(self, randomBits: Callable[[int], int]) -> None:
+        """
+        @param randomBits: the source of entropy, as for L{RandomIndices}.
+        """
+        self._randomBits = randomBits
+        self._indices = RandomIndices(randomBits)
+        self._inUse: set[int] = set()
+
+    def issue(self) -> int:
+        """
+        A new key.
+        """
+        index = self._indices.draw(self._inUse)
+        self._inUse.add(index)
+        return index << KEY_BITS | self._randomBits(KEY_BITS)
+
+    def renew(self, key: int) -> int:
+        """
+        Another key with the same index, for a region that is registered anew.
+        """
+        low = (key + 1 + self._randomBits(KEY_BITS) % 255) & 0xFF
+        return key & ~0xFF | low
+
+    def withdraw(self, key: int) -> None:
+        """
+        This key is no longer in use.
+        """
+        self._inUse.discard(key >> KEY_BITS)
