@@ -1,0 +1,195 @@
+"""
+Tests for the plugin: the reactor C{ib} and the endpoints C{sdp:} by name.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.application.reactors import IReactorInstaller
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.interfaces import (
+    IStreamClientEndpoint,
+    IStreamClientEndpointStringParserWithReactor,
+    IStreamServerEndpoint,
+    IStreamServerEndpointStringParser,
+)
+from twisted.internet.testing import MemoryReactorClock
+from twisted.plugin import IPlugin, getPlugins
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from twisted_ib.sdp.strings import SDPParser
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def runPython(program: str) -> str:
+    """
+    Run a program in a Python process of its own, started in the checkout.
+
+    @param program: the program's text.
+
+    @return: what it printed.
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    if result.returncode:
+        raise AssertionError(result.stderr)
+    return result.stdout
+
+
+class PluginTests(SynchronousTestCase):
+    """
+    Twisted finds the plugin, and the plugin does not spoil Twisted's start.
+    """
+
+    def test_reactorListed(self) -> None:
+        """
+        C{ib} is among the reactors that C{--reactor} can name, once.
+        """
+        names = [installer.shortName for installer in getPlugins(IReactorInstaller)]
+        self.assertEqual(names.count("ib"), 1)
+
+    def test_parserListed(self) -> None:
+        """
+        One parser with the prefix C{sdp} is found for servers and one for
+        clients.
+        """
+        for interface in (IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor):
+            prefixes = [parser.prefix for parser in getPlugins(interface)]
+            self.assertEqual(prefixes.count("sdp"), 1)
+
+    def test_parserInterfaces(self) -> None:
+        """
+        The parser provides what it says.
+        """
+        parser = SDPParser()
+        verifyObject(IPlugin, parser)
+        verifyObject(IStreamServerEndpointStringParser, parser)
+        verifyObject(IStreamClientEndpointStringParserWithReactor, parser)
+
+    def test_pluginIsLight(self) -> None:
+        """
+        Importing the plugin module imports no reactor, no endpoint and no
+        HCA: Twisted imports it before it chooses a reactor.
+        """
+        loaded = runPython(
+            "import sys, twisted.plugins.twisted_ib_plugin\n"
+            "print(*[name for name in sys.modules if name.startswith('twisted_ib.')"
+            " or name.endswith('reactor')])"
+        ).split()
+        self.assertEqual(sorted(loaded), ["twisted_ib.sdp", "twisted_ib.sdp.strings"])
+
+    def test_reactorModuleHasNoSideEffect(self) -> None:
+        """
+        Importing the reactor's module, as C{trial --help-reactors} does,
+        installs nothing.
+        """
+        loaded = runPython(
+            "import sys, twisted_ib.reactor.ibreactor as module\n"
+            "print(callable(module.install), 'twisted.internet.reactor' in sys.modules)"
+        ).split()
+        self.assertEqual(loaded, ["True", "False"])
+
+    def test_installByName(self) -> None:
+        """
+        Twisted's own way to install a reactor by its name installs ours.
+        """
+        name = runPython(
+            "from twisted.application.reactors import installReactor\n"
+            "print(type(installReactor('ib')).__name__)"
+        )
+        self.assertEqual(name.strip(), "IBReactor")
+
+
+class StringTests(SynchronousTestCase):
+    """
+    Endpoint strings, as C{serverFromString} and C{clientFromString} take them.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a reactor that opens nothing.
+        """
+        self.reactor = MemoryReactorClock()
+
+    def refused(self, error: type[Exception], description: str, *words: str, server: bool) -> None:
+        """
+        Assert that an endpoint string is refused, in one line.
+
+        @param error: the exception's type.
+        @param description: the string.
+        @param words: what the exception's text has to contain.
+        @param server: whether the string is for a server.
+        """
+        parse = serverFromString if server else clientFromString
+        text = str(self.assertRaises(error, parse, self.reactor, description))
+        for word in words:
+            self.assertIn(word, text)
+        self.assertNotIn("\n", text)
+
+    def test_server(self) -> None:
+        """
+        A server string with every argument gives a server endpoint.
+        """
+        for description in (
+            "sdp:8080",
+            "sdp:0",
+            "sdp:65535",
+            "sdp:port=8080",
+            "sdp:8080:interface=127.0.0.1:backlog=7:device=shm0",
+            "sdp:8080:interface=\\:\\:1",
+        ):
+            verifyObject(IStreamServerEndpoint, serverFromString(self.reactor, description))
+
+    def test_client(self) -> None:
+        """
+        A client string with every argument gives a client endpoint.
+        """
+        for description in (
+            "sdp:localhost:8080",
+            "sdp:host=localhost:port=1",
+            "sdp:127.0.0.1:65535:timeout=3:bindAddress=127.0.0.1:device=shm0",
+            "sdp:127.0.0.1:8080:timeout=0.5",
+            "sdp:fe80\\:\\:1%ib0:7000",
+        ):
+            verifyObject(IStreamClientEndpoint, clientFromString(self.reactor, description))
+
+    def test_serverNumbers(self) -> None:
+        """
+        A port or backlog that is no number, or out of range, is a
+        L{ValueError} when the string is parsed, and its text has the number.
+        """
+        for text in ("http", "-1", "65536", "80a", "8_0", "1.5", "9" * 5000):
+            self.refused(ValueError, f"sdp:{text}", "port", text, server=True)
+        self.refused(ValueError, "sdp:", "port", server=True)
+        self.refused(ValueError, "sdp:80:backlog=many", "backlog", "many", server=True)
+        self.refused(ValueError, "sdp:80:backlog=-1", "backlog", "-1", server=True)
+
+    def test_clientNumbers(self) -> None:
+        """
+        A port or timeout that is no number, or out of range, is a
+        L{ValueError} when the string is parsed, and its text has the number.
+        """
+        for text in ("http", "0", "-1", "65536"):
+            self.refused(ValueError, f"sdp:localhost:{text}", "port", text, server=False)
+        for text in ("soon", "-1", "nan", "inf"):
+            self.refused(ValueError, f"sdp:localhost:80:timeout={text}", "timeout", text, server=False)
+        self.refused(ValueError, "sdp::7000", "host", "7000", server=False)
+
+    def test_arguments(self) -> None:
+        """
+        A missing, unknown or repeated argument is a L{TypeError} when the
+        string is parsed, and its text has the string.
+        """
+        self.refused(TypeError, "sdp:80:colour=red", "sdp:80", "colour", server=True)
+        self.refused(TypeError, "sdp:interface=127.0.0.1", "port", server=True)
+        self.refused(TypeError, "sdp:80:127.0.0.1:50:shm0:5", "sdp:80", server=True)
+        self.refused(TypeError, "sdp:80:port=81", "sdp:80", "port", server=True)
+        self.refused(TypeError, "sdp:localhost", "sdp:localhost", "port", server=False)
+        self.refused(TypeError, "sdp:localhost:80:backlog=5", "sdp:localhost:80", "backlog", server=False)
+        self.refused(TypeError, "sdp:localhost:80:reactor=mine", "reactor", server=False)

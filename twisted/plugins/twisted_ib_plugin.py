@@ -1,0 +1,20 @@
+"""
+What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:}.
+
+Twisted imports every plugin module, before it chooses a reactor, whenever its
+cache is rebuilt. So nothing here, nor what it imports, may import a reactor.
+"""
+
+from __future__ import annotations
+
+from twisted.application.reactors import Reactor
+
+from twisted_ib.sdp.strings import SDPParser
+
+ib = Reactor(
+    "ib",
+    "twisted_ib.reactor.ibreactor",
+    "epoll reactor that looks at the completion queues of an HCA before it sleeps.",
+)
+
+sdp = SDPParser()

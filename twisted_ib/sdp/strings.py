@@ -1,0 +1,199 @@
+"""
+Endpoint strings: C{sdp:PORT} for servers, C{sdp:HOST:PORT} for clients.
+
+The plugin module imports this one whenever Twisted rebuilds its plugin cache,
+before a reactor is chosen. So the endpoints themselves are imported only when
+a string is parsed, and no device is opened before they listen or connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twisted.internet.interfaces import (
+    IStreamClientEndpointStringParserWithReactor,
+    IStreamServerEndpointStringParser,
+)
+from twisted.plugin import IPlugin
+from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from twisted_ib.sdp.endpoints import SDPClientEndpoint, SDPServerEndpoint
+
+_Endpoint = TypeVar("_Endpoint")
+
+_HIGHEST_PORT = 65535
+
+
+def _call(
+    parse: Callable[..., _Endpoint], reactor: object, args: Sequence[str], kwargs: Mapping[str, str]
+) -> _Endpoint:
+    """
+    Call a function with the parts of an endpoint string, if they fit its
+    signature.
+
+    @param parse: the function.
+    @param reactor: its first argument.
+    @param args: the positional parts of the string.
+    @param kwargs: the named parts of the string.
+
+    @return: what the function returns.
+
+    @raise TypeError: an argument is missing, unknown or too many; the text
+        speaks of the string and not of the function.
+    """
+    try:
+        bound = signature(parse).bind(reactor, *args, **kwargs)
+    except TypeError as error:
+        string = ":".join(["sdp", *args, *(f"{name}={value}" for name, value in kwargs.items())])
+        raise TypeError(f"{string}: {error}") from None
+    return parse(*bound.args, **bound.kwargs)
+
+
+def _number(what: str, text: str, lowest: int, highest: int | None = None) -> int:
+    """
+    Read a decimal number from an endpoint string.
+
+    @param what: the argument's name, for the error text.
+    @param text: the argument as the user wrote it.
+    @param lowest: the lowest number allowed.
+    @param highest: the highest number allowed, or L{None} for no bound.
+
+    @return: the number.
+
+    @raise ValueError: C{text} is no number, or out of bounds.
+    """
+    span = f"{lowest} to {highest}" if highest is not None else f"{lowest} or more"
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"sdp: {what} {text!r} is not a number ({span})")
+    # No number in an endpoint is longer, and int() refuses thousands of digits in its own words.
+    number = int(text) if len(text) <= 18 else 10**18
+    if number < lowest or (highest is not None and number > highest):
+        raise ValueError(f"sdp: {what} {text} is out of range ({span})")
+    return number
+
+
+def _seconds(what: str, text: str) -> float:
+    """
+    Read a time in seconds, whole or decimal, from an endpoint string.
+
+    @param what: the argument's name, for the error text.
+    @param text: the argument as the user wrote it.
+
+    @return: the seconds.
+
+    @raise ValueError: C{text} is not a finite number of seconds from 0 up.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"sdp: {what} {text!r} is not a number of seconds") from None
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"sdp: {what} {text} is out of range (0 seconds or more)")
+    return seconds
+
+
+def _parseServer(
+    reactor: object,
+    port: str,
+    interface: str = "",
+    backlog: str = "50",
+    device: str | None = None,
+) -> SDPServerEndpoint:
+    """
+    Make the endpoint for C{sdp:PORT[:interface=ADDR][:backlog=N][:device=NAME]}.
+
+    @param reactor: the reactor to listen with.
+    @param port: the port; 0 asks for any free one.
+    @param interface: the address to bind, all of the host's by default.
+    @param backlog: how many connections may wait to be accepted.
+    @param device: the HCA's name, the host's default by default.
+
+    @return: the endpoint.
+    """
+    from twisted_ib.sdp.endpoints import SDPServerEndpoint
+
+    return SDPServerEndpoint(
+        reactor,
+        _number("port", port, 0, _HIGHEST_PORT),
+        backlog=_number("backlog", backlog, 0),
+        interface=interface,
+        device=device,
+    )
+
+
+def _parseClient(
+    reactor: object,
+    host: str,
+    port: str,
+    timeout: str = "30",
+    bindAddress: str | None = None,
+    device: str | None = None,
+) -> SDPClientEndpoint:
+    """
+    Make the endpoint for C{sdp:HOST:PORT[:timeout=S][:bindAddress=ADDR][:device=NAME]}.
+
+    @param reactor: the reactor to connect with.
+    @param host: the peer's address or name.
+    @param port: the peer's port.
+    @param timeout: the seconds to wait for the connection.
+    @param bindAddress: the local address to connect from.
+    @param device: the HCA's name, the host's default by default.
+
+    @return: the endpoint.
+    """
+    from twisted_ib.sdp.endpoints import SDPClientEndpoint
+
+    if not host:
+        raise ValueError(f"sdp: no host before port {port}")
+    return SDPClientEndpoint(
+        reactor,
+        host,
+        _number("port", port, 1, _HIGHEST_PORT),
+        timeout=_seconds("timeout", timeout),
+        bindAddress=None if bindAddress is None else (bindAddress, 0),
+        device=device,
+    )
+
+
+@implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)
+class SDPParser:
+    """
+    Parser of C{sdp:} endpoint strings, for servers and clients.
+
+    @ivar prefix: what the strings begin with.
+    """
+
+    prefix = "sdp"
+
+    def parseStreamServer(self, reactor: Any, *args: str, **kwargs: str) -> SDPServerEndpoint:
+        """
+        Make a server endpoint; see L{_parseServer} for the arguments.
+
+        @param reactor: the reactor given to C{serverFromString}.
+        @param args: the positional parts of the string.
+        @param kwargs: the named parts of the string.
+
+        @return: the endpoint.
+
+        @raise ValueError: a number is none, or out of range.
+        @raise TypeError: an argument is missing or unknown.
+        """
+        return _call(_parseServer, reactor, args, kwargs)
+
+    def parseStreamClient(self, reactor: Any, *args: str, **kwargs: str) -> SDPClientEndpoint:
+        """
+        Make a client endpoint; see L{_parseClient} for the arguments.
+
+        @param reactor: the reactor given to C{clientFromString}.
+        @param args: the positional parts of the string.
+        @param kwargs: the named parts of the string.
+
+        @return: the endpoint.
+
+        @raise ValueError: a number is none, or out of range.
+        @raise TypeError: an argument is missing or unknown.
+        """
+        return _call(_parseClient, reactor, args, kwargs)
