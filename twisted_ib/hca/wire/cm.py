@@ -1,0 +1,474 @@
+"""
+The messages by which two HCAs agree on a connection (IBTA vol. 1 chapter 12,
+"Communication Management").
+
+Think of the three segments that open a TCP connection: here they are L{REQ},
+L{REP} and L{RTU}; L{REJ} is the refusal, L{MRA} says "wait, I am thinking",
+L{DREQ} and L{DREP} close.  The two L{SIDR_REQ}, L{SIDR_REP} find the queue
+pair behind a datagram service, L{LAP} and L{APR} change the path of an open
+connection.
+
+Every message is 232 octets, big-endian: what a MAD carries after its 24-octet
+header.  Private data areas have a fixed size and no length field, so the
+receiver always gets the whole area.  C{parse} accepts any value of any field
+and raises L{WireError} for a wrong length only; bits that the format reserves
+are kept in C{reserved}, an integer as wide as the fixed part of the message,
+so that what was parsed packs to the same octets.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import ClassVar
+
+import attrs
+
+from twisted_ib.hca.wire.cmcodes import (
+    APRStatus,
+    MessageKind,
+    RejectReason,
+    SIDRStatus,
+    timeoutSeconds,
+)
+from twisted_ib.hca.wire.cmlayout import (
+    BODY_BYTES,
+    Buffer,
+    Message,
+    fits,
+    infoFits,
+    reservedMask,
+)
+from twisted_ib.hca.wire.cmpath import APR, LAP, NO_PATH, Path
+from twisted_ib.hca.wire.cmsidr import SIDR_REP, SIDR_REQ
+
+__all__ = [
+    "APR",
+    "BODY_BYTES",
+    "DREP",
+    "DREQ",
+    "LAP",
+    "MESSAGES",
+    "MRA",
+    "REJ",
+    "REP",
+    "REQ",
+    "RTU",
+    "SIDR_REP",
+    "SIDR_REQ",
+    "APRStatus",
+    "AnyMessage",
+    "Buffer",
+    "MessageKind",
+    "Path",
+    "RejectReason",
+    "SIDRStatus",
+    "byAttribute",
+    "timeoutSeconds",
+]
+
+
+@attrs.define
+class REQ(Message):
+    """
+    The active side asks for a connection.
+
+    @ivar startingPSN: the PSN that the I{receiver} of this message must use
+        for its first packet.
+    @ivar responderResources: READs that the sender will serve at a time.
+    @ivar initiatorDepth: READs that the sender wants to have outstanding.
+    @ivar alternatePath: L{None} for 44 zero octets.
+    """
+
+    attribute: ClassVar[int] = 0x0010
+    privateDataBytes: ClassVar[int] = 92
+    _layout: ClassVar[Struct] = Struct(">IIQQIIIIIIHBB44s44s92s")
+    _fixedBytes: ClassVar[int] = 140
+    _reservedMask: ClassVar[int] = reservedMask(
+        *((4, 0xFF), (24, 0xFF), (25, 0xFF), (26, 0xFF), (27, 0xFF)),
+        *((90, 0x0F), (91, 0xC0), (94, 0x07), (95, 0x07)),
+        *((134, 0x0F), (135, 0xC0), (138, 0x07), (139, 0x07)),
+        (140, 0),
+    )
+
+    localCommunicationID: int = 0
+    vendorID: int = 0
+    serviceID: int = 0
+    localCAGUID: int = 0
+    localQKey: int = 0
+    localQPN: int = 0
+    responderResources: int = 0
+    localEECN: int = 0
+    initiatorDepth: int = 0
+    remoteEECN: int = 0
+    remoteCMResponseTimeout: int = 0
+    transportServiceType: int = 0
+    endToEndFlowControl: bool = False
+    startingPSN: int = 0
+    localCMResponseTimeout: int = 0
+    retryCount: int = 0
+    partitionKey: int = 0xFFFF
+    pathMTU: int = 0
+    rdcExists: bool = False
+    rnrRetryCount: int = 0
+    maxCMRetries: int = 0
+    sharedReceiveQueue: bool = False
+    extendedTransportType: int = 0
+    primaryPath: Path = attrs.field(factory=Path)
+    alternatePath: Path | None = None
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        fits(24, self.vendorID, self.localQPN, self.localEECN, self.remoteEECN, self.startingPSN)
+        fits(8, self.responderResources, self.initiatorDepth)
+        fits(5, self.remoteCMResponseTimeout, self.localCMResponseTimeout)
+        fits(4, self.pathMTU, self.maxCMRetries)
+        fits(3, self.retryCount, self.rnrRetryCount, self.extendedTransportType)
+        fits(2, self.transportServiceType)
+        alternate = self.alternatePath
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.vendorID,
+            self.serviceID,
+            self.localCAGUID,
+            0,
+            self.localQKey,
+            self.localQPN << 8 | self.responderResources,
+            self.localEECN << 8 | self.initiatorDepth,
+            self.remoteEECN << 8
+            | self.remoteCMResponseTimeout << 3
+            | self.transportServiceType << 1
+            | self.endToEndFlowControl,
+            self.startingPSN << 8 | self.localCMResponseTimeout << 3 | self.retryCount,
+            self.partitionKey,
+            self.pathMTU << 4 | self.rdcExists << 3 | self.rnrRetryCount,
+            self.maxCMRetries << 4 | self.sharedReceiveQueue << 3 | self.extendedTransportType,
+            self.primaryPath.pack(),
+            NO_PATH if alternate is None else alternate.pack(),
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> REQ:
+        """
+        Read one message.
+        """
+        reserved, fields = cls.unpackFields(buffer, start, stop)
+        (local, vendor, service, guid, _, qkey, qpn, eecn, remoteEECN, psn) = fields[:10]
+        (pkey, mtu, retries, primary, alternate, private) = fields[10:]
+        return cls(
+            local,
+            vendor & 0xFFFFFF,
+            service,
+            guid,
+            qkey,
+            qpn >> 8,
+            qpn & 0xFF,
+            eecn >> 8,
+            eecn & 0xFF,
+            remoteEECN >> 8,
+            remoteEECN >> 3 & 0x1F,
+            remoteEECN >> 1 & 3,
+            bool(remoteEECN & 1),
+            psn >> 8,
+            psn >> 3 & 0x1F,
+            psn & 7,
+            pkey,
+            mtu >> 4,
+            bool(mtu & 8),
+            mtu & 7,
+            retries >> 4,
+            bool(retries & 8),
+            retries & 7,
+            Path.parse(primary),
+            None if alternate == NO_PATH else Path.parse(alternate),
+            private,
+            reserved,
+        )
+
+
+@attrs.define
+class MRA(Message):
+    """
+    The answer to a REQ, REP or LAP will take a while.
+
+    @ivar messageMRAed: a L{MessageKind}.
+    @ivar serviceTimeout: a timeout code.
+    """
+
+    attribute: ClassVar[int] = 0x0011
+    privateDataBytes: ClassVar[int] = 222
+    _layout: ClassVar[Struct] = Struct(">IIBB222s")
+    _fixedBytes: ClassVar[int] = 10
+    _reservedMask: ClassVar[int] = reservedMask((8, 0x3F), (9, 0x07), (10, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    messageMRAed: int = 0
+    serviceTimeout: int = 0
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.messageMRAed << 6,
+            self.serviceTimeout << 3,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> MRA:
+        """
+        Read one message.
+        """
+        reserved, (local, remote, kind, timeout, private) = cls.unpackFields(buffer, start, stop)
+        return cls(local, remote, kind >> 6, timeout >> 3, private, reserved)
+
+
+@attrs.define
+class REJ(Message):
+    """
+    A connection is refused or given up.
+
+    @ivar localCommunicationID: 0 when a REQ was refused at once.
+    @ivar messageRejected: a L{MessageKind}.
+    @ivar reason: a L{RejectReason}, or a number that has no name.
+    @ivar additionalInfo: the whole area of 72 octets, of which
+        C{additionalInfoLength} count.
+    """
+
+    attribute: ClassVar[int] = 0x0012
+    privateDataBytes: ClassVar[int] = 148
+    _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")
+    _fixedBytes: ClassVar[int] = 10
+    _reservedMask: ClassVar[int] = reservedMask((8, 0x3F), (9, 0x01), (10, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    messageRejected: int = 0
+    additionalInfoLength: int = 0
+    reason: int = 0
+    additionalInfo: bytes = b""
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        infoFits(self.additionalInfo)
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.messageRejected << 6,
+            self.additionalInfoLength << 1,
+            self.reason,
+            self.additionalInfo,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> REJ:
+        """
+        Read one message.
+        """
+        reserved, fields = cls.unpackFields(buffer, start, stop)
+        local, remote, kind, length, reason, info, private = fields
+        return cls(local, remote, kind >> 6, length >> 1, reason, info, private, reserved)
+
+
+@attrs.define
+class REP(Message):
+    """
+    The passive side accepts.
+
+    @ivar startingPSN: the PSN that the I{receiver} of this message must use
+        for its first packet.
+    @ivar localEECN: with XRC the queue pair number.
+    """
+
+    attribute: ClassVar[int] = 0x0013
+    privateDataBytes: ClassVar[int] = 196
+    _layout: ClassVar[Struct] = Struct(">IIIIIIBBBBQ196s")
+    _fixedBytes: ClassVar[int] = 28
+    _reservedMask: ClassVar[int] = reservedMask((27, 0x0F), (28, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    localQKey: int = 0
+    localQPN: int = 0
+    vendorID: int = 0
+    localEECN: int = 0
+    startingPSN: int = 0
+    responderResources: int = 0
+    initiatorDepth: int = 0
+    targetACKDelay: int = 0
+    failoverAccepted: int = 0
+    endToEndFlowControl: bool = False
+    rnrRetryCount: int = 0
+    sharedReceiveQueue: bool = False
+    localCAGUID: int = 0
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        fits(24, self.localQPN, self.vendorID, self.localEECN, self.startingPSN)
+        fits(5, self.targetACKDelay)
+        fits(3, self.rnrRetryCount)
+        fits(2, self.failoverAccepted)
+        vendor = self.vendorID
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.localQKey,
+            self.localQPN << 8 | vendor >> 16,
+            self.localEECN << 8 | vendor >> 8 & 0xFF,
+            self.startingPSN << 8 | vendor & 0xFF,
+            self.responderResources,
+            self.initiatorDepth,
+            self.targetACKDelay << 3 | self.failoverAccepted << 1 | self.endToEndFlowControl,
+            self.rnrRetryCount << 5 | self.sharedReceiveQueue << 4,
+            self.localCAGUID,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> REP:
+        """
+        Read one message.
+        """
+        reserved, fields = cls.unpackFields(buffer, start, stop)
+        (local, remote, qkey, qpn, eecn, psn, resources, depth, delay, rnr, guid, private) = fields
+        return cls(
+            local,
+            remote,
+            qkey,
+            qpn >> 8,
+            (qpn & 0xFF) << 16 | (eecn & 0xFF) << 8 | psn & 0xFF,
+            eecn >> 8,
+            psn >> 8,
+            resources,
+            depth,
+            delay >> 3,
+            delay >> 1 & 3,
+            bool(delay & 1),
+            rnr >> 5,
+            bool(rnr & 0x10),
+            guid,
+            private,
+            reserved,
+        )
+
+
+@attrs.define
+class RTU(Message):
+    """
+    "Ready to use": the third and last message of opening.
+    """
+
+    attribute: ClassVar[int] = 0x0014
+    privateDataBytes: ClassVar[int] = 224
+    _layout: ClassVar[Struct] = Struct(">II224s")
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    privateData: bytes = b""
+
+    def pack(self) -> bytes:
+        """
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        return self.packFields(self.privateData, 0, self.localCommunicationID, self.remoteCommunicationID)
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> RTU:
+        """
+        Read one message.
+        """
+        return cls(*cls.unpackFields(buffer, start, stop)[1])
+
+
+@attrs.define
+class DREQ(Message):
+    """
+    One side wants to close.
+
+    @ivar remoteQPN: the queue pair of the I{receiver} of this message.
+    """
+
+    attribute: ClassVar[int] = 0x0015
+    privateDataBytes: ClassVar[int] = 220
+    _layout: ClassVar[Struct] = Struct(">III220s")
+    _fixedBytes: ClassVar[int] = 12
+    _reservedMask: ClassVar[int] = reservedMask((11, 0xFF), (12, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    remoteQPN: int = 0
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.remoteQPN << 8,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> DREQ:
+        """
+        Read one message.
+        """
+        reserved, (local, remote, qpn, private) = cls.unpackFields(buffer, start, stop)
+        return cls(local, remote, qpn >> 8, private, reserved)
+
+
+@attrs.define
+class DREP(RTU):
+    """
+    The answer to a DREQ.  Looks like an RTU.
+    """
+
+    attribute: ClassVar[int] = 0x0016
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> DREP:
+        """
+        Read one message.
+        """
+        return cls(*cls.unpackFields(buffer, start, stop)[1])
+
+
+AnyMessage = REQ | MRA | REJ | REP | RTU | DREQ | DREP | SIDR_REQ | SIDR_REP | LAP | APR
+MESSAGES: tuple[type[AnyMessage], ...] = (
+    *(REQ, MRA, REJ, REP, RTU, DREQ, DREP),
+    *(SIDR_REQ, SIDR_REP, LAP, APR),
+)
+byAttribute: dict[int, type[AnyMessage]] = {message.attribute: message for message in MESSAGES}

@@ -1,0 +1,92 @@
+"""
+What all messages of the communication manager share, see L{twisted_ib.hca.wire.cm}.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as structError
+from typing import Any, ClassVar
+
+from twisted_ib.errors import WireError
+
+BODY_BYTES = 232
+ADDITIONAL_INFO_BYTES = 72
+Buffer = bytes | bytearray | memoryview
+
+
+def reservedMask(*spans: tuple[int, int]) -> int:
+    """
+    Where a message's reserved bits are.
+
+    @param spans: pairs of octet and bits in it; the last pair has the length
+        of the fixed part and 0.
+    """
+    length = spans[-1][0]
+    return sum(bits << 8 * (length - 1 - octet) for octet, bits in spans[:-1])
+
+
+def fits(width: int, *values: int) -> None:
+    """
+    Refuse to pack a value that would run into the field beside it.
+    """
+    for value in values:
+        if value >> width:
+            raise ValueError(f"{value} does not fit into {width} bits")
+
+
+class Message:
+    """
+    What the messages share.
+
+    @cvar attribute: the MAD attribute that names this message.
+    @cvar privateDataBytes: the size of the private data area.
+    """
+
+    __slots__ = ()
+    attribute: ClassVar[int] = 0
+    privateDataBytes: ClassVar[int] = 0
+    _layout: ClassVar[Struct]
+    _reservedMask: ClassVar[int] = 0
+    _fixedBytes: ClassVar[int] = 0
+
+    @classmethod
+    def unpackFields(cls, buffer: Buffer, start: int, stop: int) -> tuple[int, tuple[Any, ...]]:
+        """
+        Check the length, then take the fields of the layout.
+
+        @return: the reserved bits and the fields.
+        """
+        if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
+            raise WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
+        reserved = 0
+        if cls._reservedMask:
+            fixed = buffer[start : start + cls._fixedBytes]
+            reserved = int.from_bytes(fixed, "big") & cls._reservedMask
+        return reserved, cls._layout.unpack_from(buffer, start)
+
+    @classmethod
+    def packFields(cls, privateData: bytes, reserved: int, *fields: object) -> bytes:
+        """
+        Put fields, private data and reserved bits together.
+        """
+        if len(privateData) > cls.privateDataBytes:
+            raise ValueError(f"more than {cls.privateDataBytes} octets of private data")
+        try:
+            body = cls._layout.pack(*fields, privateData)
+        except structError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from None
+        reserved &= cls._reservedMask
+        if reserved:
+            size = cls._fixedBytes
+            fixed = int.from_bytes(body[:size], "big") | reserved
+            body = fixed.to_bytes(size, "big") + body[size:]
+        return body
+
+
+def infoFits(info: bytes) -> None:
+    """
+    C{struct} would cut a longer one without a word.
+    """
+    if len(info) > ADDITIONAL_INFO_BYTES:
+        raise ValueError(f"more than {ADDITIONAL_INFO_BYTES} octets of additional info")
