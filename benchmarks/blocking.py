@@ -1,0 +1,276 @@
+"""
+The subject without Twisted: blocking UNIX sockets, one thread a connection;
+the crowd alone is served and driven by one epoll loop on each side.
+
+Talks to the driver as L{benchmarks.worker} does:
+C{python -m benchmarks.blocking (server|client)}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import select
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from time import clock_gettime_ns, perf_counter, perf_counter_ns
+from typing import Any
+
+HEAD = struct.Struct(">QB")
+CROWD = 1000
+CHUNK = 256 * 1024
+Figures = dict[str, float]
+
+
+def percentile(ordered: list[int], share: float) -> float:
+    """
+    The value below which C{share} of the sorted values lie.
+    """
+    return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])
+
+
+def _echo(connection: socket.socket) -> None:
+    """
+    Send back what comes.
+    """
+    while data := connection.recv(CHUNK):
+        connection.sendall(data)
+    connection.close()
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    """
+    Read so many bytes, or nothing at the end.
+    """
+    parts = []
+    while count:
+        part = connection.recv(min(count, CHUNK))
+        if not part:
+            return b""
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def _sink(connection: socket.socket) -> None:
+    """
+    Swallow announced streams, acknowledge each one's last byte.
+    """
+    while head := _exactly(connection, HEAD.size):
+        remaining, hashing = HEAD.unpack(head)
+        digest = hashlib.sha256()
+        while remaining:
+            data = connection.recv(min(CHUNK, remaining))
+            remaining -= len(data)
+            if hashing:
+                digest.update(data)
+        connection.sendall(digest.digest() if hashing else bytes(32))
+    connection.close()
+
+
+def _accept(listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    """
+    One thread for each connection.
+    """
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def _serveCrowd(listener: socket.socket) -> None:
+    """
+    Echo on many connections in one loop.
+    """
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    connections: dict[int, socket.socket] = {}
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == listener.fileno():
+                connection, _address = listener.accept()
+                connections[connection.fileno()] = connection
+                poll.register(connection, select.EPOLLIN)
+                continue
+            data = connections[descriptor].recv(CHUNK)
+            if data:
+                connections[descriptor].sendall(data)
+            else:
+                connections.pop(descriptor).close()
+
+
+def serve() -> None:
+    """
+    Listen, say so, end with standard input.
+    """
+    services: dict[str, Callable[[socket.socket], None]] = {"echo": _echo, "sink": _sink}
+    for name in (*services, "crowd"):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(name)
+        listener.listen(1024)
+        target, arguments = (
+            (_serveCrowd, (listener,)) if name == "crowd" else (_accept, (listener, services[name]))
+        )
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+    print('{"echo": 0, "sink": 0}', flush=True)
+    sys.stdin.read()
+
+
+def _connect(path: str) -> socket.socket:
+    """
+    Make one connection.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection
+
+
+def roundTrip(command: dict[str, Any]) -> Figures:
+    """
+    One message out and back, again and again.
+    """
+    message = random.Random(0).randbytes(command["size"])
+    with _connect(command["echo"]) as connection:
+
+        def once() -> bytes:
+            """
+            One message; the pieces of a large one travel both ways at once.
+            """
+            for at in range(0, len(message), 65536):
+                connection.sendall(message[at : at + 65536])
+                _exactly(connection, min(65536, len(message) - at))
+            return message
+
+        connection.sendall(message[:65536])
+        if _exactly(connection, len(message[:65536])) != message[:65536]:
+            raise ValueError("an echo differs")
+        times: list[int] = []
+        end = perf_counter_ns() + int(command["seconds"] * 1e9)
+        now = perf_counter_ns()
+        while now < end:
+            once()
+            after = perf_counter_ns()
+            times.append(after - now)
+            now = after
+    times.sort()
+    shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+    return {name: percentile(times, share) / 1e3 for name, share in shares.items()}
+
+
+def stream(command: dict[str, Any]) -> Figures:
+    """
+    Write until the announced length is acknowledged.
+    """
+    size, seconds = command["size"], command["seconds"]
+    chunks = [random.Random(0).randbytes(size)]
+    if command["workload"] == "cold":
+        chunks = [struct.pack(">I", each) + chunks[0][4:] for each in range(128)]
+
+    def cpu() -> int:
+        """
+        CPU time of both processes.
+        """
+        return sum(clock_gettime_ns((~pid << 3) | 2) for pid in (os.getpid(), command["server"]))
+
+    def send(count: int, hashing: bool) -> bytes:
+        """
+        One whole stream.
+        """
+        connection.sendall(HEAD.pack(size * count, hashing))
+        for each in range(count):
+            connection.sendall(chunks[each % len(chunks)])
+        return _exactly(connection, 32)
+
+    with _connect(command["sink"]) as connection:
+        count, took = 8, 0.0
+        while took < seconds / 8:
+            count *= 2
+            begun = perf_counter()
+            send(count, False)
+            took = perf_counter() - begun
+        count = max(1, int(count * seconds / took))
+        used, begun = cpu(), perf_counter()
+        send(count, False)
+        took, used = perf_counter() - begun, cpu() - used
+        wanted = hashlib.sha256(b"".join(chunks[e % len(chunks)] for e in range(9)))
+        if send(9, True) != wanted.digest():
+            raise ValueError("a stream differs")
+    sent = size * count
+    return {"MB/s": sent / took / 1e6, "CPU": used * 1024 / sent}
+
+
+def crowd(command: dict[str, Any]) -> Figures:
+    """
+    Many connections, each with one message under way.
+    """
+    path = os.path.join(os.path.dirname(command["echo"]), "crowd")
+    message = random.Random(0).randbytes(command["size"])
+    connections = [_connect(path) for _ in range(CROWD)]
+    byDescriptor = {each.fileno(): each for each in connections}
+    poll = select.epoll()
+    for each in connections:
+        poll.register(each, select.EPOLLIN)
+        each.sendall(message)
+    begun = perf_counter()
+    end, count, pending = begun + command["seconds"], 0, len(connections)
+    while pending:
+        for descriptor, _ in poll.poll():
+            if byDescriptor[descriptor].recv(CHUNK) != message:
+                raise ValueError("an echo differs")
+            count += 1
+            if perf_counter() < end:
+                byDescriptor[descriptor].sendall(message)
+            else:
+                pending -= 1
+    took = perf_counter() - begun
+    for each in connections:
+        each.close()
+    poll.close()
+    return {"msg/s": count / took}
+
+
+def connects(command: dict[str, Any]) -> Figures:
+    """
+    Connect, echo once, close, one after the other.
+    """
+    message = random.Random(0).randbytes(command["size"])
+    begun = perf_counter()
+    count = 0
+    while perf_counter() - begun < command["seconds"]:
+        with _connect(command["echo"]) as connection:
+            connection.sendall(message)
+            if _exactly(connection, len(message)) != message:
+                raise ValueError("an echo differs")
+        count += 1
+    return {"conn/s": count / (perf_counter() - begun)}
+
+
+WORKLOADS = {
+    "roundTrip": roundTrip,
+    "stream": stream,
+    "cold": stream,
+    "crowd": crowd,
+    "connects": connects,
+}
+
+
+def client() -> None:
+    """
+    Run the rows that come on standard input.
+    """
+    print('{"ready": true}', flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            figures: dict[str, object] = dict(WORKLOADS[command["workload"]](command))
+        except (OSError, ValueError) as error:
+            figures = {"error": str(error)}
+        print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    serve() if sys.argv[1] == "server" else client()

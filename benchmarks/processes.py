@@ -1,0 +1,241 @@
+"""
+Server and client of one subject, their CPUs, and their neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from attrs import frozen
+
+from benchmarks.rows import Row
+from benchmarks.subjects import Subject
+
+#: The checkout: what the processes import from.
+ROOT = Path(__file__).resolve().parent.parent
+#: How long a process may take to start, and to end by itself.
+START_SECONDS = 30.0
+END_SECONDS = 3.0
+
+
+class WorkerError(Exception):
+    """
+    A process did not do what it was told.
+    """
+
+
+@frozen
+class Placement:
+    """
+    Where the two processes run.
+
+    @ivar server: Index of the server's CPU among those that we may use, or
+        None for all.
+    @ivar neighbours: One busy process runs on every CPU besides.
+    """
+
+    name: str
+    server: int | None
+    client: int | None
+    neighbours: bool = False
+
+
+PLACEMENTS: dict[str, Placement] = {
+    "split": Placement("split", 0, 1),
+    "same": Placement("same", 0, 0),
+    "free": Placement("free", None, None),
+    "contended": Placement("contended", None, None, neighbours=True),
+}
+
+
+def _cpus(index: int | None, available: list[int]) -> set[int]:
+    """
+    The CPUs for one process.
+    """
+    return set(available) if index is None else {available[index % len(available)]}
+
+
+class Neighbours:
+    """
+    A busy process on every CPU, as long as the context lasts.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        """
+        @param wanted: There are any.
+        """
+        self._cpus = sorted(os.sched_getaffinity(0)) if wanted else []
+        self._busy: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> None:
+        """
+        Start them.
+        """
+        for cpu in self._cpus:
+            busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+            os.sched_setaffinity(busy.pid, {cpu})
+            self._busy.append(busy)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """
+        End them.
+        """
+        for busy in self._busy:
+            busy.kill()
+            busy.wait()
+
+
+class _Worker:
+    """
+    One process that answers JSON lines.
+    """
+
+    def __init__(self, arguments: list[str], folder: str, name: str) -> None:
+        """
+        Start it.
+        """
+        self._log = os.path.join(folder, f"{name}.log")
+        environment = dict(os.environ)
+        paths = [str(ROOT), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        with open(self._log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._pending = b""
+
+    def tell(self, command: dict[str, object]) -> None:
+        """
+        Write one line.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(command).encode() + b"\n")
+            self.process.stdin.flush()
+        except OSError:
+            raise WorkerError(f"ended: {self._lastWords()}") from None
+
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """
+        Read one line.
+        """
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        while b"\n" not in self._pending:
+            if not select.select([descriptor], [], [], seconds)[0]:
+                raise WorkerError(f"silent for {seconds:.0f} s: {self._lastWords()}")
+            data = os.read(descriptor, 65536)
+            if not data:
+                raise WorkerError(f"ended: {self._lastWords()}")
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(str(answer["error"]))
+        return answer
+
+    def _lastWords(self) -> str:
+        """
+        The end of what it wrote to standard error.
+        """
+        lines = Path(self._log).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "without a word"
+
+    def end(self) -> None:
+        """
+        Let it end, or make it.
+        """
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+class Pair:
+    """
+    Server and client of one subject.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        """
+        Start both.
+        """
+        self._subject = subject
+        self._folder = tempfile.mkdtemp(prefix="compare-")
+        module = ["benchmarks.worker"] if subject.reactor else ["benchmarks.blocking"]
+        tail = [subject.reactor, subject.server, str(int(subject.noDelay))]
+        self._server = _Worker([*module, "server", *tail], self._folder, "server")
+        self._client = _Worker([*module, "client", *tail], self._folder, "client")
+        try:
+            self._places = self._server.hear(START_SECONDS)
+            self._client.hear(START_SECONDS)
+        except WorkerError:
+            self.end()
+            raise
+
+    def place(self, placement: Placement) -> None:
+        """
+        Move both processes to their CPUs.
+        """
+        available = sorted(os.sched_getaffinity(0))
+        for worker, index in (
+            (self._server, placement.server),
+            (self._client, placement.client),
+        ):
+            cpus = _cpus(index, available)
+            for thread in os.listdir(f"/proc/{worker.process.pid}/task"):
+                os.sched_setaffinity(int(thread), cpus)
+
+    def run(self, row: Row, seconds: float, patience: float) -> dict[str, float]:
+        """
+        Run one row.
+        """
+        endpoints = {
+            name: self._subject.client.format(port=self._places[name], path=os.path.join(self._folder, name))
+            for name in ("echo", "sink")
+        }
+        self._client.tell(
+            {
+                **endpoints,
+                "workload": row.workload,
+                "size": row.size,
+                "seconds": seconds,
+                "noDelay": self._subject.noDelay,
+                "server": self._server.process.pid,
+            }
+        )
+        return self._client.hear(patience)
+
+    def end(self) -> None:
+        """
+        End both and clean up.
+        """
+        self._client.end()
+        self._server.end()
+        shutil.rmtree(self._folder, ignore_errors=True)

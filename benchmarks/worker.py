@@ -1,0 +1,132 @@
+"""
+One process of a comparison under Twisted: C{python -m benchmarks.worker}.
+
+A server prints where it listens as one JSON line; a client reads one JSON
+line per row to run and prints its figures as one line.  Both end when their
+standard input closes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from twisted.application.reactors import installReactor
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.protocols.basic import LineReceiver
+from twisted.python.failure import Failure
+
+#: Longest command line.
+MAX_LINE = 65536
+
+
+class Commands(LineReceiver):
+    """
+    The driver, on standard input and output.
+    """
+
+    delimiter = b"\n"
+    MAX_LENGTH = MAX_LINE
+
+    def __init__(self, reactor: Any, client: bool) -> None:
+        """
+        @param client: Lines are rows to run.
+        """
+        self._reactor = reactor
+        self._client = client
+
+    def lineReceived(self, line: bytes) -> None:
+        """
+        Run one row.
+        """
+        if self._client:
+            task = ensureDeferred(_runRow(self._reactor, json.loads(line)))
+            task.addErrback(_failed).addCallback(self.tell)
+
+    def tell(self, message: dict[str, object]) -> None:
+        """
+        Print one line.
+        """
+        self.sendLine(json.dumps(message).encode())
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        The driver is done with this process.
+        """
+        if self._reactor.running:
+            self._reactor.stop()
+
+
+def _failed(failure: Failure) -> dict[str, object]:
+    """
+    What a row that did not work prints.
+    """
+    failure.printTraceback(sys.stderr)
+    return {"error": failure.getErrorMessage() or repr(failure.value)}
+
+
+async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
+    """
+    Connect to the server and run one workload against it.
+    """
+    from twisted.internet.endpoints import clientFromString
+
+    from benchmarks.workloads import WORKLOADS, Bench
+
+    bench = Bench(
+        echo=clientFromString(reactor, command["echo"]),
+        sink=clientFromString(reactor, command["sink"]),
+        noDelay=command["noDelay"],
+        processes=(os.getpid(), command["server"]),
+    )
+    workload = WORKLOADS[command["workload"]]
+    return dict(await workload(bench, command["size"], command["seconds"]))
+
+
+async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object]:
+    """
+    Listen for both services; the ports that they got.
+    """
+    import socket
+
+    from twisted.internet.endpoints import serverFromString
+
+    from benchmarks.protocols import Echo, Sink
+
+    places: dict[str, object] = {}
+    for name, protocol in (("echo", Echo), ("sink", Sink)):
+        string = endpoint.replace("{path}", f"{os.getcwd()}/{name}")
+        port: Any = await serverFromString(reactor, string).listen(Factory.forProtocol(protocol))
+        if noDelay:
+            # Linux: an accepted socket has its listener's TCP_NODELAY.
+            port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        places[name] = getattr(port.getHost(), "port", 0)
+    return places
+
+
+def main(arguments: list[str]) -> None:
+    """
+    C{worker (server|client) REACTOR ENDPOINT NODELAY}
+    """
+    role, reactorName, endpoint, noDelay = arguments
+    installReactor(reactorName)
+    from twisted.internet import reactor as _reactor
+    from twisted.internet import stdio
+
+    reactor: Any = _reactor
+    Factory.noisy = False
+    commands = Commands(reactor, role == "client")
+    stdio.StandardIO(commands)
+    if role == "server":
+        started = ensureDeferred(_serve(reactor, endpoint, noDelay == "1"))
+        started.addErrback(_failed).addCallback(commands.tell)
+    else:
+        reactor.callWhenRunning(commands.tell, {"ready": True})
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
