@@ -1,0 +1,177 @@
+"""
+Tests for what is built from the checkout: wheel, sdist, editable install.
+
+They call the build backend directly, on a copy, so they need no network and
+leave nothing in the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
+
+# Says where Twisted finds the plugin, and which names it has.
+FIND = """
+import site, sys
+site.addsitedir(sys.argv[1])
+sys.path.insert(0, sys.path.pop())
+from twisted.application.reactors import IReactorInstaller
+from twisted.internet.interfaces import IStreamServerEndpointStringParser
+from twisted.plugin import getPlugins
+reactors = [installer.shortName for installer in getPlugins(IReactorInstaller)]
+prefixes = [parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)]
+import twisted.plugins.twisted_ib_plugin as plugin
+print(reactors.count("ib"), prefixes.count("sdp"), plugin.__file__)
+"""
+
+
+def backend(hook: str, source: Path, target: Path) -> Path:
+    """
+    Call a hook of the build backend, as pip does.
+
+    @param hook: the hook's name.
+    @param source: the directory to build from.
+    @param target: where the built file goes.
+
+    @return: the built file.
+    """
+    target.mkdir(exist_ok=True)
+    result = subprocess.run(
+        [sys.executable, "-c", f"import setuptools.build_meta as b, sys; b.{hook}(sys.argv[1])", str(target)],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if result.returncode:
+        raise AssertionError(result.stderr)
+    [built] = target.iterdir()
+    return built
+
+
+class PackagingTests(SynchronousTestCase):
+    """
+    Each way to install twisted_ib gives the whole package and its plugin, and
+    nothing else.
+    """
+
+    def setUp(self) -> None:
+        """
+        Copy what a build needs, with a stray plugin cache in it.
+        """
+        try:
+            from setuptools import __version__
+        except ImportError:
+            raise SkipTest("setuptools is not installed") from None
+        if int(__version__.split(".")[0]) < 77:
+            raise SkipTest("setuptools is older than the build asks for")
+        self.directory = Path(self.mktemp()).resolve()
+        self.checkout = self.directory / "checkout"
+        ignored = shutil.ignore_patterns("__pycache__")
+        for name in ("twisted", "twisted_ib", "tests", "benchmarks"):
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
+        for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, self.checkout)
+        (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")
+        self.modules = {
+            str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")
+        } | {PLUGIN, "twisted_ib/py.typed"}
+
+    def found(self, site: Path) -> list[str]:
+        """
+        Ask Twisted for the plugin with a directory of installed packages.
+
+        @param site: the directory.
+
+        @return: how many C{ib} reactors and C{sdp} parsers it has, and the
+            plugin's file.
+        """
+        elsewhere = self.directory / "elsewhere"
+        elsewhere.mkdir()
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        result = subprocess.run(
+            [sys.executable, "-c", FIND, str(site)],
+            cwd=elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout.split()
+
+    def unpackWheel(self, wheel: Path) -> tuple[Path, set[str]]:
+        """
+        Unpack a wheel as an installer does.
+
+        @param wheel: the file.
+
+        @return: the directory, and the names of the files that are not
+            metadata.
+        """
+        site = self.directory / "site"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+            names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        return site, names
+
+    def test_wheel(self) -> None:
+        """
+        A wheel holds every module and the one plugin file, no tests, no
+        benchmarks, no cache; and Twisted finds the plugin.
+        """
+        wheel = backend("build_wheel", self.checkout, self.directory / "wheel")
+        self.assertTrue(wheel.name.startswith("twisted_ib-"), wheel.name)
+        self.assertTrue(wheel.name.endswith("-py3-none-any.whl"), wheel.name)
+        site, names = self.unpackWheel(wheel)
+        self.assertEqual(names, self.modules)
+        self.assertEqual(self.found(site), ["1", "1", str(site / PLUGIN)])
+        [metadata] = site.glob("*.dist-info/METADATA")
+        lines = metadata.read_text().splitlines()
+        self.assertIn("Name: twisted-ib", lines)
+        self.assertTrue({"License: MIT", "License-Expression: MIT"} & set(lines))
+        [scripts] = site.glob("*.dist-info/entry_points.txt")
+        for command in ("ib-demo", "ib-devinfo", "ib-get"):
+            self.assertIn(f"{command} = twisted_ib.tools.", scripts.read_text())
+
+    def test_sdist(self) -> None:
+        """
+        A wheel built from an sdist is as one built from the checkout.
+        """
+        sdist = backend("build_sdist", self.checkout, self.directory / "sdist")
+        unpacked = self.directory / "unpacked"
+        with tarfile.open(sdist) as archive:
+            # Before 3.12 not every Python has filters; from 3.12 on one without is warned of.
+            archive.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        [source] = unpacked.iterdir()
+        site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
+        self.assertEqual(names, self.modules)
+        self.assertEqual(self.found(site), ["1", "1", str(site / PLUGIN)])
+
+    def test_editable(self) -> None:
+        """
+        With an editable install Twisted finds the plugin in the checkout.
+        """
+        wheel = backend("build_editable", self.checkout, self.directory / "wheel")
+        site, names = self.unpackWheel(wheel)
+        self.assertEqual([name for name in names if not name.endswith(".pth")], [])
+        self.assertEqual(self.found(site), ["1", "1", str(self.checkout / PLUGIN)])
+
+    def test_noNamespaceModules(self) -> None:
+        """
+        The plugin directories have no C{__init__.py}: with one Twisted skips
+        them, and ours would hide Twisted's own.
+        """
+        self.assertEqual([str(path) for path in (ROOT / "twisted").rglob("__init__.py")], [])
