@@ -84,7 +84,69 @@ class NoListenerError(HCAError):
 class HandshakeError(HCAError):
     """
     A process that wanted to share a ring did not keep to the handshake.
+
+    @cvar counter: the name under which a device counts refusals of this kind.
     """
+
+    counter = "handshakesRefused"
+
+
+class SegmentError(HandshakeError):
+    """
+    What a peer offered as shared memory is not sealed memory of the right
+    size.
+    """
+
+    counter = "segmentsRefused"
+
+
+class DoorbellError(HandshakeError):
+    """
+    What a peer offered as a doorbell is not a non-blocking eventfd.
+    """
+
+    counter = "doorbellsRefused"
+
+
+class DescriptorError(HandshakeError):
+    """
+    A message of a peer came cut off, or with more or fewer descriptors than it
+    must.
+    """
+
+    counter = "descriptorsRefused"
+
+
+class LayoutError(HandshakeError):
+    """
+    A peer's rings have another layout or size than ours.
+    """
+
+    counter = "layoutsRefused"
+
+
+class PeerIdentityError(HandshakeError):
+    """
+    A peer belongs to a user who is not let in.
+    """
+
+    counter = "peersRefused"
+
+
+class SilentPeerError(HandshakeError):
+    """
+    A peer did not say its part of the handshake in time.
+    """
+
+    counter = "peersSilent"
+
+
+class PeerRefusedError(HandshakeError):
+    """
+    A peer refused our handshake; the text says why.
+    """
+
+    counter = "refusedByPeer"
 
 
 class PathLostError(HCAError):
