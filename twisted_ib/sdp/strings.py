@@ -13,6 +13,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.interfaces import (
+    IReactorCore,
     IStreamClientEndpointStringParserWithReactor,
     IStreamServerEndpointStringParser,
 )
@@ -168,7 +169,7 @@ class SDPParser:
 
     prefix = "sdp"
 
-    def parseStreamServer(self, reactor: Any, *args: str, **kwargs: str) -> SDPServerEndpoint:
+    def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> SDPServerEndpoint:
         """
         Make a server endpoint; see L{_parseServer} for the arguments.
 
@@ -183,7 +184,7 @@ class SDPParser:
         """
         return _call(_parseServer, reactor, args, kwargs)
 
-    def parseStreamClient(self, reactor: Any, *args: str, **kwargs: str) -> SDPClientEndpoint:
+    def parseStreamClient(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> SDPClientEndpoint:
         """
         Make a client endpoint; see L{_parseClient} for the arguments.
 

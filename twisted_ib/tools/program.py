@@ -1,0 +1,116 @@
+"""
+What the commands share: a reactor, an exit status, errors of one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from twisted.internet.defer import Deferred
+from twisted.logger import globalLogBeginner
+from twisted.python.failure import Failure
+
+INTERRUPTED = 130
+
+
+class ProgramError(Exception):
+    """
+    A command can not do what it was asked to; the text is for its user.
+    """
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """
+    A parser of command lines whose errors are one line.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """
+        Say what is wrong, without the usage, and exit.
+
+        @param message: what is wrong.
+        """
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def sentence(error: BaseException | None) -> str:
+    """
+    Put an error in one line for a user.
+
+    @param error: the error.
+
+    @return: its text; where that says nothing, its type.
+    """
+    reasons = getattr(error, "reasons", None)
+    if isinstance(reasons, list) and reasons and isinstance(reasons[0], Failure):
+        # ResponseFailed and its kin of twisted.web only wrap what happened.
+        return sentence(reasons[0].value)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
+def complain(program: str, error: BaseException | None) -> None:
+    """
+    Print an error as one line on standard error.
+
+    @param program: the command's name.
+    @param error: the error.
+    """
+    print(f"{program}: {sentence(error)}", file=sys.stderr, flush=True)
+
+
+def installReactor() -> Any:
+    """
+    Install the C{ib} reactor, unless a reactor is installed already.
+
+    @return: the reactor.
+    """
+    if "twisted.internet.reactor" not in sys.modules:
+        from twisted_ib.reactor.ibreactor import install
+
+        install()
+    from twisted.internet import reactor
+
+    return reactor
+
+
+def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
+    """
+    Run a command on the C{ib} reactor until it is done, or interrupted.
+
+    @param program: the command's name.
+    @param start: the command itself: takes the reactor, gives the exit
+        status later.
+
+    @return: the exit status.
+    """
+    # Nobody asked for a log, and its default prints tracebacks on standard error.
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    reactor = installReactor()
+    status = INTERRUPTED
+
+    def ended(result: int | Failure) -> None:
+        nonlocal status
+        if isinstance(result, Failure):
+            complain(program, result.value)
+            status = 1
+        else:
+            status = result
+        if reactor.running:
+            reactor.stop()
+
+    def begin() -> None:
+        # A closed terminal leaves nothing behind either.
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+            signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reactor.stop))
+        start(reactor).addBoth(ended)
+
+    reactor.callWhenRunning(begin)
+    reactor.run()
+    return status
