@@ -1,0 +1,393 @@
+"""
+C{ib-demo}: files from an unmodified Twisted web server over SDP, and over TCP beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+
+import attrs
+from rich.box import ASCII, SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError, ConnectError
+from twisted.internet.protocol import Factory, Protocol
+
+from twisted_ib.errors import HCAError
+from twisted_ib.tools.children import Child, Children, pythonProgram
+from twisted_ib.tools.echo import READY
+from twisted_ib.tools.probe import Fetched, Latency, fetchFiles, roundTrips
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
+
+PROGRAM = "ib-demo"
+
+HOST = "127.0.0.1"
+
+# What the server serves: files by name, with their sizes; 57 MiB in all.
+FILES = {
+    f"{size >> 10}k-{number}.bin": size
+    for count, size in ((16, 64 << 10), (8, 1 << 20), (6, 8 << 20))
+    for number in range(count)
+}
+
+# A demonstration that has not ended by then never will.
+TIMEOUT_SECONDS = 120.0
+
+REFRESHES_PER_SECOND = 10
+
+
+@attrs.define
+class Row:
+    """
+    A line of the table.
+
+    @ivar name: the transport.
+    @ivar device: the HCA, for SDP.
+    @ivar queuePairs: how many queue pairs the client used.
+    @ivar messages: how many messages came and went.
+    @ivar fetched: the files.
+    @ivar latency: the round trips.
+    """
+
+    name: str
+    fetched: Fetched
+    latency: Latency
+    device: str = "-"
+    queuePairs: str = "-"
+    messages: str = "-"
+
+    def cells(self) -> list[str]:
+        """
+        @return: the line's texts.
+        """
+        speed = self.fetched.size / self.fetched.seconds / 1e6
+        return [
+            self.name,
+            self.device,
+            self.queuePairs,
+            f"{self.fetched.size:,}",
+            self.messages,
+            f"{speed:,.0f} MB/s",
+            f"{self.latency.p50 * 1e6:,.1f} us",
+            f"{self.latency.p99 * 1e6:,.1f} us",
+        ]
+
+
+def makeConsole() -> Console:
+    """
+    @return: where to print: without a terminal, no escape codes whatever the
+        environment says, and lines as long as they are.
+    """
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(highlight=False, force_terminal=False, color_system=None, no_color=True, width=120)
+
+
+def makeFiles(directory: str) -> dict[str, str]:
+    """
+    Write the files to serve.
+
+    @param directory: where.
+
+    @return: each file's hash by its name.
+    """
+    hashes = {}
+    for name, size in FILES.items():
+        content = os.urandom(size)
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(content)
+        hashes[name] = sha256(content).hexdigest()
+    return hashes
+
+
+def freePort() -> int:
+    """
+    @return: a port that nobody on this host uses for TCP.
+    """
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def webCommand(port: int, directory: str) -> list[str]:
+    """
+    @param port: the port, for SDP and for TCP.
+    @param directory: what to serve.
+
+    @return: the command line that serves it.
+    """
+    arguments = ["--nodaemon", "--pidfile=", "--reactor=ib", "web"]
+    arguments += [f"--listen=sdp:{port}", f"--listen=tcp:{port}:interface={HOST}", f"--path={directory}"]
+    return pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
+
+
+def echoCommand(port: int, promptPort: int) -> list[str]:
+    """
+    @param port: the port, for SDP and for TCP.
+    @param promptPort: the port for TCP with TCP_NODELAY.
+
+    @return: the command line of an echo server.
+    """
+    arguments = [f"sdp:{port}", f"tcp:{port}:interface={HOST}"]
+    arguments += ["--nodelay", f"tcp:{promptPort}:interface={HOST}"]
+    return pythonProgram("import twisted_ib.tools.echo as echo; sys.exit(echo.main())", arguments)
+
+
+async def checkSDP(reactor: Any) -> int:
+    """
+    Listen for a moment, to know whether SDP works here at all.
+
+    @param reactor: the reactor.
+
+    @return: a port that is free for SDP and for TCP.
+
+    @raise ProgramError: SDP does not work; the text says why.
+    """
+    port = freePort()
+    try:
+        listening = await serverFromString(reactor, f"sdp:{port}").listen(Factory.forProtocol(Protocol))
+        await listening.stopListening()
+    except (CannotListenError, ConnectError, HCAError, OSError) as error:
+        raise ProgramError(f"SDP does not work here: {sentence(error)}") from None
+    return port
+
+
+@contextmanager
+def progressBar(console: Console, reactor: Any, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    """
+    Show how far a transfer is, on a terminal.
+
+    @param console: where.
+    @param reactor: the reactor, for its clock.
+    @param name: the transport.
+    @param total: the bytes to come.
+
+    @return: a context; its value is to be told of bytes that came.
+    """
+    if not console.is_terminal:
+        yield lambda size: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    # No refresh thread: this process starts others, and has work to do.
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
+        task = progress.add_task(name, total=total)
+        shown = reactor.seconds()
+
+        def advance(size: int) -> None:
+            nonlocal shown
+            progress.advance(task, size)
+            if reactor.seconds() - shown > 1 / REFRESHES_PER_SECOND:
+                shown = reactor.seconds()
+                progress.refresh()
+
+        yield advance
+        progress.refresh()
+
+
+def checkHashes(name: str, fetched: Fetched, hashes: dict[str, str]) -> None:
+    """
+    @param name: the transport.
+    @param fetched: what came over it.
+    @param hashes: what should have come.
+
+    @raise ProgramError: it is not what should have come.
+    """
+    for file, wanted in hashes.items():
+        if sha256(fetched.contents[file]).hexdigest() != wanted:
+            raise ProgramError(f"{file} came over {name} with another hash")
+
+
+class Demonstration:
+    """
+    One run of the demonstration.
+    """
+
+    def __init__(self, reactor: Any, console: Console, directory: str) -> None:
+        """
+        @param reactor: the reactor.
+        @param console: where to print.
+        @param directory: an empty directory.
+        """
+        self._reactor = reactor
+        self._console = console
+        self._directory = directory
+        self._children = Children(reactor)
+        self._hashes: dict[str, str] = {}
+        self._size = sum(FILES.values())
+
+    async def run(self) -> int:
+        """
+        Start the servers, measure, print.
+
+        @return: the exit status.
+        """
+        tooLong = ProgramError(f"not done after {TIMEOUT_SECONDS:.0f} seconds")
+        work = Deferred.fromCoroutine(self._measure())
+        # Cancelled work ends at once; its error is this one.
+        guard = self._reactor.callLater(TIMEOUT_SECONDS, work.cancel)
+        try:
+            rows = await work
+        except Exception:
+            if not guard.active():
+                raise tooLong from None
+            raise
+        finally:
+            if guard.active():
+                guard.cancel()
+        self._report(rows)
+        return 0
+
+    async def _measure(self) -> list[Row]:
+        """
+        Fetch the files and count round trips over each transport.
+
+        @return: the table.
+        """
+        port = await checkSDP(self._reactor)
+        self._say(f"Writing {len(FILES)} files, {self._size >> 20} MiB, to serve them.")
+        self._hashes = makeFiles(self._directory)
+        self._say(
+            f"Starting: twistd --nodaemon --pidfile= --reactor=ib web --listen=sdp:{port}"
+            f" --path={self._directory}"
+        )
+        web = Child("twistd", f"starting on {port}", 2)
+        await self._children.start(web, webCommand(port, self._directory))
+        echoPort, promptPort = freePort(), freePort()
+        await self._children.start(Child("the echo server", READY, 1), echoCommand(echoPort, promptPort))
+        return [
+            await self._overSDP(port, echoPort),
+            await self._overTCP("TCP", port, echoPort, False),
+            await self._overTCP("TCP NODELAY", port, promptPort, True),
+        ]
+
+    def _say(self, line: str) -> None:
+        """
+        @param line: a line for the user.
+        """
+        self._console.print(line, soft_wrap=True, markup=False)
+
+    async def _fetch(self, name: str, scheme: str, port: int) -> Fetched:
+        """
+        Fetch all files over one transport, and check them.
+
+        @param name: what to call it.
+        @param scheme: its endpoints' prefix.
+        @param port: the web server's port.
+
+        @return: the files.
+        """
+        endpoint = clientFromString(self._reactor, f"{scheme}:{HOST}:{port}")
+        with progressBar(self._console, self._reactor, name, self._size) as advance:
+            fetched = await fetchFiles(
+                self._reactor, endpoint, f"http://{HOST}:{port}/", list(FILES), advance
+            )
+        checkHashes(name, fetched, self._hashes)
+        return fetched
+
+    async def _overTCP(self, name: str, port: int, echoPort: int, noDelay: bool) -> Row:
+        """
+        @param name: what to call it.
+        @param port: the web server's port.
+        @param echoPort: the echo server's port.
+        @param noDelay: whether to set TCP_NODELAY.
+
+        @return: the table's line for TCP.
+        """
+        fetched = await self._fetch(name, "tcp", port)
+        echo = clientFromString(self._reactor, f"tcp:{HOST}:{echoPort}")
+        return Row(name, fetched, await roundTrips(echo, noDelay))
+
+    async def _overSDP(self, port: int, echoPort: int) -> Row:
+        """
+        @param port: the web server's port.
+        @param echoPort: the echo server's port.
+
+        @return: the table's line for SDP.
+        """
+        fetched = await self._fetch("SDP", "sdp", port)
+        echo = clientFromString(self._reactor, f"sdp:{HOST}:{echoPort}")
+        return Row("SDP", fetched, await roundTrips(echo), device="shm0")
+
+    def _report(self, rows: list[Row]) -> None:
+        """
+        Print the table and what to try next.
+
+        @param rows: the table.
+        """
+        table = Table(box=SIMPLE_HEAD if self._console.is_terminal else ASCII)
+        for title in ("", "device", "queue pairs", "bytes", "messages", "throughput", "p50", "p99"):
+            table.add_column(title, justify="right" if title else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row.cells())
+        self._console.print(table)
+        self._say("p50 and p99: round trips of 64 bytes to a Twisted echo server on a connection that stays.")
+        self._say("twisted.web sets TCP_NODELAY by itself, so it tells in the round trips only.")
+        self._say(f"All {len(FILES)} files came over SDP, and over TCP: hashes match.")
+        self._say("")
+        self._say("Try next, in two terminals:")
+        twistd, get = command("twistd"), command("ib-get")
+        self._say(f"  {twistd} --nodaemon --pidfile= --reactor=ib web --listen=sdp:8080 --path=.")
+        self._say(f"  {get} http://{HOST}:8080/ --endpoint sdp:{HOST}:8080 -o index.html")
+
+
+def command(name: str) -> str:
+    """
+    @param name: a command installed beside this one.
+
+    @return: how a user's shell finds it.
+    """
+    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), name)
+    if shutil.which(name) == beside or not os.path.exists(beside):
+        return name
+    nearer = os.path.relpath(beside)
+    return nearer if len(nearer) < len(beside) else beside
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts: there are none.
+    """
+    description = "Fetch files from a Twisted web server over SDP, and over TCP beside it."
+    return ArgumentParser(prog=PROGRAM, description=description).parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-demo}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: 0 if every byte came over SDP and matched, else another exit
+        status.
+    """
+    parseArguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix=PROGRAM) as directory:
+            return runProgram(
+                PROGRAM,
+                lambda reactor: Deferred.fromCoroutine(
+                    Demonstration(reactor, makeConsole(), directory).run()
+                ),
+            )
+    except OSError as error:
+        complain(PROGRAM, error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""
+What C{ib-demo} measures over each transport: files fetched, and round trips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+from twisted.web.client import URI, Agent, HTTPConnectionPool, ResponseDone
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from twisted_ib.tools.program import ProgramError
+
+PING = b"p" * 64
+
+# Round trips before the first that counts: caches, allocators and pollers settle.
+WARM_UP = 300
+
+ROUND_TRIPS = 3000
+
+
+@attrs.frozen
+class Latency:
+    """
+    How long round trips took, in seconds.
+
+    @ivar p50: half of them took no longer.
+    @ivar p99: 99 of 100 took no longer.
+    """
+
+    p50: float
+    p99: float
+
+
+@attrs.frozen
+class Fetched:
+    """
+    Files that came over one transport.
+
+    @ivar contents: each file's content by its name.
+    @ivar seconds: the time that all took.
+    """
+
+    contents: Mapping[str, bytes]
+    seconds: float
+
+    @property
+    def size(self) -> int:
+        """
+        The bytes of all files.
+        """
+        return sum(map(len, self.contents.values()))
+
+
+class _Content(Protocol):
+    """
+    Collect a body, and tell of each piece.
+    """
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        """
+        @param progress: is told each piece's size.
+        """
+        self._progress = progress
+        self._pieces: list[bytes] = []
+        self.whole: Deferred[bytes] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        @param data: a piece.
+        """
+        self._pieces.append(data)
+        self._progress(len(data))
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """
+        @param reason: L{ResponseDone} if the body is whole.
+        """
+        assert reason is not None
+        if reason.check(ResponseDone):
+            self.whole.callback(b"".join(self._pieces))
+        else:
+            self.whole.errback(reason)
+
+
+@implementer(IAgentEndpointFactory)
+@attrs.define
+class _AnyURI:
+    """
+    One endpoint for every URL.
+    """
+
+    endpoint: IStreamClientEndpoint
+
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        """
+        @param uri: what is asked for.
+
+        @return: the endpoint.
+        """
+        return self.endpoint
+
+
+async def fetchFiles(
+    reactor: IReactorTime,
+    endpoint: IStreamClientEndpoint,
+    base: str,
+    names: list[str],
+    progress: Callable[[int], None],
+) -> Fetched:
+    """
+    Fetch files one after the other on one connection that stays.
+
+    @param reactor: the reactor.
+    @param endpoint: where to connect, whatever the URL says.
+    @param base: the URL of the files' directory.
+    @param names: the files.
+    @param progress: is told the size of each piece that comes.
+
+    @return: the files.
+    """
+    pool = HTTPConnectionPool(reactor, persistent=True)
+    agent = Agent.usingEndpointFactory(reactor, _AnyURI(endpoint), pool)
+    contents = {}
+    began = perf_counter()
+    try:
+        for name in names:
+            response = await agent.request(b"GET", f"{base}{quote(name)}".encode("ascii"))
+            if response.code != 200:
+                raise ProgramError(f"{base}{name}: the server answered {response.code}")
+            content = _Content(progress)
+            response.deliverBody(content)
+            contents[name] = await content.whole
+        seconds = perf_counter() - began
+    finally:
+        await pool.closeCachedConnections()
+    return Fetched(contents, seconds)
+
+
+class _Pinger(Protocol):
+    """
+    Send a ping, wait until all of it is back, send the next.
+
+    @ivar done: fires with the time of each round trip.
+    """
+
+    def __init__(self, noDelay: bool) -> None:
+        """
+        @param noDelay: whether to set TCP_NODELAY.
+        """
+        self._noDelay = noDelay
+        self._times: list[float] = []
+        self._missing = 0
+        self._began = 0.0
+        self._finished = False
+        self.done: Deferred[list[float]] = Deferred()
+
+    def connectionMade(self) -> None:
+        """
+        Send the first ping.
+        """
+        assert self.transport is not None
+        if self._noDelay:
+            self.transport.setTcpNoDelay(True)  # type: ignore[attr-defined]
+        self._ping()
+
+    def _ping(self) -> None:
+        """
+        Send a ping.
+        """
+        assert self.transport is not None
+        self._missing = len(PING)
+        self._began = perf_counter()
+        self.transport.write(PING)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Take what is back.
+
+        @param data: a ping, or a part of one.
+        """
+        self._missing -= len(data)
+        if self._missing > 0:
+            return
+        self._times.append(perf_counter() - self._began)
+        if len(self._times) < WARM_UP + ROUND_TRIPS:
+            self._ping()
+            return
+        self._finished = True
+        assert self.transport is not None
+        self.transport.loseConnection()
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """
+        @param reason: why the connection ended.
+        """
+        assert reason is not None
+        if self._finished:
+            self.done.callback(self._times[WARM_UP:])
+        else:
+            self.done.errback(reason)
+
+
+async def roundTrips(endpoint: IStreamClientEndpoint, noDelay: bool = False) -> Latency:
+    """
+    Measure small round trips on one connection to an echo server.
+
+    @param endpoint: the server.
+    @param noDelay: whether to set TCP_NODELAY on this end.
+
+    @return: how long they took.
+    """
+    pinger: Any = await endpoint.connect(Factory.forProtocol(lambda: _Pinger(noDelay)))
+    times = sorted(await pinger.done)
+    return Latency(times[len(times) // 2], times[len(times) * 99 // 100])
