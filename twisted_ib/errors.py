@@ -184,3 +184,17 @@ class ResourceBusyError(HCAError):
     """
     An object can not be destroyed while others use it; the text names them.
     """
+
+
+class ConnectionStateError(HCAError):
+    """
+    A connection of the communication manager was given a command that makes
+    no sense in its state.
+    """
+
+
+class SDPError(HCAError):
+    """
+    An SDP peer did what its state or the protocol does not allow; the
+    connection was aborted.
+    """

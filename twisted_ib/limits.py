@@ -107,3 +107,61 @@ LOCAL_ADDRESSES = 256
 """
 Addresses of this host that an HCA shows as GIDs.
 """
+
+# -- communication manager
+
+#: Connections that one source has asked for and that are not open yet, if the
+#: source is a path to a process that we know.
+CM_HALF_OPEN_PER_PATH = 16384
+#: The same of all paths together.
+CM_HALF_OPEN_PATHS = 65536
+#: The same if the source is an address, which anybody can write on a datagram.
+CM_HALF_OPEN_PER_ADDRESS = 64
+#: The same of all addresses together.
+CM_HALF_OPEN_ADDRESSES = 4096
+#: Connections in one table, whatever their state.
+CM_CONNECTIONS = 1 << 18
+#: Ended connections whose ids are still reserved; over it the next to expire
+#: goes early.
+CM_TIMEWAIT = 2048
+#: Messages that wait for the medium; over it they count as lost.
+CM_OUTPUTS = 65536
+#: Events that wait for the consumer; over it a new REQ counts as lost.
+CM_EVENTS = 131072
+#: Deadlines that are no longer meant, beyond as many as are.
+CM_IDLE_DEADLINES = 64
+
+# -- SDP ports and connectors
+
+#: Requests that may wait at one port, whatever its backlog.
+LISTEN_BACKLOG = 4096
+#: Connections that one port accepts in one turn of the reactor.
+ACCEPTS_PER_TURN = 100
+#: Addresses of one name that a connect tries.
+RESOLVED_ADDRESSES = 16
+#: Rounds of REQs, of about eight seconds each, before a connect without a
+#: timeout gives up; about as long as Linux repeats a SYN.
+CONNECT_ROUNDS = 16
+
+# -- SDP
+
+#: Receives that each SDP connection keeps posted; all are announced in Hello.
+SDP_RECEIVES = 64
+#: Below this many they are posted again.
+SDP_RECEIVES_LOW = 32
+#: When the peer knows of fewer than this many it is told by an empty Data
+#: message, unless data carries the news.
+SDP_CREDITS_LOW = 40
+#: The fewest receives with which a peer can send data (annex A4, CA4-82).
+SDP_RECEIVES_LEAST = 3
+#: A producer is paused above this many bytes waiting, as on any transport.
+SEND_BUFFER = 64 * 1024
+#: Bytes that one process holds for readers that are paused.  From half of it
+#: on connections get L{SDP_RECEIVES_LEAST} receives; beyond it the connection
+#: that holds most is aborted.
+HELD_BYTES = 256 * 1024 * 1024
+#: Seconds that a closed connection waits for the peer's part of the closing
+#: (OFED's SDP_FIN_WAIT_TIMEOUT).
+FIN_WAIT_SECONDS = 60.0
+#: Closed connections that wait so; the oldest is aborted for one more.
+CLOSING_CONNECTIONS = 4096

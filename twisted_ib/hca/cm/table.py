@@ -1,0 +1,674 @@
+"""
+All connections of one HCA, as its communication manager sees them.
+
+L{ConnectionTable} is the part of a TCP stack that has the listening ports, the
+list of connections and the clock: it finds the L{Connection} that a message is
+about, and keeps what must outlive one (TIMEWAIT).  Its user gives it messages
+and the time, then takes events, messages to send, and the next deadline::
+
+    table.receive(path, attribute, buffer, start, stop, now)
+    while (event := table.nextEvent()) is not None: ...
+    while (output := table.nextOutput()) is not None: ...
+
+A peer is whoever the medium says sent a message (C{source}: a path or an
+address).  A message about somebody else's connection is ignored, so that one
+peer can do nothing to the connections of another, whatever it writes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
+from twisted_ib.hca.cm.machine import HALF_OPEN, Connection, Event, Input, Output, State
+from twisted_ib.hca.wire.cm import (
+    DREP,
+    DREQ,
+    LAP,
+    MRA,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDR_REP,
+    SIDR_REQ,
+    AnyMessage,
+    Buffer,
+    MessageKind,
+    RejectReason,
+    SIDRStatus,
+    byAttribute,
+    timeoutSeconds,
+)
+
+_Parse = Callable[[Buffer, int, int], AnyMessage]
+_Take = Callable[[Any, Any, float], None]
+CMEvent = tuple[Event, "Connection | None", Any]
+
+#: expires, local id, peer, key of the peer's end, local QPN
+_Waiting = tuple[float, int, "_Peer", int, int]
+
+COUNTERS = (
+    "malformed",
+    "unknownAttribute",
+    "invalidID",
+    "unknownID",
+    "foreignSource",
+    "wrongQPN",
+    "unexpected",
+    "noListener",
+    "repeatedREQ",
+    "stale",
+    "halfOpenExceeded",
+    "tableFull",
+    "eventsFull",
+    "outputsDropped",
+    "timewaitDropped",
+    "retransmitted",
+    "unreachable",
+)
+
+
+class _Peer:
+    """
+    What the table knows about one source.
+
+    @ivar calling: by local id: our REQs, whose other end has no id yet.
+    @ivar connections: by C{CA GUID << 32 | communication id} of the other end.
+    @ivar queuePairs: by C{CA GUID << 32 | queue pair number} of the other end.
+    @ivar waiting: keys as in C{connections}, of ends in TIMEWAIT, and how many
+        entries have them.
+    @ivar halfOpen: its REQs that are not connections yet.
+    """
+
+    __slots__ = ("calling", "connections", "halfOpen", "queuePairs", "source", "waiting")
+
+    def __init__(self, source: Any) -> None:
+        """
+        @param source: what the medium calls it.
+        """
+        self.source = source
+        self.calling: dict[int, Connection] = {}
+        self.connections: dict[int, Connection] = {}
+        self.queuePairs: dict[int, Connection] = {}
+        self.waiting: dict[int, int] = {}
+        self.halfOpen = 0
+
+    def isIdle(self) -> bool:
+        """
+        Whether there is nothing left to remember.
+        """
+        return not (self.connections or self.calling or self.waiting)
+
+
+class ConnectionTable:
+    """
+    The communication manager of one HCA.
+
+    @ivar counters: how often things happened that should not, by name.
+    @ivar outputs: what L{nextOutput} takes from; a user that must put one back
+        does so with C{appendleft}.
+    """
+
+    def __init__(
+        self,
+        caGUID: int,
+        randomBits: Callable[[int], int],
+        halfOpenPerSource: int = limits.CM_HALF_OPEN_PER_PATH,
+        halfOpenInAll: int = limits.CM_HALF_OPEN_PATHS,
+    ) -> None:
+        """
+        @param caGUID: the name of this HCA.
+        @param randomBits: given a number of bits, a random integer of so many.
+        @param halfOpenPerSource: see L{limits.CM_HALF_OPEN_PER_PATH} and
+            L{limits.CM_HALF_OPEN_PER_ADDRESS}.
+        """
+        self.caGUID = caGUID
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.outputs: deque[Output] = deque()
+        self._events: deque[CMEvent] = deque()
+        self._randomBits = randomBits
+        self._halfOpenPerSource = halfOpenPerSource
+        self._halfOpenInAll = halfOpenInAll
+        self._halfOpen = 0
+        self._listeners: dict[int, Any] = {}
+        self._connections: dict[int, Connection] = {}
+        self._peers: dict[Any, _Peer] = {}
+        self._armed = 0
+        self._deadlines: list[tuple[float, int]] = []
+        self._waiting: dict[int, _Waiting] = {}
+        self._expiries: list[_Waiting] = []
+        take: dict[type[AnyMessage], _Take] = {
+            REQ: self._takeREQ,
+            REP: self._takeREP,
+            REJ: self._takeREJ,
+            MRA: self._takeMRA,
+            RTU: self._takeRTU,
+            DREQ: self._takeDREQ,
+            DREP: self._takeDREP,
+            LAP: self._takeLAP,
+            SIDR_REQ: self._takeSIDR_REQ,
+        }
+        self._receivers: dict[int, tuple[_Parse, _Take]] = {
+            attribute: (message.parse, take.get(message, self._takeOther))
+            for attribute, message in byAttribute.items()
+        }
+
+    def __len__(self) -> int:
+        """
+        The number of connections, TIMEWAIT not counted.
+        """
+        return len(self._connections)
+
+    def listen(self, serviceID: int, listener: object) -> None:
+        """
+        Give every REQ for a service to C{listener}, as a REQUEST event.
+
+        @raise ServiceInUseError: somebody else has it.
+        """
+        if serviceID in self._listeners:
+            raise ServiceInUseError(f"service id {serviceID:#018x} is in use")
+        self._listeners[serviceID] = listener
+
+    def unlisten(self, serviceID: int) -> None:
+        """
+        Refuse REQs for a service from now on.
+        """
+        self._listeners.pop(serviceID, None)
+
+    def connect(self, destination: Any, request: REQ, user: object, now: float) -> Connection:
+        """
+        Send a REQ.
+
+        @param request: complete but for C{localCommunicationID} and
+            C{localCAGUID}.
+        @raise ResourceLimitError: there are too many connections.
+        """
+        if len(self._connections) >= limits.CM_CONNECTIONS:
+            raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
+        self._expire(now)
+        localID = self._newID()
+        request.localCommunicationID = localID
+        request.localCAGUID = self.caGUID
+        peer = self._peers.get(destination) or _Peer(destination)
+        connection = Connection(self, peer, destination, localID, request)
+        connection.user = user
+        connection.localQPN = request.localQPN
+        # The code is packet lifetime + 1, and there are two ways.
+        lifetime = timeoutSeconds(max(request.primaryPath.localACKTimeout - 1, 0))
+        connection.period = 2 * lifetime + timeoutSeconds(request.remoteCMResponseTimeout)
+        self._connections[localID] = connection
+        try:
+            connection.feed(Input.CONNECT, request, now)
+        except ValueError:
+            del self._connections[localID]
+            raise
+        self._peers[destination] = peer
+        peer.calling[localID] = connection
+        return connection
+
+    def receive(self, source: Any, attribute: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
+        """
+        Take a message of 232 octets.  Whatever it is, nothing is raised.
+        """
+        receiver = self._receivers.get(attribute)
+        if receiver is None:
+            self.counters["unknownAttribute"] += 1
+            return
+        parse, take = receiver
+        try:
+            message = parse(buffer, start, stop)
+        except WireError:
+            self.counters["malformed"] += 1
+            return
+        if self._expiries and self._expiries[0][0] <= now:
+            self._expire(now)
+        take(source, message, now)
+
+    def pathLost(self, source: Any) -> list[Connection]:
+        """
+        Forget everything about a source: nothing will come from there, nothing
+        need be sent.
+
+        @return: its connections, which are IDLE now; no events are left for
+            them.
+        """
+        kept = [output for output in self.outputs if output[0] != source]
+        self.outputs.clear()
+        self.outputs.extend(kept)
+        peer = self._peers.get(source)
+        if peer is None:
+            return []
+        lost = [*peer.calling.values(), *peer.connections.values()]
+        for connection in lost:
+            connection.feed(Input.PATH_LOST, None, 0.0)
+        if peer.waiting:
+            self._expiries = [entry for entry in self._expiries if entry[2] is not peer]
+            heapify(self._expiries)
+            self._waiting = {entry[1]: entry for entry in self._expiries}
+            peer.waiting.clear()
+        self._peers.pop(source, None)
+        gone = set(map(id, lost))
+        self._events = deque(event for event in self._events if id(event[1]) not in gone)
+        return lost
+
+    def nextEvent(self) -> CMEvent | None:
+        """
+        @return: the oldest event, see L{Event}.
+        """
+        return self._events.popleft() if self._events else None
+
+    def nextOutput(self) -> Output | None:
+        """
+        @return: destination, attribute, 232 octets.
+        """
+        return self.outputs.popleft() if self.outputs else None
+
+    def deadline(self, withTimewait: bool = True) -> float | None:
+        """
+        When L{tick} should be called.
+
+        @param withTimewait: whether to be called for the end of a TIMEWAIT
+            alone, which otherwise is noticed whenever something else happens.
+        """
+        heap = self._deadlines
+        while heap and not self._isMeant(heap[0]):
+            heappop(heap)
+        soonest = heap[0][0] if heap else None
+        if withTimewait and self._expiries:
+            expiry = self._expiries[0][0]
+            return expiry if soonest is None else min(soonest, expiry)
+        return soonest
+
+    def tick(self, now: float) -> None:
+        """
+        Do what is due.
+        """
+        heap = self._deadlines
+        due = []
+        while heap and heap[0][0] <= now:
+            entry = heappop(heap)
+            if self._isMeant(entry):
+                due.append(self._connections[entry[1]])
+        for connection in due:
+            if connection.deadline is None or connection.deadline > now:
+                continue
+            self.disarm(connection)
+            if connection.retriesLeft > 0:
+                self.counters["retransmitted"] += 1
+                connection.feed(Input.RETRY, None, now)
+            else:
+                self.counters["unreachable"] += 1
+                connection.feed(Input.EXHAUSTED, None, now)
+        self._expire(now)
+
+    # What connections ask for, see machine.Surroundings.
+
+    def send(self, output: Output) -> None:
+        """
+        Queue a message; too many are as lost as on a wire.
+        """
+        if len(self.outputs) >= limits.CM_OUTPUTS:
+            self.counters["outputsDropped"] += 1
+            return
+        self.outputs.append(output)
+
+    def report(self, event: Event, connection: Connection, message: object) -> None:
+        """
+        Queue an event.  A connection has few in its life, and L{_takeREQ}
+        looks at the length of the queue.
+        """
+        self._events.append((event, connection, message))
+
+    def arm(self, connection: Connection, deadline: float) -> None:
+        """
+        Set or move the deadline of a connection.
+        """
+        if connection.deadline is None:
+            self._armed += 1
+        connection.deadline = deadline
+        heappush(self._deadlines, (deadline, connection.localID))
+        self._prune()
+
+    def disarm(self, connection: Connection) -> None:
+        """
+        Take the deadline of a connection away.
+        """
+        connection.deadline = None
+        self._armed -= 1
+        self._prune()
+
+    def moved(self, connection: Connection, old: State, now: float) -> None:
+        """
+        A connection changed its state.
+        """
+        state = connection.state
+        change = HALF_OPEN[state] - HALF_OPEN[old]
+        if change:
+            self._halfOpen += change
+            connection.peer.halfOpen += change
+        if state is State.TIMEWAIT:
+            self._startTimewait(connection, now)
+            self._forget(connection)
+        elif state is State.IDLE:
+            self._forget(connection)
+
+    # Messages.
+
+    def _takeREQ(self, source: Any, message: REQ, now: float) -> None:
+        """
+        Repeated, stale, for nobody, too many, or new.
+        """
+        remoteID = message.localCommunicationID
+        if not remoteID:
+            self.counters["invalidID"] += 1
+            return
+        key = message.localCAGUID << 32 | remoteID
+        peer = self._peers.get(source)
+        if peer is not None and self._isOld(peer, key, message, now):
+            return
+        listener = self._listeners.get(message.serviceID)
+        if listener is None:
+            self.counters["noListener"] += 1
+            self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
+            return
+        if not self._hasRoom(peer):
+            return
+        if peer is None:
+            peer = self._peers[source] = _Peer(source)
+        localID = self._newID()
+        connection = Connection(self, peer, source, localID, message)
+        connection.listener = listener
+        connection.remoteID = remoteID
+        connection.remoteQPN = message.localQPN
+        connection.remoteCAGUID = message.localCAGUID
+        connection.period = timeoutSeconds(message.localCMResponseTimeout)
+        self._connections[localID] = connection
+        peer.connections[key] = connection
+        peer.queuePairs[message.localCAGUID << 32 | message.localQPN] = connection
+        connection.feed(Input.REQ, message, now)
+
+    def _isOld(self, peer: _Peer, key: int, message: REQ, now: float) -> bool:
+        """
+        Whether a REQ is about a connection that there is or was.
+        """
+        known = peer.connections.get(key)
+        if known is not None:
+            self.counters["repeatedREQ"] += 1
+            known.feed(Input.REPEATED_REQ, message, now)
+            return True
+        if key not in peer.waiting:
+            known = peer.queuePairs.get(message.localCAGUID << 32 | message.localQPN)
+            if known is None:
+                return False
+        # The peer started again, or has not seen that it ended.
+        self.counters["stale"] += 1
+        self._refuse(peer.source, message, MessageKind.REQ, RejectReason.STALE_CONNECTION)
+        if known is not None:
+            known.feed(Input.STALE, None, now)
+        return True
+
+    def _hasRoom(self, peer: _Peer | None) -> bool:
+        """
+        Whether one more connection may be half open.
+        """
+        ofPeer = 0 if peer is None else peer.halfOpen
+        if ofPeer >= self._halfOpenPerSource or self._halfOpen >= self._halfOpenInAll:
+            self.counters["halfOpenExceeded"] += 1
+        elif len(self._connections) >= limits.CM_CONNECTIONS:
+            self.counters["tableFull"] += 1
+        elif len(self._events) >= limits.CM_EVENTS:
+            self.counters["eventsFull"] += 1
+        else:
+            return True
+        return False
+
+    def _takeREP(self, source: Any, message: REP, now: float) -> None:
+        """
+        The first one tells who the other end is.
+        """
+        connection = self._find(source, message)
+        if connection is None:
+            return
+        if connection.remoteID:
+            self._feed(connection, Input.REP, message, now)
+            return
+        remoteID = message.localCommunicationID
+        if not remoteID:
+            self.counters["invalidID"] += 1
+            return
+        peer: _Peer = connection.peer
+        key = message.localCAGUID << 32 | remoteID
+        queuePair = message.localCAGUID << 32 | message.localQPN
+        known = peer.queuePairs.get(queuePair)
+        if known is not None or key in peer.connections:
+            self.counters["stale"] += 1
+            self._refuse(source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
+            if known is not None:
+                known.feed(Input.STALE, None, now)
+            return
+        del peer.calling[connection.localID]
+        connection.remoteID = remoteID
+        connection.remoteQPN = message.localQPN
+        connection.remoteCAGUID = message.localCAGUID
+        peer.connections[key] = connection
+        peer.queuePairs[queuePair] = connection
+        self._feed(connection, Input.REP, message, now)
+
+    def _takeREJ(self, source: Any, message: REJ, now: float) -> None:
+        """
+        By ids, or by the CA GUID of a peer that gave up before it knew ours.
+        """
+        if message.reason == RejectReason.TIMEOUT and message.additionalInfoLength >= 8:
+            guid = int.from_bytes(message.additionalInfo[:8], "big")
+            peer = self._peers.get(source)
+            connection = None
+            if peer is not None:
+                connection = peer.connections.get(guid << 32 | message.localCommunicationID)
+            if connection is None:
+                self.counters["unknownID"] += 1
+                return
+        else:
+            # A REJ of a REQ need not have the id of an end that never was.
+            known = message.localCommunicationID or message.messageRejected != MessageKind.REQ
+            found = self._find(source, message, anyRemote=not known)
+            if found is None:
+                return
+            connection = found
+        stale = message.reason == RejectReason.STALE_CONNECTION
+        self._feed(connection, Input.REJ_STALE if stale else Input.REJ, message, now)
+
+    def _takeMRA(self, source: Any, message: MRA, now: float) -> None:
+        """
+        The one that is about a LAP can not be meant.
+        """
+        connection = self._find(source, message)
+        if connection is None:
+            return
+        if message.messageMRAed == MessageKind.REQ:
+            self._feed(connection, Input.MRA_REQ, message, now)
+        elif message.messageMRAed == MessageKind.REP:
+            self._feed(connection, Input.MRA_REP, message, now)
+        else:
+            self.counters["unexpected"] += 1
+
+    def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
+        """
+        The peer is ready.
+        """
+        connection = self._find(source, message)
+        if connection is not None:
+            self._feed(connection, Input.RTU, message, now)
+
+    def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
+        """
+        Even if we know nothing of it, the peer needs the answer (Linux
+        C{cm_issue_drep}).
+        """
+        connection = self._connections.get(message.remoteCommunicationID)
+        if connection is None or connection.remoteID != message.localCommunicationID:
+            self.counters["unknownID"] += 1
+            reply = DREP(message.remoteCommunicationID, message.localCommunicationID)
+            self.send((source, reply.attribute, reply.pack()))
+        elif connection.destination != source:
+            self.counters["foreignSource"] += 1
+        elif connection.localQPN != message.remoteQPN:
+            self.counters["wrongQPN"] += 1
+        else:
+            self._feed(connection, Input.DREQ, message, now)
+
+    def _takeDREP(self, source: Any, message: DREP, now: float) -> None:
+        """
+        The peer agrees that it is over.
+        """
+        connection = self._find(source, message)
+        if connection is not None:
+            self._feed(connection, Input.DREP, message, now)
+
+    def _takeLAP(self, source: Any, message: LAP, now: float) -> None:
+        """
+        Another path.
+        """
+        connection = self._find(source, message)
+        if connection is not None:
+            self._feed(connection, Input.LAP, message, now)
+
+    def _takeSIDR_REQ(self, source: Any, message: SIDR_REQ, now: float) -> None:
+        """
+        No datagram service is listened for here.
+        """
+        self.counters["noListener"] += 1
+        reply = SIDR_REP(
+            requestID=message.requestID,
+            status=SIDRStatus.SERVICE_ID_UNSUPPORTED,
+            serviceID=message.serviceID,
+        )
+        self.send((source, reply.attribute, reply.pack()))
+
+    def _takeOther(self, source: Any, message: AnyMessage, now: float) -> None:
+        """
+        An answer to what we never ask.
+        """
+        self.counters["unexpected"] += 1
+
+    # Helpers of these.
+
+    def _find(
+        self, source: Any, message: REP | REJ | MRA | RTU | DREP | LAP, anyRemote: bool = False
+    ) -> Connection | None:
+        """
+        The connection that a message is about, if it is its sender's.
+        """
+        connection = self._connections.get(message.remoteCommunicationID)
+        if connection is None:
+            self.counters["unknownID"] += 1
+            return None
+        if connection.destination != source:
+            self.counters["foreignSource"] += 1
+            return None
+        remoteID = connection.remoteID
+        if remoteID and remoteID != message.localCommunicationID and not anyRemote:
+            self.counters["unknownID"] += 1
+            return None
+        return connection
+
+    def _feed(self, connection: Connection, given: Input, message: AnyMessage, now: float) -> None:
+        """
+        Feed a message, or count that nobody expected it.
+        """
+        if not connection.feed(given, message, now):
+            self.counters["unexpected"] += 1
+
+    def _refuse(self, source: Any, message: REQ | REP, kind: MessageKind, reason: RejectReason) -> None:
+        """
+        Send a REJ that no connection stands behind.
+        """
+        reject = REJ(
+            remoteCommunicationID=message.localCommunicationID,
+            messageRejected=kind,
+            reason=reason,
+        )
+        if isinstance(message, REP):
+            reject.localCommunicationID = message.remoteCommunicationID
+        self.send((source, reject.attribute, reject.pack()))
+
+    def _newID(self) -> int:
+        """
+        A communication id that is free.  Random, so that after a restart ids
+        do not repeat and nobody else can guess them.
+        """
+        localID = self._randomBits(32)
+        while not localID or localID in self._connections or localID in self._waiting:
+            localID = localID + 1 & 0xFFFFFFFF
+        return localID
+
+    def _forget(self, connection: Connection) -> None:
+        """
+        Let go of a connection.
+        """
+        self._connections.pop(connection.localID, None)
+        peer: _Peer = connection.peer
+        peer.calling.pop(connection.localID, None)
+        if connection.remoteID:
+            guid = connection.remoteCAGUID << 32
+            peer.connections.pop(guid | connection.remoteID, None)
+            if peer.queuePairs.get(guid | connection.remoteQPN) is connection:
+                del peer.queuePairs[guid | connection.remoteQPN]
+        if peer.isIdle():
+            self._peers.pop(peer.source, None)
+
+    def _startTimewait(self, connection: Connection, now: float) -> None:
+        """
+        Reserve the ids until nothing of the connection can be on its way.
+        """
+        if len(self._expiries) >= limits.CM_TIMEWAIT:
+            self.counters["timewaitDropped"] += 1
+            self._endTimewait()
+        peer: _Peer = connection.peer
+        # 0 if it never had another end; no REQ has that.
+        key = connection.remoteCAGUID << 32 | connection.remoteID
+        peer.waiting[key] = peer.waiting.get(key, 0) + 1
+        entry = (now + connection.ackSeconds, connection.localID, peer, key, connection.localQPN)
+        heappush(self._expiries, entry)
+        self._waiting[connection.localID] = entry
+
+    def _endTimewait(self) -> None:
+        """
+        End the TIMEWAIT that is the next to end.
+        """
+        _, localID, peer, key, localQPN = heappop(self._expiries)
+        del self._waiting[localID]
+        peer.waiting[key] -= 1
+        if not peer.waiting[key]:
+            del peer.waiting[key]
+        if peer.isIdle():
+            self._peers.pop(peer.source, None)
+        self._events.append((Event.TIMEWAIT_EXIT, None, localQPN))
+
+    def _expire(self, now: float) -> None:
+        """
+        End every TIMEWAIT whose time is up.
+        """
+        while self._expiries and self._expiries[0][0] <= now:
+            self._endTimewait()
+
+    def _isMeant(self, entry: tuple[float, int]) -> bool:
+        """
+        Whether a deadline in the heap still is one.
+        """
+        connection = self._connections.get(entry[1])
+        return connection is not None and connection.deadline == entry[0]
+
+    def _prune(self) -> None:
+        """
+        Keep the heap as small as what is meant in it.
+        """
+        if not self._armed:
+            self._deadlines.clear()
+        elif len(self._deadlines) > 2 * self._armed + limits.CM_IDLE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if self._isMeant(entry)]
+            heapify(self._deadlines)
