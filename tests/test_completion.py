@@ -46,9 +46,7 @@ class NumbersTests(SynchronousTestCase):
         """
         What is sent counts from 0, what is received from 128.
         """
-        self.assertEqual(
-            [int(opcode) for opcode in WCOpcode], [*range(10), 0x80, 0x81]
-        )
+        self.assertEqual([int(opcode) for opcode in WCOpcode], [*range(10), 0x80, 0x81])
 
     def test_flags(self) -> None:
         """
@@ -122,6 +120,4 @@ class CompletionQueueTests(SynchronousTestCase):
         """
         A completion's text names the request, kind, status and queue pair.
         """
-        self.assertEqual(
-            repr(completion(7)), "<WorkCompletion 7 SEND SUCCESS of queue pair 17>"
-        )
+        self.assertEqual(repr(completion(7)), "<WorkCompletion 7 SEND SUCCESS of queue pair 17>")

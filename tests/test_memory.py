@@ -135,35 +135,27 @@ class RegisterTests(MemoryTestCase):
         A read-only buffer can grant reads only.
         """
         self.memory.register(b"abc", REMOTE_READ, self.pd)
-        self.assertRaises(
-            MemoryRegionError, self.memory.register, b"abc", LOCAL_WRITE, self.pd
-        )
+        self.assertRaises(MemoryRegionError, self.memory.register, b"abc", LOCAL_WRITE, self.pd)
 
     def test_notABuffer(self) -> None:
         """
         What has no contiguous buffer is refused.
         """
         for bad in (12, "text", memoryview(bytearray(8))[::2]):
-            self.assertRaises(
-                MemoryRegionError, self.memory.register, bad, 0, self.pd
-            )
+            self.assertRaises(MemoryRegionError, self.memory.register, bad, 0, self.pd)
 
     def test_unknownBits(self) -> None:
         """
         Unknown access bits are refused.
         """
-        self.assertRaises(
-            MemoryRegionError, self.memory.register, bytearray(1), 1 << 30, self.pd
-        )
+        self.assertRaises(MemoryRegionError, self.memory.register, bytearray(1), 1 << 30, self.pd)
 
     def test_foreignDomain(self) -> None:
         """
         The domain must be one of the same device.
         """
         other = Memory(random.Random(2).getrandbits).allocateDomain()
-        self.assertRaises(
-            MemoryRegionError, self.memory.register, bytearray(1), 0, other
-        )
+        self.assertRaises(MemoryRegionError, self.memory.register, bytearray(1), 0, other)
 
     def test_limits(self) -> None:
         """
@@ -172,14 +164,10 @@ class RegisterTests(MemoryTestCase):
         self.patch(limits, "MEMORY_REGIONS", 2)
         self.patch(limits, "PROTECTION_DOMAINS", 1)
         self.patch(limits, "REGION_BYTES", 8)
-        self.assertRaises(
-            MemoryRegionError, self.memory.register, bytearray(9), 0, self.pd
-        )
+        self.assertRaises(MemoryRegionError, self.memory.register, bytearray(9), 0, self.pd)
         self.memory.register(bytearray(8), 0, self.pd)
         self.memory.register(bytearray(8), 0, self.pd)
-        self.assertRaises(
-            ResourceLimitError, self.memory.register, bytearray(8), 0, self.pd
-        )
+        self.assertRaises(ResourceLimitError, self.memory.register, bytearray(8), 0, self.pd)
         self.assertRaises(ResourceLimitError, self.memory.allocateDomain)
 
     def test_deregister(self) -> None:
@@ -210,9 +198,7 @@ class RegisterTests(MemoryTestCase):
         region = self.memory.register(bytearray(4), 0, self.pd)
         self.pd.hold("queue pairs")
         self.memory.register(bytearray(4), 0, self.pd)
-        error = self.assertRaises(
-            ResourceBusyError, self.memory.deallocateDomain, self.pd
-        )
+        error = self.assertRaises(ResourceBusyError, self.memory.deallocateDomain, self.pd)
         self.assertIn("2 memory regions, 1 queue pairs", str(error))
         self.pd.release("queue pairs")
         self.memory.deregister(region)
@@ -233,9 +219,7 @@ class CheckTests(MemoryTestCase):
         """
         Check, and return the text of the refusal.
         """
-        return str(
-            self.assertRaises(MemoryAccessError, self.memory.check, *arguments)
-        )
+        return str(self.assertRaises(MemoryAccessError, self.memory.check, *arguments))
 
     def test_everyRight(self) -> None:
         """
@@ -245,9 +229,7 @@ class CheckTests(MemoryTestCase):
         for granted in range(16):
             if granted & (REMOTE_WRITE | REMOTE_ATOMIC) and not granted & LOCAL_WRITE:
                 continue
-            region = self.memory.register(
-                bytearray(8), granted, self.pd, self.address
-            )
+            region = self.memory.register(bytearray(8), granted, self.pd, self.address)
             for needed in range(16):
                 arguments = (region.key, self.address, 8, needed, self.pd)
                 if needed & ~granted:
@@ -261,9 +243,7 @@ class CheckTests(MemoryTestCase):
         """
         Of a region of 4 bytes, every start and length around it: given exactly if inside.
         """
-        region = self.memory.register(
-            bytearray(b"abcd"), ALL_RIGHTS, self.pd, self.address
-        )
+        region = self.memory.register(bytearray(b"abcd"), ALL_RIGHTS, self.pd, self.address)
         for start, length, kind in product(range(-3, 8), range(1, 9), KINDS):
             arguments = (region.key, self.address + start, length, kind, self.pd)
             if 0 <= start and start + length <= 4:

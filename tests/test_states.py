@@ -39,8 +39,7 @@ EXPECTED = {
     ("RC", "RTS", "SQD"): ("", "en_sqd_async_notify"),
     ("RC", "SQD", "SQD"): (
         "",
-        _DRAINED + " port_num timeout retry_cnt rnr_retry max_rd_atomic"
-        " max_dest_rd_atomic min_rnr_timer",
+        _DRAINED + " port_num timeout retry_cnt rnr_retry max_rd_atomic max_dest_rd_atomic min_rnr_timer",
     ),
     ("RC", "SQD", "RTS"): ("", _RUNNING + " min_rnr_timer"),
     ("UC", "RESET", "INIT"): (_CONNECTED, ""),
@@ -65,9 +64,7 @@ EXPECTED = {
 ALL = list(product(QPType, QPState, QPState))
 
 
-def expected(
-    qpType: QPType, current: QPState, new: QPState
-) -> tuple[list[str], list[str]] | None:
+def expected(qpType: QPType, current: QPState, new: QPState) -> tuple[list[str], list[str]] | None:
     """
     The names of the required and optional attributes, or L{None}.
     """
@@ -128,9 +125,7 @@ class TransitionTests(SynchronousTestCase):
             rule = transitionRule(qpType, current, new)
             if row is None:
                 self.assertIsNone(rule, (qpType, current, new))
-                error = self.assertRaises(
-                    QueuePairError, checkTransition, qpType, current, new, 0
-                )
+                error = self.assertRaises(QueuePairError, checkTransition, qpType, current, new, 0)
                 self.assertIn("there is no transition", str(error))
                 self.assertIn(f"{current.name} -> {new.name}", str(error))
             else:
@@ -149,9 +144,7 @@ class TransitionTests(SynchronousTestCase):
             checkTransition(qpType, current, new, row[0] + row[1] + ["qp_state"])
             for name in row[0]:
                 rest = [other for other in row[0] if other != name]
-                error = self.assertRaises(
-                    QueuePairError, checkTransition, qpType, current, new, rest
-                )
+                error = self.assertRaises(QueuePairError, checkTransition, qpType, current, new, rest)
                 self.assertIn(f"requires {ATTRIBUTE_NAMES[name].name}", str(error))
 
     def test_everyAttributeUnwanted(self) -> None:

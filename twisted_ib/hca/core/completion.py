@@ -91,14 +91,14 @@ class WorkCompletion:
     """
 
     __slots__ = (
-        "workRequestID",
-        "status",
-        "opcode",
         "byteLength",
-        "queuePairNumber",
         "flags",
         "immediate",
+        "opcode",
+        "queuePairNumber",
         "sourceQueuePair",
+        "status",
+        "workRequestID",
     )
 
     def __init__(
@@ -148,7 +148,7 @@ class CompletionQueue:
     @ivar users: how many work queues complete here.
     """
 
-    __slots__ = ("depth", "overflowed", "users", "_completions")
+    __slots__ = ("_completions", "depth", "overflowed", "users")
 
     def __init__(self, depth: int) -> None:
         """
@@ -159,8 +159,7 @@ class CompletionQueue:
         """
         if not 1 <= depth <= limits.COMPLETION_QUEUE_DEPTH:
             raise ResourceLimitError(
-                f"a completion queue has 1 to {limits.COMPLETION_QUEUE_DEPTH} places, "
-                f"not {depth}"
+                f"a completion queue has 1 to {limits.COMPLETION_QUEUE_DEPTH} places, not {depth}"
             )
         self.depth = depth
         self.overflowed = False
@@ -200,9 +199,7 @@ class CompletionQueue:
         Drop what waits for one queue pair, which is going to RESET or away.
         """
         self._completions = deque(
-            completion
-            for completion in self._completions
-            if completion.queuePairNumber != queuePairNumber
+            completion for completion in self._completions if completion.queuePairNumber != queuePairNumber
         )
 
     def close(self) -> None:
@@ -212,6 +209,4 @@ class CompletionQueue:
         @raise ResourceBusyError: queue pairs still complete here.
         """
         if self.users:
-            raise ResourceBusyError(
-                f"{self.users} work queues still use the completion queue"
-            )
+            raise ResourceBusyError(f"{self.users} work queues still use the completion queue")

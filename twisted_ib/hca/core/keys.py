@@ -41,7 +41,7 @@ class RandomIndices:
     @ivar first: no number below this one is drawn.
     """
 
-    __slots__ = ("first", "_counter", "_secret")
+    __slots__ = ("_counter", "_secret", "first")
 
     def __init__(self, randomBits: Callable[[int], int], first: int = 1) -> None:
         """
@@ -74,9 +74,7 @@ class RandomIndices:
         """
         left, right = number >> _HALF_BITS, number & _HALF_MASK
         for turn in range(_ROUNDS):
-            mixed = blake2s(
-                bytes((turn, right >> 8, right & 0xFF)), key=self._secret, digest_size=2
-            ).digest()
+            mixed = blake2s(bytes((turn, right >> 8, right & 0xFF)), key=self._secret, digest_size=2).digest()
             left, right = right, left ^ (int.from_bytes(mixed, "big") & _HALF_MASK)
         return left << _HALF_BITS | right
 
@@ -88,7 +86,7 @@ class MemoryKeys:
     Two keys that are in use never share their index.
     """
 
-    __slots__ = ("_indices", "_inUse", "_randomBits")
+    __slots__ = ("_inUse", "_indices", "_randomBits")
 
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """

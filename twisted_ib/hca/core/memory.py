@@ -108,7 +108,7 @@ class MemoryRegion:
         so that a peer can map them; else L{None}.  Opaque here.
     """
 
-    __slots__ = ("view", "address", "length", "access", "pd", "key", "segment")
+    __slots__ = ("access", "address", "key", "length", "pd", "segment", "view")
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Memory:
     @ivar domains: the protection domains.
     """
 
-    __slots__ = ("regions", "domains", "_keys", "_randomBits")
+    __slots__ = ("_keys", "_randomBits", "domains", "regions")
 
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
@@ -170,9 +170,7 @@ class Memory:
         @raise ResourceLimitError: there are too many.
         """
         if len(self.domains) >= limits.PROTECTION_DOMAINS:
-            raise ResourceLimitError(
-                f"a device holds at most {limits.PROTECTION_DOMAINS} protection domains"
-            )
+            raise ResourceLimitError(f"a device holds at most {limits.PROTECTION_DOMAINS} protection domains")
         domain = ProtectionDomain(self)
         self.domains.add(domain)
         return domain
@@ -217,17 +215,13 @@ class Memory:
         if pd not in self.domains:
             raise MemoryRegionError("the protection domain is not one of this device")
         if len(self.regions) >= limits.MEMORY_REGIONS:
-            raise ResourceLimitError(
-                f"a device registers at most {limits.MEMORY_REGIONS} memory regions"
-            )
+            raise ResourceLimitError(f"a device registers at most {limits.MEMORY_REGIONS} memory regions")
         if access & _ZERO_BASED:
             address = 0
         elif address is None:
             address = self._randomAddress()
         if address < 0 or address + len(view) > _ADDRESS_END:
-            raise MemoryRegionError(
-                f"{len(view)} bytes at {address:#x} are not within 64-bit addresses"
-            )
+            raise MemoryRegionError(f"{len(view)} bytes at {address:#x} are not within 64-bit addresses")
         region = MemoryRegion(view, address, int(access), pd, segment)
         region.key = self._keys.issue()
         self.regions[region.key] = region
@@ -274,19 +268,15 @@ class Memory:
         if region is None:
             raise MemoryAccessError(f"no memory region has key {key:#010x}")
         if region.pd is not pd:
-            raise MemoryAccessError(
-                f"the memory region of key {key:#010x} is in another protection domain"
-            )
+            raise MemoryAccessError(f"the memory region of key {key:#010x} is in another protection domain")
         offset = address - region.address
         if offset < 0 or length < 0 or offset + length > region.length:
             raise MemoryAccessError(
-                f"{length} bytes at {address:#x} are not within the memory region of "
-                f"key {key:#010x}"
+                f"{length} bytes at {address:#x} are not within the memory region of key {key:#010x}"
             )
         if access & ~region.access:
             raise MemoryAccessError(
-                f"the memory region of key {key:#010x} does not grant "
-                f"{Access(access & ~region.access)!r}"
+                f"the memory region of key {key:#010x} does not grant {Access(access & ~region.access)!r}"
             )
         return region.view, offset
 
@@ -298,9 +288,7 @@ class Memory:
             raise MemoryRegionError(f"unknown access bits {access & ~_KNOWN:#x}")
         # IBTA vol. 1 10.6.3.1: who may write from afar may write from near.
         if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not access & LOCAL_WRITE:
-            raise MemoryRegionError(
-                "remote write and remote atomic access demand local write access"
-            )
+            raise MemoryRegionError("remote write and remote atomic access demand local write access")
         try:
             view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         except TypeError as error:
@@ -308,9 +296,7 @@ class Memory:
         if access & LOCAL_WRITE and view.readonly:
             raise MemoryRegionError("local write access to a read-only buffer")
         if len(view) > limits.REGION_BYTES:
-            raise MemoryRegionError(
-                f"a memory region has at most {limits.REGION_BYTES} bytes"
-            )
+            raise MemoryRegionError(f"a memory region has at most {limits.REGION_BYTES} bytes")
         return view
 
     def _randomAddress(self) -> int:

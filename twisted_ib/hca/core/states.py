@@ -202,9 +202,7 @@ def attributeBits(names: Iterable[str]) -> int:
     return bits
 
 
-def transitionRule(
-    qpType: QPType, current: QPState, new: QPState
-) -> tuple[QPAttribute, QPAttribute] | None:
+def transitionRule(qpType: QPType, current: QPState, new: QPState) -> tuple[QPAttribute, QPAttribute] | None:
     """
     The attributes that a transition requires and those it permits besides.
 
@@ -215,9 +213,7 @@ def transitionRule(
     return _TRANSITIONS.get((current, new), {}).get(qpType)
 
 
-def checkTransition(
-    qpType: QPType, current: QPState, new: QPState, attributes: int | Iterable[str]
-) -> None:
+def checkTransition(qpType: QPType, current: QPState, new: QPState, attributes: int | Iterable[str]) -> None:
     """
     Check that a queue pair may go from one state to another with these attributes.
 
