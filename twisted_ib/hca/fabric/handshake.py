@@ -361,12 +361,10 @@ class Exchange:
 
         @raise LayoutError: they are not.
         """
-        sizes = (theirs.ringBytes, theirs.slackBytes)
-        needed = (self.ours.ringBytes, self.ours.slackBytes)
+        sizes = f"{theirs.ringBytes} + {theirs.slackBytes}"
+        needed = f"{self.ours.ringBytes} + {self.ours.slackBytes}"
         if sizes != needed:
-            raise LayoutError(
-                f"a peer has rings of {sizes[0]} and {sizes[1]} bytes, here they are {needed[0]} and {needed[1]}"
-            )
+            raise LayoutError(f"a peer has rings of {sizes} bytes, here they are {needed}")
 
     def tick(self, now: float) -> None:
         """

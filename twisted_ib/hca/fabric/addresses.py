@@ -1,0 +1,166 @@
+"""
+IP addresses of this host, as text.
+
+An HCA of the shared-memory fabric serves the addresses that reach this very
+host, in this very network namespace.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import struct
+from functools import lru_cache
+
+from twisted_ib import limits
+
+_DISCARD_PORT = 9
+
+_NETLINK_ROUTE = 0
+_RTM_NEWADDR = 20
+_RTM_GETADDR = 22
+_NLM_F_REQUEST_DUMP = 0x301
+_NLMSG_ERROR = 2
+_NLMSG_DONE = 3
+_IFA_ADDRESS = 1
+_IFA_LOCAL = 2
+_SCOPE_LINK = 253
+_MESSAGE = struct.Struct("=IHHII")  # struct nlmsghdr
+_ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg: family, prefix, flags, scope, index
+_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr
+_NETLINK_BYTES = 65536
+_NETLINK_SECONDS = 1.0
+
+
+@lru_cache(maxsize=1024)
+def normalise(text: str) -> str:
+    """
+    The one spelling of an address: shortest form, IPv4-mapped as IPv4, scope
+    id as interface number, C{""} as C{"0.0.0.0"}.
+
+    @raise ValueError: it is not an IP address.
+    """
+    address = ipaddress.ip_address(text or "0.0.0.0")
+    if address.version == 4:
+        return str(address)
+    mapped = address.ipv4_mapped
+    if mapped is not None:
+        return str(mapped)
+    scope = address.scope_id
+    if scope is None:
+        return str(address)
+    if not (scope.isascii() and scope.isdigit()):
+        try:
+            scope = str(socket.if_nametoindex(scope))
+        except OSError as error:
+            raise ValueError(f"{text} names an interface that is not there") from error
+    return f"{str(address).partition('%')[0]}%{scope}"
+
+
+def wildcard(address: str) -> str:
+    """
+    The address that stands for every address of the same family.
+    """
+    return "::" if ":" in address else "0.0.0.0"
+
+
+def namespaceInode() -> int:
+    """
+    A number for the network namespace of this process, 0 if there are none.
+    """
+    try:
+        return os.stat("/proc/thread-self/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def isLocalAddress(text: str) -> bool:
+    """
+    Whether an address means this host: loopback, wildcard, or an address of
+    one of its interfaces.
+
+    @raise ValueError: it is not an IP address.
+    """
+    address = normalise(text)
+    if address.startswith("127.") or address in ("0.0.0.0", "::", "::1"):
+        return True
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    host, _, scope = address.partition("%")
+    if ipaddress.ip_address(host).is_multicast:
+        return False
+    where = (host, 0, 0, int(scope or 0)) if family == socket.AF_INET6 else (host, 0)
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.bind(where)
+            # A broadcast address can be bound, but not connected to.
+            probe.connect((host, _DISCARD_PORT, *where[2:]))
+    except OSError:
+        return False
+    return True
+
+
+def localAddresses() -> list[str]:
+    """
+    The addresses of all interfaces, in the kernel's order; link-local ones
+    with the interface number as scope id.
+    """
+    if not hasattr(socket, "AF_NETLINK"):
+        return []
+    try:
+        with socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE
+        ) as route:
+            route.settimeout(_NETLINK_SECONDS)
+            request = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+            size = _MESSAGE.size + len(request)
+            route.send(_MESSAGE.pack(size, _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + request)
+            return _readDump(route)
+    except OSError:
+        return []
+
+
+def _readDump(route: socket.socket) -> list[str]:
+    """
+    The addresses that the kernel lists.
+    """
+    found: list[str] = []
+    while len(found) < limits.LOCAL_ADDRESSES:
+        data = route.recv(_NETLINK_BYTES)
+        offset = 0
+        while offset + _MESSAGE.size <= len(data):
+            length, kind, _, _, _ = _MESSAGE.unpack_from(data, offset)
+            if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _MESSAGE.size:
+                return found
+            if kind == _RTM_NEWADDR:
+                address = _parseAddress(data[offset + _MESSAGE.size : offset + length])
+                if address is not None:
+                    found.append(address)
+            offset += (length + 3) & ~3
+    return found[: limits.LOCAL_ADDRESSES]
+
+
+def _parseAddress(message: bytes) -> str | None:
+    """
+    The address in one C{RTM_NEWADDR}.
+    """
+    family, _, _, scope, index = _ADDRESS.unpack_from(message)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    values: dict[int, bytes] = {}
+    offset = _ADDRESS.size
+    while offset + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, offset)
+        if length < _ATTRIBUTE.size:
+            break
+        values[kind] = message[offset + _ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
+    # On a point-to-point link IFA_ADDRESS is the other end.
+    packed = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
+    if packed is None or len(packed) not in (4, 16):
+        return None
+    text = socket.inet_ntop(family, packed)
+    return f"{text}%{index}" if family == socket.AF_INET6 and scope == _SCOPE_LINK else text
+
+
+__all__ = ["isLocalAddress", "localAddresses", "namespaceInode", "normalise", "wildcard"]

@@ -1,0 +1,137 @@
+"""
+The entries of a run directory, and whether who made them is alive.
+
+In a run directory (L{twisted_ib.hca.fabric.rundirectory}) each HCA has a
+listening SEQPACKET socket C{hca-GUID}.  Each service that it listens on is a
+symbolic link to that socket::
+
+    svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID
+
+SERVICE is the service id (16 hex digits), NAMESPACE the inode of the network
+namespace: a path crosses namespaces and an IP address must not.  ADDRESS is what
+the listener is bound to.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import attrs
+
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError
+from twisted_ib.hca.fabric.liveness import Liveness
+from twisted_ib.hca.fabric.rundirectory import RunDirectory
+
+HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
+SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
+
+
+@attrs.frozen
+class Entry:
+    """
+    An HCA that was found.
+
+    @ivar guid: its GUID, by the entry's name.
+    @ivar name: the entry's name.
+    @ivar directory: where it is.
+    @ivar address: what the service asked for is bound to, C{""} if none was.
+    """
+
+    guid: int
+    name: str
+    directory: RunDirectory = attrs.field(eq=False, repr=False)
+    address: str = ""
+
+
+def serviceName(serviceID: int, namespace: int, address: str) -> str:
+    """
+    The name of a service's entry.
+    """
+    return f"svc-{serviceID:016x}-{namespace}-{address}"
+
+
+def connect(directory: RunDirectory, name: str, kind: int) -> socket.socket:
+    """
+    A non-blocking socket of this kind, connected to an HCA's.
+
+    @raise OSError: it can not be connected.
+    """
+    found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        found.connect(directory.socketPath(name))
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def isBound(directory: RunDirectory, name: str) -> bool:
+    """
+    Whether some process has the HCA socket C{name} open.
+
+    A socket of the wrong type is refused by Linux with another error if the
+    socket is open, and the HCA does not notice; only where that says it is
+    dead a real connection has the last word.
+    """
+    for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+        try:
+            connect(directory, name, kind).close()
+        except (ConnectionRefusedError, FileNotFoundError):
+            continue
+        except OSError:
+            return True
+        return True
+    return False
+
+
+def isServed(directory: RunDirectory, name: str) -> bool:
+    """
+    Whether the process that listens on the HCA socket C{name} is alive.
+
+    The socket of a killed process stays open as long as a child that it
+    forked lives; its pidfd tells them apart.
+    """
+    try:
+        probe = connect(directory, name, socket.SOCK_SEQPACKET)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:
+        return True  # it is busy, or not ours to ask
+    try:
+        liveness = Liveness.of(probe)
+    except PathLostError:
+        return False
+    finally:
+        probe.close()
+    try:
+        return not liveness.dead()
+    finally:
+        liveness.close()
+
+
+def reclaim(directory: RunDirectory) -> None:
+    """
+    Remove the entries of dead HCAs, a bounded number of them; the directory is
+    locked.
+    """
+    names = directory.names()
+    sockets = {name for name in names if HCA.match(name)}
+    budget = limits.RECLAIMED_ENTRIES
+    dead = set()
+    for name in sockets:
+        if budget and not isBound(directory, name):
+            dead.add(name)
+            budget -= 1
+    for name in names:
+        if budget and SERVICE.match(name):
+            target = directory.readLink(name)
+            if target is not None and (target in dead or target not in sockets):
+                directory.remove(name)
+                budget -= 1
+    for name in dead:
+        directory.remove(name)
+
+
+__all__ = ["HCA", "SERVICE", "Entry", "connect", "isBound", "isServed", "reclaim", "serviceName"]
