@@ -16,13 +16,13 @@ from hashlib import sha256
 from typing import Any
 
 import attrs
-from rich.box import ASCII, SIMPLE_HEAD
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.error import CannotListenError, ConnectError
+from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory, Protocol
 
 from twisted_ib.errors import HCAError
@@ -160,7 +160,10 @@ async def checkSDP(reactor: Any) -> int:
     try:
         listening = await serverFromString(reactor, f"sdp:{port}").listen(Factory.forProtocol(Protocol))
         await listening.stopListening()
-    except (CannotListenError, ConnectError, HCAError, OSError) as error:
+    except CannotListenError as error:
+        # Which port it was for says nothing here.
+        raise ProgramError(f"SDP does not work here: {sentence(error.socketError)}") from None
+    except (HCAError, OSError) as error:
         raise ProgramError(f"SDP does not work here: {sentence(error)}") from None
     return port
 
@@ -327,8 +330,10 @@ class Demonstration:
 
         @param rows: the table.
         """
-        table = Table(box=SIMPLE_HEAD if self._console.is_terminal else ASCII)
-        for title in ("", "device", "queue pairs", "bytes", "messages", "throughput", "p50", "p99"):
+        # Made to fit into 80 columns.
+        table = Table(box=SIMPLE_HEAD if self._console.is_terminal else None, pad_edge=False)
+        table.padding = 0 if self._console.is_terminal else (0, 2, 0, 0)
+        for title in ("", "device", "queue\npairs", "bytes", "messages", "throughput", "p50", "p99"):
             table.add_column(title, justify="right" if title else "left", no_wrap=True)
         for row in rows:
             table.add_row(*row.cells())

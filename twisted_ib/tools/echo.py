@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
+from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.protocol import Factory
 from twisted.protocols.wire import Echo
 
@@ -33,7 +34,7 @@ class PromptEcho(Echo):
         """
         Set TCP_NODELAY.
         """
-        self.transport.setTcpNoDelay(True)
+        cast(ITCPTransport, self.transport).setTcpNoDelay(True)
 
 
 async def serve(reactor: Any, arguments: Sequence[str]) -> int:

@@ -37,7 +37,7 @@ class ArgumentParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def sentence(error: BaseException | None) -> str:
+def sentence(error: object) -> str:
     """
     Put an error in one line for a user.
 
@@ -94,16 +94,22 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     reactor = installReactor()
     status = INTERRUPTED
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
 
     def ended(result: int | Failure) -> None:
         nonlocal status
+        if stopping:
+            return  # A signal ended the command: what fails in its wake is no news.
         if isinstance(result, Failure):
             complain(program, result.value)
             status = 1
         else:
             status = result
-        if reactor.running:
-            reactor.stop()
+        reactor.stop()
 
     def begin() -> None:
         # A closed terminal leaves nothing behind either.
@@ -111,6 +117,7 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
             signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reactor.stop))
         start(reactor).addBoth(ended)
 
+    reactor.addSystemEventTrigger("before", "shutdown", stop)
     reactor.callWhenRunning(begin)
     reactor.run()
     return status
