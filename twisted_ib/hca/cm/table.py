@@ -19,12 +19,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
-from twisted_ib.hca.cm.machine import HALF_OPEN, Connection, Event, Input, Output, State
+from twisted_ib.hca.cm.clock import Deadlines, Ended, Timewait
+from twisted_ib.hca.cm.machine import Connection, Output
+from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.states import Event, Input, State
+from twisted_ib.hca.cm.transitions import HALF_OPEN
 from twisted_ib.hca.wire.cm import (
     DREP,
     DREQ,
@@ -49,9 +52,6 @@ _Parse = Callable[[Buffer, int, int], AnyMessage]
 _Take = Callable[[Any, Any, float], None]
 CMEvent = tuple[Event, "Connection | None", Any]
 
-#: expires, local id, peer, key of the peer's end, local QPN
-_Waiting = tuple[float, int, "_Peer", int, int]
-
 COUNTERS = (
     "malformed",
     "unknownAttribute",
@@ -71,38 +71,6 @@ COUNTERS = (
     "retransmitted",
     "unreachable",
 )
-
-
-class _Peer:
-    """
-    What the table knows about one source.
-
-    @ivar calling: by local id: our REQs, whose other end has no id yet.
-    @ivar connections: by C{CA GUID << 32 | communication id} of the other end.
-    @ivar queuePairs: by C{CA GUID << 32 | queue pair number} of the other end.
-    @ivar waiting: keys as in C{connections}, of ends in TIMEWAIT, and how many
-        entries have them.
-    @ivar halfOpen: its REQs that are not connections yet.
-    """
-
-    __slots__ = ("calling", "connections", "halfOpen", "queuePairs", "source", "waiting")
-
-    def __init__(self, source: Any) -> None:
-        """
-        @param source: what the medium calls it.
-        """
-        self.source = source
-        self.calling: dict[int, Connection] = {}
-        self.connections: dict[int, Connection] = {}
-        self.queuePairs: dict[int, Connection] = {}
-        self.waiting: dict[int, int] = {}
-        self.halfOpen = 0
-
-    def isIdle(self) -> bool:
-        """
-        Whether there is nothing left to remember.
-        """
-        return not (self.connections or self.calling or self.waiting)
 
 
 class ConnectionTable:
@@ -137,11 +105,9 @@ class ConnectionTable:
         self._halfOpen = 0
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
-        self._peers: dict[Any, _Peer] = {}
-        self._armed = 0
-        self._deadlines: list[tuple[float, int]] = []
-        self._waiting: dict[int, _Waiting] = {}
-        self._expiries: list[_Waiting] = []
+        self._peers: dict[Any, Peer] = {}
+        self._deadlines = Deadlines()
+        self._timewait = Timewait()
         take: dict[type[AnyMessage], _Take] = {
             REQ: self._takeREQ,
             REP: self._takeREP,
@@ -194,7 +160,7 @@ class ConnectionTable:
         localID = self._newID()
         request.localCommunicationID = localID
         request.localCAGUID = self.caGUID
-        peer = self._peers.get(destination) or _Peer(destination)
+        peer = self._peers.get(destination) or Peer(destination)
         connection = Connection(self, peer, destination, localID, request)
         connection.user = user
         connection.localQPN = request.localQPN
@@ -225,7 +191,7 @@ class ConnectionTable:
         except WireError:
             self.counters["malformed"] += 1
             return
-        if self._expiries and self._expiries[0][0] <= now:
+        if self._timewait.isDue(now):
             self._expire(now)
         take(source, message, now)
 
@@ -247,9 +213,7 @@ class ConnectionTable:
         for connection in lost:
             connection.feed(Input.PATH_LOST, None, 0.0)
         if peer.waiting:
-            self._expiries = [entry for entry in self._expiries if entry[2] is not peer]
-            heapify(self._expiries)
-            self._waiting = {entry[1]: entry for entry in self._expiries}
+            self._timewait.forget(peer)
             peer.waiting.clear()
         self._peers.pop(source, None)
         gone = set(map(id, lost))
@@ -275,29 +239,17 @@ class ConnectionTable:
         @param withTimewait: whether to be called for the end of a TIMEWAIT
             alone, which otherwise is noticed whenever something else happens.
         """
-        heap = self._deadlines
-        while heap and not self._isMeant(heap[0]):
-            heappop(heap)
-        soonest = heap[0][0] if heap else None
-        if withTimewait and self._expiries:
-            expiry = self._expiries[0][0]
-            return expiry if soonest is None else min(soonest, expiry)
-        return soonest
+        soonest = self._deadlines.soonest()
+        expiry = self._timewait.soonest() if withTimewait else None
+        if soonest is None or expiry is None:
+            return expiry if soonest is None else soonest
+        return min(soonest, expiry)
 
     def tick(self, now: float) -> None:
         """
         Do what is due.
         """
-        heap = self._deadlines
-        due = []
-        while heap and heap[0][0] <= now:
-            entry = heappop(heap)
-            if self._isMeant(entry):
-                due.append(self._connections[entry[1]])
-        for connection in due:
-            if connection.deadline is None or connection.deadline > now:
-                continue
-            self.disarm(connection)
+        for connection in self._deadlines.takeDue(now):
             if connection.retriesLeft > 0:
                 self.counters["retransmitted"] += 1
                 connection.feed(Input.RETRY, None, now)
@@ -328,19 +280,13 @@ class ConnectionTable:
         """
         Set or move the deadline of a connection.
         """
-        if connection.deadline is None:
-            self._armed += 1
-        connection.deadline = deadline
-        heappush(self._deadlines, (deadline, connection.localID))
-        self._prune()
+        self._deadlines.set(connection, deadline)
 
     def disarm(self, connection: Connection) -> None:
         """
         Take the deadline of a connection away.
         """
-        connection.deadline = None
-        self._armed -= 1
-        self._prune()
+        self._deadlines.clear(connection)
 
     def moved(self, connection: Connection, old: State, now: float) -> None:
         """
@@ -379,20 +325,16 @@ class ConnectionTable:
         if not self._hasRoom(peer):
             return
         if peer is None:
-            peer = self._peers[source] = _Peer(source)
+            peer = self._peers[source] = Peer(source)
         localID = self._newID()
         connection = Connection(self, peer, source, localID, message)
         connection.listener = listener
-        connection.remoteID = remoteID
-        connection.remoteQPN = message.localQPN
-        connection.remoteCAGUID = message.localCAGUID
         connection.period = timeoutSeconds(message.localCMResponseTimeout)
         self._connections[localID] = connection
-        peer.connections[key] = connection
-        peer.queuePairs[message.localCAGUID << 32 | message.localQPN] = connection
+        peer.know(connection, message)
         connection.feed(Input.REQ, message, now)
 
-    def _isOld(self, peer: _Peer, key: int, message: REQ, now: float) -> bool:
+    def _isOld(self, peer: Peer, key: int, message: REQ, now: float) -> bool:
         """
         Whether a REQ is about a connection that there is or was.
         """
@@ -412,7 +354,7 @@ class ConnectionTable:
             known.feed(Input.STALE, None, now)
         return True
 
-    def _hasRoom(self, peer: _Peer | None) -> bool:
+    def _hasRoom(self, peer: Peer | None) -> bool:
         """
         Whether one more connection may be half open.
         """
@@ -441,22 +383,16 @@ class ConnectionTable:
         if not remoteID:
             self.counters["invalidID"] += 1
             return
-        peer: _Peer = connection.peer
+        peer: Peer = connection.peer
         key = message.localCAGUID << 32 | remoteID
-        queuePair = message.localCAGUID << 32 | message.localQPN
-        known = peer.queuePairs.get(queuePair)
+        known = peer.queuePairs.get(message.localCAGUID << 32 | message.localQPN)
         if known is not None or key in peer.connections:
             self.counters["stale"] += 1
             self._refuse(source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
             if known is not None:
                 known.feed(Input.STALE, None, now)
             return
-        del peer.calling[connection.localID]
-        connection.remoteID = remoteID
-        connection.remoteQPN = message.localQPN
-        connection.remoteCAGUID = message.localCAGUID
-        peer.connections[key] = connection
-        peer.queuePairs[queuePair] = connection
+        peer.know(connection, message)
         self._feed(connection, Input.REP, message, now)
 
     def _takeREJ(self, source: Any, message: REJ, now: float) -> None:
@@ -602,7 +538,7 @@ class ConnectionTable:
         do not repeat and nobody else can guess them.
         """
         localID = self._randomBits(32)
-        while not localID or localID in self._connections or localID in self._waiting:
+        while not localID or localID in self._connections or localID in self._timewait:
             localID = localID + 1 & 0xFFFFFFFF
         return localID
 
@@ -611,13 +547,8 @@ class ConnectionTable:
         Let go of a connection.
         """
         self._connections.pop(connection.localID, None)
-        peer: _Peer = connection.peer
-        peer.calling.pop(connection.localID, None)
-        if connection.remoteID:
-            guid = connection.remoteCAGUID << 32
-            peer.connections.pop(guid | connection.remoteID, None)
-            if peer.queuePairs.get(guid | connection.remoteQPN) is connection:
-                del peer.queuePairs[guid | connection.remoteQPN]
+        peer: Peer = connection.peer
+        peer.forget(connection)
         if peer.isIdle():
             self._peers.pop(peer.source, None)
 
@@ -625,50 +556,30 @@ class ConnectionTable:
         """
         Reserve the ids until nothing of the connection can be on its way.
         """
-        if len(self._expiries) >= limits.CM_TIMEWAIT:
+        if len(self._timewait) >= limits.CM_TIMEWAIT:
             self.counters["timewaitDropped"] += 1
             self._endTimewait()
-        peer: _Peer = connection.peer
+        peer: Peer = connection.peer
         # 0 if it never had another end; no REQ has that.
         key = connection.remoteCAGUID << 32 | connection.remoteID
-        peer.waiting[key] = peer.waiting.get(key, 0) + 1
-        entry = (now + connection.ackSeconds, connection.localID, peer, key, connection.localQPN)
-        heappush(self._expiries, entry)
-        self._waiting[connection.localID] = entry
+        peer.startTimewait(key)
+        expiry = now + connection.ackSeconds
+        self._timewait.add(Ended(expiry, connection.localID, peer, key, connection.localQPN))
 
     def _endTimewait(self) -> None:
         """
         End the TIMEWAIT that is the next to end.
         """
-        _, localID, peer, key, localQPN = heappop(self._expiries)
-        del self._waiting[localID]
-        peer.waiting[key] -= 1
-        if not peer.waiting[key]:
-            del peer.waiting[key]
+        ended = self._timewait.pop()
+        peer: Peer = ended.peer
+        peer.endTimewait(ended.key)
         if peer.isIdle():
             self._peers.pop(peer.source, None)
-        self._events.append((Event.TIMEWAIT_EXIT, None, localQPN))
+        self._events.append((Event.TIMEWAIT_EXIT, None, ended.localQPN))
 
     def _expire(self, now: float) -> None:
         """
         End every TIMEWAIT whose time is up.
         """
-        while self._expiries and self._expiries[0][0] <= now:
+        while self._timewait.isDue(now):
             self._endTimewait()
-
-    def _isMeant(self, entry: tuple[float, int]) -> bool:
-        """
-        Whether a deadline in the heap still is one.
-        """
-        connection = self._connections.get(entry[1])
-        return connection is not None and connection.deadline == entry[0]
-
-    def _prune(self) -> None:
-        """
-        Keep the heap as small as what is meant in it.
-        """
-        if not self._armed:
-            self._deadlines.clear()
-        elif len(self._deadlines) > 2 * self._armed + limits.CM_IDLE_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if self._isMeant(entry)]
-            heapify(self._deadlines)

@@ -1,0 +1,170 @@
+"""
+When connections want to be woken, and whose ids are still reserved.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from twisted_ib import limits
+from twisted_ib.hca.cm.machine import Connection
+
+
+class Deadlines:
+    """
+    The deadlines of connections that wait for an answer.
+
+    A heap from which nothing is taken but its top: an entry that is no longer
+    meant stays until it comes up, until there are too many of them, or until
+    nobody waits.
+    """
+
+    __slots__ = ("_heap", "_waiting")
+
+    def __init__(self) -> None:
+        """
+        Nobody waits.
+        """
+        self._heap: list[tuple[float, int]] = []
+        self._waiting: dict[int, Connection] = {}
+
+    def __len__(self) -> int:
+        """
+        Entries of the heap, meant or not.
+        """
+        return len(self._heap)
+
+    def set(self, connection: Connection, deadline: float) -> None:
+        """
+        Set or move a deadline.
+        """
+        connection.deadline = deadline
+        self._waiting[connection.localID] = connection
+        heappush(self._heap, (deadline, connection.localID))
+        self._prune()
+
+    def clear(self, connection: Connection) -> None:
+        """
+        Take a deadline away.
+        """
+        connection.deadline = None
+        del self._waiting[connection.localID]
+        self._prune()
+
+    def soonest(self) -> float | None:
+        """
+        The next deadline.
+        """
+        heap = self._heap
+        while heap and not self._isMeant(heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def takeDue(self, now: float) -> list[Connection]:
+        """
+        Clear the deadlines that are over.
+        """
+        heap = self._heap
+        due = []
+        while heap and heap[0][0] <= now:
+            entry = heappop(heap)
+            if self._isMeant(entry):
+                connection = self._waiting.pop(entry[1])
+                connection.deadline = None
+                due.append(connection)
+        self._prune()
+        return due
+
+    def _isMeant(self, entry: tuple[float, int]) -> bool:
+        """
+        Whether an entry still is a deadline.
+        """
+        connection = self._waiting.get(entry[1])
+        return connection is not None and connection.deadline == entry[0]
+
+    def _prune(self) -> None:
+        """
+        Keep the heap about as small as what is meant in it.
+        """
+        if not self._waiting:
+            self._heap.clear()
+        elif len(self._heap) > 2 * len(self._waiting) + limits.CM_IDLE_DEADLINES:
+            self._heap = [entry for entry in self._heap if self._isMeant(entry)]
+            heapify(self._heap)
+
+
+class Ended(NamedTuple):
+    """
+    A connection in TIMEWAIT.
+
+    @ivar key: of the other end, as in C{peer}.
+    """
+
+    expiry: float
+    localID: int
+    peer: Any
+    key: int
+    localQPN: int
+
+
+class Timewait:
+    """
+    Ended connections, the next to expire first.
+    """
+
+    __slots__ = ("_heap", "_ids")
+
+    def __init__(self) -> None:
+        """
+        There are none.
+        """
+        self._heap: list[Ended] = []
+        self._ids: set[int] = set()
+
+    def __len__(self) -> int:
+        """
+        How many there are.
+        """
+        return len(self._heap)
+
+    def __contains__(self, localID: int) -> bool:
+        """
+        Whether a local id is still reserved.
+        """
+        return localID in self._ids
+
+    def add(self, ended: Ended) -> None:
+        """
+        Reserve.
+        """
+        heappush(self._heap, ended)
+        self._ids.add(ended.localID)
+
+    def soonest(self) -> float | None:
+        """
+        When the next one expires.
+        """
+        return self._heap[0].expiry if self._heap else None
+
+    def isDue(self, now: float) -> bool:
+        """
+        Whether there is one to L{pop}.
+        """
+        return bool(self._heap) and self._heap[0].expiry <= now
+
+    def pop(self) -> Ended:
+        """
+        Free the next to expire.
+        """
+        ended = heappop(self._heap)
+        self._ids.remove(ended.localID)
+        return ended
+
+    def forget(self, peer: Any) -> None:
+        """
+        Free those of one peer.
+        """
+        self._heap = [ended for ended in self._heap if ended.peer is not peer]
+        heapify(self._heap)
+        self._ids = {ended.localID for ended in self._heap}
