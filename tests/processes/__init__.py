@@ -1,0 +1,3 @@
+"""
+Tests that need more than one process, and what starts and talks to those.
+"""

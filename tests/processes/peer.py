@@ -1,0 +1,339 @@
+"""
+The general child: listens, connects, sends, pauses, closes, counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import random
+import select
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from tests.processes.child import Line, Program
+
+#: One write of a long stream.
+CHUNK_BYTES = 64 * 1024
+
+
+def content(seed: int, length: int) -> bytes:
+    """
+    Bytes that can be made again on the other side.
+
+    @param seed: other seeds give other bytes.
+    @param length: how many.
+
+    @return: the bytes.
+    """
+    return random.Random(seed).randbytes(length)
+
+
+@implementer(IPushProducer)
+class Wire(Protocol):
+    """
+    One end of a connection, under a number.
+
+    @ivar received: bytes that came.
+    """
+
+    received = 0
+    _left = 0
+    _paused = False
+    _awaited: tuple[int, Deferred[None]] | None = None
+
+    def __init__(self, program: Peer) -> None:
+        """
+        @param program: told what happens.
+        """
+        self._program = program
+        self.digest = hashlib.sha256()
+        self.number = program.adopt(self)
+
+    def connectionMade(self) -> None:
+        """
+        The connection is there.
+        """
+        self._program.tell("made", wire=self.number)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Bytes came.
+        """
+        self.received += len(data)
+        self.digest.update(data)
+        if self._awaited is not None and self.received >= self._awaited[0]:
+            awaited, self._awaited = self._awaited[1], None
+            awaited.callback(None)
+
+    def waitFor(self, count: int) -> Deferred[None]:
+        """
+        @param count: bytes in all.
+
+        @return: fires when so many have come.
+        """
+        if self.received >= count:
+            return succeed(None)
+        done: Deferred[None] = Deferred()
+        self._awaited = (count, done)
+        return done
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        The connection is gone.
+        """
+        self._left = 0
+        self._program.lost(self, type(reason.value).__name__, reason.getErrorMessage())
+
+    def stream(self, chunk: bytes, count: int) -> None:
+        """
+        Write as the transport asks for it.
+
+        @param chunk: what to write.
+        @param count: how often.
+        """
+        self._chunk, self._left = chunk, count
+        transport: Any = self.transport
+        transport.registerProducer(self, True)
+        self.resumeProducing()
+
+    def resumeProducing(self) -> None:
+        """
+        Write until told to pause.
+        """
+        self._paused = False
+        transport: Any = self.transport
+        while self._left and not self._paused:
+            self._left -= 1
+            transport.write(self._chunk)
+        if not self._left and not self._paused:
+            transport.unregisterProducer()
+            self._program.tell("streamed", wire=self.number)
+
+    def pauseProducing(self) -> None:
+        """
+        The transport has enough.
+        """
+        self._paused = True
+        self._program.tell("paused", wire=self.number)
+
+    def stopProducing(self) -> None:
+        """
+        The connection is gone.
+        """
+        self._left = 0
+
+
+class Echo(Wire):
+    """
+    Sends back what comes.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Bytes came.
+        """
+        super().dataReceived(data)
+        transport: Any = self.transport
+        transport.write(data)
+
+
+class Peer(Program):
+    """
+    A process with listening ports and connections.
+
+    @ivar quiet: do not tell of each connection.
+    """
+
+    def __init__(self, reactor: Any, line: Line) -> None:
+        """
+        Nothing is open.
+        """
+        super().__init__(reactor, line)
+        self._wires: dict[int, Wire] = {}
+        self._count = 0
+        self._ports: list[Any] = []
+        self.quiet = False
+
+    def adopt(self, wire: Wire) -> int:
+        """
+        @param wire: a new connection.
+
+        @return: its number.
+        """
+        self._count += 1
+        self._wires[self._count] = wire
+        return self._count
+
+    def lost(self, wire: Wire, reason: str, text: str) -> None:
+        """
+        A connection is gone.
+
+        @param wire: the connection.
+        @param reason: the name of the exception's class.
+        @param text: its text.
+        """
+        self.tell(
+            "lost", wire=wire.number, reason=reason, text=text,
+            received=wire.received, sha256=wire.digest.hexdigest(),
+        )  # fmt: skip
+
+    def tell(self, event: str, **details: object) -> None:
+        """
+        Send an event, unless told to be quiet.
+        """
+        if not self.quiet or event == "ready":
+            super().tell(event, **details)
+
+    def _wire(self, wire: int) -> tuple[Wire, Any]:
+        """
+        @param wire: a number.
+
+        @return: the connection and its transport.
+        """
+        found = self._wires[wire]
+        return found, found.transport
+
+    def _factory(self, echo: bool) -> Factory:
+        """
+        @param echo: connections send back what comes.
+
+        @return: their factory.
+        """
+        return Factory.forProtocol(lambda: (Echo if echo else Wire)(self))  # type: ignore[arg-type]
+
+    async def do_listen(self, endpoint: str, echo: bool = False) -> int:
+        """
+        Listen.
+
+        @param endpoint: the server's endpoint string.
+        @param echo: connections send back what comes.
+
+        @return: the port.
+        """
+        port: Any = await serverFromString(self.reactor, endpoint).listen(self._factory(echo))
+        self._ports.append(port)
+        return int(port.getHost().port)
+
+    async def do_stop(self) -> None:
+        """
+        Stop listening.
+        """
+        while self._ports:
+            await self._ports.pop().stopListening()
+
+    async def do_connect(self, endpoint: str, echo: bool = False) -> int:
+        """
+        Connect.
+
+        @param endpoint: the client's endpoint string.
+        @param echo: send back what comes.
+
+        @return: the connection's number.
+        """
+        wire: Any = await clientFromString(self.reactor, endpoint).connect(self._factory(echo))
+        number: int = wire.number
+        return number
+
+    def do_write(self, wire: int, length: int, seed: int = 0) -> None:
+        """
+        Write once.
+
+        @param wire: the connection.
+        @param length: how many bytes.
+        @param seed: of their content.
+        """
+        self._wire(wire)[1].write(content(seed, length))
+
+    def do_stream(self, wire: int, count: int) -> None:
+        """
+        Write many chunks, as fast as the transport takes them.
+
+        @param wire: the connection.
+        @param count: how many chunks of L{CHUNK_BYTES}.
+        """
+        self._wire(wire)[0].stream(content(0, CHUNK_BYTES), count)
+
+    async def do_received(self, wire: int, count: int) -> dict[str, object]:
+        """
+        Wait until bytes have come.
+
+        @param wire: the connection.
+        @param count: bytes in all.
+
+        @return: how many there are, and their hash.
+        """
+        found = self._wires[wire]
+        await found.waitFor(count)
+        return {"received": found.received, "sha256": found.digest.hexdigest()}
+
+    def do_pause(self, wire: int) -> None:
+        """
+        Read no more.
+
+        @param wire: the connection.
+        """
+        self._wire(wire)[1].pauseProducing()
+
+    def do_resume(self, wire: int) -> None:
+        """
+        Read again.
+
+        @param wire: the connection.
+        """
+        self._wire(wire)[1].resumeProducing()
+
+    def do_close(self, wire: int) -> None:
+        """
+        Close in an orderly way.
+
+        @param wire: the connection.
+        """
+        self._wire(wire)[1].loseConnection()
+
+    def do_abort(self, wire: int) -> None:
+        """
+        Reset.
+
+        @param wire: the connection.
+        """
+        self._wire(wire)[1].abortConnection()
+
+    def do_hold(self) -> int:
+        """
+        Fork a process that does nothing but hold what we have open, until the
+        test closes our standard input.
+
+        @return: its process id.
+        """
+        pid = os.fork()
+        if not pid:
+            ends = select.poll()
+            ends.register(0, 0)  # POLLHUP is always reported, and only it
+            ends.poll()
+            os._exit(0)
+        return pid
+
+    def do_usage(self) -> dict[str, int]:
+        """
+        @return: what this process holds, by kind.
+        """
+        gc.collect()
+        with open("/proc/self/maps") as maps:
+            mappings = sum("memfd:" in line for line in maps)
+        with open("/proc/self/statm") as statm:
+            resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "mappings": mappings,
+            "resident": resident,
+            "readers": len(self.reactor.getReaders()),
+            "timers": len(self.reactor.getDelayedCalls()),
+        }

@@ -1,0 +1,308 @@
+"""
+The queue pair: state, numbers, and what crosses the seam (IBTA vol. 1, 10.2.4).
+
+A queue pair stands between its I{consumer} (SDP, RDS, verbs) and a I{path} (the
+way to one peer's HCA).  Two ways lead through it:
+
+  - the stream path: L{QueuePair.postInline} down and
+    C{consumer.received(buffer, start, stop)} up.  It makes no work request, no
+    completion and no copy beyond the one into and the one out of the medium.
+    A posted receive is a promise, a number in C{posted};
+  - the keyed path, for work requests that name memory, signal completions and
+    are repeated when refused: the C{work} object, made when first needed.
+
+Being in the path's table is the state check for what arrives: a queue pair is
+entered when it can receive (RTR) and taken out when it can not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.core.states import QPState, QPType, checkTransition
+from twisted_ib.hca.operation import (
+    ACKNOWLEDGE,
+    NAK_INVALID_REQUEST,
+    RNR,
+    SEND_ONLY,
+    WRITE_ONLY,
+)
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.path import Path
+
+_RTS = QPState.RTS
+#: States whose queue pairs are in their path's table.
+_RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
+
+
+class QueuePair:
+    """
+    One queue pair.
+
+    @ivar number: The queue pair number, 24 bits.
+    @ivar remote: The peer's queue pair number, 0 before RTR.
+    @ivar state: A L{QPState}.
+    @ivar path: The way to the peer, L{None} before RTR.
+    @ivar posted: Receives that are posted (promised) and not used.
+    @ivar pending: Inline sends that the medium did not take yet, in order:
+        tuples of word, header, payload, length.  L{None} when there are none.
+    @ivar work: The keyed path of this queue pair, or L{None}.
+    """
+
+    __slots__ = (
+        "number",
+        "type",
+        "state",
+        "remote",
+        "path",
+        "consumer",
+        "posted",
+        "pending",
+        "maxMessage",
+        "minRNRTimer",
+        "work",
+        "device",
+        "_word",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        consumer: Any,
+        device: Any = None,
+        type: QPType = QPType.RC,
+        maxMessage: int = limits.INLINE_MESSAGE,
+    ) -> None:
+        self.number = number
+        self.type = type
+        self.consumer = consumer
+        self.device = device
+        self.state = QPState.RESET
+        self.remote = 0
+        self.path: Path | None = None
+        self.posted = 0
+        self.pending: deque[tuple[int, bytes, Any, int]] | None = None
+        self.maxMessage = maxMessage
+        self.minRNRTimer = 0
+        self.work: Any = None
+        self._word = 0
+
+    # -- states
+
+    def modify(self, state: QPState, **attributes: Any) -> None:
+        """
+        Change the state, or attributes within it.
+
+        @param attributes: What this transition takes, by the names of
+            L{twisted_ib.hca.core.states}; C{path} stands for the address
+            vector on a fabric of operations.
+        @raise QueuePairError: the transition or an attribute is not allowed.
+        """
+        checkTransition(self.type, self.state, state, attributes)
+        if "dest_qp_num" in attributes:
+            self.remote = attributes["dest_qp_num"]
+            self._word = SEND_ONLY << 24 | self.remote
+        if "min_rnr_timer" in attributes:
+            self.minRNRTimer = attributes["min_rnr_timer"]
+        path = attributes.get("ah_attr")
+        if path is not None:
+            self.path = path
+        if self.work is not None:
+            self.work.modify(state, attributes)
+        old, self.state = self.state, state
+        if state in _RECEIVING:
+            if old not in _RECEIVING:
+                assert self.path is not None
+                self.path.bind(self)
+        else:
+            self._leave()
+
+    def connect(self, path: Path, remote: int) -> None:
+        """
+        Take a new queue pair through INIT and RTR to RTS, with the attributes
+        that a fabric of operations has no use for at their defaults.
+
+        @param path: The way to the peer's HCA.
+        @param remote: The peer's queue pair number.
+        @raise QueuePairError: the queue pair is not in RESET or INIT.
+        """
+        if self.state > QPState.INIT:
+            raise QueuePairError(
+                f"queue pair {self.number} is in {self.state.name}, not RESET or INIT"
+            )
+        self.remote = remote
+        self._word = SEND_ONLY << 24 | remote
+        self.path = path
+        path.bind(self)
+        self.state = _RTS
+
+    def fail(self, reason: Exception) -> None:
+        """
+        Go to ERR by an error found here or by the path, and tell the consumer.
+
+        @param reason: What happened.
+        """
+        if self.state in (QPState.ERR, QPState.RESET):
+            return
+        self.state = QPState.ERR
+        self._leave()
+        if self.work is not None:
+            self.work.failed(reason)
+        self.consumer.failed(reason)
+
+    def close(self) -> None:
+        """
+        Destroy the queue pair: nothing is delivered or sent any more.
+        """
+        self.state = QPState.RESET
+        self._leave()
+        if self.work is not None:
+            self.work.closed()
+        device, self.device = self.device, None
+        if device is not None:
+            device.queuePairClosed(self)
+
+    def _leave(self) -> None:
+        """
+        Leave the path's table and drop what the medium did not take.
+        """
+        if self.path is not None:
+            self.path.unbind(self)
+            self.path = None
+        self.pending = None
+        self.posted = 0
+
+    # -- down
+
+    def postInline(self, header: bytes, payload: Any, length: int) -> None:
+        """
+        Send one message without signalling: the copy into the medium is the
+        whole work request.  What the medium does not take is kept, in order.
+
+        @param header: The first bytes of the message.
+        @param payload: The rest: bytes-like, or a list of bytes-like objects.
+            It must not change until it is sent.
+        @param length: Bytes in C{payload}.
+        @raise QueuePairError: not in RTS, or longer than L{maxMessage}.
+        @raise ResourceLimitError: L{limits.INLINE_SENDS} messages wait.
+        """
+        if self.state is not _RTS or length > self.maxMessage:
+            raise QueuePairError(
+                f"queue pair {self.number} in {self.state.name} can not send"
+                f" {length} bytes (at most {self.maxMessage})"
+            )
+        if self.pending or not self.path.post(  # type: ignore[union-attr]
+            self._word, header, payload, length
+        ):
+            self._keep(header, payload, length)
+
+    def _keep(self, header: bytes, payload: Any, length: int) -> None:
+        """
+        Queue a message until the medium has room.
+        """
+        pending = self.pending
+        if pending is None:
+            pending = self.pending = deque()
+        elif len(pending) >= limits.INLINE_SENDS:
+            raise ResourceLimitError(
+                f"queue pair {self.number} has {len(pending)} sends waiting"
+            )
+        if not pending:
+            assert self.path is not None
+            self.path.wantSpace(self)
+        pending.append((self._word, header, payload, length))
+
+    def canPost(self) -> bool:
+        """
+        @return: Whether L{postInline} has a place for one more message.
+        """
+        pending = self.pending
+        return pending is None or len(pending) < limits.INLINE_SENDS
+
+    def postReceives(self, count: int) -> None:
+        """
+        Promise to take C{count} more messages.
+        """
+        self.posted += count
+
+    def resume(self) -> None:
+        """
+        The medium has room: send what waits, then let the consumer go on.
+        """
+        pending, path = self.pending, self.path
+        if path is None:
+            return
+        while pending:
+            if not path.post(*pending[0]):
+                path.wantSpace(self)
+                return
+            pending.popleft()
+        self.pending = None
+        self.consumer.resume()
+
+    # -- up
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record arrived.
+
+        @param buffer: The medium's own buffer, whose slices are L{bytes}; it
+            is valid during this call only.
+        @return: 0, or the syndrome of a refusal.
+        """
+        if opcode == SEND_ONLY and self.work is None:
+            posted = self.posted
+            if posted and stop - start <= limits.INLINE_RECORD:
+                self.posted = posted - 1
+                self.consumer.received(buffer, start, stop)
+                return 0
+            return self._refuse(posted)
+        return self._deliveredOther(opcode, buffer, start, stop)
+
+    def _refuse(self, posted: int) -> int:
+        """
+        A stream's message found no receive, or is too long for it: the peer
+        ignores its credits.
+        """
+        self.fail(
+            QueuePairError(
+                f"the peer of queue pair {self.number} sent more than it had"
+                " credits for" if not posted else
+                f"the peer of queue pair {self.number} sent too long a message"
+            )
+        )
+        return RNR | self.minRNRTimer if not posted else NAK_INVALID_REQUEST
+
+    def _deliveredOther(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Everything that is not a message of a stream.
+        """
+        if self.work is not None:
+            answer: int = self.work.delivered(opcode, buffer, start, stop)
+            return answer
+        if opcode == ACKNOWLEDGE:
+            # A stream's message was refused; it is not kept, so this is final.
+            self.fail(
+                QueuePairError(
+                    f"the peer refused a message of queue pair {self.number}"
+                    f" (syndrome {buffer[start] if stop > start else 0:#04x})"
+                )
+            )
+            return 0
+        if opcode == WRITE_ONLY and stop - start == limits.RETH_BYTES:
+            # A write of nothing: OFED's keepalive; neither key nor address is
+            # looked at (IBTA vol. 1, 9.7.4.1.1).
+            if not int.from_bytes(buffer[start + 12 : start + 16], "big"):
+                return 0
+        self.fail(
+            QueuePairError(
+                f"the peer of queue pair {self.number} sent operation {opcode:#04x},"
+                " which a stream does not take"
+            )
+        )
+        return NAK_INVALID_REQUEST

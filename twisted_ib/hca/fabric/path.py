@@ -1,0 +1,300 @@
+"""
+What the ways to a peer's HCA have in common, whatever carries the records.
+
+A path knows the queue pairs that may be reached through it, and no others: a
+peer can not speak for another peer's queue pair.  Its table maps queue pair
+numbers to whatever takes their records: the L{QueuePair}, a L{Refusing} while
+requests are dropped after a refusal, or, for number 1, the management side.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, RingError
+from twisted_ib.hca.operation import (
+    ABSENT,
+    ABSENT_WORD,
+    ACKNOWLEDGE,
+    GSI_QPN,
+    MANAGEMENT,
+    MANAGEMENT_HEADER,
+    QPN_MASK,
+    REFUSAL,
+    RESPONSES,
+    RESUME,
+)
+
+
+class Refusing:
+    """
+    Stands in a path's table for a queue pair that refused a request: what was
+    sent after the refused request is dropped until the requester resumes
+    (IBTA vol. 1, 9.7.5.2.8, where sequence numbers do this).
+    """
+
+    __slots__ = ("path", "queuePair")
+
+    def __init__(self, path: Path, queuePair: Any) -> None:
+        self.path = path
+        self.queuePair = queuePair
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Drop requests, pass responses on, and leave when the requester resumes.
+        """
+        if opcode == RESUME:
+            self.path.table[self.queuePair.number] = self.queuePair
+        elif opcode in RESPONSES:
+            answer: int = self.queuePair.delivered(opcode, buffer, start, stop)
+            return answer
+        return 0
+
+
+class Management:
+    """
+    Queue pair 1 of a path: hands connection management to the device.
+    """
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Take a management record; a malformed one is counted and dropped.
+        """
+        path = self.path
+        if opcode << 24 | GSI_QPN != MANAGEMENT or stop - start < 4:
+            path.fabric.count("bad_management_record")
+            return 0
+        attribute, _ = MANAGEMENT_HEADER.unpack_from(buffer, start)
+        path.fabric.owner.managementReceived(path, attribute, buffer, start + 4, stop)
+        return 0
+
+
+class Path:
+    """
+    The way to one peer's HCA.
+
+    @ivar fabric: The fabric that made this path.
+    @ivar table: Who takes the records of which queue pair number.
+    @ivar peer: What is known of the peer (L{PeerIdentity} or the like).
+    @ivar alive: Whether the peer can still be reached.
+    @ivar waiting: Those who wait for room in the medium, first come first
+        served; each has C{resume()}.
+    @ivar bell: Whether something was published that the peer was not told of.
+    @ivar unacknowledged: Pairs of position and work object, in order: whom to
+        tell when the peer has taken the record before that position.
+    @ivar requesters: By the peer's queue pair number: who is told that it does
+        not exist.  Only requesters that keep what they sent are in here.
+    """
+
+    __slots__ = (
+        "absent",
+        "alive",
+        "bell",
+        "fabric",
+        "owed",
+        "peer",
+        "requesters",
+        "table",
+        "unacknowledged",
+        "waiting",
+    )
+
+    def __init__(self, fabric: Any, peer: Any) -> None:
+        self.fabric = fabric
+        self.peer = peer
+        self.alive = True
+        self.table: dict[int, Any] = {GSI_QPN: Management(self)}
+        self.absent: dict[int, None] = {}
+        self.requesters: dict[int, Any] = {}
+        self.waiting: deque[Any] = deque()
+        self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self.owed: tuple[int, int, int] | None = None
+        self.bell = False
+
+    # -- queue pairs
+
+    def bind(self, queuePair: Any) -> None:
+        """
+        From now on C{queuePair} takes the records of its number.
+        """
+        number = queuePair.number
+        if number in self.absent:
+            # It refused as absent and the requester has not resumed yet.
+            del self.absent[number]
+            self.table[number] = Refusing(self, queuePair)
+        else:
+            self.table[number] = queuePair
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        C{queuePair} takes nothing any more.
+        """
+        self.table.pop(queuePair.number, None)
+        if self.requesters.get(queuePair.remote) is queuePair:
+            del self.requesters[queuePair.remote]
+
+    def queuePairs(self) -> list[Any]:
+        """
+        @return: The queue pairs that are bound to this path.
+        """
+        found = []
+        for entry in self.table.values():
+            if entry.__class__ is Refusing:
+                found.append(entry.queuePair)
+            elif entry.__class__ is not Management:
+                found.append(entry)
+        return found
+
+    # -- down
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish one record.
+
+        @param word: Operation and destination queue pair number.
+        @param payload: Bytes-like, or a list of bytes-like objects.
+        @param length: Bytes in C{payload}.
+        @return: False if the medium has no room now.
+        """
+        raise NotImplementedError
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        Publish a small record that may use the reserve.
+
+        @param refusal: Whether it may use the last part of it too.
+        @return: False if even the reserve has no room.
+        """
+        raise NotImplementedError
+
+    def position(self) -> int:
+        """
+        @return: The position in the medium after the last record published.
+        """
+        raise NotImplementedError
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        Ask for C{waiter.resume()} when the medium has room again.
+        """
+        self.waiting.append(waiter)
+
+    def sendManagement(self, attribute: int, body: bytes) -> bool:
+        """
+        Publish a connection management message.
+
+        @param body: The message without its MAD header, 232 bytes.
+        @return: False if there is no room: ask again after L{wantSpace}.
+        """
+        return self.postReserved(
+            MANAGEMENT, MANAGEMENT_HEADER.pack(attribute, 0) + body, False
+        )
+
+    def resumeWaiting(self) -> None:
+        """
+        Let those who wait go on, until one is refused: so would be the others.
+        """
+        waiting = self.waiting
+        while waiting:
+            waiter = waiting.popleft()
+            waiter.resume()
+            if waiting and waiting[-1] is waiter:
+                break
+
+    # -- refusals
+
+    def refuse(self, word: int, syndrome: int, position: int) -> bool:
+        """
+        Tell the requester that a record was not taken, and drop what it sent
+        after it until it resumes.
+
+        @param position: The position in the medium after that record.
+        @return: Whether the refusal is published; if not, it is kept in
+            C{owed} and nothing more may be taken before it is.
+        """
+        number = word & QPN_MASK
+        entry = self.table.get(number)
+        target = ABSENT_WORD
+        if entry is not None:
+            target = ACKNOWLEDGE << 24 | entry.remote
+            if entry.path is self:
+                self.table[number] = Refusing(self, entry)
+        elif syndrome == ABSENT:
+            if number in self.absent:
+                return True
+            if len(self.absent) >= limits.ABSENT_NUMBERS:
+                del self.absent[next(iter(self.absent))]
+            self.absent[number] = None
+        return self._publishRefusal(target, syndrome, number, position)
+
+    def _publishRefusal(
+        self, target: int, syndrome: int, number: int, position: int
+    ) -> bool:
+        """
+        Publish a refusal, or keep it as owed.
+        """
+        body = REFUSAL.pack(syndrome, number, position)
+        if self.postReserved(target, body, True):
+            self.owed = None
+            return True
+        self.owed = (target, syndrome | number << 8, position)
+        return False
+
+    def payOwed(self) -> bool:
+        """
+        Publish the refusal that found no room.
+
+        @return: Whether nothing is owed any more.
+        """
+        if self.owed is None:
+            return True
+        target, code, position = self.owed
+        return self._publishRefusal(target, code & 0xFF, code >> 8, position)
+
+    def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record for a number that nobody has.
+
+        @return: The syndrome to refuse it with, or 0.
+        """
+        opcode, number = word >> 24, word & QPN_MASK
+        if opcode == ACKNOWLEDGE and number == 0 and stop - start == REFUSAL.size:
+            _, remote, _ = REFUSAL.unpack_from(buffer, start)
+            requester = self.requesters.get(remote)
+            if requester is not None:
+                requester.delivered(ACKNOWLEDGE, buffer, start, stop)
+            return 0
+        if opcode == RESUME:
+            self.absent.pop(number, None)
+            return 0
+        self.fabric.count("absent_queue_pair")
+        return 0 if opcode in RESPONSES or number < 2 else ABSENT
+
+    # -- the end
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        The peer is gone: fail every queue pair, those of refused requests too.
+        """
+        self.alive = False
+        for queuePair in self.queuePairs():
+            queuePair.fail(reason)
+        self.table.clear()
+        self.waiting.clear()
+        self.unacknowledged.clear()
+        self.requesters.clear()
+
+
+def checkRecord(length: int) -> None:
+    """
+    @raise RingError: no record is this long.
+    """
+    if length > limits.INLINE_RECORD:
+        raise RingError(f"a record of {length} bytes")

@@ -1,0 +1,355 @@
+"""
+A path over two rings in shared memory, one for each direction.
+
+Each side makes one segment, which only it can write, and maps the peer's for
+reading.  A segment holds a page of cells, 64 bytes apart, then the ring::
+
+    cell   written by the segment's creator
+    TAIL   how much it has published into its ring
+    WAIT   1 while it sleeps and waits for room in its ring
+    HEAD   how much it has taken from the peer's ring
+    SLEEP  counts goings to sleep and wakings: odd while asleep
+
+Counters run freely (64 bits never wrap), positions in the ring are taken modulo
+its size.  A record starts at a multiple of 64 bytes with its length and word;
+one that would pass the end of the ring runs on into slack behind it, and the
+next starts at the beginning.  Records of L{BULK} bytes and more end on a page
+boundary, and a record's payload lies half a page into its page: source and
+ring then do not compete for the same cache sets.
+
+Everything read from the peer's segment is read once into a local, checked, and
+then used.  On x86-64 stores are seen in program order, so publishing is one
+store to TAIL; only the question "does the peer sleep?" needs a full fence, which
+an uncontended lock is.
+
+C{architecture.md} section 6 and C{performance.md} rules 1 to 7 have the reasons
+and the measurements.
+"""
+
+from __future__ import annotations
+
+import threading
+from struct import Struct
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import RingError
+from twisted_ib.hca.fabric.path import Path
+
+PAGE = 4096
+#: Cell numbers, in units of eight bytes.
+TAIL, WAIT, HEAD, SLEEP = 0, 8, 16, 24
+#: Where a record starts in its slot, so that stream payload (8 bytes of ring
+#: header and 16 of SDP header later) starts half a page into the page.
+LEAD = 2024
+#: Records from this size on end on a page boundary.
+BULK = 16384
+#: Room behind the ring for the longest record.
+SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
+#: No position is ever this large.
+NEVER = 1 << 62
+
+_HEADER = Struct("<II")
+_pack, _unpack = _HEADER.pack_into, _HEADER.unpack_from
+_fence = threading.Lock()
+
+
+def segmentSize(ring: int) -> int:
+    """
+    @param ring: Bytes of the ring, a power of two.
+    @return: Bytes of the segment that holds it.
+    """
+    return PAGE + ring + SLACK
+
+
+class RingPath(Path):
+    """
+    The way to a peer's HCA through two rings.
+
+    @ivar mine: My segment.
+    @ivar theirs: The peer's.
+    @ivar doorbell: Wakes the peer; C{ring()} never blocks.
+    @ivar asleep: Whether my SLEEP cell is odd: the peer must ring.
+    """
+
+    __slots__ = (
+        "_acknowledgedHead",
+        "_acknowledgedTail",
+        "_busy",
+        "_cells",
+        "_head",
+        "_lap",
+        "_low",
+        "_map",
+        "_mask",
+        "_owedEnd",
+        "_peerCells",
+        "_peerHead",
+        "_peerMap",
+        "_room",
+        "_rung",
+        "_size",
+        "_tail",
+        "_target",
+        "asleep",
+        "doorbell",
+        "mine",
+        "theirs",
+    )
+
+    def __init__(
+        self, fabric: Any, peer: Any, mine: Any, theirs: Any, doorbell: Any, ring: int
+    ) -> None:
+        super().__init__(fabric, peer)
+        self.mine, self.theirs, self.doorbell = mine, theirs, doorbell
+        self._map, self._cells = mine.map, mine.cells
+        self._peerMap, self._peerCells = theirs.map, theirs.cells
+        self._size, self._mask, self._lap = ring, ring - 1, -ring
+        self._room = ring - limits.RING_RESERVE
+        self._low = ring // 2
+        self._tail = self._head = self._peerHead = 0
+        self._target = NEVER
+        self._rung = self._owedEnd = 0
+        self._acknowledgedHead = self._acknowledgedTail = 0
+        self._busy = False
+        self.asleep = False
+
+    # -- down
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish one record: see L{Path.post}.
+        """
+        k = len(header)
+        total = k + length
+        t = self._tail
+        pos = t & self._mask
+        if total < BULK:
+            end = (t + total + 71) & -64
+        else:
+            end = (t + total + 4103) & -4096
+        if (end ^ t) & self._lap:
+            end = (t | self._mask) + 1
+        if end - self._peerHead > self._room and not self._hasRoom(end, self._room):
+            return False
+        target = self._map
+        pos += PAGE + LEAD
+        _pack(target, pos, total, word)
+        pos += 8
+        if k:
+            target[pos : pos + k] = header
+            pos += k
+        if payload.__class__ is list:
+            for piece in payload:
+                k = len(piece)
+                target[pos : pos + k] = piece
+                pos += k
+        else:
+            target[pos : pos + length] = payload
+        self._tail = self._cells[TAIL] = end
+        if not self.bell:
+            self.bell = True
+            self.fabric.bells.append(self)
+        return True
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        Publish a small record from the reserve: see L{Path.postReserved}.
+        """
+        room = self._room
+        self._room = self._size - (0 if refusal else limits.REFUSAL_RESERVE)
+        try:
+            return self.post(word, b"", body, len(body))
+        finally:
+            self._room = room
+
+    def _hasRoom(self, end: int, room: int) -> bool:
+        """
+        Read how far the peer is.  If a record up to C{end} does not fit, set
+        the position at which to look again.
+        """
+        head = self._peerCells[HEAD]
+        tail = self._tail
+        if not self._peerHead <= head <= tail:
+            raise RingError(f"the peer claims to have read up to {head} of {tail}")
+        self._peerHead = head
+        if end - head <= room:
+            return True
+        self._target = max(end - room, tail - self._low)
+        return False
+
+    def position(self) -> int:
+        """
+        @return: See L{Path.position}.
+        """
+        return self._tail
+
+    # -- up
+
+    def progress(self, budget: int) -> int:
+        """
+        Take what has arrived, wake who waits for room, complete what the peer
+        has taken.
+
+        @param budget: How many records at most.
+        @return: How many records were taken.
+        @raise RingError: the peer broke the layout.
+        """
+        peer, head = self._peerCells, self._head
+        if self._busy:
+            return 0
+        if self.waiting and peer[HEAD] >= self._target:
+            self.resumeWaiting()
+        tail = peer[TAIL]
+        if tail == head and not self.unacknowledged:
+            return 0
+        self._busy = True
+        try:
+            n = self._drain(head, tail, budget) if tail != head else 0
+            if self.unacknowledged:
+                self._acknowledge()
+        finally:
+            self._busy = False
+        return n
+
+    def _drain(self, head: int, tail: int, budget: int) -> int:
+        """
+        Take up to C{budget} records, and no more than the ring holds once.
+        """
+        if self.owed is not None:
+            if not self.payOwed():
+                return 0
+            self._head = head = self._cells[HEAD] = self._owedEnd
+            if head == tail:
+                return 1
+        size, mask, lap = self._size, self._mask, self._lap
+        peer, cells, source = self._peerCells, self._cells, self._peerMap
+        get, waiting = self.table.get, self.waiting
+        n, enough = 0, head + size
+        while True:
+            if not head < tail <= head + size:
+                raise RingError(f"the peer claims to have written up to {tail}")
+            pos = (head & mask) + PAGE + LEAD
+            length, word = _unpack(source, pos)
+            if length < BULK:
+                end = (head + length + 71) & -64
+            else:
+                end = (head + length + 4103) & -4096
+            if (end ^ head) & lap:
+                end = (head | mask) + 1
+            if length > limits.INLINE_RECORD or end > tail:
+                raise RingError(f"the peer wrote a record of {length} bytes")
+            pos += 8
+            entry = get(word & 0xFFFFFF)
+            if entry is not None:
+                syndrome = entry.delivered(word >> 24, source, pos, pos + length)
+            else:
+                syndrome = self.unknown(word, source, pos, pos + length)
+            n += 1
+            if syndrome and not self.refuse(word, syndrome, end):
+                self._owedEnd = end
+                return n
+            self._head = head = cells[HEAD] = end
+            if waiting and peer[HEAD] >= self._target:
+                self.resumeWaiting()
+            if head == tail:
+                tail = peer[TAIL]
+                if head == tail:
+                    return n
+            if n >= budget or head > enough:
+                return n
+
+    def _acknowledge(self) -> None:
+        """
+        Complete what the peer has taken.  A refusal of a record is in the
+        peer's ring before the peer's head passes the record, so completing up
+        to a head waits until I have read what was there after that head.
+        """
+        if self._head >= self._acknowledgedTail:
+            self._completeTo(self._acknowledgedHead)
+            head = self._peerCells[HEAD]
+            tail = self._peerCells[TAIL]
+            if not self._peerHead <= head <= self._tail:
+                raise RingError(f"the peer claims to have read up to {head}")
+            self._peerHead = head
+            if self._head >= tail:
+                self._completeTo(head)
+            self._acknowledgedHead, self._acknowledgedTail = head, tail
+
+    def _completeTo(self, head: int) -> None:
+        """
+        Tell who waits for records before C{head}.
+        """
+        waiting = self.unacknowledged
+        while waiting and waiting[0][0] <= head:
+            position, requester = waiting.popleft()
+            requester.acknowledged(position)
+
+    # -- sleeping and waking
+
+    def pending(self) -> bool:
+        """
+        @return: Whether L{progress} has something to do.
+        """
+        peer = self._peerCells
+        if peer[TAIL] != self._head:
+            return self.owed is None or peer[HEAD] != self._peerHead
+        if self.waiting and peer[HEAD] >= self._target:
+            return True
+        waiting = self.unacknowledged
+        return bool(waiting) and peer[HEAD] >= waiting[0][0]
+
+    def arm(self) -> None:
+        """
+        Ask for a bell: from now on the peer rings when it publishes or, if I
+        wait for that, reads.  A fence and L{pending} must follow.
+        """
+        cells = self._cells
+        cells[WAIT] = 1 if self.waiting or self.unacknowledged or self.owed else 0
+        cells[SLEEP] = cells[SLEEP] + 1
+        self.asleep = True
+
+    def wake(self) -> None:
+        """
+        The peer need not ring any more.
+        """
+        if self.asleep:
+            cells = self._cells
+            cells[SLEEP] = cells[SLEEP] + 1
+            self.asleep = False
+
+    def ring(self) -> bool:
+        """
+        The batch ends: wake the peer if it sleeps and something concerns it.
+        A L{fence} must come before.
+
+        @return: Whether the doorbell was rung.
+        """
+        posted, self.bell = self.bell, False
+        peer = self._peerCells
+        sleep = peer[SLEEP]
+        if sleep & 1 and sleep != self._rung and (posted or peer[WAIT]):
+            self._rung = sleep
+            self.doorbell.ring()
+            return True
+        return False
+
+    def close(self) -> None:
+        """
+        Give the memory and the doorbell back.
+        """
+        self.alive = False
+        del self._map, self._cells, self._peerMap, self._peerCells
+        self.mine.close()
+        self.theirs.close()
+        self.doorbell.close()
+
+
+def fence(
+    _acquire: Any = _fence.acquire, _release: Any = _fence.release
+) -> None:
+    """
+    Make every store of this thread visible before its later loads.
+    """
+    _acquire()
+    _release()

@@ -1,0 +1,274 @@
+"""
+The Sockets Direct Protocol of one connection: numbers, credits, close.
+
+Pure: what arrives goes in, what to do comes out; the transport does it.
+
+The header of every message (BSDH, 16 bytes) numbers the message (MSeq), says
+which was the last one received (MSeqAck) and how many receives its sender has
+posted (Bufs).  What may still be sent is therefore C{MSeqAck + Bufs - MSeq},
+all of the peer's latest header.  The per-message methods make no object but
+the bytes they return; L{twisted_ib.sdp.wire} has the readable twin of each
+layout.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from twisted_ib.errors import SDPError
+from twisted_ib.sdp.wire import BSDH, MID
+
+_pack, _unpack = BSDH.pack, BSDH.unpack_from
+_M32 = 0xFFFFFFFF
+_DATA = MID.DATA.value
+_HEADER = BSDH.size
+#: A peer acknowledges at most this many messages back: a ring holds fewer.
+_WINDOW = 0x10000
+
+
+class State(IntEnum):
+    """
+    Where a connection is between opening and closing (annex A4, section 11 of
+    the sheet; the names are TCP's).
+    """
+
+    ESTABLISHED = 0
+    #: Own DisConn sent.
+    FIN_WAIT1 = 1
+    #: The peer's DisConn received.
+    CLOSE_WAIT = 2
+    #: Both, the peer's first.
+    LAST_ACK = 3
+    #: Both, own first, or the CM has disconnected: all is said.
+    TIME_WAIT = 4
+    #: Ended by an abort, ours or the peer's.
+    CLOSED = 5
+
+
+class Input(IntEnum):
+    """
+    What moves a connection towards its end.
+    """
+
+    DISCONN_SENT = 0
+    DISCONN = 1
+    ABORTCONN = 2
+    DREQ = 3
+    ABORT = 4
+
+
+class Action(IntEnum):
+    """
+    What the transport does on the way.
+    """
+
+    NOTHING = 0
+    #: The peer sends no more: end of stream to the reader.
+    END_OF_STREAM = 1
+    #: The same, and CM DREQ.
+    END_AND_DISCONNECT = 2
+    #: CM DREQ.
+    DISCONNECT = 3
+    #: AbortConn, then CM DREQ.
+    ABORT_AND_DISCONNECT = 4
+    #: The peer reset the connection.
+    RESET = 5
+    #: The peer has confirmed the end.
+    FINISHED = 6
+
+
+_S, _I, _A = State, Input, Action
+
+#: (state, input) -> (action, next state).  What is not here is a protocol error.
+TRANSITIONS = {
+    (_S.ESTABLISHED, _I.DISCONN_SENT): (_A.NOTHING, _S.FIN_WAIT1),
+    (_S.ESTABLISHED, _I.DISCONN): (_A.END_OF_STREAM, _S.CLOSE_WAIT),
+    (_S.ESTABLISHED, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
+    (_S.ESTABLISHED, _I.DREQ): (_A.RESET, _S.CLOSED),
+    (_S.ESTABLISHED, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
+    (_S.FIN_WAIT1, _I.DISCONN): (_A.END_AND_DISCONNECT, _S.TIME_WAIT),
+    (_S.FIN_WAIT1, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
+    (_S.FIN_WAIT1, _I.DREQ): (_A.RESET, _S.CLOSED),
+    (_S.FIN_WAIT1, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
+    (_S.CLOSE_WAIT, _I.DISCONN_SENT): (_A.NOTHING, _S.LAST_ACK),
+    (_S.CLOSE_WAIT, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
+    (_S.CLOSE_WAIT, _I.DREQ): (_A.RESET, _S.CLOSED),
+    (_S.CLOSE_WAIT, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
+    (_S.LAST_ACK, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
+    (_S.LAST_ACK, _I.DREQ): (_A.FINISHED, _S.TIME_WAIT),
+    (_S.LAST_ACK, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
+    # Everything is ignored at the end: DREQs cross, messages are late.
+    **{
+        (state, event): (_A.NOTHING, state)
+        for state in (_S.TIME_WAIT, _S.CLOSED)
+        for event in Input
+    },
+}
+
+#: States in which the peer may still send stream data.
+_OPEN = frozenset((State.ESTABLISHED, State.FIN_WAIT1))
+
+
+class Machine:
+    """
+    One connection's protocol state.
+
+    @ivar sequence: MSeq of the last message sent; does not wrap here.
+    @ivar limit: The MSeq up to which the peer has receives.
+    @ivar received: MSeq of the last message received; does not wrap here.
+    @ivar told: The MSeq up to which the peer knows of receives here.
+    @ivar state: A L{State}.
+    @ivar maxPayload: Stream bytes that one message to the peer may carry.
+    @ivar control: After L{receive} returned L{None}: the message id.
+    """
+
+    __slots__ = (
+        "control",
+        "limit",
+        "maxPayload",
+        "received",
+        "sequence",
+        "state",
+        "told",
+    )
+
+    def __init__(self, receives: int) -> None:
+        """
+        @param receives: How many are posted, and so announced in the Hello or
+            HelloAck.
+        """
+        self.sequence = self.received = self.limit = 0
+        self.told = receives
+        self.state: State = State.ESTABLISHED
+        self.maxPayload = 0
+        self.control = 0
+
+    def opened(self, peerReceives: int, maxPayload: int) -> None:
+        """
+        Hello and HelloAck are exchanged (both have MSeq 0).
+
+        @param peerReceives: Bufs of the peer's.
+        @param maxPayload: The smaller of the peer's receive size without a
+            BSDH and our own limit.
+        """
+        self.limit = peerReceives
+        self.maxPayload = maxPayload
+
+    # -- sending: each message is numbered here and then must be sent
+
+    def header(self, length: int, receives: int) -> bytes | None:
+        """
+        The header of a Data message.
+
+        @param length: Stream bytes in it.
+        @param receives: How many receives are posted now.
+        @return: L{None} without three credits (clause CA4-82 keeps the last
+            two for control messages).
+        """
+        sequence = self.sequence + 1
+        if self.limit - sequence < 2:
+            return None
+        self.sequence = sequence
+        received = self.received
+        self.told = received + receives
+        return _pack(
+            _DATA, 0, receives, length + 16, sequence & _M32, received & _M32
+        )
+
+    def credits(self) -> int:
+        """
+        @return: How many messages the peer can take now.
+        """
+        return self.limit - self.sequence
+
+    def update(self, receives: int) -> bytes | None:
+        """
+        The header of an empty Data message, which tells the peer of receives.
+
+        @return: L{None} if it would tell nothing new or no credit is left.
+        """
+        sequence = self.sequence + 1
+        received = self.received
+        if self.limit - sequence < 0 or received + receives <= self.told:
+            return None
+        self.sequence = sequence
+        self.told = received + receives
+        return _pack(_DATA, 0, receives, _HEADER, sequence & _M32, received & _M32)
+
+    def controlMessage(self, mid: int, receives: int, body: bytes = b"") -> bytes | None:
+        """
+        A control message, whole.
+
+        @return: L{None} without two credits.
+        """
+        sequence = self.sequence + 1
+        if self.limit - sequence < 1:
+            return None
+        self.sequence = sequence
+        received = self.received
+        self.told = received + receives
+        return (
+            _pack(
+                mid,
+                0,
+                receives,
+                _HEADER + len(body),
+                sequence & _M32,
+                received & _M32,
+            )
+            + body
+        )
+
+    # -- receiving
+
+    def receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
+        """
+        A message arrived.
+
+        @param buffer: Something whose slices are L{bytes}.
+        @return: The stream bytes of a Data message, perhaps none; L{None} for
+            any other, whose id is then in C{control}.
+        @raise SDPError: the message is not what the protocol allows.
+        """
+        if stop - start < _HEADER:
+            raise SDPError(f"a message of {stop - start} bytes has no header")
+        mid, flags, bufs, length, sequence, acknowledged = _unpack(buffer, start)
+        received = self.received + 1
+        if length != stop - start or sequence != received & _M32 or flags & 0xF8:
+            raise SDPError(
+                f"message {mid:#04x}: length {length} of {stop - start}, number"
+                f" {sequence} where {received & _M32} is due, flags {flags:#04x}"
+            )
+        self.received = received
+        sent = self.sequence
+        behind = (sent - acknowledged) & _M32
+        if behind > _WINDOW:
+            raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
+        limit: int = sent - behind + bufs
+        if limit > self.limit:
+            self.limit = limit
+        if mid == _DATA:
+            data: bytes = buffer[start + 16 : stop]
+            if data and self.state not in _OPEN:
+                if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
+                    raise SDPError("data after the peer's DisConn")
+                return b""
+            return data
+        self.control = mid
+        return None
+
+    # -- closing
+
+    def feed(self, event: Input) -> Action:
+        """
+        Move towards the end.
+
+        @return: What is to be done.
+        @raise SDPError: the peer may not do this now.
+        """
+        try:
+            action, self.state = TRANSITIONS[self.state, event]
+        except KeyError:
+            raise SDPError(f"{event.name} in {self.state.name}") from None
+        return action

@@ -1,0 +1,558 @@
+"""
+One SDP connection without Twisted's faces: bytes out, bytes in, and the end.
+
+A L{Stream} joins a send buffer, a L{Machine} and a L{QueuePair}.  What Twisted
+calls a transport stands on top of it (L{twisted_ib.sdp.transport}).
+
+Sending: the first write of a turn leaves at once; the rest of the turn is
+gathered and leaves at the end of the batch, or when there is much of it.
+
+Closing: C{closeWrite} queues the DisConn behind the data; C{detach} ends the
+application's part, after which the stream lives on by itself, as a closed
+socket does in a kernel, until the peer has answered or has waited too long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, SDPError, SDPWireError
+from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.sdp.buffer import SendBuffer
+from twisted_ib.sdp.machine import Action, Input, Machine, State
+from twisted_ib.sdp.wire import MID, ChRcvBuf, ChRcvBufAck, SrcAvail
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.channel import DeviceChannel
+
+#: A turn's writes are flushed when less than this of a message is left.
+_GATHER_LEFT = 16 * 1024
+_RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
+_CREDITS_LOW = limits.SDP_CREDITS_LOW
+_MESSAGE = limits.INLINE_MESSAGE
+#: Marks the end of stream among held bytes.
+_END = None
+
+
+class Stream:
+    """
+    A stream of bytes over one queue pair.
+
+    @ivar channel: The device in its reactor.
+    @ivar connection: The CM's side of this connection.
+    @ivar room: Bytes that may still be gathered in this turn; below zero every
+        write takes the slow way.
+    @ivar corked: Whether this turn's L{endOfBatch} is still to come.
+    @ivar reading: Whether the application wants data.
+    @ivar held: Bytes that came while it did not, and the end of stream
+        (L{None}); L{None} when there is nothing.
+    @ivar attached: Whether there is an application at all.
+    """
+
+    __slots__ = (
+        "append",
+        "attached",
+        "buffer",
+        "channel",
+        "connection",
+        "corked",
+        "ending",
+        "held",
+        "heldBytes",
+        "machine",
+        "owes",
+        "queuePair",
+        "reading",
+        "room",
+        "thread",
+    )
+
+    def __init__(self, channel: DeviceChannel) -> None:
+        self.channel = channel
+        self.thread = channel.device.thread
+        self.queuePair: QueuePair = channel.device.createQueuePair(self)
+        self.queuePair.postReceives(_RECEIVES)
+        self.machine = Machine(_RECEIVES)
+        self.connection: Any = None
+        self.buffer: SendBuffer | None = None
+        self.append: Any = None
+        self.room = -1
+        self.corked = False
+        self.reading = False
+        self.attached = True
+        self.ending = False
+        self.owes: deque[tuple[int, bytes]] | None = None
+        self.held: deque[bytes | None] | None = None
+        self.heldBytes = 0
+
+    # -- what the transport implements
+
+    def deliver(self, data: bytes) -> None:
+        """
+        Hand stream bytes to the application.
+        """
+        raise NotImplementedError
+
+    def endOfStream(self) -> None:
+        """
+        Tell the application that the peer sends no more.
+        """
+        raise NotImplementedError
+
+    def lost(self, reason: Exception) -> None:
+        """
+        Tell the application that the connection broke.
+        """
+        raise NotImplementedError
+
+    def drained(self) -> None:
+        """
+        The send buffer is empty and the medium has taken everything.
+        """
+        raise NotImplementedError
+
+    def filled(self) -> None:
+        """
+        More than L{limits.SEND_BUFFER} bytes wait.
+        """
+        raise NotImplementedError
+
+    # -- sending
+
+    def send(self, data: bytes) -> None:
+        """
+        Queue or send C{data}, which is not empty: the slow way, for the first
+        write of a turn and for large ones.
+        """
+        n = len(data)
+        buffer = self.buffer
+        if buffer is None:
+            buffer = self.buffer = SendBuffer()
+            self.append = buffer.pieces.append
+        if not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+            if not buffer.size and n <= self.machine.maxPayload:
+                queuePair = self.queuePair
+                if queuePair.pending is None:
+                    header = self.machine.header(n, queuePair.posted)
+                    if header is not None:
+                        queuePair.postInline(header, data, n)
+                        self.room = _MESSAGE
+                        return
+        else:
+            self._sync()
+            if buffer.size and buffer.size + n > _MESSAGE:
+                self.flush()
+        buffer.append(data)
+        if buffer.size > _MESSAGE - _GATHER_LEFT:
+            self.flush()
+            self.channel.device.ringBells()
+        self.room = _MESSAGE - buffer.size
+        if buffer.size > limits.SEND_BUFFER:
+            self.filled()
+
+    def _sync(self) -> None:
+        """
+        Account for what was gathered by C{append} alone.
+        """
+        if self.buffer is not None and self.room >= 0:
+            self.buffer.size = _MESSAGE - self.room
+
+    def flush(self) -> None:
+        """
+        Send what is queued, as far as credits and the medium allow.
+        """
+        buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
+        if buffer is None:
+            return
+        most = machine.maxPayload
+        while buffer.size:
+            if machine.limit - machine.sequence < 3 or not queuePair.canPost():
+                break
+            payload, n = buffer.take(most)
+            header = machine.header(n, queuePair.posted)
+            assert header is not None
+            queuePair.postInline(header, payload, n)
+
+    def endOfBatch(self) -> None:
+        """
+        The turn is over: everything gathered leaves.
+        """
+        self._sync()
+        self.corked = False
+        self.room = -1
+        if self.held is not None and self.reading:
+            self.read()
+        if not self.corked:
+            self._proceed()
+
+    def resume(self) -> None:
+        """
+        There is room in the medium, or there are credits: go on.
+        """
+        self._sync()
+        self._proceed()
+        if self.corked and self.buffer is not None:
+            self.room = _MESSAGE - self.buffer.size
+
+    def _proceed(self) -> None:
+        """
+        Send what is owed and queued; when all has left, say so.
+        """
+        if self.owes is not None:
+            self._payOwed()
+        self.flush()
+        if self.unsent() or self.corked:
+            return  # If corked, the end of the batch comes back here.
+        self.buffer = self.append = None
+        if self.ending:
+            self.sendDisconn()
+        self.drained()
+
+    def unsent(self) -> bool:
+        """
+        @return: Whether bytes of the application have not left yet.
+        """
+        return self.queuePair.pending is not None or bool(
+            self.buffer is not None and self.buffer.pieces
+        )
+
+    def discard(self) -> None:
+        """
+        Forget what the application wrote and has not left.
+        """
+        self.buffer = self.append = None
+        self.room = -1
+
+    # -- control messages
+
+    def _control(self, mid: int, body: bytes = b"") -> None:
+        """
+        Send a control message, now or when there are credits for it.
+        """
+        if self.owes is None and self.queuePair.canPost():
+            message = self.machine.controlMessage(mid, self.queuePair.posted, body)
+            if message is not None:
+                self.queuePair.postInline(message, b"", 0)
+                return
+        if self.owes is None:
+            self.owes = deque()
+        self.owes.append((mid, body))
+        if len(self.owes) > limits.SDP_RECEIVES:
+            raise SDPError("the peer asks for answers and does not take them")
+
+    def _payOwed(self) -> None:
+        """
+        Send the control messages that waited for credits.
+        """
+        owes, queuePair = self.owes, self.queuePair
+        while owes and queuePair.canPost():
+            mid, body = owes[0]
+            message = self.machine.controlMessage(mid, queuePair.posted, body)
+            if message is None:
+                return
+            owes.popleft()
+            queuePair.postInline(message, b"", 0)
+        if not owes:
+            self.owes = None
+
+    def _credit(self) -> None:
+        """
+        Tell the peer of posted receives, if no data does.
+        """
+        queuePair = self.queuePair
+        if queuePair.pending is None and queuePair.path is not None:
+            header = self.machine.update(queuePair.posted)
+            if header is not None:
+                queuePair.postInline(header, b"", 0)
+
+    # -- receiving (consumer of the queue pair)
+
+    def received(self, buffer: Any, start: int, stop: int) -> None:
+        """
+        A message arrived: see L{QueuePair.delivered}.
+        """
+        machine = self.machine
+        try:
+            data = machine.receive(buffer, start, stop)
+            if data is None:
+                self._controlReceived(machine.control, buffer, start, stop)
+                return
+        except (SDPError, SDPWireError) as error:
+            self.violated(error)
+            return
+        queuePair = self.queuePair
+        if queuePair.posted < _LOW:
+            self._postReceives()
+        if data:
+            if self.reading and self.held is None:
+                self.deliver(data)
+            else:
+                self._hold(data)
+        if machine.told - machine.received < _CREDITS_LOW:
+            self._credit()
+        if (
+            self.buffer is not None or self.ending or self.owes is not None
+        ) and not self.corked:
+            self.resume()
+
+    def _postReceives(self) -> None:
+        """
+        Promise to take more messages: all, few if memory is short, and while
+        the application does not read just those that control messages need.
+        """
+        queuePair = self.queuePair
+        if queuePair.path is None:
+            return
+        full = _RECEIVES
+        if self.attached and (self.held is not None or not self.reading):
+            full = limits.SDP_RECEIVES_LEAST - 1
+        elif self.channel.device.heldBytes > limits.HELD_BYTES // 2:
+            full = limits.SDP_RECEIVES_LEAST
+        if full > queuePair.posted:
+            queuePair.posted = full
+
+    def _controlReceived(self, mid: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        Any message but Data.
+        """
+        if self.queuePair.posted < _LOW:
+            self._postReceives()
+        if mid == MID.DISCONN:
+            self._act(self.machine.feed(Input.DISCONN))
+        elif mid == MID.ABORT_CONN:
+            self._act(self.machine.feed(Input.ABORTCONN))
+        elif mid == MID.CH_RCV_BUF:
+            # Refused by answering with the size in force.
+            ChRcvBuf.parse(buffer, start, stop)
+            size = limits.INLINE_MESSAGE
+            self._control(MID.CH_RCV_BUF_ACK, size.to_bytes(4, "big"))
+        elif mid == MID.CH_RCV_BUF_ACK:
+            ChRcvBufAck.parse(buffer, start, stop)
+            raise SDPError("ChRcvBufAck, but nothing was asked")
+        elif mid == MID.SRC_AVAIL:
+            self._sourceAvailable(SrcAvail.parse(buffer, start, stop))
+        else:
+            raise SDPError(f"message {mid:#04x} does not belong to this mode")
+        if self.owes is not None or self.ending or self.buffer is not None:
+            self.resume()
+
+    def _sourceAvailable(self, message: SrcAvail) -> None:
+        """
+        The peer offers a buffer to read; ask for the rest of it as Data.
+        """
+        if not message.payload or message.length <= len(message.payload):
+            raise SDPError("a SrcAvail in Combined mode carries its first bytes")
+        data = bytes(message.payload)
+        self._control(MID.SEND_SM)
+        if self.reading and self.held is None:
+            self.deliver(data)
+        else:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        """
+        Keep what the application does not want to read yet.
+        """
+        if not self.attached:
+            # The application has closed: as TCP answers with a reset.
+            self.reset()
+            return
+        if self.held is None:
+            self.held = deque()
+        self.held.append(data)
+        self.heldBytes += len(data)
+        self.channel.device.hold(self, len(data))
+
+    def read(self) -> None:
+        """
+        Deliver what was held, while the application wants it.
+        """
+        held = self.held
+        if held is None:
+            return
+        while held and self.reading and self.attached:
+            data = held.popleft()
+            if data is _END:
+                self._release()
+                self.endOfStream()
+                return
+            self.heldBytes -= len(data)
+            self.channel.device.hold(self, -len(data))
+            self.deliver(data)
+        if not held:
+            self.held = None
+        if self.reading and self.held is None and self.queuePair.posted < _LOW:
+            self._postReceives()
+            self._credit()
+
+    def _release(self) -> None:
+        """
+        Forget what was held.
+        """
+        self.held = None
+        if self.heldBytes:
+            self.channel.device.hold(self, -self.heldBytes)
+            self.heldBytes = 0
+
+    # -- the end
+
+    def closeWrite(self) -> None:
+        """
+        Send a DisConn after everything queued.
+        """
+        self.ending = True
+        if not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+
+    def sendDisconn(self) -> None:
+        """
+        Everything has left: say that no more comes.
+        """
+        if self.machine.state not in (State.ESTABLISHED, State.CLOSE_WAIT):
+            self.ending = False
+            return
+        queuePair = self.queuePair
+        if self.owes is not None or not queuePair.canPost():
+            return
+        message = self.machine.controlMessage(MID.DISCONN, queuePair.posted)
+        if message is None:
+            return
+        self.ending = False
+        queuePair.postInline(message, b"", 0)
+        self._act(self.machine.feed(Input.DISCONN_SENT))
+
+    def disconnected(self, connection: Any) -> None:
+        """
+        The CM says that the peer disconnected (DREQ), or confirmed ours.
+        """
+        try:
+            self._act(self.machine.feed(Input.DREQ))
+        except SDPError as error:
+            self.violated(error)
+
+    def _act(self, action: Action) -> None:
+        """
+        Do what the machine says.
+        """
+        if action == Action.NOTHING:
+            return
+        if action in (Action.END_OF_STREAM, Action.END_AND_DISCONNECT):
+            if action == Action.END_AND_DISCONNECT:
+                self._disconnect()
+            self._ended()
+        elif action == Action.RESET:
+            self._closeQueuePair()
+            self._broken(PathLostError("the peer reset the connection"))
+        elif action == Action.FINISHED:
+            self._closeQueuePair()
+        else:
+            if action == Action.ABORT_AND_DISCONNECT:
+                self._abortMessage()
+            self._disconnect()
+
+    def _ended(self) -> None:
+        """
+        The end of the stream came; it waits behind bytes not read yet.
+        """
+        if not self.attached:
+            return
+        if self.held is None and self.reading:
+            self.endOfStream()
+        else:
+            if self.held is None:
+                self.held = deque()
+            self.held.append(_END)
+
+    def _abortMessage(self) -> None:
+        """
+        AbortConn, if it can be sent at all; DREQ alone says as much.
+        """
+        queuePair = self.queuePair
+        if queuePair.pending is None and queuePair.path is not None:
+            message = self.machine.controlMessage(MID.ABORT_CONN, queuePair.posted)
+            if message is not None:
+                queuePair.postInline(message, b"", 0)
+
+    def _disconnect(self) -> None:
+        """
+        Tell the CM to disconnect; nothing more is sent or taken.
+        """
+        connection = self.connection
+        self._closeQueuePair()
+        if connection is not None:
+            self.channel.device.disconnect(connection)
+
+    def _closeQueuePair(self) -> None:
+        """
+        Nothing more is sent or taken.
+        """
+        self.discard()
+        self.owes = None
+        self.ending = False
+        self.queuePair.close()
+        self.channel.closed(self)
+
+    def reset(self) -> None:
+        """
+        End the connection so that the peer sees it as lost.
+        """
+        self.discard()
+        self._release()
+        self._act(self.machine.feed(Input.ABORT))
+        self._closeQueuePair()
+
+    def violated(self, error: Exception) -> None:
+        """
+        The peer broke the protocol: reset, and count it.
+        """
+        self.channel.device.count("sdp_protocol_errors")
+        self.reset()
+        self._broken(error)
+
+    def failed(self, reason: Exception) -> None:
+        """
+        The queue pair is in error: see L{QueuePair.fail}.
+        """
+        state = self.machine.state
+        if isinstance(reason, PathLostError):
+            self.machine.state = State.CLOSED
+            self._closeQueuePair()
+        else:
+            self.reset()
+        if state == State.CLOSE_WAIT and self.held is not None:
+            return  # The end of stream waits to be read and says it all.
+        self._broken(reason)
+
+    def _broken(self, reason: Exception) -> None:
+        """
+        Tell the application, if there is one, that the connection is lost.
+        """
+        self._release()
+        if self.attached:
+            self.lost(reason)
+
+    def detach(self) -> None:
+        """
+        The application's part is over: finish with the peer alone.
+
+        What it wrote still leaves.  If it did not read all, the connection is
+        reset, as TCP does it.
+        """
+        self.attached = False
+        self.reading = False
+        unread = self.held is not None and any(self.held)
+        self._release()
+        state = self.machine.state
+        if self.queuePair.path is None:
+            return
+        if unread:
+            self.reset()
+        else:
+            if state in (State.ESTABLISHED, State.CLOSE_WAIT):
+                self.closeWrite()
+            self.channel.closing(self)
