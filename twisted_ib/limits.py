@@ -63,6 +63,11 @@ RUN_DIRECTORY_ENTRIES = 65536
 Entries of one run directory that a search looks at.
 """
 
+LOOKUPS_REMEMBERED = 1024
+"""
+Services whose HCA is remembered while the run directories do not change.
+"""
+
 RECLAIMED_ENTRIES = 256
 """
 Entries of dead processes that one HCA removes when it opens.
@@ -137,6 +142,8 @@ CM_IDLE_DEADLINES = 64
 LISTEN_BACKLOG = 4096
 #: Connections that one port accepts in one turn of the reactor.
 ACCEPTS_PER_TURN = 100
+#: Port numbers that a port for IPv4 and IPv6 tries when any will do.
+PORT_ATTEMPTS = 64
 #: Addresses of one name that a connect tries.
 RESOLVED_ADDRESSES = 16
 #: Rounds of REQs, of about eight seconds each, before a connect without a

@@ -204,9 +204,7 @@ class Message:
         payload = self._stream()
         length = BSDH_BYTES + self.layout.size + len(payload)
         try:
-            header = BSDH.pack(
-                self.mid, self.flags, self.buffers, length, self.sequence, self.acknowledged
-            )
+            header = BSDH.pack(self.mid, self.flags, self.buffers, length, self.sequence, self.acknowledged)
             return header + self.layout.pack(*self._values()) + payload
         except struct.error as e:
             raise ValueError(f"{type(self).__name__}: {e}") from None
@@ -625,9 +623,7 @@ class SrcAvail(StreamMessage):
         Refuse one that leaves nothing to read.
         """
         if self.length <= len(self.payload):
-            raise SDPWireError(
-                f"SrcAvail of {self.length} bytes carries {len(self.payload)} of them"
-            )
+            raise SDPWireError(f"SrcAvail of {self.length} bytes carries {len(self.payload)} of them")
 
 
 @frozen(kw_only=True)

@@ -1,0 +1,105 @@
+"""
+IP addresses and port numbers as applications write them.
+"""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+
+from twisted.internet.address import IPv4Address, IPv6Address
+
+#: What C{getHost} and C{getPeer} give.
+Address = IPv4Address | IPv6Address
+
+HIGHEST_PORT = 65535
+#: The first of the port numbers that an active side takes (RFC 6335).
+FIRST_EPHEMERAL_PORT = 49152
+
+
+def checkPort(port: int, lowest: int) -> int:
+    """
+    Refuse what can not be a port number.
+
+    @param lowest: 0 where "any port" makes sense, else 1.
+    @raise ValueError: C{port} is no integer, or out of range.
+    """
+    if not isinstance(port, int) or isinstance(port, bool):
+        raise ValueError(f"SDP port {port!r} is not a number")
+    if not lowest <= port <= HIGHEST_PORT:
+        raise ValueError(f"SDP port {port} is not between {lowest} and {HIGHEST_PORT}")
+    return port
+
+
+def canonical(text: str) -> str | None:
+    """
+    Write an IP address in its one usual form.
+
+    @return: The address, with its scope if it has one, or L{None} if C{text}
+        is a name.
+    """
+    bare, mark, scope = text.partition("%")
+    if mark and (":" not in bare or not scope):
+        return None
+    try:
+        return f"{ip_address(bare)}{mark}{scope}"
+    except ValueError:
+        return None
+
+
+def scopeOf(text: str) -> int:
+    """
+    Give the number of an address's scope; 0 for none or an unknown one.
+    """
+    scope = text.partition("%")[2]
+    if not scope:
+        return 0
+    try:
+        return int(scope) if scope.isdigit() else socket.if_nametoindex(scope)
+    except (OSError, ValueError):
+        return 0
+
+
+def addressOf(host: str, port: int) -> Address:
+    """
+    Make the address object that a TCP transport would show.
+
+    @param host: An IP address.
+    """
+    if ":" in host:
+        return IPv6Address("TCP", host, port, 0, scopeOf(host))
+    return IPv4Address("TCP", host, port)
+
+
+def mapped(host: str) -> str:
+    """
+    Write an IPv4 address as a socket bound to C{::} shows it.
+    """
+    return host if ":" in host else f"::ffff:{host}"
+
+
+def withPort(host: str, port: int) -> str:
+    """
+    Write host and port as people do.
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bindPair(bindAddress: str | bytes | tuple[str | bytes, int] | None) -> tuple[str, int]:
+    """
+    Read a C{bindAddress}.
+
+    @param bindAddress: A host, a pair of host and port, or L{None}.
+    @return: Host (empty for any) and port (0 for any).
+    @raise ValueError: It is none of these.
+    """
+    if bindAddress is None:
+        return "", 0
+    try:
+        host, port = (bindAddress, 0) if isinstance(bindAddress, str | bytes) else bindAddress
+        host = host.decode("ascii") if isinstance(host, bytes) else host
+        if not isinstance(host, str):
+            raise TypeError
+    except (TypeError, ValueError):
+        raise ValueError(f"bindAddress {bindAddress!r} is not a pair of host and port") from None
+    return host, checkPort(port, 0)

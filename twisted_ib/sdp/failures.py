@@ -1,0 +1,108 @@
+"""
+Turning what a device raises into the errors that Twisted's users know.
+
+Each text is one line and names what failed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from twisted.internet import error
+
+from twisted_ib.errors import (
+    HCAError,
+    NoListenerError,
+    NoRouteError,
+    ResourceLimitError,
+    RunDirectoryError,
+    ServiceInUseError,
+    UnknownDeviceError,
+)
+from twisted_ib.hca.wire.cm import RejectReason
+
+cmReasons: dict[int, str] = {reason.value: reason.name for reason in RejectReason}
+
+
+def oneLine(reason: object) -> str:
+    """
+    Give the text of an error without line ends and full stop: Twisted's errors
+    add one.
+    """
+    return " ".join(str(reason).split()).rstrip(".")
+
+
+def connectError(reason: Exception, where: str) -> error.ConnectError:
+    """
+    Say in Twisted's terms why a connect failed.
+
+    @param reason: What the device, the CM or a codec raised.
+    @param where: Host and port.
+    """
+    if isinstance(reason, error.ConnectError):
+        return reason
+    if isinstance(reason, NoListenerError):
+        return refused(where)
+    if isinstance(reason, NoRouteError):
+        return error.NoRouteError(errno.ENETUNREACH, f"no HCA reaches SDP {where}")
+    text = oneLine(reason) or type(reason).__name__
+    return error.ConnectError(string=f"SDP {where}: {text}")
+
+
+def refused(where: str) -> error.ConnectionRefusedError:
+    """
+    Nobody listens.
+    """
+    return error.ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on SDP {where}")
+
+
+def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
+    """
+    Somebody listens and does not want this connection.
+
+    @param reason: A reason of the CM's REJ.
+    """
+    name = cmReasons.get(reason, "unknown").lower().replace("_", " ")
+    return error.ConnectionRefusedError(
+        errno.ECONNREFUSED, f"SDP {where} rejected the connection: {name} ({reason})"
+    )
+
+
+def noAnswer(where: str) -> error.TCPTimedOutError:
+    """
+    The CM's retries are used up.
+    """
+    return error.TCPTimedOutError(errno.ETIMEDOUT, f"SDP {where} did not answer")
+
+
+def timedOut(where: str, seconds: float | None) -> error.TimeoutError:
+    """
+    The user's timeout has passed.
+    """
+    return error.TimeoutError(string=f"SDP {where} did not answer within {seconds} s")
+
+
+_LISTEN_ERRORS: tuple[tuple[type[HCAError], int], ...] = (
+    (ServiceInUseError, errno.EADDRINUSE),
+    (NoRouteError, errno.EADDRNOTAVAIL),
+    (UnknownDeviceError, errno.ENODEV),
+    (RunDirectoryError, errno.EACCES),
+    (ResourceLimitError, errno.ENOBUFS),
+)
+
+
+def listenError(interface: str, port: int, device: str | None, reason: Exception) -> error.CannotListenError:
+    """
+    Say in Twisted's terms why a listen failed.
+    """
+    number = next((code for kind, code in _LISTEN_ERRORS if isinstance(reason, kind)), errno.EIO)
+    if isinstance(reason, ServiceInUseError):
+        text = os.strerror(number)
+    elif isinstance(reason, NoRouteError):
+        text = f"{interface} is not an address of this host"
+    else:
+        text = oneLine(reason) or type(reason).__name__
+        if isinstance(reason, UnknownDeviceError) and repr(device) not in text and str(device) not in text:
+            text = f"device {device!r}: {text}"
+    return error.CannotListenError(interface, port, OSError(number, text))
