@@ -14,13 +14,14 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.fabric import handshake
+from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.liveness import checkPeer
-from twisted_ib.hca.fabric.rendezvous import Entry, Rendezvous
+from twisted_ib.hca.fabric.search import Search
 from twisted_ib.hca.fabric.transfer import closeAll, receiveWithDescriptors, sendWithDescriptors
 
 
 def ask(
-    rendezvous: Rendezvous, entry: Entry, timeoutSeconds: float = limits.QUERY_SECONDS
+    search: Search, entry: Entry, timeoutSeconds: float = limits.QUERY_SECONDS
 ) -> dict[str, Any] | None:
     """
     What the HCA at C{entry} says of itself.
@@ -28,9 +29,9 @@ def ask(
     @return: None if it does not answer in time, or answers nonsense.
     @raise HCAError: it is dead or may not be asked.
     """
-    pair = rendezvous.connect(entry)
+    pair = search.connect(entry)
     try:
-        checkPeer(pair, rendezvous.allows)
+        checkPeer(pair, search.allows)
         if not sendWithDescriptors(pair, handshake.Query().pack()):
             return None
         return _answer(pair, time.monotonic() + timeoutSeconds)

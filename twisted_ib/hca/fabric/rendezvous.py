@@ -23,34 +23,29 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import stat
-import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 
 from twisted_ib import limits
 from twisted_ib.errors import (
-    NoListenerError,
-    ResourceLimitError,
     RunDirectoryError,
     ServiceInUseError,
 )
 from twisted_ib.hca.fabric import addresses
-from twisted_ib.hca.fabric.entries import HCA, SERVICE, Entry, connect, isServed, reclaim, serviceName
-from twisted_ib.hca.fabric.rundirectory import RunDirectory, allowedUids, openDirectories
+from twisted_ib.hca.fabric.entries import SERVICE, Entry, isServed, reclaim, serviceName
+from twisted_ib.hca.fabric.rundirectory import RunDirectory
+from twisted_ib.hca.fabric.search import Search
 
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 65536
 
 
-class Rendezvous:
+class Rendezvous(Search):
     """
     The place of one HCA in the run directories.
 
     @ivar guid: of the HCA.
     @ivar name: of its socket's entry.
-    @ivar uid: the effective user at opening.
-    @ivar allowed: the users that are let in besides.
     """
 
     def __init__(self, guid: int, environment: Mapping[str, str] = os.environ) -> None:
@@ -59,55 +54,18 @@ class Rendezvous:
 
         @raise RunDirectoryError: none will do.
         """
+        super().__init__(environment, True)
         self.guid = guid
         self.name = f"hca-{guid:016x}"
-        self.uid = os.geteuid()
-        self.allowed = allowedUids(environment)
-        self._environment = dict(environment)
-        self._pid = os.getpid()
         self._listener: socket.socket | None = None
         self._services: dict[tuple[int, str], str] = {}
-        self._directories, refused = openDirectories(self._environment, self.uid, True)
-        if not self._directories:
-            raise RunDirectoryError("; and ".join([str(error) for error in refused]))
         self._home = self._directories[0]
-        _rendezvous.add(self)
 
-    # ---- who may
-
-    def allows(self, uid: int) -> bool:
+    def _isHome(self, directory: RunDirectory) -> bool:
         """
-        Whether processes of a user may share rings with this one.
+        Whether our entries are there.
         """
-        return uid == self.uid or uid in self.allowed or uid == os.geteuid()
-
-    def checkOwner(self) -> None:
-        """
-        Whether this process still has the user that it opened the directory as.
-
-        @raise RunDirectoryError: it has not; see L{successor}.
-        """
-        uid = os.geteuid()
-        if uid != self.uid:
-            raise RunDirectoryError(
-                f"{self._home.path} was opened as user {self.uid} and the process is user {uid} now; "
-                "listen after the user has changed"
-            )
-
-    def _check(self) -> None:
-        """
-        Whether this is the process that opened the directory, as the same user.
-
-        @raise RunDirectoryError: it is a child forked from it, or another user
-            now, or the rendezvous is closed.
-        """
-        if os.getpid() != self._pid:
-            raise RunDirectoryError(f"{self._home.path} was opened by process {self._pid}, not by this one")
-        if not self._directories:
-            raise RunDirectoryError(f"the rendezvous in {self._home.path} is closed")
-        self.checkOwner()
-
-    # ---- the server's side
+        return directory is self._home
 
     def bind(self) -> socket.socket:
         """
@@ -147,13 +105,12 @@ class Rendezvous:
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
-        namespace = addresses.namespaceInode()
         with ExitStack() as stack:
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
             for directory in self._directories:
-                self._makeRoom(directory, serviceID, namespace, address)
-            self._link(serviceID, namespace, address)
+                self._makeRoom(directory, serviceID, address)
+            self._link(serviceID, address)
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
@@ -165,19 +122,18 @@ class Rendezvous:
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
-        namespace = addresses.namespaceInode()
         with ExitStack() as stack:
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
-            taken = self._takenPorts(prefix, namespace)
+            taken = self._takenPorts(prefix)
             free = [port for port in range(_FIRST_EPHEMERAL_PORT, _PORTS) if port not in taken]
             if not free:
                 raise ServiceInUseError(f"no port from {_FIRST_EPHEMERAL_PORT} up is free")
             port = secrets.choice(free)
-            self._link(prefix + port, namespace, address)
+            self._link(prefix + port, address)
         return port
 
-    def _takenPorts(self, prefix: int, namespace: int) -> set[int]:
+    def _takenPorts(self, prefix: int) -> set[int]:
         """
         The ports that have an entry, dead or alive, for any address.
         """
@@ -185,11 +141,11 @@ class Rendezvous:
         for directory in self._directories:
             for name in directory.names():
                 match = SERVICE.match(name)
-                if match is not None and int(match[2]) == namespace:
+                if match is not None and int(match[2]) == self.namespace:
                     taken.add(int(match[1], 16) - prefix)
         return taken
 
-    def _makeRoom(self, directory: RunDirectory, serviceID: int, namespace: int, address: str) -> None:
+    def _makeRoom(self, directory: RunDirectory, serviceID: int, address: str) -> None:
         """
         Remove dead entries that are in a service's way; the directory is
         locked.
@@ -197,7 +153,7 @@ class Rendezvous:
         @raise ServiceInUseError: one is alive, or not ours to remove.
         """
         wild = addresses.wildcard(address)
-        start = serviceName(serviceID, namespace, "")
+        start = serviceName(serviceID, self.namespace, "")
         for name in directory.names():
             if not name.startswith(start):
                 continue
@@ -212,21 +168,21 @@ class Rendezvous:
                     )
                 continue
             hca = self._hcaOf(directory, name)
-            if hca is not None and isServed(directory, hca):
+            if hca is not None and (hca == self.name or isServed(directory, hca)):
                 raise ServiceInUseError(f"a process listens on {other} already ({directory.path}/{name})")
             if not directory.remove(name) and directory is self._home and other == address:
                 raise ServiceInUseError(
                     f"{directory.path}/{name} is left from a dead process of user {status.st_uid}; remove it"
                 )
 
-    def _link(self, serviceID: int, namespace: int, address: str) -> None:
+    def _link(self, serviceID: int, address: str) -> None:
         """
         Make a service's entry; the directory is locked.
 
         @raise RunDirectoryError: it can not be made.
         """
         home = self._home
-        name = serviceName(serviceID, namespace, address)
+        name = serviceName(serviceID, self.namespace, address)
         try:
             os.symlink(self.name, name, dir_fd=home.fd)
         except OSError as error:
@@ -249,128 +205,6 @@ class Rendezvous:
         if self._home.readLink(name) == self.name:
             self._home.remove(name)
 
-    # ---- the client's side
-
-    def lookup(self, serviceID: int, address: str) -> list[Entry]:
-        """
-        The HCAs that listen on a service, the one to ask first at the front.
-
-        First is who listens on the exact address, then who listens on all of
-        its family; for IPv4 then who listens on C{::}, as a Linux socket there
-        serves both.  Entries may be dead: L{connect} says so.
-
-        @raise ValueError: C{address} is none.
-        """
-        self._check()
-        address = addresses.normalise(address)
-        wanted = [address, addresses.wildcard(address), "::"]
-        if wanted[0] in ("0.0.0.0", "::"):  # as TCP: "this host"
-            wanted.insert(0, "127.0.0.1" if wanted[0] == "0.0.0.0" else "::1")
-        namespace = addresses.namespaceInode()
-        names = [(where, serviceName(serviceID, namespace, where)) for where in dict.fromkeys(wanted)]
-        found = self._search(names)
-        return found or (self._search(names) if self._refresh() else [])
-
-    def _search(self, names: list[tuple[str, str]]) -> list[Entry]:
-        """
-        The HCAs that services point to, address by address.
-        """
-        found = []
-        for address, name in names:
-            for directory in self._directories:
-                hca = self._hcaOf(directory, name)
-                if hca is not None:
-                    found.append(Entry(int(hca[4:], 16), hca, directory, address))
-        return found
-
-    def _hcaOf(self, directory: RunDirectory, name: str) -> str | None:
-        """
-        The HCA that a service's entry points to; None if there is no entry or
-        a user who is not let in made it or the HCA's socket.
-        """
-        target = directory.readLink(name)
-        if target is None or not HCA.match(target):
-            return None
-        for entry in (name, target):
-            status = directory.status(entry)
-            if status is None:
-                if entry == target:
-                    return target  # gone: dead, but an entry
-                return None
-            if not self.allows(status.st_uid):
-                return None
-        return target
-
-    def hcas(self) -> list[Entry]:
-        """
-        All HCAs that have a socket, dead or alive, our own too.
-        """
-        self._refresh()
-        found = []
-        for directory in self._directories:
-            for name in directory.names():
-                if HCA.match(name):
-                    status = directory.status(name)
-                    if status is not None and stat.S_ISSOCK(status.st_mode) and self.allows(status.st_uid):
-                        found.append(Entry(int(name[4:], 16), name, directory))
-        return found
-
-    def find(self, guid: int) -> Entry | None:
-        """
-        The HCA with this GUID, None if there is none.
-        """
-        self._check()
-        name = f"hca-{guid:016x}"
-        for _ in range(2):
-            for directory in self._directories:
-                status = directory.status(name)
-                if status is not None and self.allows(status.st_uid):
-                    return Entry(guid, name, directory)
-            if not self._refresh():
-                break
-        return None
-
-    def connect(self, entry: Entry) -> socket.socket:
-        """
-        A non-blocking SEQPACKET socket connected to an HCA.  Its process is
-        still to be checked by L{twisted_ib.hca.fabric.liveness.checkPeer}.
-
-        @raise ResourceLimitError: too many wait there; try again later.
-        @raise NoListenerError: nobody serves it.
-        """
-        self._check()
-        try:
-            return connect(entry.directory, entry.name, socket.SOCK_SEQPACKET)
-        except BlockingIOError as error:
-            raise ResourceLimitError(f"too many processes wait for {entry.name}") from error
-        except OSError as error:
-            raise NoListenerError(f"nobody serves {entry.name}: {error.strerror}") from error
-
-    # ---- directories that come and go
-
-    def _refresh(self) -> bool:
-        """
-        Open directories that were made since.
-
-        @return: whether there are any.
-        """
-        self._check()
-        kept = [d for d in self._directories if d is self._home or d.isCurrent()]
-        for directory in self._directories:
-            if directory not in kept:
-                directory.close()
-        self._directories = kept
-        known = {directory.path for directory in kept if directory.isCurrent()}
-        fresh, _ = openDirectories(self._environment, self.uid, False)
-        new = []
-        for directory in fresh:
-            if directory.path in known:
-                directory.close()
-            else:
-                new.append(directory)
-        self._directories.extend(new)
-        return bool(new)
-
     def _refreshed(self) -> list[RunDirectory]:
         """
         All directories, in the order in which every process locks them.
@@ -381,8 +215,6 @@ class Rendezvous:
         if not self._home.isCurrent():
             raise RunDirectoryError(f"{self._home.path} was removed or replaced; start this program again")
         return sorted(self._directories, key=lambda directory: directory.path)
-
-    # ---- change of user, end
 
     def successor(self) -> Rendezvous | None:
         """
@@ -416,7 +248,7 @@ class Rendezvous:
             if self._listener is not None:
                 self._home.remove(self.name)
         self._services.clear()
-        self._closeDescriptors()
+        super().close()
 
     def _closeDescriptors(self) -> None:
         """
@@ -425,26 +257,7 @@ class Rendezvous:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        directories, self._directories = self._directories, []
-        for directory in directories:
-            directory.close()
-
-
-_rendezvous: weakref.WeakSet[Rendezvous] = weakref.WeakSet()
-
-
-def _afterForkInChild() -> None:
-    """
-    Close a forked child's copies of the listening sockets, which would look
-    alive when the parent is dead.
-    """
-    for rendezvous in list(_rendezvous):
-        rendezvous._closeDescriptors()
-    _rendezvous.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afterForkInChild)
+        super()._closeDescriptors()
 
 
 __all__ = ["Entry", "Rendezvous"]

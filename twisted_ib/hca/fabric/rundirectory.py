@@ -153,6 +153,12 @@ class RunDirectory:
             return path
         return f"/proc/self/fd/{self.fd}/{name}"
 
+    def stamp(self) -> int:
+        """
+        When an entry was made or removed last, in nanoseconds.
+        """
+        return os.fstat(self.fd).st_mtime_ns
+
     def isCurrent(self) -> bool:
         """
         Whether the path still leads to this directory.
