@@ -45,6 +45,7 @@ class Path:
         @raise ValueError: a field does not fit.
         """
         fits(20, self.flowLabel)
+        fits(8, self.trafficClass)
         fits(6, self.packetRate)
         fits(4, self.serviceLevel)
         fits(5, self.localACKTimeout)
