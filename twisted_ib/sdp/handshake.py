@@ -1,0 +1,148 @@
+"""
+Hello and HelloAck: how the two ends of a stream come to know each other.
+
+Hello travels in the private data of the CM's REQ, HelloAck in that of the REP.
+They say how many receives of what size each side has posted, which is all that
+the other needs to begin to send (annex A4; sections 3 and 4 of the sheet).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import WireError
+from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.sdp.addresses import Address
+from twisted_ib.sdp.stream import Stream
+from twisted_ib.sdp.wire import (
+    BSDH_BYTES,
+    HELLO_ACK_BYTES,
+    HELLO_BYTES,
+    VERSION,
+    Hello,
+    HelloAck,
+    ipVersionOf,
+    packAddress,
+    unpackAddress,
+)
+
+#: The RDMA-CM port space of SDP; service ids are C{0x1pppp}.
+PORT_SPACE = 0x0001
+
+#: Timeout code of the CM: about half a second between two REQs.
+CM_RESPONSE_TIMEOUT = 17
+#: The most that a REQ can say.
+CM_RETRIES = 15
+#: Outstanding reads, as OFED's SDP asks for.
+READ_DEPTH = 4
+_RETRIES = 7
+#: LocalRcvSz and ActRcvSz.
+_RECEIVE_BYTES = limits.INLINE_MESSAGE + BSDH_BYTES
+#: MaxAdverts: one SrcAvail at a time, Combined mode.
+_ADVERTS = 1
+
+
+def serviceID(port: int) -> int:
+    """
+    Give the service id of an SDP port.
+    """
+    return PORT_SPACE << 16 | port
+
+
+def request(stream: Stream, local: Address, peer: Address) -> REQ:
+    """
+    Make the REQ of an active side.
+    """
+    hello = Hello(
+        buffers=stream.queuePair.posted,
+        ipVersion=ipVersionOf(peer.host),
+        maximumAdverts=_ADVERTS,
+        desiredReceiveBytes=_RECEIVE_BYTES,
+        localReceiveBytes=_RECEIVE_BYTES,
+        localPort=local.port,
+        sourceAddress=packAddress(local.host),
+        destinationAddress=packAddress(peer.host),
+    )
+    return REQ(
+        serviceID=serviceID(peer.port),
+        localQPN=stream.queuePair.number,
+        responderResources=READ_DEPTH,
+        initiatorDepth=READ_DEPTH,
+        remoteCMResponseTimeout=CM_RESPONSE_TIMEOUT,
+        localCMResponseTimeout=CM_RESPONSE_TIMEOUT,
+        maxCMRetries=CM_RETRIES,
+        retryCount=_RETRIES,
+        rnrRetryCount=_RETRIES,
+        privateData=hello.pack(),
+    )
+
+
+def requested(message: REQ) -> Hello:
+    """
+    Read the Hello of a REQ.
+
+    @raise WireError: There is none.
+    """
+    return Hello.parse(message.privateData[:HELLO_BYTES])
+
+
+def addresses(hello: Hello) -> tuple[str, str]:
+    """
+    Give the two IP addresses of a Hello: the passive side's and the active
+    side's.
+    """
+    return (
+        unpackAddress(hello.destinationAddress, hello.ipVersion),
+        unpackAddress(hello.sourceAddress, hello.ipVersion),
+    )
+
+
+def reply(stream: Stream, hello: Hello) -> REP:
+    """
+    Make the REP of a passive side.
+    """
+    version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
+    acknowledgement = HelloAck(
+        buffers=stream.queuePair.posted,
+        version=version,
+        maximumAdverts=_ADVERTS,
+        actualReceiveBytes=_RECEIVE_BYTES,
+    )
+    return REP(
+        localQPN=stream.queuePair.number,
+        responderResources=READ_DEPTH,
+        initiatorDepth=READ_DEPTH,
+        rnrRetryCount=_RETRIES,
+        privateData=acknowledgement.pack(),
+    )
+
+
+def accepted(stream: Stream, connection: Any, message: REQ, hello: Hello) -> None:
+    """
+    Join the stream of a passive side to the peer that asked.
+    """
+    _join(stream, connection, message.localQPN, hello.buffers, hello.localReceiveBytes)
+
+
+def replied(stream: Stream, connection: Any, message: REP) -> None:
+    """
+    Join the stream of an active side to the peer that answered.
+
+    @raise WireError: The answer holds no HelloAck that we can use.
+    """
+    hello = HelloAck.parse(message.privateData[:HELLO_ACK_BYTES])
+    if hello.majorVersion != VERSION >> 4:
+        raise WireError(f"HelloAck has major version {hello.majorVersion}, asked was {VERSION >> 4}")
+    _join(stream, connection, message.localQPN, hello.buffers, hello.actualReceiveBytes)
+
+
+def _join(stream: Stream, connection: Any, remoteQPN: int, receives: int, receiveBytes: int) -> None:
+    """
+    Let both ends' queue pairs talk.
+    """
+    payload = min(receiveBytes - BSDH_BYTES, limits.INLINE_MESSAGE)
+    stream.connection = connection
+    connection.user = stream
+    stream.machine.opened(receives, payload)
+    stream.queuePair.connect(connection.destination, remoteQPN)
