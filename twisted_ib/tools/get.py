@@ -99,7 +99,7 @@ class Body(Protocol):
         """
         self._file = file
         self.written = 0
-        self.ended: Deferred[Failure] = Deferred()
+        self.ended: Deferred[BaseException] = Deferred()
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -126,7 +126,7 @@ class Body(Protocol):
         """
         assert reason is not None
         if not self.ended.called:
-            self.ended.callback(reason)
+            self.ended.callback(reason.value)
 
 
 @implementer(IStreamClientEndpoint)
@@ -247,7 +247,9 @@ def parseEndpoint(reactor: Any, description: str | None, uri: URI) -> IStreamCli
         raise ProgramError(f"endpoint {description}: {error}") from None
 
 
-def checkWhole(url: str, response: IResponse, body: Body, ended: Failure, lost: Failure | None) -> None:
+def checkWhole(
+    url: str, response: IResponse, body: Body, ended: BaseException, lost: Failure | None
+) -> None:
     """
     Check that a body came whole.
 
@@ -261,8 +263,8 @@ def checkWhole(url: str, response: IResponse, body: Body, ended: Failure, lost: 
     """
     wanted = response.length
     span = "" if wanted is UNKNOWN_LENGTH else f" of {wanted}"
-    orderly = ended.check(PotentialDataLoss) and lost is not None and lost.check(ConnectionDone)
-    if not (ended.check(ResponseDone) or orderly):
+    orderly = isinstance(ended, PotentialDataLoss) and lost is not None and lost.check(ConnectionDone)
+    if not (isinstance(ended, ResponseDone) or orderly):
         raise ProgramError(f"{url}: the connection ended after {body.written}{span} bytes of the body")
     if wanted is not UNKNOWN_LENGTH and body.written != wanted:
         raise ProgramError(f"{url}: the body has {body.written} bytes, not {wanted}")
