@@ -11,17 +11,21 @@ import struct
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from twisted_ib.errors import HCAError
-from twisted_ib.hca.device import Device, openDevice
+from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
+from twisted_ib.hca.device import openDevice
+from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.query import ask
-from twisted_ib.hca.fabric.rendezvous import Entry, Rendezvous
+from twisted_ib.hca.fabric.search import Search
 from twisted_ib.tools.program import ArgumentParser, complain
 
 PROGRAM = "ib-devinfo"
 
-IN_USE = ("pd", "mr", "cq", "qp", "srq", "ah", "mw")
+SHARED_MEMORY = "shm0"
+
+ASKED_AT_ONCE = 32
 
 _UCRED = struct.Struct("3i")
 
@@ -40,16 +44,16 @@ def programOf(pid: int) -> str:
     return os.path.basename(words[0]).decode("utf-8", "replace")
 
 
-def processOf(rendezvous: Rendezvous, entry: Entry) -> int:
+def processOf(search: Search, entry: Entry) -> int:
     """
-    @param rendezvous: the way to other processes.
+    @param search: the way to other processes.
     @param entry: an HCA.
 
     @return: the process that has it, by the kernel's word.
 
     @raise HCAError: it is dead.
     """
-    pair = rendezvous.connect(entry)
+    pair = search.connect(entry)
     try:
         pid: int = _UCRED.unpack(pair.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
         return pid
@@ -57,32 +61,72 @@ def processOf(rendezvous: Rendezvous, entry: Entry) -> int:
         pair.close()
 
 
-def describe(rendezvous: Rendezvous, entry: Entry) -> dict[str, Any] | None:
+def silent(search: Search, entry: Entry) -> dict[str, Any] | None:
     """
-    @param rendezvous: the way to other processes.
+    @param search: the way to other processes.
+    @param entry: an HCA whose process gave no answer.
+
+    @return: what can be said of it all the same; L{None} if it is dead.
+    """
+    known: dict[str, Any] = {"hca_id": SHARED_MEMORY, "pid": None, "program": None, "in_use": None}
+    try:
+        pid = processOf(search, entry)
+    except ResourceLimitError:
+        return known  # Alive, and many wait for it.
+    except HCAError:
+        return None
+    return {**known, "pid": pid, "program": programOf(pid)}
+
+
+def describe(search: Search, entry: Entry) -> dict[str, Any] | None:
+    """
+    @param search: the way to other processes.
     @param entry: an HCA.
 
     @return: what its process says of it, or what can be said if that is
         silent; L{None} if it is dead.
     """
     try:
-        pid = processOf(rendezvous, entry)
-        answer = ask(rendezvous, entry)
-    except (HCAError, OSError):
+        answer = ask(search, entry)
+    except ResourceLimitError:
+        answer = None
+    except HCAError:
         return None
-    if answer is None:
-        answer = {"hca_id": "shm0", "program": programOf(pid), "in_use": None}
-    # Whatever the process says of itself, its number is what the kernel says.
-    return {**answer, "pid": pid}
+    if answer is None or not isinstance(answer.get("in_use"), dict):
+        return silent(search, entry)
+    return answer
 
 
-def devices(device: Device) -> list[dict[str, Any]]:
+def others(search: Search, guid: int) -> list[dict[str, Any]]:
     """
-    @param device: our own HCA.
+    @param search: the way to other processes.
+    @param guid: our own HCA.
 
-    @return: it, and every other HCA of this user's processes.
+    @return: every other HCA of this user's live processes.
     """
-    raise NotImplementedError
+    entries = [entry for entry in search.hcas() if entry.guid != guid]
+    # Together, so that many silent ones take no longer than one.
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        answers = pool.map(lambda entry: describe(search, entry), entries)
+        return [answer for answer in answers if answer is not None]
+
+
+def devices() -> list[dict[str, Any]]:
+    """
+    @return: our own HCA, opened for this, and every other one of this user's
+        live processes.
+
+    @raise HCAError: processes can not meet here.
+    """
+    device = openDevice(SHARED_MEMORY)
+    try:
+        search = Search()
+        try:
+            return [device.describe(), *others(search, device.guid)]
+        finally:
+            search.close()
+    finally:
+        device.close()
 
 
 def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
@@ -119,3 +163,34 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("-v", "--verbose", action="store_true", help="what is in use too")
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
     return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-devinfo}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: the exit status.
+    """
+    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        found = devices()
+        if options.ib_dev is not None:
+            found = [entry for entry in found if entry["hca_id"] == options.ib_dev]
+            if not found:
+                raise UnknownDeviceError(f"no device {options.ib_dev}")
+    except (HCAError, OSError) as error:
+        complain(PROGRAM, error)
+        return 1
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif options.list:
+        print("\n".join(entry["hca_id"] for entry in found))
+    else:
+        print("\n\n".join("\n".join(heading(entry, options.verbose)) for entry in found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
