@@ -47,7 +47,7 @@ def main() -> None:
     import twisted.application.reactors
     import twisted.internet.endpoints
     import twisted.internet.epollreactor
-    import twisted.internet.stdio
+    import twisted.internet.stdio  # noqa: F401
 
     import tests.processes.child  # noqa: F401
 

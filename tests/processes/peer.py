@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -42,17 +43,20 @@ class Wire(Protocol):
     One end of a connection, under a number.
 
     @ivar received: bytes that came.
+    @ivar written: bytes that L{stream} wrote.
     """
 
-    received = 0
+    received = written = 0
     _left = 0
     _paused = False
     _awaited: tuple[int, Deferred[None]] | None = None
 
-    def __init__(self, program: Peer) -> None:
+    def __init__(self, program: Peer, accepted: bool) -> None:
         """
         @param program: told what happens.
+        @param accepted: the other end connected.
         """
+        self._accepted = accepted
         self._program = program
         self.digest = hashlib.sha256()
         self.number = program.adopt(self)
@@ -61,7 +65,8 @@ class Wire(Protocol):
         """
         The connection is there.
         """
-        self._program.tell("made", wire=self.number)
+        if self._accepted:
+            self._program.tell("made", wire=self.number)
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -90,6 +95,9 @@ class Wire(Protocol):
         The connection is gone.
         """
         self._left = 0
+        if self._awaited is not None:
+            awaited, self._awaited = self._awaited[1], None
+            awaited.errback(reason)
         self._program.lost(self, type(reason.value).__name__, reason.getErrorMessage())
 
     def stream(self, chunk: bytes, count: int) -> None:
@@ -112,6 +120,7 @@ class Wire(Protocol):
         transport: Any = self.transport
         while self._left and not self._paused:
             self._left -= 1
+            self.written += len(self._chunk)
             transport.write(self._chunk)
         if not self._left and not self._paused:
             transport.unregisterProducer()
@@ -122,7 +131,14 @@ class Wire(Protocol):
         The transport has enough.
         """
         self._paused = True
-        self._program.tell("paused", wire=self.number)
+
+    @property
+    def progress(self) -> int | None:
+        """
+        @return: the chunks left while the transport has enough; None while it
+            wants more.
+        """
+        return self._left if self._paused and self._left else None
 
     def stopProducing(self) -> None:
         """
@@ -149,7 +165,7 @@ class Peer(Program):
     """
     A process with listening ports and connections.
 
-    @ivar quiet: do not tell of each connection.
+    @ivar quiet: do not tell of each connection, nor remember those that are gone.
     """
 
     def __init__(self, reactor: Any, line: Line) -> None:
@@ -158,6 +174,8 @@ class Peer(Program):
         """
         super().__init__(reactor, line)
         self._wires: dict[int, Wire] = {}
+        self._open = 0
+        self._ends: list[str] = []
         self._count = 0
         self._ports: list[Any] = []
         self.quiet = False
@@ -169,6 +187,7 @@ class Peer(Program):
         @return: its number.
         """
         self._count += 1
+        self._open += 1
         self._wires[self._count] = wire
         return self._count
 
@@ -180,6 +199,11 @@ class Peer(Program):
         @param reason: the name of the exception's class.
         @param text: its text.
         """
+        self._open -= 1
+        if self.quiet:
+            del self._wires[wire.number]
+            return
+        self._ends.append(reason)
         self.tell(
             "lost", wire=wire.number, reason=reason, text=text,
             received=wire.received, sha256=wire.digest.hexdigest(),
@@ -201,13 +225,14 @@ class Peer(Program):
         found = self._wires[wire]
         return found, found.transport
 
-    def _factory(self, echo: bool) -> Factory:
+    def _factory(self, echo: bool, accepted: bool) -> Factory:
         """
+        @param accepted: others connect.
         @param echo: connections send back what comes.
 
         @return: their factory.
         """
-        return Factory.forProtocol(lambda: (Echo if echo else Wire)(self))  # type: ignore[arg-type]
+        return Factory.forProtocol(lambda: (Echo if echo else Wire)(self, accepted))
 
     async def do_listen(self, endpoint: str, echo: bool = False) -> int:
         """
@@ -218,7 +243,7 @@ class Peer(Program):
 
         @return: the port.
         """
-        port: Any = await serverFromString(self.reactor, endpoint).listen(self._factory(echo))
+        port: Any = await serverFromString(self.reactor, endpoint).listen(self._factory(echo, True))
         self._ports.append(port)
         return int(port.getHost().port)
 
@@ -238,7 +263,7 @@ class Peer(Program):
 
         @return: the connection's number.
         """
-        wire: Any = await clientFromString(self.reactor, endpoint).connect(self._factory(echo))
+        wire: Any = await clientFromString(self.reactor, endpoint).connect(self._factory(echo, False))
         number: int = wire.number
         return number
 
@@ -306,6 +331,21 @@ class Peer(Program):
         """
         self._wire(wire)[1].abortConnection()
 
+    async def do_ends(self, limit: float) -> list[str]:
+        """
+        Wait until no connection is open.
+
+        @param limit: how many seconds to wait for that.
+
+        @return: how those ended that did since the last call, and C{"open"}
+            for each that did not.
+        """
+        end = self.reactor.seconds() + limit
+        while self._open and self.reactor.seconds() < end:
+            await deferLater(self.reactor, 0.01, lambda: None)
+        ends, self._ends = self._ends, []
+        return ends + ["open"] * self._open
+
     def do_hold(self) -> int:
         """
         Fork a process that does nothing but hold what we have open, until the
@@ -320,6 +360,24 @@ class Peer(Program):
             ends.poll()
             os._exit(0)
         return pid
+
+    async def do_settle(self, usage: dict[str, int], limit: float) -> dict[str, int]:
+        """
+        Wait until this process holds what it held before.
+
+        @param usage: an earlier answer of C{usage}.
+        @param limit: how many seconds to wait for that.
+
+        @return: the last look, without the resident bytes.
+        """
+        usage.pop("resident", None)
+        end = self.reactor.seconds() + limit
+        while True:
+            found = self.do_usage()
+            del found["resident"]
+            if found == usage or self.reactor.seconds() > end:
+                return found
+            await deferLater(self.reactor, 0.01, lambda: None)
 
     def do_usage(self) -> dict[str, int]:
         """

@@ -72,7 +72,7 @@ class _Nursery:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._socket.settimeout(PATIENCE_SECONDS)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.nursery"], cwd=ROOT, stdin=theirs
+                [sys.executable, "-m", "tests.processes.nursery"], cwd=ROOT, stdin=theirs.fileno()
             )
             theirs.close()
             atexit.register(self.end)
@@ -237,6 +237,18 @@ class Child:
         signal.pidfd_send_signal(self._alive, signal.SIGKILL)
         self.died()
 
+    def freeze(self) -> None:
+        """
+        Stop it; it lives on and does nothing.
+        """
+        signal.pidfd_send_signal(self._alive, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """
+        Let it go on.
+        """
+        signal.pidfd_send_signal(self._alive, signal.SIGCONT)
+
     def died(self, seconds: float = PATIENCE_SECONDS) -> None:
         """
         Wait until it is dead.
@@ -307,9 +319,7 @@ class ProcessTestCase(SynchronousTestCase):
 
         @return: the child.
         """
-        child = Child(
-            reactor or self.reactor, program or self.program, self.runDirectory, environment
-        )
+        child = Child(reactor or self.reactor, program or self.program, self.runDirectory, environment)
         self.addCleanup(child.end)
         return child
 
@@ -322,5 +332,7 @@ class ProcessTestCase(SynchronousTestCase):
 
         @return: the endpoint string for a client.
         """
-        port = child.ask("listen", endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000", **arguments)
+        port = child.ask(
+            "listen", PATIENCE_SECONDS, endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000", **arguments
+        )
         return f"{SCHEME}:127.0.0.1:{port}"

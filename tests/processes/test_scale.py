@@ -1,0 +1,149 @@
+"""
+Many connections, many after each other, much data.
+
+The sizes here are for every day; C{tests/soak} runs the same with the large ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.processes.peer import CHUNK_BYTES
+from tests.processes.processes import Child, ProcessTestCase
+
+#: An echo beside a bulk sender may take so many turns of the reactor.
+MOST_TURNS = 64
+
+
+class ScaleTestCase(ProcessTestCase):
+    """
+    An echo server and a client.
+    """
+
+    program = "tests.processes.crowd.Crowd"
+
+    def pair(self) -> tuple[Child, Child, str]:
+        """
+        @return: server, client, and the endpoint string.
+        """
+        server, client = self.spawn(), self.spawn()
+        return server, client, self.listen(server, echo=True)
+
+    def cycle(self, warmUp: int, count: int) -> int:
+        """
+        Connect and close often, and compare what both sides hold.
+
+        @param warmUp: cycles before the first look.
+        @param count: cycles between the two looks.
+
+        @return: the growth of the side that grew more, in bytes.
+        """
+        server, client, endpoint = self.pair()
+        client.ask("cycle", 600, endpoint=endpoint, count=warmUp)
+        before = [child.ask("usage") for child in (server, client)]
+        client.ask("cycle", 600, endpoint=endpoint, count=count)
+        after = [child.ask("usage") for child in (server, client)]
+        growth = []
+        for old, new in zip(before, after, strict=True):
+            growth.append(new.pop("resident") - old.pop("resident"))
+            self.assertEqual(new, old)
+        return max(growth)
+
+    def pausingReader(self, chunks: int, seconds: float) -> tuple[int, dict[str, Any]]:
+        """
+        Stream to a reader that pauses after the first byte.
+
+        @param chunks: how many chunks of L{CHUNK_BYTES}.
+        @param seconds: the sender must be seen to stand still for so long.
+
+        @return: the growth of the sender while the reader paused, in bytes, and
+            what the reader got.
+        """
+        server, client = self.spawn(), self.spawn()
+        endpoint = self.listen(server)
+        wire = client.ask("connect", endpoint=endpoint)
+        before = client.ask("usage")["resident"]
+        server.ask("pause", wire=1)
+        client.ask("stream", wire=wire, count=chunks)
+        left = client.ask("stuck", 120, wire=wire, still=seconds)
+        growth = client.ask("usage")["resident"] - before
+        self.assertGreater(left, 0)
+        server.ask("resume", wire=1)
+        return growth, server.ask("received", 120, wire=1, count=chunks * CHUNK_BYTES)
+
+
+class ConnectionsTests(ScaleTestCase):
+    """
+    How many connections there are changes nothing.
+    """
+
+    def test_thousand(self) -> None:
+        """
+        1,000 connections at the same time carry 64 KiB each way.
+        """
+        _server, client, endpoint = self.pair()
+        ends = client.ask("crowd", 120, endpoint=endpoint, count=1000, length=65536)
+        self.assertEqual(ends, ["ConnectionDone"])
+
+    def test_cycles(self) -> None:
+        """
+        Connecting and closing leaves nothing behind.
+        """
+        self.cycle(100, 300)
+
+
+class BackPressureTests(ScaleTestCase):
+    """
+    A reader that does not read.
+    """
+
+    def test_pausingReader(self) -> None:
+        """
+        The sender holds little of what a pausing reader has not taken, and
+        everything arrives in the end.
+        """
+        growth, got = self.pausingReader(1024, 0.1)
+        self.assertEqual(got["received"], 1024 * CHUNK_BYTES)
+        self.assertLess(growth, 8 << 20)
+
+
+class FairnessTests(ScaleTestCase):
+    """
+    1,000 echoing connections and one that sends as much as it can.
+    """
+
+    def beside(self, sender: Child, receiver: Child, wire: int, client: Child) -> None:
+        """
+        Stream while the crowd echoes: no echo may wait long.
+
+        @param sender: sends the stream.
+        @param receiver: receives it.
+        @param wire: the stream's connection at the sender.
+        @param client: has the echoing connections.
+        """
+        chunks = 512
+        sender.ask("stream", wire=wire, count=chunks)
+        receiver.ask("received", 120, wire=1, count=chunks * CHUNK_BYTES)
+        tally = client.ask("tally")
+        self.assertGreater(tally["fewest"], 1, tally)
+        print(tally)
+
+    def test_bulkFromClient(self) -> None:
+        """
+        The bulk travels with the requests.
+        """
+        server, client, endpoint = self.pair()
+        sink = self.listen(server)
+        wire = client.ask("connect", endpoint=sink)
+        client.ask("repeat", 60, endpoint=endpoint, count=1000)
+        self.beside(client, server, wire, client)
+
+    def test_bulkFromServer(self) -> None:
+        """
+        The bulk travels with the echoes.
+        """
+        server, client, endpoint = self.pair()
+        sink = self.listen(server)
+        client.ask("connect", endpoint=sink)
+        client.ask("repeat", 60, endpoint=endpoint, count=1000)
+        self.beside(server, client, 1, client)
