@@ -1,0 +1,47 @@
+"""
+What several tests of the host side need: counting descriptors, and children.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+
+def descriptors() -> int:
+    """
+    @return: how many descriptors this process has open.
+    """
+    return len(os.listdir("/proc/self/fd"))
+
+
+def fork(child: Callable[[], object]) -> int:
+    """
+    Run C{child} in a forked process; its exit status is 0 if it returns and 1
+    if it raises.
+
+    @return: its process number, to be waited for.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        child()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def runForked(child: Callable[[], object]) -> int:
+    """
+    Run C{child} in a forked process until its end.
+
+    @return: 0, 1 if it raised, or the negative number of the signal that
+        killed it.
+    """
+    _, status = os.waitpid(fork(child), 0)
+    return os.waitstatus_to_exitcode(status)
