@@ -37,7 +37,7 @@ from twisted_ib.errors import HandshakeError, LayoutError
 MAGIC = b"TWSTD_IB"
 LAYOUT_VERSION = 1
 
-_HEAD = struct.Struct(">8sHBxI")  # magic, layout version, kind, -, body length
+_HEAD = struct.Struct(">8sHBxI")  # magic, layout version, kind, reserved, body length
 _HELLO = struct.Struct(">QIIIIH")  # guid, pid, ring, slack, offers, program's length
 _REFUSE = struct.Struct(">HH")  # reason, length of the text
 
@@ -49,6 +49,9 @@ class Offer(IntFlag):
 
     RINGS = 1
     EVENTFD = 2
+
+
+_ALL_OFFERS = 0x3
 
 
 class RefuseReason(IntEnum):
@@ -141,7 +144,7 @@ class Hello:
         guid, pid, ringBytes, slackBytes, offers, length = _HELLO.unpack_from(body)
         if length > limits.PROGRAM_BYTES or length != len(body) - _HELLO.size:
             raise HandshakeError("a peer's hello has a program name of another length than it says")
-        if offers & ~(Offer.RINGS | Offer.EVENTFD):
+        if offers & ~_ALL_OFFERS:
             raise HandshakeError(f"a peer offers what nobody knows ({offers:#x})")
         program = _text(bytes(body[_HELLO.size :]), limits.PROGRAM_BYTES)
         return cls(guid, pid, ringBytes, slackBytes, Offer(offers), program)
