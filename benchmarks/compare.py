@@ -134,6 +134,8 @@ class Comparison:
                 pair.place(placement)
             for row in self._rows(name):
                 for subject in self._subjectsIn(name):
+                    if row.needsReactor and not subject.reactor:
+                        continue
                     self.results.add(name, row.name, subject.name, self._runRow(subject, row, name))
 
     def _runRow(self, subject: Subject, row: Row, placement: str) -> dict[str, float] | None:

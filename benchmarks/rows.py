@@ -20,6 +20,7 @@ class Row:
         (key, unit, more is better).
     @ivar targets: The least ratio for C{sdp-ib} by (placement, metric).
     @ivar placements: Where the row runs unless all are asked for.
+    @ivar needsReactor: Subjects without a reactor leave it out.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Row:
     metrics: tuple[tuple[str, str, bool], ...]
     targets: dict[tuple[str, str], float]
     placements: tuple[str, ...] = ("split",)
+    needsReactor: bool = False
 
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
@@ -111,6 +113,15 @@ ROWS: tuple[Row, ...] = (
         64,
         (("conn/s", "conn/s", True),),
         {("split", "conn/s"): 4.0},
+    ),
+    Row(
+        "threads",
+        "deferToThread beside 64 B round trips",
+        "threads",
+        64,
+        (("calls/s", "calls/s", True),),
+        {("split", "calls/s"): 1.0},
+        needsReactor=True,
     ),
 )
 

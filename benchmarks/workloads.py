@@ -19,6 +19,7 @@ from attrs import define
 from twisted.internet.defer import DeferredList, ensureDeferred, gatherResults
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.threads import deferToThread
 
 from benchmarks.protocols import Caller, Collector, Source
 
@@ -281,10 +282,30 @@ async def connects(bench: Bench, size: int, seconds: float) -> Figures:
     return {"conn/s": count / (perf_counter() - begun), "count": float(count)}
 
 
+async def threads(bench: Bench, size: int, seconds: float) -> Figures:
+    """
+    Calls to a thread, one after the other, while a message goes back and
+    forth: calls a second.
+    """
+    caller = await bench.connect(bench.echo, Caller)
+    times: list[int] = []
+    talking = caller.call(_pattern(size), _deadline(seconds), times)
+    calls = 0
+    begun = perf_counter()
+    while perf_counter() - begun < seconds:
+        await deferToThread(sum, range(100))
+        calls += 1
+    took = perf_counter() - begun
+    await talking
+    await caller.close()
+    return {"calls/s": calls / took, "round trips": float(len(times))}
+
+
 WORKLOADS: dict[str, Callable[[Bench, int, float], Awaitable[Figures]]] = {
     "roundTrip": roundTrip,
     "stream": stream,
     "cold": cold,
     "crowd": crowd,
     "connects": connects,
+    "threads": threads,
 }

@@ -9,6 +9,8 @@ import hashlib
 import os
 import random
 import select
+import sys
+from collections import Counter
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -393,5 +395,13 @@ class Peer(Program):
             "mappings": mappings,
             "resident": resident,
             "readers": len(self.reactor.getReaders()),
-            "timers": len(self.reactor.getDelayedCalls()),
+            **self._objects(),
         }
+
+    def _objects(self) -> Counter[str]:
+        """
+        @return: the objects of this process's HCAs, by kind, and the HCAs.
+        """
+        device = sys.modules.get("twisted_ib.hca.device")
+        devices = list(device._devices) if device is not None else []
+        return Counter(devices=len(devices)) + sum((Counter(each.inUse()) for each in devices), Counter())
