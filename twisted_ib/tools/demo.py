@@ -10,26 +10,23 @@ import socket
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-import attrs
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.children import Child, Children, pythonProgram
 from twisted_ib.tools.echo import READY
-from twisted_ib.tools.probe import Fetched, Latency, fetchFiles, roundTrips
+from twisted_ib.tools.probe import CountedEndpoint, Fetched, fetchFiles, roundTrips
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
+from twisted_ib.tools.report import Row, makeConsole, makeTable, progressBar
 
 PROGRAM = "ib-demo"
 
@@ -44,55 +41,6 @@ FILES = {
 
 # A demonstration that has not ended by then never will.
 TIMEOUT_SECONDS = 120.0
-
-REFRESHES_PER_SECOND = 10
-
-
-@attrs.define
-class Row:
-    """
-    A line of the table.
-
-    @ivar name: the transport.
-    @ivar device: the HCA, for SDP.
-    @ivar queuePairs: how many queue pairs the client used.
-    @ivar messages: how many messages came and went.
-    @ivar fetched: the files.
-    @ivar latency: the round trips.
-    """
-
-    name: str
-    fetched: Fetched
-    latency: Latency
-    device: str = "-"
-    queuePairs: str = "-"
-    messages: str = "-"
-
-    def cells(self) -> list[str]:
-        """
-        @return: the line's texts.
-        """
-        speed = self.fetched.size / self.fetched.seconds / 1e6
-        return [
-            self.name,
-            self.device,
-            self.queuePairs,
-            f"{self.fetched.size:,}",
-            self.messages,
-            f"{speed:,.0f} MB/s",
-            f"{self.latency.p50 * 1e6:,.1f} us",
-            f"{self.latency.p99 * 1e6:,.1f} us",
-        ]
-
-
-def makeConsole() -> Console:
-    """
-    @return: where to print: without a terminal, no escape codes whatever the
-        environment says, and lines as long as they are.
-    """
-    if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, force_terminal=False, color_system=None, no_color=True, width=120)
 
 
 def makeFiles(directory: str) -> dict[str, str]:
@@ -166,38 +114,6 @@ async def checkSDP(reactor: Any) -> int:
     except (HCAError, OSError) as error:
         raise ProgramError(f"SDP does not work here: {sentence(error)}") from None
     return port
-
-
-@contextmanager
-def progressBar(console: Console, reactor: Any, name: str, total: int) -> Iterator[Callable[[int], None]]:
-    """
-    Show how far a transfer is, on a terminal.
-
-    @param console: where.
-    @param reactor: the reactor, for its clock.
-    @param name: the transport.
-    @param total: the bytes to come.
-
-    @return: a context; its value is to be told of bytes that came.
-    """
-    if not console.is_terminal:
-        yield lambda size: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    # No refresh thread: this process starts others, and has work to do.
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        task = progress.add_task(name, total=total)
-        shown = reactor.seconds()
-
-        def advance(size: int) -> None:
-            nonlocal shown
-            progress.advance(task, size)
-            if reactor.seconds() - shown > 1 / REFRESHES_PER_SECOND:
-                shown = reactor.seconds()
-                progress.refresh()
-
-        yield advance
-        progress.refresh()
 
 
 def checkHashes(name: str, fetched: Fetched, hashes: dict[str, str]) -> None:
@@ -282,21 +198,19 @@ class Demonstration:
         """
         self._console.print(line, soft_wrap=True, markup=False)
 
-    async def _fetch(self, name: str, scheme: str, port: int) -> Fetched:
+    async def _fetch(self, name: str, endpoint: IStreamClientEndpoint, port: int) -> Fetched:
         """
         Fetch all files over one transport, and check them.
 
         @param name: what to call it.
-        @param scheme: its endpoints' prefix.
-        @param port: the web server's port.
+        @param endpoint: the web server.
+        @param port: its port, for the URLs.
 
         @return: the files.
         """
-        endpoint = clientFromString(self._reactor, f"{scheme}:{HOST}:{port}")
+        base = f"http://{HOST}:{port}/"
         with progressBar(self._console, self._reactor, name, self._size) as advance:
-            fetched = await fetchFiles(
-                self._reactor, endpoint, f"http://{HOST}:{port}/", list(FILES), advance
-            )
+            fetched = await fetchFiles(self._reactor, endpoint, base, list(FILES), advance)
         checkHashes(name, fetched, self._hashes)
         return fetched
 
@@ -309,9 +223,9 @@ class Demonstration:
 
         @return: the table's line for TCP.
         """
-        fetched = await self._fetch(name, "tcp", port)
+        web = clientFromString(self._reactor, f"tcp:{HOST}:{port}")
         echo = clientFromString(self._reactor, f"tcp:{HOST}:{echoPort}")
-        return Row(name, fetched, await roundTrips(echo, noDelay))
+        return Row(name, await self._fetch(name, web, port), await roundTrips(echo, noDelay))
 
     async def _overSDP(self, port: int, echoPort: int) -> Row:
         """
@@ -320,9 +234,14 @@ class Demonstration:
 
         @return: the table's line for SDP.
         """
-        fetched = await self._fetch("SDP", "sdp", port)
-        echo = clientFromString(self._reactor, f"sdp:{HOST}:{echoPort}")
-        return Row("SDP", fetched, await roundTrips(echo), device="shm0")
+        web = CountedEndpoint(clientFromString(self._reactor, f"sdp:{HOST}:{port}"))
+        echo = CountedEndpoint(clientFromString(self._reactor, f"sdp:{HOST}:{echoPort}"))
+        row = Row("SDP", await self._fetch("SDP", web, port), await roundTrips(echo))
+        row.device = web.devices
+        # Each connection has a queue pair of its own.
+        row.queuePairs = f"{len(web.transports) + len(echo.transports):,}"
+        row.messages = f"{web.messages + echo.messages:,}"
+        return row
 
     def _report(self, rows: list[Row]) -> None:
         """
@@ -330,14 +249,7 @@ class Demonstration:
 
         @param rows: the table.
         """
-        # Made to fit into 80 columns.
-        table = Table(box=SIMPLE_HEAD if self._console.is_terminal else None, pad_edge=False)
-        table.padding = 0 if self._console.is_terminal else (0, 2, 0, 0)
-        for title in ("", "device", "queue\npairs", "bytes", "messages", "throughput", "p50", "p99"):
-            table.add_column(title, justify="right" if title else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*row.cells())
-        self._console.print(table)
+        self._console.print(makeTable(rows, self._console.is_terminal))
         self._say("p50 and p99: round trips of 64 bytes to a Twisted echo server on a connection that stays.")
         self._say("twisted.web sets TCP_NODELAY by itself, so it tells in the round trips only.")
         self._say(f"All {len(FILES)} files came over SDP, and over TCP: hashes match.")

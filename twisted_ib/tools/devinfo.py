@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
-from twisted_ib.hca.device import openDevice
+from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.query import ask
 from twisted_ib.hca.fabric.search import Search
@@ -41,7 +41,9 @@ def programOf(pid: int) -> str:
             words = file.read().split(b"\0")
     except OSError:
         return ""
-    return os.path.basename(words[0]).decode("utf-8", "replace")
+    # A script is known by its own name, not by its interpreter's.
+    script = len(words) > 1 and b"python" in os.path.basename(words[0]) and not words[1].startswith(b"-")
+    return os.path.basename(words[1 if script else 0]).decode("utf-8", "replace")
 
 
 def processOf(search: Search, entry: Entry) -> int:
@@ -118,7 +120,7 @@ def devices() -> list[dict[str, Any]]:
 
     @raise HCAError: processes can not meet here.
     """
-    device = openDevice(SHARED_MEMORY)
+    device = Device(SHARED_MEMORY)
     try:
         search = Search()
         try:

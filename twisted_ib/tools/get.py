@@ -124,7 +124,7 @@ class Body(Protocol):
 
         @param reason: L{ResponseDone} if it is whole.
         """
-        assert reason is not None
+        assert reason is not None and reason.value is not None
         if not self.ended.called:
             self.ended.callback(reason.value)
 

@@ -11,13 +11,14 @@ from urllib.parse import quote
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from twisted.web.client import URI, Agent, HTTPConnectionPool, ResponseDone
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
+from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.tools.program import ProgramError
 
 PING = b"p" * 64
@@ -108,6 +109,54 @@ class _AnyURI:
         @return: the endpoint.
         """
         return self.endpoint
+
+
+@implementer(IStreamClientEndpoint)
+class CountedEndpoint:
+    """
+    An SDP endpoint that keeps the transports of its connections, for what
+    they counted.
+
+    @ivar transports: the transports, in the order of their connections.
+    """
+
+    def __init__(self, endpoint: IStreamClientEndpoint) -> None:
+        """
+        @param endpoint: what connects.
+        """
+        self._endpoint = endpoint
+        self.transports: list[SDPTransport] = []
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
+        """
+        Connect.
+
+        @param protocolFactory: makes the protocol.
+
+        @return: the protocol, later.
+        """
+
+        def connected(protocol: Any) -> Any:
+            if not isinstance(protocol.transport, SDPTransport):
+                raise ProgramError("a connection is not SDP's")
+            self.transports.append(protocol.transport)
+            return protocol
+
+        return self._endpoint.connect(protocolFactory).addCallback(connected)
+
+    @property
+    def messages(self) -> int:
+        """
+        How many SDP messages went and came.
+        """
+        return sum(each.machine.sequence + each.machine.received for each in self.transports)
+
+    @property
+    def devices(self) -> str:
+        """
+        The names of the HCAs in use.
+        """
+        return ", ".join(sorted({each.channel.device.name for each in self.transports}))
 
 
 async def fetchFiles(
