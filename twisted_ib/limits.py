@@ -172,3 +172,31 @@ HELD_BYTES = 256 * 1024 * 1024
 FIN_WAIT_SECONDS = 60.0
 #: Closed connections that wait so; the oldest is aborted for one more.
 CLOSING_CONNECTIONS = 4096
+
+# -- the shared-memory fabric
+
+#: HCAs that one HCA has paths or handshakes to.
+PEERS = 1024
+#: Descriptors of peers that one turn looks at.
+DESCRIPTORS_PER_TURN = 64
+#: Management records that one path keeps while its ring is full.
+MANAGEMENT_SENDS = 16384
+#: Queue pairs of one device (Linux rxe: 2^20).
+QUEUE_PAIRS = 1 << 20
+
+# -- work requests
+
+#: The deepest send or receive queue, in requests.
+WORK_QUEUE_DEPTH = 16384
+#: Elements of one scatter/gather list (Linux rxe: 32).
+SCATTER_GATHER_ELEMENTS = 32
+#: The longest message (IBTA vol. 1 9.7.7.1.3).
+MESSAGE_BYTES = 1 << 31
+#: READs that one queue pair has on the way, each way (Linux rxe: 128).
+READS = 128
+#: Messages of at least this many bytes may be pulled from offered memory.
+PULL_LEAST = 16 * 1024
+#: Bytes of offered memory that one record moves: one copy in one turn.
+PULL_MOST = 1024 * 1024
+#: Batches that one turn of a reactor without polling serves of a device.
+BATCHES_PER_TURN = 16

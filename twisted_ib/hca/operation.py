@@ -5,7 +5,7 @@ A fabric carries I{records}: a word (operation code and destination queue pair
 number) and bytes.  The codes are those of the base transport header (IBTA vol.
 1, 9.2.1) for reliable connections, so that a trace or a packet fabric needs no
 second numbering; what a medium of operations needs and the standard lacks is in
-the manufacturer's range, 0xC0 and up.
+codes that nobody else uses.
 
 There are no acknowledgement records: the reader's position in the medium is
 the cumulative acknowledgement, and only refusals are sent (L{ACKNOWLEDGE} with
@@ -47,12 +47,18 @@ ATOMIC_ACKNOWLEDGE: Final = 0x12
 # UD
 UD_SEND_ONLY: Final = 0x64
 
-# Operations of ours: registered memory that the peer's process may map.
-WRITE_PULL: Final = 0xC0
-WRITE_PULL_IMMEDIATE: Final = 0xC1
-READ_RESPONSE_OFFER: Final = 0xC2
-#: The requester starts again at the operation that was refused.
-RESUME: Final = 0xC3
+#: The requester starts again at the operation that was refused: the code that reliable
+#: datagrams had for "Resync", reserved otherwise.
+RESUME: Final = 0x15
+
+#: The low five bits are the operation; the two below are added to it here, where nobody
+#: needs the codes of reliable datagrams (0x40).
+OPERATION_MASK: Final = 0x1F
+#: In place of its payload the record says where the peer can read it: memory that was
+#: offered to it (L{twisted_ib.hca.wire.headers.REFERENCE}).
+REFERENCE: Final = 0x40
+#: The solicited event bit of the header.
+SOLICITED: Final = 0x80
 
 #: What answers a request: a queue pair that drops requests still takes these.
 RESPONSES: Final = frozenset(
@@ -63,7 +69,10 @@ RESPONSES: Final = frozenset(
         READ_RESPONSE_ONLY,
         ACKNOWLEDGE,
         ATOMIC_ACKNOWLEDGE,
-        READ_RESPONSE_OFFER,
+        READ_RESPONSE_FIRST | REFERENCE,
+        READ_RESPONSE_MIDDLE | REFERENCE,
+        READ_RESPONSE_LAST | REFERENCE,
+        READ_RESPONSE_ONLY | REFERENCE,
     )
 )
 

@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, SDPError, SDPWireError
+from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
 from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.sdp.buffer import SendBuffer
 from twisted_ib.sdp.machine import Action, Input, Machine, State
@@ -426,7 +426,7 @@ class Stream:
         queuePair.postInline(message, b"", 0)
         self._act(self.machine.feed(Input.DISCONN_SENT))
 
-    def disconnected(self, connection: Any) -> None:
+    def peerDisconnected(self, connection: Any) -> None:
         """
         The CM says that the peer disconnected (DREQ), or confirmed ours.
         """
@@ -434,6 +434,18 @@ class Stream:
             self._act(self.machine.feed(Input.DREQ))
         except SDPError as error:
             self.violated(error)
+
+    def rejected(self, connection: Any, rejection: Any) -> None:
+        """
+        The CM says that the peer does not want the REP.
+        """
+        self.peerDisconnected(connection)
+
+    def unreachable(self, connection: Any) -> None:
+        """
+        The CM says that the peer does not answer the REP.
+        """
+        self.peerDisconnected(connection)
 
     def _act(self, action: Action) -> None:
         """
@@ -527,6 +539,13 @@ class Stream:
         if state == State.CLOSE_WAIT and self.held is not None:
             return  # The end of stream waits to be read and says it all.
         self._broken(reason)
+
+    def overheld(self) -> None:
+        """
+        This connection holds most of what there is no more memory for.
+        """
+        self.reset()
+        self._broken(ResourceLimitError("too many bytes wait for a paused reader"))
 
     def _broken(self, reason: Exception) -> None:
         """

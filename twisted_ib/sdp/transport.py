@@ -21,13 +21,16 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib import limits
 from twisted_ib.errors import WrongThreadError
 from twisted_ib.sdp.stream import _GATHER_LEFT, Stream
+from twisted_ib.sdp.wire import BSDH_BYTES, Hello, HelloAck, ipVersionOf, packAddress
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
 
     from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.hca.wire.cm import REP, REQ
 
 
 def wrongThread() -> WrongThreadError:
@@ -60,7 +63,6 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
     """
 
     __slots__ = (
-        "__dict__",
         "_aborting",
         "_keepAlive",
         "_local",
@@ -101,6 +103,53 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         self.logstr = "-"
         self.producer = None
         self.producerPaused = self.streamingProducer = False
+
+    # -- the handshake
+
+    def helloRequest(self) -> bytes:
+        """
+        @return: The Hello of the active side, for the REQ.
+        """
+        local, peer = self._local, self._peer
+        return Hello(
+            bufs=self.queuePair.posted,
+            ipVersion=ipVersionOf(peer.host),
+            desiredReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
+            localReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
+            localPort=local.port,
+            sourceAddress=packAddress(local.host),
+            destinationAddress=packAddress(peer.host),
+        ).pack()
+
+    def helloAckReceived(self, path: Any, reply: REP, hello: HelloAck) -> None:
+        """
+        The passive side accepts.
+
+        @raise QueuePairError: the queue pair can not be connected.
+        """
+        self._open(path, reply.localQPN, hello.bufs, hello.actualReceiveBytes)
+
+    def helloReceived(self, path: Any, request: REQ, hello: Hello) -> bytes:
+        """
+        An active side asks, and is accepted.
+
+        @return: The HelloAck, for the REP.
+        """
+        self._open(path, request.localQPN, hello.bufs, hello.localReceiveBytes)
+        return HelloAck(
+            version=hello.version,
+            bufs=self.queuePair.posted,
+            actualReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
+        ).pack()
+
+    def _open(self, path: Any, remote: int, receives: int, receiveBytes: int) -> None:
+        """
+        Both ends know each other: messages may be sent.
+        """
+        most = min(limits.INLINE_MESSAGE, receiveBytes - BSDH_BYTES)
+        self.machine.opened(receives, most)
+        self.queuePair.connect(path, remote)
+        self.reading = True
 
     @property
     def reactor(self) -> Any:
@@ -337,14 +386,11 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         Tell the protocol that reading is over, or that everything is.
         """
         protocol = interfaces.IHalfCloseableProtocol(self.protocol, None)
-        if protocol is None or self._writeDisconnected or self.disconnecting:
-            if protocol is None or self.disconnecting:
-                self.connectionLost(reason)
-                return
-        self.stopReading()
-        self._tell(protocol.readConnectionLost)
-        if self._writeDisconnected and self.connected:
+        if protocol is None:
             self.connectionLost(reason)
+        else:
+            self.stopReading()
+            self._tell(protocol.readConnectionLost)
 
     def writeConnectionLost(self, reason: Failure) -> None:
         """

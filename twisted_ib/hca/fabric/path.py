@@ -56,12 +56,41 @@ class Refusing:
 class Management:
     """
     Queue pair 1 of a path: hands connection management to the device.
+
+    @ivar waiting: Records that found no room.
     """
 
-    __slots__ = ("path",)
+    __slots__ = ("path", "waiting")
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.waiting: deque[bytes] = deque()
+
+    def send(self, record: bytes) -> None:
+        """
+        Publish a management record or keep it until there is room.
+        """
+        path, waiting = self.path, self.waiting
+        if not path.alive:
+            return
+        if waiting or not path.postReserved(MANAGEMENT, record, False):
+            if len(waiting) >= limits.MANAGEMENT_SENDS:
+                path.fabric.count("management_dropped")
+                return
+            if not waiting:
+                path.wantSpace(self)
+            waiting.append(record)
+
+    def resume(self) -> None:
+        """
+        There is room again.
+        """
+        path, waiting = self.path, self.waiting
+        while waiting:
+            if not path.postReserved(MANAGEMENT, waiting[0], False):
+                path.wantSpace(self)
+                return
+            waiting.popleft()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
@@ -99,6 +128,7 @@ class Path:
         "bell",
         "fabric",
         "owed",
+        "pairing",
         "peer",
         "requesters",
         "table",
@@ -110,6 +140,7 @@ class Path:
         self.fabric = fabric
         self.peer = peer
         self.alive = True
+        self.pairing: Any = None
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
@@ -186,16 +217,16 @@ class Path:
         """
         self.waiting.append(waiter)
 
-    def sendManagement(self, attribute: int, body: bytes) -> bool:
+    def sendManagement(self, attribute: int, body: bytes) -> None:
         """
-        Publish a connection management message.
+        Send a connection management message, now or when there is room.
+
+        Beyond L{limits.MANAGEMENT_SENDS} it is lost, as it may be on a wire:
+        connection management repeats what is not answered.
 
         @param body: The message without its MAD header, 232 bytes.
-        @return: False if there is no room: ask again after L{wantSpace}.
         """
-        return self.postReserved(
-            MANAGEMENT, MANAGEMENT_HEADER.pack(attribute, 0) + body, False
-        )
+        self.table[GSI_QPN].send(MANAGEMENT_HEADER.pack(attribute, 0) + body)
 
     def resumeWaiting(self) -> None:
         """
@@ -224,7 +255,7 @@ class Path:
         target = ABSENT_WORD
         if entry is not None:
             target = ACKNOWLEDGE << 24 | entry.remote
-            if entry.path is self:
+            if entry.path is self:  # Not closed while it refused.
                 self.table[number] = Refusing(self, entry)
         elif syndrome == ABSENT:
             if number in self.absent:

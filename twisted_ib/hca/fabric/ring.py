@@ -33,7 +33,8 @@ from struct import Struct
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.errors import RingError
+from twisted_ib.errors import DeviceClosedError, PathLostError, RingError
+from twisted_ib.hca.fabric.doorbell import SocketDoorbell
 from twisted_ib.hca.fabric.path import Path
 
 PAGE = 4096
@@ -225,39 +226,44 @@ class RingPath(Path):
         size, mask, lap = self._size, self._mask, self._lap
         peer, cells, source = self._peerCells, self._cells, self._peerMap
         get, waiting = self.table.get, self.waiting
-        n, enough = 0, head + size
-        while True:
-            if not head < tail <= head + size:
-                raise RingError(f"the peer claims to have written up to {tail}")
-            pos = (head & mask) + PAGE + LEAD
-            length, word = _unpack(source, pos)
-            if length < BULK:
-                end = (head + length + 71) & -64
-            else:
-                end = (head + length + 4103) & -4096
-            if (end ^ head) & lap:
-                end = (head | mask) + 1
-            if length > limits.INLINE_RECORD or end > tail:
-                raise RingError(f"the peer wrote a record of {length} bytes")
-            pos += 8
-            entry = get(word & 0xFFFFFF)
-            if entry is not None:
-                syndrome = entry.delivered(word >> 24, source, pos, pos + length)
-            else:
-                syndrome = self.unknown(word, source, pos, pos + length)
-            n += 1
-            if syndrome and not self.refuse(word, syndrome, end):
-                self._owedEnd = end
-                return n
-            self._head = head = cells[HEAD] = end
-            if waiting and peer[HEAD] >= self._target:
-                self.resumeWaiting()
-            if head == tail:
-                tail = peer[TAIL]
-                if head == tail:
+        n, enough, end = 0, head + size, head
+        try:
+            while True:
+                if not head < tail <= head + size:
+                    raise RingError(f"the peer claims to have written up to {tail}")
+                pos = (head & mask) + PAGE + LEAD
+                length, word = _unpack(source, pos)
+                if length < BULK:
+                    end = (head + length + 71) & -64
+                else:
+                    end = (head + length + 4103) & -4096
+                if (end ^ head) & lap:
+                    end = (head | mask) + 1
+                if length > limits.INLINE_RECORD or end > tail:
+                    raise RingError(f"the peer wrote a record of {length} bytes")
+                pos += 8
+                entry = get(word & 0xFFFFFF)
+                if entry is not None:
+                    syndrome = entry.delivered(word >> 24, source, pos, pos + length)
+                else:
+                    syndrome = self.unknown(word, source, pos, pos + length)
+                n += 1
+                if syndrome and not self.refuse(word, syndrome, end):
+                    self._owedEnd = end
                     return n
-            if n >= budget or head > enough:
-                return n
+                self._head = head = cells[HEAD] = end
+                if waiting and peer[HEAD] >= self._target:
+                    self.resumeWaiting()
+                if head == tail:
+                    tail = peer[TAIL]
+                    if head == tail:
+                        return n
+                if n >= budget or head > enough:
+                    return n
+        except BaseException:
+            # A consumer failed; its record counts as taken.
+            self._head = cells[HEAD] = end
+            raise
 
     def _acknowledge(self) -> None:
         """
@@ -334,6 +340,22 @@ class RingPath(Path):
             return True
         return False
 
+    def socketReadable(self, pairing: Any) -> None:
+        """
+        Rings over the pair's socket, or its end.
+
+        @raise PathLostError: the peer has hung up.
+        """
+        if not SocketDoorbell(pairing.socket).drain():
+            raise PathLostError("the peer closed its HCA or died")
+
+    def forked(self) -> None:
+        """
+        In a forked child the mappings are gone: make every use an error.
+        """
+        self._map = self._cells = self._peerMap = self._peerCells = Forked()
+        self._room = -1  # The next post looks at a cell.
+
     def close(self) -> None:
         """
         Give the memory and the doorbell back.
@@ -343,6 +365,19 @@ class RingPath(Path):
         self.mine.close()
         self.theirs.close()
         self.doorbell.close()
+
+
+class Forked:
+    """
+    Stands for a mapping in a forked child, where it does not exist.
+    """
+
+    def _fail(self, *arguments: Any) -> Any:
+        raise DeviceClosedError(
+            "this device belongs to the process that this one was forked from"
+        )
+
+    __getitem__ = __setitem__ = _fail
 
 
 def fence(

@@ -1,0 +1,281 @@
+"""
+A device in a reactor: what wakes the reactor for it, and who uses it there.
+
+On the C{ib} reactor the device is looked at in C{doPoll} (adaptive polling).  On
+any other with IReactorFDSet and IReactorTime its descriptor is a reader, and a
+L{DeviceChannel.turn} runs when that is readable, or after the application did
+something outside of one.
+
+A channel is in the reactor only while somebody uses it: ports, connections and
+attempts hold it.  Connections that the application has closed do not: what is
+left to say for them is said when the device is looked at for another reason,
+or in the last turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from twisted.internet import interfaces
+from twisted.internet.error import ConnectionLost
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
+from twisted_ib.interfaces import IReactorCompletionChannels
+
+
+@implementer(interfaces.IReadDescriptor)
+class DeviceChannel:
+    """
+    One device in one reactor.
+
+    @ivar device: The device.
+    @ivar reactor: The reactor.
+    @ivar users: Ports, connections and attempts that use it.
+    """
+
+    _log = Logger()
+
+    def __init__(self, reactor: Any, device: Device) -> None:
+        self.reactor = reactor
+        self.device = device
+        self.users: dict[Any, None] = {}
+        self._closing: dict[Any, float] = {}
+        self._timer: Any = None
+        self._turn: Any = None
+        self._registered = False
+        self._inTurn = False
+        self._polled = IReactorCompletionChannels.providedBy(reactor)
+        if not self._polled:
+            device.wanted = self._wantTurn
+
+    def now(self) -> float:
+        """
+        @return: The device's time, seconds.
+        """
+        return self.device.clock()
+
+    def count(self, name: str) -> None:
+        """
+        Add one to a counter of the device.
+        """
+        self.device.count(name)
+
+    # -- users
+
+    def acquire(self, user: Any) -> None:
+        """
+        C{user} needs the device; its C{connectionLost(reason)} is called if the
+        reactor gives up.
+        """
+        self.users[user] = None
+        if not self._registered:
+            self._registered = True
+            if self._polled:
+                self.reactor.addChannel(self)
+            else:
+                self.reactor.addReader(self)
+            self._wantTurn()
+
+    def release(self, user: Any) -> None:
+        """
+        C{user} does not need the device any more.
+        """
+        self.users.pop(user, None)
+        if not self.users and self._registered and not self._inTurn:
+            self._leave()
+
+    def _leave(self) -> None:
+        """
+        Nobody uses the device: say what is left to say and leave the reactor.
+        """
+        self._registered = False
+        self._serve()
+        if self.users:
+            self._registered = True
+            return
+        for call in (self._timer, self._turn):
+            if call is not None and call.active():
+                call.cancel()
+        self._timer = self._turn = None
+        if self._polled:
+            self.reactor.removeChannel(self)
+        else:
+            self.reactor.removeReader(self)
+
+    # -- connections that the application has closed
+
+    def closing(self, stream: Any) -> None:
+        """
+        The application has closed C{stream}, whose closing goes on.
+        """
+        now = self.now()
+        closing = self._closing
+        closing[stream] = now + limits.FIN_WAIT_SECONDS
+        while closing:
+            first = next(iter(closing))
+            if closing[first] > now and len(closing) <= limits.CLOSING_CONNECTIONS:
+                return
+            del closing[first]
+            self.count("closing_timed_out")
+            first.reset()
+
+    def closed(self, stream: Any) -> None:
+        """
+        Nothing more is to be done for C{stream}.
+        """
+        self._closing.pop(stream, None)
+
+    # -- turns
+
+    def fileno(self) -> int:
+        """
+        @return: The device's descriptor.
+        """
+        descriptor: int = self.device.fabric.fileno()
+        return descriptor
+
+    def logPrefix(self) -> str:
+        """
+        @return: The device's name.
+        """
+        return self.device.name
+
+    def doRead(self) -> None:
+        """
+        The descriptor is readable.
+        """
+        self.device.fabric.attend()
+        if not self._polled:
+            self.turn()
+        self.schedule()
+
+    def turn(self) -> None:
+        """
+        On a reactor without polling: serve the device until it has nothing to
+        do, but a bounded number of batches, and have it wake the reactor.
+        """
+        if self._turn is not None and self._turn.active():
+            self._turn.cancel()
+        self._turn = None
+        self._inTurn = True
+        try:
+            self._serve()
+        finally:
+            self._inTurn = False
+            if not self.device.closed:
+                if not self.users and self._registered:
+                    self._leave()
+                elif not self.device.arm():
+                    self._wantTurn()
+                self.schedule()
+
+    def _serve(self) -> None:
+        """
+        A bounded number of batches.
+        """
+        device = self.device
+        device.fabric.look()
+        for _ in range(limits.BATCHES_PER_TURN):
+            if not device.progress():
+                break
+
+    def _wantTurn(self) -> None:
+        """
+        Something was done outside of a turn: have one soon.
+        """
+        if self._polled or self._inTurn or not self._registered:
+            return
+        if self._turn is None:
+            self._turn = self.reactor.callLater(0, self.turn)
+
+    def schedule(self) -> None:
+        """
+        Be called when the device's next deadline passes.
+        """
+        if not self._registered:
+            return
+        deadline = self.device.deadline()
+        if deadline is None:
+            return
+        timer = self._timer
+        delay = max(0.0, deadline - self.now())
+        if timer is not None and timer.active():
+            if timer.getTime() <= self.reactor.seconds() + delay:
+                return
+            timer.reset(delay)
+        else:
+            self._timer = self.reactor.callLater(delay, self._tick)
+
+    def _tick(self) -> None:
+        """
+        A deadline has passed, or seemed to.
+        """
+        self._timer = None
+        self.device.tick(self.now())
+        self._wantTurn()
+        self.schedule()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The reactor gives the device up: so do its users.
+        """
+        for user in list(self.users):
+            try:
+                user.connectionLost(reason)
+            except BaseException:
+                self._log.failure("a user of {name}", name=self.device.name)
+        if self._registered:
+            self._leave()
+
+    def close(self) -> None:
+        """
+        The reactor stops for good: close the device.
+        """
+        self.connectionLost(Failure(ConnectionLost()))
+        self.device.close()
+
+
+_channels: WeakKeyDictionary[Any, dict[str, DeviceChannel]] = WeakKeyDictionary()
+
+
+def channelFor(reactor: Any, name: str | None = None) -> DeviceChannel:
+    """
+    The channel of a device in a reactor; the device is opened when first asked
+    for, and closed when the reactor has stopped.
+
+    @param name: The device's name; L{None} for the default.
+    @raise UnknownDeviceError: there is no such device.
+    @raise RunDirectoryError: processes can not meet.
+    """
+    name = DEFAULT_DEVICE if name is None else name
+    channels = _channels.setdefault(reactor, {})
+    channel = channels.get(name)
+    if channel is None or channel.device.closed:
+        device = Device(name, reactor.seconds)
+        channel = channels[name] = DeviceChannel(reactor, device)
+        reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
+    return channel
+
+
+def _close(channel: DeviceChannel) -> None:
+    """
+    The reactor has shut down.
+    """
+    try:
+        channel.close()
+    except HCAError:
+        channel.count("close_failed")
+
+
+def channelsOf(reactor: Any) -> list[DeviceChannel]:
+    """
+    @return: The channels that are open in a reactor.
+    """
+    return list(_channels.get(reactor, {}).values())

@@ -1,0 +1,547 @@
+"""
+One software HCA: its identity, its objects, its progress.
+
+A L{Device} owns a fabric, the communication manager, and the tables of queue
+pairs and memory.  It needs no reactor: whoever uses it calls L{Device.progress},
+and L{Device.tick} when L{Device.deadline} passes.  In Twisted that is
+L{twisted_ib.hca.channel}.
+
+A device belongs to the thread that opened it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import (
+    DeviceClosedError,
+    HCAError,
+    NoRouteError,
+    PathLostError,
+    ResourceLimitError,
+    WrongThreadError,
+)
+from twisted_ib.hca.cm.machine import Connection, Output
+from twisted_ib.hca.cm.states import Event
+from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.core.keys import RandomIndices
+from twisted_ib.hca.core.memory import Memory
+from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
+from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
+from twisted_ib.hca.interfaces import IFabricOwner
+from twisted_ib.hca.wire.cm import RejectReason
+
+#: RDMA-CM's port space of SDP (the destination address is in the Hello) and
+#: where private data has it: offset of the version byte, of the address.
+PS_SDP = 0x0001
+_DESTINATION = {PS_SDP: (17, 48)}
+#: Other port spaces have RDMA-CM's header (annex A11).
+_RDMA_CM_DESTINATION = (1, 20)
+
+#: The default subnet prefix: fe80::/64.
+_PREFIX = 0xFE80 << 112
+
+
+class _Manager(ConnectionTable):
+    """
+    A connection table whose messages leave in the order of everything else.
+    """
+
+    def send(self, output: Output) -> None:
+        """
+        Publish a message at once: what a consumer sends after accepting a
+        connection must arrive after the REP.
+        """
+        path, attribute, body = output
+        path.sendManagement(attribute, body)
+
+
+class Service:
+    """
+    A service that this HCA listens on.
+
+    @ivar port: The port.
+    @ivar address: The address, C{"0.0.0.0"} or C{"::"} for all.
+    """
+
+    __slots__ = ("_device", "_portSpace", "address", "port")
+
+    def __init__(self, device: Device, portSpace: int, address: str, port: int) -> None:
+        self._device = device
+        self._portSpace = portSpace
+        self.address = address
+        self.port = port
+
+    @property
+    def serviceID(self) -> int:
+        """
+        The service id.
+        """
+        return self._portSpace << 16 | self.port
+
+    def close(self) -> None:
+        """
+        Listen no more.
+        """
+        self._device.unlisten(self)
+
+
+@implementer(IFabricOwner)
+class Device:
+    """
+    One software HCA.
+
+    @ivar name: C{"shm0"} or another of L{twisted_ib.hca.fabric.registry}.
+    @ivar guid: Its GUID, random.
+    @ivar thread: The thread that it belongs to.
+    @ivar clock: Gives its time, seconds.
+    @ivar cm: The communication manager.
+    @ivar memory: Protection domains and memory regions.
+    @ivar counters: How often what happened.
+    @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
+    """
+
+    def __init__(
+        self,
+        name: str = DEFAULT_DEVICE,
+        clock: Callable[[], float] = time.monotonic,
+        fabric: Callable[[Any, int, Callable[[], float]], Any] | None = None,
+        randomBits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        """
+        Open a device.
+
+        @param fabric: Makes its fabric; by default what C{name} stands for.
+        @raise UnknownDeviceError: there is none of this name.
+        @raise RunDirectoryError: processes can not meet.
+        """
+        self.name = name
+        self.clock = clock
+        self.thread = get_ident()
+        self.guid = randomBits(64) & ~(1 << 57) | 1
+        self.counters: Counter[str] = Counter()
+        self.heldBytes = 0
+        self.closed = False
+        #: Called when there is something to do outside of a turn.
+        self.wanted: Callable[[], None] | None = None
+        self.cm = _Manager(self.guid, randomBits)
+        self.memory = Memory(randomBits)
+        self.queuePairs: dict[int, QueuePair] = {}
+        self._numbers = RandomIndices(randomBits)
+        self._holders: dict[Any, int] = {}
+        self._listeners: dict[int, dict[str, Any]] = {}
+        self._dirty: list[Any] = []
+        self._opened = 0
+        if fabric is None:
+            self.fabric = openFabric(name, self, self.guid, clock)
+        else:
+            self.fabric = fabric(self, self.guid, clock)
+        _devices.add(self)
+
+    # -- identity
+
+    def gids(self) -> list[str]:
+        """
+        @return: The GID table: the GUID's GID, then the host's addresses.
+        """
+        return [normalise(_gid(_PREFIX | self.guid)), *localAddresses()]
+
+    def localAddressFor(self, address: str, bound: str = "") -> str:
+        """
+        Choose the source address of a connection.
+
+        @param address: Where to.
+        @param bound: What the user bound, or nothing.
+        @raise NoRouteError: C{bound} is not an address of this host.
+        """
+        if bound and bound not in ("0.0.0.0", "::"):
+            if not isLocalAddress(bound):
+                raise NoRouteError(f"{bound} is not an address of this host")
+            return bound
+        return address
+
+    def count(self, name: str) -> None:
+        """
+        Add one to the counter C{name}.
+        """
+        self.counters[name] += 1
+
+    def inUse(self) -> dict[str, int]:
+        """
+        @return: How many objects of which kind exist.
+        """
+        return {
+            "pd": len(self.memory.domains),
+            "mr": len(self.memory.regions),
+            "cq": 0,
+            "qp": len(self.queuePairs),
+            "srq": 0,
+            "ah": 0,
+            "mw": 0,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """
+        @return: What C{ib-devinfo} shows of this HCA.
+        """
+        return {
+            "hca_id": self.name,
+            "guid": f"{self.guid:016x}",
+            "pid": os.getpid(),
+            "program": os.path.basename(sys.argv[0] or "python"),
+            "in_use": self.inUse(),
+        }
+
+    # -- services and connections
+
+    def listen(self, portSpace: int, address: str, port: int, listener: Any) -> Service:
+        """
+        Listen on a service.
+
+        @param portSpace: Of the RDMA-CM, such as L{PS_SDP}.
+        @param address: An address of this host; C{""} or C{"::"} for all.
+        @param port: The port, 0 for any.
+        @param listener: An L{IServiceListener}.
+        @raise ServiceInUseError: somebody has it.
+        @raise NoRouteError: the address is not of this host.
+        """
+        self._check()
+        address = normalise(address)
+        prefix = portSpace << 16
+        if port:
+            self.fabric.publish(prefix | port, address)
+        else:
+            port = self.fabric.publishAny(prefix, address)
+        serviceID = prefix | port
+        addresses = self._listeners.get(serviceID)
+        if addresses is None:
+            addresses = self._listeners[serviceID] = {}
+            self.cm.listen(serviceID, addresses)
+        addresses[address] = listener
+        return Service(self, portSpace, address, port)
+
+    def unlisten(self, service: Service) -> None:
+        """
+        Listen no more: see L{Service.close}.
+        """
+        serviceID = service.serviceID
+        addresses = self._listeners.get(serviceID)
+        if addresses is None or addresses.pop(service.address, None) is None:
+            return
+        if not addresses:
+            del self._listeners[serviceID]
+            self.cm.unlisten(serviceID)
+        if not self.closed:
+            self.fabric.withdraw(serviceID, service.address)
+
+    def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
+        """
+        Find the path to whoever listens on a service.
+
+        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
+            C{connectFailed(error)} later.
+        @return: Something with C{cancel()}.
+        @raise HCAError: it can not be found.
+        """
+        self._check()
+        return self.fabric.resolve(portSpace << 16 | port, normalise(address), user)
+
+    def disconnect(self, connection: Connection) -> None:
+        """
+        Send a DREQ.
+        """
+        connection.disconnect(self.clock())
+        self._dispatch()
+
+    def managementReceived(
+        self, path: Any, attribute: int, buffer: Any, start: int, stop: int
+    ) -> None:
+        """
+        See L{IFabricOwner}.
+        """
+        self.cm.receive(path, attribute, buffer, start, stop, self.clock())
+        self._dispatch()
+
+    def pathLost(self, path: Any, reason: PathLostError) -> None:
+        """
+        See L{IFabricOwner}.
+        """
+        for connection in self.cm.pathLost(path):
+            if connection.user is None:
+                if connection.listener is not None:
+                    listener = self._listenerOf(connection)
+                    if listener is not None:
+                        listener.requestWithdrawn(connection)
+            else:
+                lost = getattr(connection.user, "pathLost", None)
+                if lost is not None:
+                    lost(reason)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """
+        Tell the users what the communication manager has to say.
+        """
+        nextEvent = self.cm.nextEvent
+        while True:
+            event = nextEvent()
+            if event is None:
+                return
+            kind, connection, message = event
+            if connection is None:
+                continue
+            user = connection.user
+            if kind == Event.REQUEST:
+                self._requested(connection, message)
+            elif user is None:
+                listener = self._listenerOf(connection)
+                if listener is not None:
+                    listener.requestWithdrawn(connection)
+            elif kind == Event.REPLY:
+                user.replied(connection, message)
+            elif kind == Event.REJECTED:
+                user.rejected(connection, message)
+            elif kind == Event.UNREACHABLE:
+                user.unreachable(connection)
+            elif kind == Event.DISCONNECTED:
+                user.peerDisconnected(connection)
+
+    def _requested(self, connection: Connection, request: Any) -> None:
+        """
+        Find the listener for a REQ by the address that it was meant for.
+        """
+        serviceID = request.serviceID
+        version, offset = _DESTINATION.get(serviceID >> 16, _RDMA_CM_DESTINATION)
+        data = request.privateData
+        address = _address(data[version] >> 4, data[offset : offset + 16])
+        addresses: Any = connection.listener
+        wildcard = "0.0.0.0" if "." in address else "::"
+        key = address if address in addresses else wildcard
+        listener = addresses.get(key)
+        if listener is None:
+            connection.reject(RejectReason.INVALID_SERVICE_ID, b"", self.clock())
+            return
+        connection.listener = listener
+        listener.connectionRequested(connection, request)
+
+    def _listenerOf(self, connection: Connection) -> Any:
+        """
+        @return: Who was asked about a REQ, or L{None}.
+        """
+        listener = connection.listener
+        return None if isinstance(listener, dict) else listener
+
+    # -- queue pairs
+
+    def createQueuePair(self, consumer: Any) -> QueuePair:
+        """
+        Make a queue pair for a consumer that takes views.
+
+        @raise ResourceLimitError: there are too many.
+        """
+        queuePairs = self.queuePairs
+        if len(queuePairs) >= limits.QUEUE_PAIRS:
+            raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
+        number = self._numbers.draw(queuePairs)
+        queuePair = queuePairs[number] = QueuePair(number, consumer, self)
+        self._opened += 1
+        return queuePair
+
+    def queuePairClosed(self, queuePair: QueuePair) -> None:
+        """
+        A queue pair was destroyed.
+        """
+        self.queuePairs.pop(queuePair.number, None)
+
+    @property
+    def queuePairsOpened(self) -> int:
+        """
+        How many queue pairs were made since the device was opened.
+        """
+        return self._opened
+
+    # -- batches and progress
+
+    def markDirty(self, owner: Any) -> None:
+        """
+        Have C{owner.endOfBatch()} called at the end of this batch.
+        """
+        self._dirty.append(owner)
+        if self.wanted is not None:
+            self.wanted()
+
+    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
+        """
+        Push what waits and take what has arrived.
+
+        @param budget: Records per path at most.
+        @return: How much was done; 0 if there was nothing to do.
+        """
+        n = 0
+        if self._dirty:
+            n = self._endOfBatch()
+        n += self.fabric.progress(budget)
+        if self._dirty:
+            n += self._endOfBatch()
+        self.fabric.ringBells()
+        return n
+
+    def _endOfBatch(self) -> int:
+        """
+        Let those that gathered send.  Who becomes dirty meanwhile has the next
+        batch.
+        """
+        owners, self._dirty = self._dirty, []
+        k = 0
+        try:
+            for owner in owners:
+                k += 1
+                owner.endOfBatch()
+        except BaseException:
+            self._dirty = owners[k:] + self._dirty
+            raise
+        return len(owners)
+
+    def ringBells(self) -> None:
+        """
+        Much was published in the middle of a batch: let the peers begin.
+        """
+        self.fabric.ringBells()
+
+    def busy(self) -> bool:
+        """
+        @return: Whether L{progress} has something to do.
+        """
+        return bool(self._dirty) or self.fabric.pending()
+
+    def arm(self) -> bool:
+        """
+        Ask to be woken through the descriptor.
+
+        @return: False if there is work after all.
+        """
+        return not self._dirty and self.fabric.arm()
+
+    def deadline(self) -> float | None:
+        """
+        @return: When L{tick} should be called.
+        """
+        ours, theirs = self.cm.deadline(False), self.fabric.deadline()
+        if ours is None or theirs is None:
+            return theirs if ours is None else ours
+        return min(ours, theirs)
+
+    def tick(self, now: float) -> None:
+        """
+        Do what is due.
+        """
+        self.cm.tick(now)
+        self.fabric.tick(now)
+        self._dispatch()
+
+    # -- memory of paused readers
+
+    def hold(self, holder: Any, count: int) -> None:
+        """
+        C{holder} keeps C{count} bytes more (or fewer) for a paused reader.
+        Beyond L{limits.HELD_BYTES} whoever holds most is reset.
+        """
+        self.heldBytes += count
+        held = self._holders.get(holder, 0) + count
+        if held:
+            self._holders[holder] = held
+        else:
+            self._holders.pop(holder, None)
+        if self.heldBytes > limits.HELD_BYTES and count > 0:
+            most = max(self._holders, key=self._holders.__getitem__)
+            self.count("held_bytes_exceeded")
+            most.overheld()
+
+    # -- the end
+
+    def checkThread(self) -> None:
+        """
+        @raise WrongThreadError: this is not the device's thread.
+        """
+        if get_ident() != self.thread:
+            raise WrongThreadError(
+                f"device {self.name} belongs to another thread;"
+                " use reactor.callFromThread"
+            )
+
+    def _check(self) -> None:
+        """
+        @raise DeviceClosedError: the device can not be used.
+        """
+        if self.closed:
+            raise DeviceClosedError(f"device {self.name} is closed")
+        self.checkThread()
+
+    def forked(self) -> None:
+        """
+        In a forked child: the device is the parent's.
+        """
+        self.closed = True
+        self.fabric.forked()
+
+    def close(self) -> None:
+        """
+        Fail what is connected and give everything back.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        _devices.discard(self)
+        self.fabric.close()
+        for queuePair in list(self.queuePairs.values()):
+            queuePair.close()
+        self._dirty.clear()
+
+
+def _gid(value: int) -> str:
+    """
+    @return: 128 bits as an IPv6 address.
+    """
+    from ipaddress import IPv6Address
+
+    return str(IPv6Address(value))
+
+
+def _address(version: int, packed: bytes) -> str:
+    """
+    @return: The text of an address in private data.
+    """
+    if version == 4:
+        return ".".join(map(str, packed[12:]))
+    return _gid(int.from_bytes(packed, "big"))
+
+
+_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def _afterFork() -> None:
+    """
+    In a forked child: no device of the parent may be used.
+    """
+    for device in list(_devices):
+        try:
+            device.forked()
+        except HCAError:
+            pass
+    _devices.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_afterFork)

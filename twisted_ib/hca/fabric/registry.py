@@ -1,0 +1,53 @@
+"""
+Which devices there are, by name.  Only this module names fabrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted_ib.errors import UnknownDeviceError
+
+
+def _loopback(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+    """
+    @return: The fabric within one HCA.
+    """
+    from twisted_ib.hca.fabric.loopback import LoopbackFabric
+
+    return LoopbackFabric(owner, guid, clock)
+
+
+def _sharedMemory(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+    """
+    @return: The fabric between the processes of this host.
+    """
+    from twisted_ib.hca.fabric.shm import SharedMemoryFabric
+
+    return SharedMemoryFabric(owner, guid, clock)
+
+
+#: Device name -> function of owner, GUID and clock.
+DEVICES: dict[str, Callable[[Any, int, Callable[[], float]], Any]] = {
+    "lo0": _loopback,
+    "shm0": _sharedMemory,
+}
+
+#: The device that is meant where none is named.
+DEFAULT_DEVICE = "shm0"
+
+
+def openFabric(name: str, owner: Any, guid: int, clock: Callable[[], float]) -> Any:
+    """
+    Open the fabric of a device.
+
+    @raise UnknownDeviceError: there is no such device.
+    """
+    try:
+        make = DEVICES[name]
+    except KeyError:
+        raise UnknownDeviceError(
+            f"there is no device {name!r}; there are {', '.join(sorted(DEVICES))}"
+        ) from None
+    return make(owner, guid, clock)

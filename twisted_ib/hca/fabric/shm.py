@@ -1,0 +1,535 @@
+"""
+C{shm0}: the fabric between the processes of one host.
+
+One L{SharedMemoryFabric} belongs to one HCA.  It finds other HCAs through the
+L{Rendezvous}, and has one path to each of them, over a pair of rings (or, where
+there is no shared memory, over the pair's socket).
+
+A path is I{hot} while it is looked at each turn, and I{asleep} otherwise: then
+the peer rings a doorbell when it publishes something.  Going to sleep is
+C{arm}, coming back is C{look}: which of the sleeping ones have work?
+
+The doorbells are edge-triggered and never read.  On the C{ib} reactor they are
+in its own epoll object; elsewhere they are, with the sockets, in an epoll object
+of the fabric, whose descriptor is readable when there is something to do.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import (
+    HCAError,
+    HandshakeError,
+    NoListenerError,
+    NoRouteError,
+    PathLostError,
+    ResourceLimitError,
+    RingError,
+)
+from twisted_ib.hca.fabric import libc
+from twisted_ib.hca.fabric.addresses import isLocalAddress
+from twisted_ib.hca.fabric.pairing import Pairing
+from twisted_ib.hca.fabric.rendezvous import Rendezvous
+from twisted_ib.hca.fabric.ring import RingPath, fence
+from twisted_ib.hca.fabric.segment import Segment
+from twisted_ib.hca.interfaces import IFabric
+
+
+class Resolution:
+    """
+    The search for a path to whoever serves an address.
+    """
+
+    __slots__ = ("_fabric", "_user")
+
+    def __init__(self, fabric: SharedMemoryFabric, user: Any) -> None:
+        self._fabric = fabric
+        self._user = user
+
+    def cancel(self) -> None:
+        """
+        The user does not want to hear of it any more.
+        """
+        self._fabric.forget(self._user)
+
+
+@implementer(IFabric)
+class SharedMemoryFabric:
+    """
+    The shared-memory fabric of one HCA.
+
+    @ivar guid: The HCA's GUID.
+    @ivar hot: The paths that are looked at each turn.
+    @ivar bells: The paths whose peers must hear of something published.
+    @ivar rings: Whether shared memory is used; if not, sockets carry all.
+    """
+
+    name = "shm"
+    attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": True}
+    segmentClass: Any = Segment
+
+    def __init__(
+        self, owner: Any, guid: int, clock: Callable[[], float], rings: bool = True
+    ) -> None:
+        """
+        @param owner: The device: C{managementReceived}, C{pathLost}, C{count},
+            C{describe}.
+        @param clock: Gives the time in seconds.
+        @param rings: False to carry the records over sockets all the same.
+        @raise RunDirectoryError: no directory to meet in can be used.
+        """
+        self.owner = owner
+        self.guid = guid
+        self.pid = os.getpid()
+        self.program = os.path.basename(sys.argv[0] or "python")
+        self.clock = clock
+        self.rings = rings and not libc.available()
+        self.hot: tuple[Any, ...] = ()
+        self.bells: list[Any] = []
+        self.rung = self.sleeps = 0
+        self._paths: dict[int, Any] = {}
+        self._pairings: dict[int, Pairing] = {}
+        self._pidfds: dict[int, Pairing] = {}
+        self._buried: list[Any] = []
+        self._reactorPoller: Any = None
+        self.rendezvous = Rendezvous(guid)
+        try:
+            self._listener = self.rendezvous.bind()
+        except BaseException:
+            self.rendezvous.close()
+            raise
+        self._poller = select.epoll()
+        self._poller.register(self._listener.fileno(), select.EPOLLIN)
+
+    def count(self, name: str) -> None:
+        """
+        Count something on the device.
+        """
+        self.owner.count(name)
+
+    # -- services and peers
+
+    def publish(self, serviceID: int, address: str) -> None:
+        """
+        Let others find this HCA for a service at an address.
+
+        @raise ServiceInUseError: somebody has it.
+        @raise NoRouteError: the address is not one of this host.
+        """
+        self._checkLocal(address, wildcard=True)
+        self.rendezvous.publish(serviceID, address)
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        The same with a port that is free.
+
+        @return: The port.
+        """
+        self._checkLocal(address, wildcard=True)
+        return self.rendezvous.publishAny(prefix, address)
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Take back what L{publish} did.
+        """
+        self.rendezvous.withdraw(serviceID, address)
+
+    def _checkLocal(self, address: str, wildcard: bool = False) -> None:
+        """
+        @raise NoRouteError: C{address} is not one of this host.
+        """
+        if wildcard and address in ("", "0.0.0.0", "::"):
+            return
+        if not isLocalAddress(address):
+            raise NoRouteError(
+                f"{address} is not an address of this host, and shared memory"
+                " reaches no other"
+            )
+
+    def resolve(self, serviceID: int, address: str, user: Any) -> Resolution:
+        """
+        Find the path to whoever serves C{serviceID} at C{address}.
+
+        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
+            C{connectFailed(error)} later.
+        @raise NoRouteError: the address is not one of this host.
+        @raise NoListenerError: nobody serves it.
+        """
+        self._checkLocal(address)
+        self.rendezvous.checkOwner()
+        failure: HCAError = NoListenerError(f"nobody serves {address}")
+        for entry in self.rendezvous.lookup(serviceID, address):
+            try:
+                self._reach(entry, user)
+                return Resolution(self, user)
+            except (HCAError, OSError) as error:
+                failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
+        raise failure
+
+    def _reach(self, entry: Any, user: Any) -> None:
+        """
+        Give C{user} the path to an HCA, now or after the handshake.
+        """
+        path = self._paths.get(entry.guid)
+        if path is not None and path.alive:
+            user.pathReady(path)
+            return
+        for pairing in self._pairings.values():
+            if pairing.guid == entry.guid and not pairing.server and pairing.path is None:
+                pairing.users.append(user)
+                return
+        self._checkRoom()
+        pair = self.rendezvous.connect(entry)
+        try:
+            pairing = Pairing(self, pair, entry.guid, self.clock())
+        except BaseException:
+            pair.close()
+            raise
+        pairing.users.append(user)
+        self._watch(pairing)
+
+    def forget(self, user: Any) -> None:
+        """
+        C{user} does not want a path any more.
+        """
+        for pairing in self._pairings.values():
+            if user in pairing.users:
+                pairing.users.remove(user)
+
+    def _checkRoom(self) -> None:
+        """
+        @raise ResourceLimitError: there are as many peers as there may be.
+        """
+        if len(self._pairings) >= limits.PEERS:
+            raise ResourceLimitError(f"{limits.PEERS} processes are connected already")
+
+    # -- descriptors
+
+    def fileno(self) -> int:
+        """
+        @return: A descriptor that is readable when L{attend} has work.
+        """
+        return self._poller.fileno()
+
+    def registerWith(self, poller: Any) -> None:
+        """
+        Put the doorbells into a reactor's own epoll object instead.
+
+        @param poller: A C{select.epoll}.
+        """
+        self._reactorPoller = poller
+
+    def _watch(self, pairing: Pairing) -> None:
+        """
+        Have the socket and the pidfd of a pair watched.
+        """
+        self._pairings[pairing.fd] = pairing
+        self._poller.register(pairing.fd, select.EPOLLIN | select.EPOLLRDHUP)
+        pidfd = pairing.liveness.fd
+        if pidfd >= 0:
+            self._pidfds[pidfd] = pairing
+            self._poller.register(pidfd, select.EPOLLIN)
+
+    def attend(self) -> None:
+        """
+        Look at the sockets: peers that call, handshakes, deaths.
+        """
+        for fd, _ in self._poller.poll(0, limits.DESCRIPTORS_PER_TURN):
+            if fd == self._listener.fileno():
+                self._accept()
+                continue
+            pairing = self._pairings.get(fd)
+            if pairing is not None:
+                self._readable(pairing)
+                continue
+            pairing = self._pidfds.get(fd)
+            if pairing is not None:
+                self._lose(pairing, PathLostError("the peer's process died"))
+
+    def _accept(self) -> None:
+        """
+        Take the calls of other HCAs.
+        """
+        for _ in range(limits.ACCEPTS_PER_TURN):
+            try:
+                pair, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                self.count("accept_failed")
+                return
+            try:
+                pair.setblocking(False)
+                self._checkRoom()
+                self._watch(Pairing(self, pair, 0, self.clock()))
+            except (HCAError, OSError) as error:
+                self._refused(error)
+                pair.close()
+
+    def _refused(self, error: Exception) -> None:
+        """
+        Count a handshake that came to nothing.
+        """
+        if not isinstance(error, PathLostError):
+            self.count(getattr(error, "counter", "handshake_refused"))
+
+    def _readable(self, pairing: Pairing) -> None:
+        """
+        Something came over a pair's socket.
+        """
+        had = pairing.path
+        try:
+            pairing.readable(self.clock())
+        except (HCAError, OSError) as error:
+            self._refused(error)
+            self._lose(pairing, error)
+            return
+        if had is None and pairing.path is not None:
+            self._paired(pairing)
+
+    def _paired(self, pairing: Pairing) -> None:
+        """
+        A handshake is done.
+        """
+        path = pairing.path
+        # Of two that dialled at the same time the later one serves as well;
+        # new connections take whichever came first.
+        known = self._paths.get(pairing.guid)
+        if known is None or not known.alive or pairing.guid == self.guid:
+            self._paths.setdefault(pairing.guid, path)
+            if not self._paths[pairing.guid].alive:
+                self._paths[pairing.guid] = path
+        if pairing.bell is not None:
+            poller = self._reactorPoller or self._poller
+            poller.register(pairing.bell.fd, select.EPOLLIN | select.EPOLLET)
+        self.hot += (path,)
+        users, pairing.users = pairing.users, []
+        for user in users:
+            user.pathReady(path)
+
+    # -- death
+
+    def _lose(self, pairing: Pairing, reason: Exception) -> None:
+        """
+        A pair is over: take what the peer had published, then fail the rest.
+        """
+        if self._pairings.pop(pairing.fd, None) is None:
+            return
+        self._poller.unregister(pairing.fd)
+        pidfd = pairing.liveness.fd
+        if pidfd >= 0:
+            del self._pidfds[pidfd]
+            self._poller.unregister(pidfd)
+        path = pairing.path
+        if path is not None:
+            self._drainDead(path)
+            self._bury(pairing, path, reason)
+        else:
+            users, pairing.users = pairing.users, []
+            for user in users:
+                user.connectFailed(
+                    reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
+                )
+        pairing.close()
+
+    def _drainDead(self, path: Any) -> None:
+        """
+        Deliver everything that a dead peer has published.
+        """
+        try:
+            while path.progress(limits.RECORDS_PER_TURN):
+                pass
+        except RingError:
+            self.count("ring_errors")
+
+    def _bury(self, pairing: Pairing, path: Any, reason: Exception) -> None:
+        """
+        Fail a path and give its memory back when nobody is inside it.
+        """
+        path.alive = False
+        if self._paths.get(pairing.guid) is path:
+            del self._paths[pairing.guid]
+        self.hot = tuple(other for other in self.hot if other is not path)
+        if path in self.bells:
+            self.bells.remove(path)
+        bell, pairing.bell = pairing.bell, None
+        if bell is not None:
+            (self._reactorPoller or self._poller).unregister(bell.fd)
+            bell.close()
+        error = reason if isinstance(reason, PathLostError) else PathLostError(str(reason))
+        self.owner.pathLost(path, error)
+        path.lost(error)
+        self._buried.append(path)
+
+    def _broken(self, path: Any, error: RingError) -> None:
+        """
+        A peer broke the layout: it is as good as dead.
+        """
+        self.count("ring_errors")
+        self._lose(path.pairing, error)
+
+    def _clear(self) -> None:
+        """
+        Close what was buried and is not in use any more.
+        """
+        buried, self._buried = self._buried, []
+        for path in buried:
+            path.close()
+
+    # -- progress
+
+    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
+        """
+        Take what has arrived.
+
+        @param budget: Records per path at most.
+        @return: How many records were taken.
+        """
+        n = 0
+        for path in self.hot:
+            try:
+                k = path.progress(budget)
+            except RingError as error:
+                self._broken(path, error)
+                k = 1
+            if k:
+                n += k
+                if not path.bell and path.alive:
+                    path.bell = False
+                    self.bells.append(path)
+        if self._buried:
+            self._clear()
+        return n
+
+    def ringBells(self) -> None:
+        """
+        The batch ends: wake the peers that sleep and have reason to wake.
+        """
+        bells = self.bells
+        if not bells:
+            return
+        self.bells = []
+        fence()
+        for path in bells:
+            if not path.alive:
+                continue
+            try:
+                if path.ring():
+                    self.rung += 1
+            except RingError as error:
+                self._broken(path, error)
+                continue
+            if path.asleep:
+                path.wake()
+                self.hot += (path,)
+
+    def pending(self) -> bool:
+        """
+        @return: Whether a hot path has something to take.
+        """
+        for path in self.hot:
+            if path.pending():
+                return True
+        return False
+
+    def arm(self) -> bool:
+        """
+        Put every hot path to sleep.
+
+        @return: False if one has work after all: then it is hot again.
+        """
+        hot = self.hot
+        if not hot:
+            return True
+        for path in hot:
+            path.arm()
+        self.hot = ()
+        fence()
+        for path in hot:
+            if path.pending():
+                path.wake()
+                self.hot += (path,)
+        self.sleeps += 1
+        return not self.hot
+
+    def look(self) -> bool:
+        """
+        Wake the sleeping paths that have work.
+
+        @return: Whether there are any hot ones.
+        """
+        for pairing in self._pairings.values():
+            path = pairing.path
+            if path is not None and path.asleep and path.pending():
+                path.wake()
+                self.hot += (path,)
+        return bool(self.hot)
+
+    # -- time and the end
+
+    def deadline(self) -> float | None:
+        """
+        @return: When L{tick} should be called: handshakes take a bounded time.
+        """
+        found = None
+        for pairing in self._pairings.values():
+            exchange = pairing.exchange
+            if exchange is not None and exchange.deadline is not None:
+                if found is None or exchange.deadline < found:
+                    found = exchange.deadline
+        return found
+
+    def tick(self, now: float) -> None:
+        """
+        Give up handshakes whose peer is silent.
+        """
+        for pairing in list(self._pairings.values()):
+            if pairing.exchange is not None:
+                try:
+                    pairing.exchange.tick(now)
+                except HCAError as error:
+                    self._refused(error)
+                    self._lose(pairing, error)
+
+    def paths(self) -> list[Any]:
+        """
+        @return: The paths to living peers.
+        """
+        return [p.path for p in self._pairings.values() if p.path is not None]
+
+    def carrierPath(self, pairing: Pairing, identity: Any) -> Any:
+        """
+        @return: A path over the pair's socket.
+        """
+        from twisted_ib.hca.fabric.carrier import CarrierPath
+
+        return CarrierPath(self, identity, pairing)
+
+    def forked(self) -> None:
+        """
+        In a forked child: nothing of this may be touched any more.
+        """
+        for pairing in self._pairings.values():
+            if isinstance(pairing.path, RingPath):
+                pairing.path.forked()
+        self.hot = ()
+
+    def close(self) -> None:
+        """
+        Withdraw everything and give everything back.
+        """
+        gone = PathLostError("the device was closed")
+        for pairing in list(self._pairings.values()):
+            self._lose(pairing, gone)
+        self._clear()
+        self._poller.unregister(self._listener.fileno())
+        self.rendezvous.close()
+        self._poller.close()

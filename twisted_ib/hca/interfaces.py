@@ -1,0 +1,188 @@
+"""
+The seams of the HCA: what a fabric is to a device, and a device to its users.
+
+C{architecture.md} section 3 describes the seam; L{twisted_ib.hca.fabric.path}
+documents the other half of it, the path.
+"""
+
+from __future__ import annotations
+
+from zope.interface import Attribute, Interface
+
+
+class IFabric(Interface):
+    """
+    What carries operations from one HCA to others.
+    """
+
+    name = Attribute("The kind of fabric, a word.")
+    attributes = Attribute("A dict: largestOperation (bytes), zeroCopy (bool).")
+
+    def publish(serviceID, address):  # type: ignore[no-untyped-def]
+        """
+        Let others find this HCA for a service at an address.
+
+        @raise ServiceInUseError: somebody has it.
+        @raise NoRouteError: this fabric does not serve the address.
+        """
+
+    def publishAny(prefix, address):  # type: ignore[no-untyped-def]
+        """
+        The same for any port that is free.
+
+        @return: The port; the service id is C{prefix + port}.
+        """
+
+    def withdraw(serviceID, address):  # type: ignore[no-untyped-def]
+        """
+        Take back what C{publish} or C{publishAny} did.
+        """
+
+    def resolve(serviceID, address, user):  # type: ignore[no-untyped-def]
+        """
+        Find the path to whoever serves a service at an address.
+
+        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
+            C{connectFailed(error)} later.
+        @return: Something with C{cancel()}.
+        @raise NoRouteError: this fabric does not reach the address.
+        @raise NoListenerError: nobody serves it.
+        """
+
+    def progress(budget):  # type: ignore[no-untyped-def]
+        """
+        Take what has arrived.
+
+        @param budget: Records per path at most.
+        @return: How many were taken.
+        """
+
+    def ringBells():  # type: ignore[no-untyped-def]
+        """
+        The batch ends: wake peers that must hear of what was published.
+        """
+
+    def pending():  # type: ignore[no-untyped-def]
+        """
+        @return: Whether C{progress} has something to do.
+        """
+
+    def arm():  # type: ignore[no-untyped-def]
+        """
+        Ask to be woken through the descriptor from now on.
+
+        @return: False if there is work after all.
+        """
+
+    def look():  # type: ignore[no-untyped-def]
+        """
+        After waking: find out which paths have work.
+
+        @return: Whether any path is looked at each turn now.
+        """
+
+    def attend():  # type: ignore[no-untyped-def]
+        """
+        Serve the descriptors: peers that call, handshakes, deaths.
+        """
+
+    def fileno():  # type: ignore[no-untyped-def]
+        """
+        @return: A descriptor that is readable when C{attend} has work.
+        """
+
+    def registerWith(poller):  # type: ignore[no-untyped-def]
+        """
+        Put the doorbells into a reactor's C{select.epoll}, where they are
+        never read, instead of behind C{fileno}.
+        """
+
+    def deadline():  # type: ignore[no-untyped-def]
+        """
+        @return: When C{tick} should be called, or L{None}.
+        """
+
+    def tick(now):  # type: ignore[no-untyped-def]
+        """
+        Do what is due.
+        """
+
+    def paths():  # type: ignore[no-untyped-def]
+        """
+        @return: The paths to living peers.
+        """
+
+    def forked():  # type: ignore[no-untyped-def]
+        """
+        In a forked child: make every use an error.
+        """
+
+    def close():  # type: ignore[no-untyped-def]
+        """
+        Withdraw everything and give everything back.
+        """
+
+
+class IFabricOwner(Interface):
+    """
+    What a fabric tells the device that opened it.
+    """
+
+    def managementReceived(path, attribute, buffer, start, stop):  # type: ignore[no-untyped-def]
+        """
+        A connection management message came: 232 bytes of C{buffer}.
+        """
+
+    def pathLost(path, reason):  # type: ignore[no-untyped-def]
+        """
+        A peer is gone.  Its queue pairs are failed next.
+        """
+
+    def count(name):  # type: ignore[no-untyped-def]
+        """
+        Add one to a counter.
+        """
+
+    def describe():  # type: ignore[no-untyped-def]
+        """
+        @return: What to tell somebody who asks what is in use: a dict for JSON.
+        """
+
+
+class IConsumer(Interface):
+    """
+    Who uses a queue pair.  It may post from within any of these.
+    """
+
+    def received(buffer, start, stop):  # type: ignore[no-untyped-def]
+        """
+        A message arrived.  C{buffer} is the medium's own: what is kept of it
+        must be copied, which slicing does.
+        """
+
+    def resume():  # type: ignore[no-untyped-def]
+        """
+        The medium has taken everything that was posted.
+        """
+
+    def failed(reason):  # type: ignore[no-untyped-def]
+        """
+        The queue pair is in ERR.
+        """
+
+
+class IServiceListener(Interface):
+    """
+    Who listens on a service.
+    """
+
+    def connectionRequested(connection, request):  # type: ignore[no-untyped-def]
+        """
+        A REQ came: answer with C{connection.accept}, C{reject} or C{ignore},
+        now or later.
+        """
+
+    def requestWithdrawn(connection):  # type: ignore[no-untyped-def]
+        """
+        It is no longer to be answered.
+        """

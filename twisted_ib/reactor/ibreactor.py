@@ -1,0 +1,171 @@
+"""
+The C{ib} reactor: epoll, and devices looked at between its turns.
+
+Without a device in use it is L{EPollReactor}.  With one, each turn takes what has
+arrived for it; when nothing has, L{AdaptivePolling} decides whether to look
+again, and at last the device is told to ring, and epoll sleeps.
+
+Install it with C{twistd --reactor=ib} or L{install}.
+"""
+
+from __future__ import annotations
+
+import os
+from time import perf_counter
+from typing import Any
+
+from twisted.internet.epollreactor import EPollReactor
+from zope.interface import implementer
+
+from twisted_ib.hca.channel import DeviceChannel
+from twisted_ib.interfaces import IReactorCompletionChannels
+from twisted_ib.reactor.policy import SPIN_SECONDS, AdaptivePolling
+
+#: Every so many turns epoll is asked, however busy the devices are.
+_EPOLL_EVERY = 16
+_basePoll = EPollReactor.doPoll
+
+
+@implementer(IReactorCompletionChannels)
+class IBReactor(EPollReactor):
+    """
+    A reactor that polls completion channels.
+
+    @ivar polling: The L{AdaptivePolling} that decides when to sleep.
+    """
+
+    def __init__(self) -> None:
+        self._channels: tuple[DeviceChannel, ...] = ()
+        self._turns = 0
+        self.polling = AdaptivePolling(perf_counter, os.sched_yield)
+        EPollReactor.__init__(self)
+
+    # -- channels
+
+    def addChannel(self, channel: DeviceChannel) -> None:
+        """
+        See L{IReactorCompletionChannels}.
+        """
+        self._channels += (channel,)
+        channel.device.fabric.registerWith(self._poller)
+        EPollReactor.addReader(self, channel)
+
+    def removeChannel(self, channel: DeviceChannel) -> None:
+        """
+        See L{IReactorCompletionChannels}.
+        """
+        self._channels = tuple(c for c in self._channels if c is not channel)
+        EPollReactor.removeReader(self, channel)
+
+    def doPoll(self, timeout: float | None) -> None:
+        """
+        One turn: devices first, then, now and then or when they are quiet,
+        everything else.
+        """
+        channels = self._channels
+        if not channels:
+            _basePoll(self, timeout)
+            return
+        if self._progress(channels):
+            self._turns = turns = self._turns + 1
+            if turns & (_EPOLL_EVERY - 1):
+                return
+            timeout = 0
+        elif timeout != 0:
+            if self._spin(channels, timeout):
+                self._progress(channels)
+                self._turns = turns = self._turns + 1
+                if turns & (_EPOLL_EVERY - 1):
+                    return
+                timeout = 0
+            elif not self._arm(channels):
+                timeout = 0
+        _basePoll(self, timeout)
+        for channel in self._channels:
+            channel.device.fabric.look()
+
+    doIteration = doPoll
+
+    def _progress(self, channels: tuple[DeviceChannel, ...]) -> int:
+        """
+        Serve every device once.
+        """
+        n = 0
+        for channel in channels:
+            n += channel.device.progress()
+        return n
+
+    def _spin(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> bool:
+        """
+        Look again for a while, if that may pay.
+        """
+        most = SPIN_SECONDS if timeout is None else timeout
+        for channel in channels:
+            hot = channel.device.fabric.hot
+            if hot:
+                if len(hot) == 1 and len(channels) == 1:
+                    return self.polling.spin(hot[0].pending, most)
+                return self.polling.spin(self._pending, most)
+        return False
+
+    def _pending(self) -> bool:
+        """
+        Whether any device has something to do.
+        """
+        for channel in self._channels:
+            if channel.device.fabric.pending():
+                return True
+        return False
+
+    def _arm(self, channels: tuple[DeviceChannel, ...]) -> bool:
+        """
+        Have the devices wake epoll; False if one has work after all.
+        """
+        armed = True
+        for channel in channels:
+            channel.schedule()
+            if not channel.device.arm():
+                armed = False
+        return armed
+
+    # -- what Twisted sees: ports and connections, not the channel
+
+    def getReaders(self) -> list[Any]:
+        """
+        @return: The readers, and of each device the ports and connections that
+            read.
+        """
+        readers = [r for r in EPollReactor.getReaders(self) if r not in self._channels]
+        for channel in self._channels:
+            readers += [user for user in channel.users if getattr(user, "reading", False)]
+        return readers
+
+    def removeAll(self) -> list[Any]:
+        """
+        Remove everything but what is the reactor's own.
+
+        @return: What was removed; closing it is the caller's.
+        """
+        channels = self._channels
+        for channel in channels:
+            EPollReactor.removeReader(self, channel)
+        removed = EPollReactor.removeAll(self)
+        for channel in channels:
+            EPollReactor.addReader(self, channel)
+            for user in channel.users:
+                if getattr(user, "reading", False):
+                    user.stopReading()
+                    removed.append(user)
+        return removed
+
+
+def install() -> None:
+    """
+    Make an L{IBReactor} the reactor.
+    """
+    from twisted.internet.main import installReactor
+
+    installReactor(IBReactor())
+
+
+__all__ = ["IBReactor", "install"]
