@@ -317,8 +317,7 @@ class ConnectionTable:
         peer = self._peers.get(source)
         if peer is not None and self._isOld(peer, key, message, now):
             return
-        listener = self._listeners.get(message.serviceID)
-        if listener is None:
+        if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
@@ -328,7 +327,7 @@ class ConnectionTable:
             peer = self._peers[source] = Peer(source)
         localID = self._newID()
         connection = Connection(self, peer, source, localID, message)
-        connection.listener = listener
+        connection.listener = self._listeners[message.serviceID]
         connection.period = timeoutSeconds(message.localCMResponseTimeout)
         self._connections[localID] = connection
         peer.know(connection, message)
