@@ -5,6 +5,7 @@ IP addresses and port numbers as applications write them.
 from __future__ import annotations
 
 import socket
+from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -42,9 +43,11 @@ def canonical(text: str) -> str | None:
     if mark and (":" not in bare or not scope):
         return None
     try:
-        return f"{ip_address(bare)}{mark}{scope}"
+        address = ip_address(bare)
     except ValueError:
         return None
+    embedded = address.ipv4_mapped if isinstance(address, IPv6AddressValue) else None
+    return f"{address if embedded is None else mapped(str(embedded))}{mark}{scope}"
 
 
 def scopeOf(text: str) -> int:
@@ -76,6 +79,16 @@ def mapped(host: str) -> str:
     Write an IPv4 address as a socket bound to C{::} shows it.
     """
     return host if ":" in host else f"::ffff:{host}"
+
+
+def reachable(host: str) -> str:
+    """
+    Give the address to go to when somebody connects to C{host}: a wildcard
+    means this host, and an IPv4 address in the form of L{mapped} itself.
+    """
+    if host.startswith("::ffff:") and "." in host:
+        host = host[len("::ffff:") :]
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def withPort(host: str, port: int) -> str:

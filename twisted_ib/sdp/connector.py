@@ -35,6 +35,7 @@ from twisted_ib.sdp.addresses import (
     bindPair,
     canonical,
     checkPort,
+    reachable,
     withPort,
 )
 from twisted_ib.sdp.resolution import resolve
@@ -146,7 +147,7 @@ class SDPAttempt:
         The host's addresses are known: try the first.
         """
         if not self._over:
-            self._addresses = addresses
+            self._addresses = [reachable(address) for address in addresses]
             self._tryNext(None)
 
     def _tryNext(self, reason: Exception | None) -> None:
@@ -155,16 +156,11 @@ class SDPAttempt:
 
         @param reason: Why the one before it failed.
         """
-        channel = self._channel
-        assert channel is not None
         while self._addresses:
             self._peer = self._addresses.pop(0)
             try:
-                self._transport = self._prepare()
-                self._route = channel.device.connect(
-                    handshake.PORT_SPACE, self._peer, self._connector.port, self, channel.now()
-                )
-            except (HCAError, error.ConnectError) as e:
+                self._try()
+            except (HCAError, ValueError, error.ConnectError) as e:
                 self._forget()
                 reason = failures.connectError(e, self._connector.where(self._peer))
             else:
@@ -172,19 +168,39 @@ class SDPAttempt:
         assert reason is not None
         self.failIfNotConnected(reason)
 
-    def _prepare(self) -> SDPClient:
+    def _try(self) -> None:
         """
-        Make the transport for the address that is tried.
+        Look for the path to one address.
+
+        @raise HCAError: There is none.
+        """
+        channel, connector = self._channel, self._connector
+        assert channel is not None
+        local, peer = self._localAddress(), addressOf(self._peer, connector.port)
+        transport = connector.makeTransport(channel, local, peer)
+        channel.acquire(transport)
+        self._transport = transport
+        route = channel.device.connect(handshake.PORT_SPACE, self._peer, connector.port, self, channel.now())
+        if self._transport is transport and self._path is None:
+            self._route = route
+
+    def _localAddress(self) -> Address:
+        """
+        Choose the local end for one address.
+
+        @raise ConnectBindError: What the user has bound does not fit.
         """
         assert self._channel is not None
         host, port = self._connector.bound
-        here = self._channel.device.localAddressFor(self._peer, host)
+        try:
+            here = self._channel.device.localAddressFor(self._peer, host)
+        except (HCAError, ValueError):
+            raise failures.notOurs(host) from None
+        if (":" in here) != (":" in self._peer):
+            raise failures.notOurs(host)
         if not port:
             port = FIRST_EPHEMERAL_PORT + secrets.randbelow(HIGHEST_PORT + 1 - FIRST_EPHEMERAL_PORT)
-        peer = addressOf(self._peer, self._connector.port)
-        transport = self._connector.makeTransport(self._channel, addressOf(here, port), peer)
-        self._channel.acquire(transport)
-        return transport
+        return addressOf(here, port)
 
     def connectFailed(self, reason: HCAError) -> None:
         """
@@ -207,7 +223,16 @@ class SDPAttempt:
         if not self._over:
             self._route = None
             self._path = path
+            self._ask()
+
+    def _ask(self) -> None:
+        """
+        Send a REQ, or fail.
+        """
+        try:
             self._request()
+        except HCAError as e:
+            self._failed(e)
 
     def _request(self) -> None:
         """
@@ -224,6 +249,8 @@ class SDPAttempt:
         """
         The passive side accepts: check its HelloAck, send RTU.
         """
+        if connection is not self._connection:
+            return
         channel, transport = self._channel, self._transport
         assert channel is not None and transport is not None
         try:
@@ -240,6 +267,8 @@ class SDPAttempt:
         """
         The passive side refuses.
         """
+        if connection is not self._connection:
+            return
         self._connection = None
         where = self._connector.where(self._peer)
         if rejection.reason == RejectReason.INVALID_SERVICE_ID:
@@ -252,10 +281,12 @@ class SDPAttempt:
         No answer to any REQ.  The peer's backlog may be full: go on as long as
         TCP does, unless a timeout comes first.
         """
+        if connection is not self._connection:
+            return
         self._connection = None
         self._rounds += 1
         if self._rounds < limits.CONNECT_ROUNDS:
-            self._request()
+            self._ask()
         else:
             self._failed(failures.noAnswer(self._connector.where(self._peer)))
 
@@ -263,8 +294,9 @@ class SDPAttempt:
         """
         The peer's process is gone.
         """
-        self._connection = None
-        self._failed(reason)
+        if not self._over:
+            self._connection = None
+            self._failed(reason)
 
     # -- the end
 
@@ -272,14 +304,22 @@ class SDPAttempt:
         """
         Hand over to the transport.
         """
-        self._over = True
-        self._connection = self._path = self._transport = None
         connector = self._connector
-        connector.transport = transport
         try:
-            transport.attach(connector.buildProtocol(transport.getPeer()))
+            protocol = connector.buildProtocol(transport.getPeer())
         except BaseException:
             # As the reactor does with what a descriptor's doRead raises.
+            log.err()
+            self.failIfNotConnected(error.ConnectError(string=failures.oneLine(Failure().value)))
+            return
+        if self._over:
+            return
+        self._over = True
+        self._connection = self._path = self._transport = None
+        connector.transport = transport
+        try:
+            transport.attach(protocol)
+        except BaseException:
             log.err()
             transport.connectionLost(Failure())
         channel.release(self)

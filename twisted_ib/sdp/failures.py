@@ -12,7 +12,6 @@ import os
 from twisted.internet import error
 
 from twisted_ib.errors import (
-    HCAError,
     NoListenerError,
     NoRouteError,
     ResourceLimitError,
@@ -83,12 +82,21 @@ def timedOut(where: str, seconds: float | None) -> error.TimeoutError:
     return error.TimeoutError(string=f"SDP {where} did not answer within {seconds} s")
 
 
-_LISTEN_ERRORS: tuple[tuple[type[HCAError], int], ...] = (
+def notOurs(host: str) -> error.ConnectBindError:
+    """
+    The address to connect from is not of this host, or not of the kind of the
+    address to connect to.
+    """
+    return error.ConnectBindError(errno.EADDRNOTAVAIL, f"{host} can not be the local address")
+
+
+_LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (ServiceInUseError, errno.EADDRINUSE),
     (NoRouteError, errno.EADDRNOTAVAIL),
     (UnknownDeviceError, errno.ENODEV),
     (RunDirectoryError, errno.EACCES),
     (ResourceLimitError, errno.ENOBUFS),
+    (ValueError, errno.EADDRNOTAVAIL),
 )
 
 

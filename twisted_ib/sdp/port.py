@@ -146,7 +146,7 @@ class SDPPort(base.BasePort):
             address = self._bindAddress()
             channel = channelFor(self.reactor, self.device)
             self._services = self._takePort(channel, address)
-        except (HCAError, OSError) as e:
+        except (HCAError, OSError, ValueError) as e:
             raise failures.listenError(self.interface, self.port, self.device, e) from None
         channel.acquire(self)
         self._channel = channel
