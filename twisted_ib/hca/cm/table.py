@@ -214,7 +214,6 @@ class ConnectionTable:
             connection.feed(Input.PATH_LOST, None, 0.0)
         if peer.waiting:
             self._timewait.forget(peer)
-            peer.waiting.clear()
         self._peers.pop(source, None)
         gone = set(map(id, lost))
         self._events = deque(event for event in self._events if id(event[1]) not in gone)
