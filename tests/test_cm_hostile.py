@@ -265,10 +265,8 @@ class LimitTests(SynchronousTestCase):
         By default a source is a path, which may have 16384.
         """
         table = self.table()
-        with mock.patch.object(limits, "CM_HALF_OPEN_PER_PATH", 0):
-            self.flood(table, "x", 2000)
-        self.assertEqual(len(table), 2000)
-        self.assertEqual(table._halfOpenPerSource, 16384)
+        self.flood(table, "x", limits.CM_HALF_OPEN_PER_PATH + 1)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (16384, 1))
 
     def test_connections(self) -> None:
         """
