@@ -40,6 +40,7 @@ LAYOUT_VERSION = 1
 _HEAD = struct.Struct(">8sHBxI")  # magic, layout version, kind, reserved, body length
 _HELLO = struct.Struct(">QIIIIH")  # guid, pid, ring, slack, offers, program's length
 _REFUSE = struct.Struct(">HH")  # reason, length of the text
+_ALL_OFFERS = 0x3
 
 
 class Offer(IntFlag):
@@ -49,9 +50,6 @@ class Offer(IntFlag):
 
     RINGS = 1
     EVENTFD = 2
-
-
-_ALL_OFFERS = 0x3
 
 
 class RefuseReason(IntEnum):
