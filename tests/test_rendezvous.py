@@ -739,8 +739,8 @@ class OtherUserTests(RendezvousTestCase):
 
         self.as_(NOBODY, work)
         self.assertEqual(self.guids(server, "127.0.0.1"), [3, 2])
-        self.hca(4)  # ours may
-        self.assertEqual(self.guids(server, "127.0.0.1"), [2])
+        self.hca(4)  # root may remove them, and both are dead
+        self.assertEqual(self.guids(server, "127.0.0.1"), [])
 
     def test_shedRoot(self) -> None:
         """
