@@ -1,0 +1,158 @@
+"""
+The answers to a peer's READs.
+
+The bytes go through the medium, as it has room, or the record refers to memory that the
+peer can map.  Rights are asked for each record: what is deregistered is not read any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.errors import MemoryAccessError, QueuePairError
+from twisted_ib.hca.core.memory import REMOTE_READ
+from twisted_ib.hca.core.requests import SGE
+from twisted_ib.hca.core.scatter import locate
+from twisted_ib.hca.core.sending import refer
+from twisted_ib.hca.operation import (
+    ACKNOWLEDGE,
+    NAK_REMOTE_ACCESS,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+    REFERENCE,
+    REFUSAL,
+)
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.core.work import WorkQueues
+
+
+class _Answer:
+    """
+    One READ.
+
+    @ivar source: the memory that is read, as a list of one.
+    @ivar length: bytes asked for.
+    @ivar sent: bytes that are in the medium.
+    """
+
+    __slots__ = ("length", "sent", "source")
+
+    def __init__(self, address: int, key: int, length: int) -> None:
+        """
+        Nothing of it is sent.
+        """
+        self.source = (SGE(address, length, key),)
+        self.length = length
+        self.sent = 0
+
+    def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
+        """
+        Publish what is not published.
+
+        @return: False if the medium has no room for a record.
+        @raise MemoryAccessError: the right to the memory is gone.
+        """
+        while True:
+            sent = self.sent
+            reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ)
+            body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ)
+            ends = sent + count == self.length
+            if sent:
+                opcode = READ_RESPONSE_LAST if ends else READ_RESPONSE_MIDDLE
+            else:
+                opcode = READ_RESPONSE_ONLY if ends else READ_RESPONSE_FIRST
+            if reference:
+                opcode |= REFERENCE
+            if not path.post(opcode << 24 | remote, b"", body, len(reference) or count):
+                return False
+            self.sent = sent + count
+            if ends:
+                return True
+
+
+class Answers:
+    """
+    The answers that one responder owes, in the order of the requests.
+
+    @ivar work: the pair of queues it belongs to; L{None} once closed.
+    """
+
+    __slots__ = ("_broken", "_owed", "_waiting", "work")
+
+    def __init__(self, work: WorkQueues) -> None:
+        """
+        None is owed.
+        """
+        self.work: WorkQueues | None = work
+        self._owed: deque[_Answer] = deque()
+        self._waiting = self._broken = False
+
+    def __len__(self) -> int:
+        """
+        How many are owed.
+        """
+        return len(self._owed)
+
+    def add(self, address: int, key: int, length: int) -> None:
+        """
+        Answer a READ, now or when there is room.
+        """
+        self._owed.append(_Answer(address, key, length))
+        if not self._waiting:
+            self._publish()
+
+    def resume(self) -> None:
+        """
+        The medium has room again.
+        """
+        self._waiting = False
+        self._publish()
+
+    def close(self) -> None:
+        """
+        Owe nothing any more.
+        """
+        self.work = None
+        self._owed.clear()
+
+    def _publish(self) -> None:
+        """
+        Publish what the medium takes.
+        """
+        work, owed = self.work, self._owed
+        if work is None or work.queuePair.path is None:
+            return
+        path, remote = work.queuePair.path, work.queuePair.remote
+        try:
+            while owed and not self._broken:
+                if not owed[0].publish(work, path, remote):
+                    self._wait(path)
+                    return
+                owed.popleft()
+        except MemoryAccessError:
+            self._broken = True
+        if self._broken:
+            self._refuse(work, path, remote)
+
+    def _refuse(self, work: WorkQueues, path: Any, remote: int) -> None:
+        """
+        The memory went while it was read.  The request was taken, so position 0 stands
+        for it: the oldest READ.
+        """
+        queuePair = work.queuePair
+        body = REFUSAL.pack(NAK_REMOTE_ACCESS, queuePair.number, 0)
+        if path.post(ACKNOWLEDGE << 24 | remote, b"", body, len(body)):
+            queuePair.fail(QueuePairError(f"memory that queue pair {queuePair.number} gave is gone"))
+        else:
+            self._wait(path)
+
+    def _wait(self, path: Any) -> None:
+        """
+        The medium is full.
+        """
+        self._waiting = True
+        path.wantSpace(self)

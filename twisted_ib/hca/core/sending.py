@@ -1,0 +1,262 @@
+"""
+A send request on its way into the medium.
+
+A message is cut into records as long as the medium takes them, with the codes of the base
+transport header: First, Middle, Last, or Only (IBTA vol. 1 9.2.1).  Where the bytes lie in
+memory that the peer can map, a record carries a reference in their place: the peer's
+process copies them, once, and a record may then stand for more bytes than it could hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.hca.core.completion import WCOpcode, WCStatus
+from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
+from twisted_ib.hca.core.requests import SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.core.scatter import find, locate, total
+from twisted_ib.hca.operation import (
+    READ_REQUEST,
+    REFERENCE,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMMEDIATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMMEDIATE,
+    SOLICITED,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_LAST_IMMEDIATE,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+    WRITE_ONLY_IMMEDIATE,
+)
+from twisted_ib.hca.wire import headers
+from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.core.memory import ProtectionDomain
+
+#: By what is done: codes of an only, first, middle and last record, and of the completion.
+_CODES = {
+    SendOpcode.SEND: (SEND_ONLY, SEND_FIRST, SEND_MIDDLE, SEND_LAST, WCOpcode.SEND),
+    SendOpcode.SEND_WITH_IMM: (
+        SEND_ONLY_IMMEDIATE,
+        SEND_FIRST,
+        SEND_MIDDLE,
+        SEND_LAST_IMMEDIATE,
+        WCOpcode.SEND,
+    ),
+    SendOpcode.RDMA_WRITE: (WRITE_ONLY, WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WCOpcode.RDMA_WRITE),
+    SendOpcode.RDMA_WRITE_WITH_IMM: (
+        WRITE_ONLY_IMMEDIATE,
+        WRITE_FIRST,
+        WRITE_MIDDLE,
+        WRITE_LAST_IMMEDIATE,
+        WCOpcode.RDMA_WRITE,
+    ),
+}
+_WITH_IMMEDIATE = frozenset((SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_WRITE_WITH_IMM))
+_WRITES = frozenset((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM))
+
+
+class Operation:
+    """
+    What all send requests have in common on their way.
+
+    @ivar request: the request.
+    @ivar length: its bytes.
+    @ivar begun: whether one of its records is in the medium.
+    @ivar position: of the medium, after its latest record there.
+    @ivar status: how it ended, if it ended badly.
+    @ivar rnrRefusals: how often it was refused for want of a receive.
+    @ivar absences: how often for want of a queue pair.
+    @ivar isRead: whether it is done only when an answer has come.
+    @ivar answered: whether that answer has come.
+    @ivar completionOpcode: what its completion calls it.
+    """
+
+    __slots__ = ("absences", "answered", "begun", "length", "position", "request", "rnrRefusals", "status")
+
+    isRead = False
+    completionOpcode: WCOpcode
+
+    def __init__(self, request: SendRequest) -> None:
+        """
+        Nothing of it is sent.
+        """
+        self.request = request
+        self.length = total(request.pieces)
+        self.status = WCStatus.SUCCESS
+        self.rnrRefusals = self.absences = 0
+        self.rewind()
+
+    @property
+    def started(self) -> bool:
+        """
+        Whether it was ever sent, also if it waits to be repeated.
+        """
+        return self.begun or self.rnrRefusals > 0 or self.absences > 0
+
+    def rewind(self) -> None:
+        """
+        It must be sent anew.
+        """
+        self.position = 0
+        self.begun = self.answered = False
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        Publish those of its records that are not published.
+
+        @param path: the way to the peer.
+        @param remote: the peer's queue pair number.
+        @param pd: the protection domain of the queue pair.
+
+        @return: False if the medium has no room for one.
+        @raise MemoryAccessError: a right on local memory is missing.
+        """
+        raise NotImplementedError
+
+
+class Message(Operation):
+    """
+    A SEND or a WRITE, with immediate or without.
+
+    @ivar sent: how many bytes are in the medium.
+    """
+
+    __slots__ = ("completionOpcode", "sent")
+
+    def __init__(self, request: SendRequest) -> None:
+        """
+        Nothing of it is sent.
+        """
+        super().__init__(request)
+        self.completionOpcode = _CODES[request.opcode][4]
+
+    def rewind(self) -> None:
+        """
+        See L{Operation.rewind}.
+        """
+        super().rewind()
+        self.sent = 0
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        See L{Operation.publish}.
+        """
+        pieces, length = self.request.pieces, self.length
+        while True:
+            start = self.sent
+            reference, count = refer(path, pd, pieces, start, length - start, LOCAL_READ)
+            if reference:
+                payload: Any = reference
+            else:
+                found = locate(pd, pieces, start, count, LOCAL_READ)
+                payload = found[0] if len(found) == 1 else found
+            ends = start + count == length
+            opcode, header = self._header(ends)
+            if reference:
+                opcode |= REFERENCE
+            if not path.post(opcode << 24 | remote, header, payload, len(reference) or count):
+                return False
+            self.begun = True
+            self.sent = start + count
+            self.position = path.position()
+            if ends:
+                return True
+
+    def _header(self, ends: bool) -> tuple[int, bytes]:
+        """
+        The code and the headers of the next record.
+
+        @param ends: whether it is the last.
+        """
+        request = self.request
+        only, first, middle, last, _ = _CODES[request.opcode]
+        header = b""
+        if self.begun:
+            opcode = last if ends else middle
+        else:
+            opcode = only if ends else first
+            if request.opcode in _WRITES:
+                header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
+        if ends:
+            if request.opcode in _WITH_IMMEDIATE:
+                header += IMMEDIATE.pack(request.immediate)
+            if request.flags & SendFlags.SOLICITED:
+                opcode |= SOLICITED
+        return opcode, header
+
+
+class Read(Operation):
+    """
+    A READ.
+
+    @ivar received: how many bytes have come.
+    """
+
+    __slots__ = ("received",)
+
+    isRead = True
+    completionOpcode = WCOpcode.RDMA_READ
+
+    def rewind(self) -> None:
+        """
+        See L{Operation.rewind}.
+        """
+        super().rewind()
+        self.received = 0
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        See L{Operation.publish}.
+        """
+        request = self.request
+        locate(pd, request.pieces, 0, self.length, LOCAL_WRITE)
+        header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
+        if not path.post(READ_REQUEST << 24 | remote, header, b"", 0):
+            return False
+        self.begun = True
+        self.position = path.position()
+        return True
+
+
+def refer(
+    path: Any, pd: ProtectionDomain, pieces: Any, start: int, left: int, access: int
+) -> tuple[bytes, int]:
+    """
+    Refer to the bytes of the next record, if the peer can map where they lie.
+
+    @param start: the first byte, counted in the message.
+    @param left: bytes of the message from there on.
+    @param access: the right that is needed.
+
+    @return: the packed reference, or nothing if the bytes must travel themselves; and
+        how many bytes the record stands for.
+
+    @raise MemoryAccessError: the right is missing.
+    """
+    if left >= limits.PULL_LEAST:
+        piece, offset = find(pieces, start)
+        count = min(piece.length - offset, left, limits.PULL_MOST)
+        region = pd.memory.regions.get(piece.key)
+        if region is not None and region.segment is not None and count >= limits.PULL_LEAST:
+            _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd)
+            number = path.offer(region.segment)
+            if number:
+                return headers.REFERENCE.pack(number, count, offset), count
+    return b"", min(left, limits.INLINE_MESSAGE)
+
+
+#: What a reliable connection does, by opcode.
+OPERATIONS: dict[SendOpcode, type[Operation]] = {
+    SendOpcode.SEND: Message,
+    SendOpcode.SEND_WITH_IMM: Message,
+    SendOpcode.RDMA_WRITE: Message,
+    SendOpcode.RDMA_WRITE_WITH_IMM: Message,
+    SendOpcode.RDMA_READ: Read,
+}

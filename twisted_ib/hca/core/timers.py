@@ -1,0 +1,95 @@
+"""
+The timers of one device's queue pairs.
+
+A heap, because few run at a time: a timer runs only while a refused request waits to be
+sent again.  Whoever drives the device asks L{Timers.deadline} and calls L{Timers.tick}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+
+class Timer:
+    """
+    One running timer.
+
+    @ivar when: when it is due.
+    @ivar expired: what it calls then; L{None} once it has expired or is cancelled.
+    """
+
+    __slots__ = ("expired", "when")
+
+    def __init__(self, when: float, expired: Callable[[], None]) -> None:
+        """
+        Only L{Timers.start} calls this.
+        """
+        self.when = when
+        self.expired: Callable[[], None] | None = expired
+
+    def __lt__(self, other: Timer) -> bool:
+        """
+        Whether it is due before another.
+        """
+        return self.when < other.when
+
+    def cancel(self) -> None:
+        """
+        It shall not expire; harmless if it has.
+        """
+        self.expired = None
+
+
+class Timers:
+    """
+    All running timers of one device.
+    """
+
+    __slots__ = ("_clock", "_heap")
+
+    # Cancelled timers are swept when they are more than this many and more than half.
+    _IDLE = 64
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """
+        @param clock: gives the device's time in seconds.
+        """
+        self._clock = clock
+        self._heap: list[Timer] = []
+
+    def start(self, seconds: float, expired: Callable[[], None]) -> Timer:
+        """
+        Call C{expired} in C{seconds} seconds.
+        """
+        heap = self._heap
+        if len(heap) > self._IDLE:
+            running = [timer for timer in heap if timer.expired is not None]
+            if 2 * len(running) < len(heap):
+                heap[:] = running
+                heapify(heap)
+        timer = Timer(self._clock() + seconds, expired)
+        heappush(heap, timer)
+        return timer
+
+    def deadline(self) -> float | None:
+        """
+        When L{tick} is due, or L{None}.
+        """
+        heap = self._heap
+        while heap and heap[0].expired is None:
+            heappop(heap)
+        return heap[0].when if heap else None
+
+    def tick(self, now: float) -> None:
+        """
+        Call what is due; a timer that is started meanwhile waits for the next tick.
+        """
+        heap = self._heap
+        due = []
+        while heap and heap[0].when <= now:
+            due.append(heappop(heap))
+        for timer in due:
+            expired, timer.expired = timer.expired, None
+            if expired is not None:
+                expired()
