@@ -147,10 +147,10 @@ class Stream:
             if buffer.size and buffer.size + n > _MESSAGE:
                 self.flush()
         buffer.append(data)
-        if buffer.size > _MESSAGE - _GATHER_LEFT:
+        self.room = _MESSAGE - buffer.size
+        if self.room < _GATHER_LEFT:
             self.flush()
             self.channel.device.ringBells()
-        self.room = _MESSAGE - buffer.size
         if buffer.size > limits.SEND_BUFFER:
             self.filled()
 
@@ -168,6 +168,7 @@ class Stream:
         buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
         if buffer is None:
             return
+        self._sync()
         most = machine.maxPayload
         while buffer.size:
             if machine.limit - machine.sequence < 3 or not queuePair.canPost():
@@ -176,6 +177,8 @@ class Stream:
             header = machine.header(n, queuePair.posted)
             assert header is not None
             queuePair.postInline(header, payload, n)
+        if self.corked:
+            self.room = _MESSAGE - buffer.size
 
     def endOfBatch(self) -> None:
         """
@@ -193,10 +196,7 @@ class Stream:
         """
         There is room in the medium, or there are credits: go on.
         """
-        self._sync()
         self._proceed()
-        if self.corked and self.buffer is not None:
-            self.room = _MESSAGE - self.buffer.size
 
     def _proceed(self) -> None:
         """
