@@ -25,7 +25,7 @@ from twisted_ib.errors import (
     RunDirectoryError,
     ServiceInUseError,
 )
-from twisted_ib.hca.fabric import addresses, entries, handshake, rendezvous, rundirectory
+from twisted_ib.hca.fabric import addresses, entries, handshake, rundirectory
 from twisted_ib.hca.fabric.query import ask
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.search import Search
@@ -245,7 +245,7 @@ class EntryTests(RendezvousTestCase):
         """
         The last free one is found; after it there is an error by name.
         """
-        self.patch(rendezvous, "_FIRST_EPHEMERAL_PORT", 65533)
+        self.patch(addresses, "_FIRST_EPHEMERAL_PORT", 65533)
         one, two = self.hca(1), self.hca(2)
         ports = {one.publishAny(SDP, "127.0.0.1"), two.publishAny(SDP, "0.0.0.0")}
         ports.add(one.publishAny(SDP, "::1"))

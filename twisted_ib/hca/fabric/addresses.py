@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 import socket
 import struct
+from collections.abc import Container
 from functools import lru_cache
 
 from twisted_ib import limits
+from twisted_ib.errors import NoRouteError, ServiceInUseError
 
+_FIRST_EPHEMERAL_PORT = 49152
+_PORTS = 65536
 _DISCARD_PORT = 9
+_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 _NETLINK_ROUTE = 0
 _RTM_NEWADDR = 20
@@ -65,6 +71,39 @@ def wildcard(address: str) -> str:
     return "::" if ":" in address else "0.0.0.0"
 
 
+def servedBy(address: str) -> list[str]:
+    """
+    What a listener that serves C{address} may be bound to, the one to ask
+    first at the front: the address itself, then all of its family; for IPv4
+    then C{::}, as a Linux socket there serves both.
+    """
+    wanted = [address, wildcard(address), "::"]
+    if address in _THIS_HOST:  # as TCP
+        wanted.insert(0, _THIS_HOST[address])
+    return list(dict.fromkeys(wanted))
+
+
+def conflict(one: str, other: str) -> bool:
+    """
+    Whether two listeners on one port exclude each other, as in TCP: bound to
+    the same address, or one of them to all of the other's family.
+    """
+    wild = wildcard(one)
+    return wild == wildcard(other) and (one == other or wild in (one, other))
+
+
+def freePort(taken: Container[int]) -> int:
+    """
+    A port from 49152 up, at random, that is not in C{taken}.
+
+    @raise ServiceInUseError: there is none.
+    """
+    free = [port for port in range(_FIRST_EPHEMERAL_PORT, _PORTS) if port not in taken]
+    if not free:
+        raise ServiceInUseError(f"no port from {_FIRST_EPHEMERAL_PORT} up is free")
+    return secrets.choice(free)
+
+
 def namespaceInode() -> int:
     """
     A number for the network namespace of this process, 0 if there are none.
@@ -98,6 +137,21 @@ def isLocalAddress(text: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def checkLocal(address: str, wildcards: bool = False) -> None:
+    """
+    Let only addresses of this host pass.
+
+    @param wildcards: whether those that mean all of them pass.
+    @raise NoRouteError: C{address} is not one of them.
+    """
+    if wildcards and address in ("", "0.0.0.0", "::"):
+        return
+    if not isLocalAddress(address):
+        raise NoRouteError(
+            f"{address} is not an address of this host, and this device reaches no other"
+        )
 
 
 def localAddresses() -> list[str]:
@@ -163,4 +217,14 @@ def _parseAddress(message: bytes) -> str | None:
     return f"{text}%{index}" if family == socket.AF_INET6 and scope == _SCOPE_LINK else text
 
 
-__all__ = ["isLocalAddress", "localAddresses", "namespaceInode", "normalise", "wildcard"]
+__all__ = [
+    "checkLocal",
+    "conflict",
+    "freePort",
+    "isLocalAddress",
+    "localAddresses",
+    "namespaceInode",
+    "normalise",
+    "servedBy",
+    "wildcard",
+]

@@ -21,7 +21,6 @@ what it can not remove at its end the next process of root does.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -35,9 +34,6 @@ from twisted_ib.hca.fabric import addresses
 from twisted_ib.hca.fabric.entries import SERVICE, Entry, isServed, reclaim, serviceName
 from twisted_ib.hca.fabric.rundirectory import RunDirectory
 from twisted_ib.hca.fabric.search import Search
-
-_FIRST_EPHEMERAL_PORT = 49152
-_PORTS = 65536
 
 
 class Rendezvous(Search):
@@ -126,10 +122,7 @@ class Rendezvous(Search):
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
             taken = self._takenPorts(prefix)
-            free = [port for port in range(_FIRST_EPHEMERAL_PORT, _PORTS) if port not in taken]
-            if not free:
-                raise ServiceInUseError(f"no port from {_FIRST_EPHEMERAL_PORT} up is free")
-            port = secrets.choice(free)
+            port = addresses.freePort(taken)
             self._link(prefix + port, address)
         return port
 
@@ -152,13 +145,12 @@ class Rendezvous(Search):
 
         @raise ServiceInUseError: one is alive, or not ours to remove.
         """
-        wild = addresses.wildcard(address)
         start = serviceName(serviceID, self.namespace, "")
         for name in directory.names():
             if not name.startswith(start):
                 continue
             other = name[len(start) :]
-            if addresses.wildcard(other) != wild or (other != address and wild not in (other, address)):
+            if not addresses.conflict(address, other):
                 continue
             status = directory.status(name)
             if status is None or not self.allows(status.st_uid):

@@ -20,8 +20,6 @@ from twisted_ib.hca.fabric import addresses
 from twisted_ib.hca.fabric.entries import HCA, Entry, connect, serviceName
 from twisted_ib.hca.fabric.rundirectory import RunDirectory, allowedUids, openDirectories
 
-_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-
 # A directory's time of change is as coarse as the kernel's tick: two changes
 # within one look the same.  What is older than this does not hide a second one.
 _SETTLED_NANOSECONDS = 50_000_000
@@ -116,11 +114,8 @@ class Search:
         """
         The HCAs that a service's entries point to, address by address.
         """
-        wanted = [address, addresses.wildcard(address), "::"]
-        if address in _THIS_HOST:  # as TCP
-            wanted.insert(0, _THIS_HOST[address])
         found = []
-        for where in dict.fromkeys(wanted):
+        for where in addresses.servedBy(address):
             name = serviceName(serviceID, self.namespace, where)
             for directory in self._directories:
                 hca = self._hcaOf(directory, name)

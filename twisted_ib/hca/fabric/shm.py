@@ -26,16 +26,15 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import (
-    HCAError,
     HandshakeError,
+    HCAError,
     NoListenerError,
-    NoRouteError,
     PathLostError,
     ResourceLimitError,
     RingError,
 )
 from twisted_ib.hca.fabric import libc
-from twisted_ib.hca.fabric.addresses import isLocalAddress
+from twisted_ib.hca.fabric.addresses import checkLocal
 from twisted_ib.hca.fabric.pairing import Pairing
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.ring import RingPath, fence
@@ -124,7 +123,7 @@ class SharedMemoryFabric:
         @raise ServiceInUseError: somebody has it.
         @raise NoRouteError: the address is not one of this host.
         """
-        self._checkLocal(address, wildcard=True)
+        checkLocal(address, True)
         self.rendezvous.publish(serviceID, address)
 
     def publishAny(self, prefix: int, address: str) -> int:
@@ -133,7 +132,7 @@ class SharedMemoryFabric:
 
         @return: The port.
         """
-        self._checkLocal(address, wildcard=True)
+        checkLocal(address, True)
         return self.rendezvous.publishAny(prefix, address)
 
     def withdraw(self, serviceID: int, address: str) -> None:
@@ -141,18 +140,6 @@ class SharedMemoryFabric:
         Take back what L{publish} did.
         """
         self.rendezvous.withdraw(serviceID, address)
-
-    def _checkLocal(self, address: str, wildcard: bool = False) -> None:
-        """
-        @raise NoRouteError: C{address} is not one of this host.
-        """
-        if wildcard and address in ("", "0.0.0.0", "::"):
-            return
-        if not isLocalAddress(address):
-            raise NoRouteError(
-                f"{address} is not an address of this host, and shared memory"
-                " reaches no other"
-            )
 
     def resolve(self, serviceID: int, address: str, user: Any) -> Resolution:
         """
@@ -163,7 +150,7 @@ class SharedMemoryFabric:
         @raise NoRouteError: the address is not one of this host.
         @raise NoListenerError: nobody serves it.
         """
-        self._checkLocal(address)
+        checkLocal(address)
         self.rendezvous.checkOwner()
         failure: HCAError = NoListenerError(f"nobody serves {address}")
         for entry in self.rendezvous.lookup(serviceID, address):
