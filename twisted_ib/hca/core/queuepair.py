@@ -104,6 +104,8 @@ class QueuePair:
         @raise QueuePairError: the transition or an attribute is not allowed.
         """
         checkTransition(self.type, self.state, state, attributes)
+        if self.work is not None:
+            self.work.check(state, attributes)
         if "dest_qp_num" in attributes:
             self.remote = attributes["dest_qp_num"]
             self._word = SEND_ONLY << 24 | self.remote
@@ -112,8 +114,6 @@ class QueuePair:
         path = attributes.get("ah_attr")
         if path is not None:
             self.path = path
-        if self.work is not None:
-            self.work.modify(state, attributes)
         old, self.state = self.state, state
         if state in _RECEIVING:
             if old not in _RECEIVING:
@@ -121,6 +121,8 @@ class QueuePair:
                 self.path.bind(self)
         else:
             self._leave()
+        if self.work is not None:
+            self.work.modified(attributes)
 
     def connect(self, path: Path, remote: int) -> None:
         """

@@ -211,6 +211,21 @@ class Path:
         """
         raise NotImplementedError
 
+    def offer(self, segment: Any) -> int:
+        """
+        Let the peer map a segment of registered memory, for reading.
+
+        @return: The number that references name it by, or 0 if the bytes must
+            travel in the records.
+        """
+        return 0
+
+    def offered(self, number: int) -> memoryview | None:
+        """
+        @return: The segment that the peer offered under a number, or L{None}.
+        """
+        return None
+
     def wantSpace(self, waiter: Any) -> None:
         """
         Ask for C{waiter.resume()} when the medium has room again.
