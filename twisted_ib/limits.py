@@ -175,6 +175,9 @@ CLOSING_CONNECTIONS = 4096
 
 # -- the shared-memory fabric
 
+#: Bytes of a socket's send buffer where sockets carry the records; Linux doubles
+#: it for what it counts besides the data.
+CARRIER_BUFFER = 256 * 1024
 #: HCAs that one HCA has paths or handshakes to.
 PEERS = 1024
 #: Descriptors of peers that one turn looks at.

@@ -12,36 +12,19 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from attrs import frozen
-
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
+from twisted_ib.hca.fabric.carrier import CarrierPath
 from twisted_ib.hca.fabric.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.handshake import Answer, Exchange, Hello, Offer, Query, refusalOf
 from twisted_ib.hca.fabric.liveness import Liveness, checkPeer
+from twisted_ib.hca.fabric.path import PeerIdentity
 from twisted_ib.hca.fabric.ring import SLACK, RingPath, segmentSize
 from twisted_ib.hca.fabric.transfer import (
     closeAll,
     receiveWithDescriptors,
     sendWithDescriptors,
 )
-
-
-@frozen
-class PeerIdentity:
-    """
-    Who is at the other end of a path.
-
-    @ivar guid: of its HCA.
-    @ivar pid: of its process, as the kernel says.
-    @ivar uid: of its process, as the kernel says.
-    @ivar program: what it calls itself.
-    """
-
-    guid: int
-    pid: int
-    uid: int
-    program: str
 
 
 class Pairing:
@@ -183,7 +166,7 @@ class Pairing:
         )
         if not agreed & Offer.RINGS:
             self._dropMemory()
-            self.path = fabric.carrierPath(self, identity)
+            self.path = CarrierPath(fabric, identity, self)
             return
         segment = fabric.segmentClass.attach(descriptors[0], segmentSize(limits.RING))
         del descriptors[0]

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from attrs import frozen
+
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, RingError
+from twisted_ib.errors import DeviceClosedError, PathLostError
 from twisted_ib.hca.operation import (
     ABSENT,
     ABSENT_WORD,
@@ -26,6 +28,23 @@ from twisted_ib.hca.operation import (
     RESPONSES,
     RESUME,
 )
+
+
+@frozen
+class PeerIdentity:
+    """
+    Who is at the other end of a path.
+
+    @ivar guid: of its HCA.
+    @ivar pid: of its process, as the kernel says.
+    @ivar uid: of its process, as the kernel says.
+    @ivar program: what it calls itself.
+    """
+
+    guid: int
+    pid: int
+    uid: int
+    program: str
 
 
 class Refusing:
@@ -338,9 +357,17 @@ class Path:
         self.requesters.clear()
 
 
-def checkRecord(length: int) -> None:
+class Forked:
     """
-    @raise RingError: no record is this long.
+    Stands in a forked child for what is its parent's: a mapping, a socket.
     """
-    if length > limits.INLINE_RECORD:
-        raise RingError(f"a record of {length} bytes")
+
+    def _fail(self, *arguments: Any) -> Any:
+        """
+        @raise DeviceClosedError: always.
+        """
+        raise DeviceClosedError(
+            "this device belongs to the process that this one was forked from"
+        )
+
+    __call__ = __getitem__ = __setitem__ = _fail

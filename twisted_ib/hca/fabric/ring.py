@@ -33,9 +33,9 @@ from struct import Struct
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.errors import DeviceClosedError, PathLostError, RingError
+from twisted_ib.errors import PathLostError, RingError
 from twisted_ib.hca.fabric.doorbell import SocketDoorbell
-from twisted_ib.hca.fabric.path import Path
+from twisted_ib.hca.fabric.path import Forked, Path
 
 PAGE = 4096
 #: Cell numbers, in units of eight bytes.
@@ -365,19 +365,6 @@ class RingPath(Path):
         self.mine.close()
         self.theirs.close()
         self.doorbell.close()
-
-
-class Forked:
-    """
-    Stands for a mapping in a forked child, where it does not exist.
-    """
-
-    def _fail(self, *arguments: Any) -> Any:
-        raise DeviceClosedError(
-            "this device belongs to the process that this one was forked from"
-        )
-
-    __getitem__ = __setitem__ = _fail
 
 
 def fence(

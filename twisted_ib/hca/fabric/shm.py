@@ -37,7 +37,7 @@ from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.addresses import checkLocal
 from twisted_ib.hca.fabric.pairing import Pairing
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
-from twisted_ib.hca.fabric.ring import RingPath, fence
+from twisted_ib.hca.fabric.ring import fence
 from twisted_ib.hca.fabric.segment import Segment
 from twisted_ib.hca.interfaces import IFabric
 
@@ -224,6 +224,13 @@ class SharedMemoryFabric:
         if pidfd >= 0:
             self._pidfds[pidfd] = pairing
             self._poller.register(pidfd, select.EPOLLIN)
+
+    def watch(self, pairing: Pairing, events: int) -> None:
+        """
+        Have a pair's socket watched for other events than before.
+        """
+        if pairing.fd in self._pairings:
+            self._poller.modify(pairing.fd, events)
 
     def attend(self) -> None:
         """
@@ -492,20 +499,12 @@ class SharedMemoryFabric:
         """
         return [p.path for p in self._pairings.values() if p.path is not None]
 
-    def carrierPath(self, pairing: Pairing, identity: Any) -> Any:
-        """
-        @return: A path over the pair's socket.
-        """
-        from twisted_ib.hca.fabric.carrier import CarrierPath
-
-        return CarrierPath(self, identity, pairing)
-
     def forked(self) -> None:
         """
         In a forked child: nothing of this may be touched any more.
         """
         for pairing in self._pairings.values():
-            if isinstance(pairing.path, RingPath):
+            if pairing.path is not None:
                 pairing.path.forked()
         self.hot = ()
 
