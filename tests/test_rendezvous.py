@@ -5,6 +5,7 @@ L{twisted_ib.hca.fabric.entries} and L{twisted_ib.hca.fabric.query}.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -25,12 +26,13 @@ from twisted_ib.errors import (
     RunDirectoryError,
     ServiceInUseError,
 )
-from twisted_ib.hca.fabric import addresses, entries, handshake, rundirectory
+from twisted_ib.hca.fabric import addresses, entries, handshake, rundirectory, search
 from twisted_ib.hca.fabric.query import ask
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.search import Search
 
 SDP = 0x10000
+_CLONE_NEWNET = 0x40000000
 SERVICE = SDP | 8080
 
 
@@ -62,11 +64,11 @@ class RendezvousTestCase(RunDirectoryTestCase):
         """
         return sorted(name for name in os.listdir(self.run_) if name.startswith(prefix))
 
-    def guids(self, search: Search, address: str, service: int = SERVICE) -> list[int]:
+    def guids(self, looking: Search, address: str, service: int = SERVICE) -> list[int]:
         """
         @return: the HCAs that are found for a service.
         """
-        return [entry.guid for entry in search.lookup(service, address)]
+        return [entry.guid for entry in looking.lookup(service, address)]
 
 
 class EntryTests(RendezvousTestCase):
@@ -118,6 +120,30 @@ class EntryTests(RendezvousTestCase):
         two.publish(SERVICE, "127.0.0.1")
         one.withdraw(SERVICE, "127.0.0.1")
         self.assertEqual(self.guids(one, "127.0.0.1"), [2])
+
+    def test_takenOver(self) -> None:
+        """
+        An entry that points to another HCA meanwhile is not ours to remove.
+        """
+        one, two = self.hca(1), self.hca(2)
+        one.publish(SERVICE, "127.0.0.1")
+        one.publish(SERVICE, "127.0.0.2")
+        for name in self.names("svc-"):
+            os.unlink(os.path.join(self.run_, name))
+            os.symlink(two.name, os.path.join(self.run_, name))
+        one.withdraw(SERVICE, "127.0.0.1")
+        one.close()
+        self.assertEqual(self.guids(two, "127.0.0.1"), [2])
+        self.assertEqual(self.guids(two, "127.0.0.2"), [2])
+
+    def test_ownConflict(self) -> None:
+        """
+        To find its own service in the way an HCA does not ask itself.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+        self.assertRaises(ServiceInUseError, server.publish, SERVICE, "127.0.0.1")
+        self.assertEqual(select.select([server.bind()], [], [], 0)[0], [])
 
     def test_close(self) -> None:
         """
@@ -263,23 +289,24 @@ class EntryTests(RendezvousTestCase):
         os.utime(self.run_, ns=(past, past))
         first = two.lookup(SERVICE, "127.0.0.1")
         self.assertIs(two.lookup(SERVICE, "127.0.0.1"), first)
-        two.publish(SERVICE, "::")
-        self.assertEqual(self.guids(two, "127.0.0.1"), [1, 2])
+        one.publish(SERVICE, "::")
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1, 1])
         one.withdraw(SERVICE, "0.0.0.0")
-        self.assertEqual(self.guids(two, "127.0.0.1"), [2])
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1])
 
     def test_notRememberedTooSoon(self) -> None:
         """
         What was found just after a change is not: a second change could have
         the same time.
         """
-        one = self.hca(1)
+        one, two = self.hca(1), self.hca(2)
         one.publish(SERVICE, "0.0.0.0")
-        status = os.stat(self.run_)
-        first = one.lookup(SERVICE, "127.0.0.1")
+        now = time.time_ns() + 10**9  # whatever the pace of this test
+        os.utime(self.run_, ns=(now, now))
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1])
         one.publish(SERVICE, "::")
-        os.utime(self.run_, ns=(status.st_atime_ns, status.st_mtime_ns))
-        self.assertNotEqual(one.lookup(SERVICE, "127.0.0.1"), first)
+        os.utime(self.run_, ns=(now, now))
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1, 1])
 
     def test_rememberedIsBounded(self) -> None:
         """
@@ -302,25 +329,25 @@ class EntryTests(RendezvousTestCase):
         for name in ("hca-12", "hca-000000000000000g", "x", "hca-00000000000000030"):
             os.mkfifo(os.path.join(self.run_, name))
         os.mkfifo(os.path.join(self.run_, "hca-0000000000000004"))
-        search = Search(self.environment)
-        self.addCleanup(search.close)
-        self.assertEqual({entry.guid for entry in search.hcas()}, {one.guid, two.guid})
-        found = search.find(two.guid)
+        looking = Search(self.environment)
+        self.addCleanup(looking.close)
+        self.assertEqual({entry.guid for entry in looking.hcas()}, {one.guid, two.guid})
+        found = looking.find(two.guid)
         assert found is not None
-        search.connect(found).close()
-        self.assertEqual(search.find(3), None)
+        looking.connect(found).close()
+        self.assertEqual(looking.find(3), None)
 
     def test_searchMakesNothing(self) -> None:
         """
         A command that only looks leaves nothing behind, finds what comes
         later, and complains only of what it can not trust.
         """
-        search = Search(self.environment)
-        self.addCleanup(search.close)
-        self.assertEqual((search.hcas(), search.lookup(SERVICE, "::1"), search.find(1)), ([], [], None))
+        looking = Search(self.environment)
+        self.addCleanup(looking.close)
+        self.assertEqual((looking.hcas(), looking.lookup(SERVICE, "::1"), looking.find(1)), ([], [], None))
         self.assertFalse(os.path.exists(self.run_))
         self.hca(1).publish(SERVICE, "::")
-        self.assertEqual(self.guids(search, "::1"), [1])
+        self.assertEqual(self.guids(looking, "::1"), [1])
         os.chmod(self.run_, 0o755)
         self.assertRaises(RunDirectoryError, Search, self.environment)
 
@@ -586,13 +613,34 @@ class ProcessTests(RendezvousTestCase):
                 except (RunDirectoryError, AssertionError):
                     continue
                 raise ValueError(f"{call} did not raise")
+            assert descriptors() == self.before, os.listdir("/proc/self/fd")
             server.withdraw(SERVICE, "0.0.0.0")
             server.close()
-            assert descriptors() == self.before, os.listdir("/proc/self/fd")
 
         self.assertEqual(runForked(child), 0)
         self.assertEqual(self.names(), names)
         self.assertEqual(self.guids(server, "127.0.0.1"), [1])
+
+    def test_forkedUnawares(self) -> None:
+        """
+        Nor does the end of a child that was forked by other means than
+        os.fork, and so has all descriptors.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+        server.publish(SERVICE + 1, "0.0.0.0")
+        names = self.names()
+        self.patch(search, "_searches", set())
+
+        def child() -> None:
+            """
+            Close.
+            """
+            server.withdraw(SERVICE, "0.0.0.0")
+            server.close()
+
+        self.assertEqual(runForked(child), 0)
+        self.assertEqual(self.names(), names)
 
     def test_race(self) -> None:
         """
@@ -742,6 +790,36 @@ class OtherUserTests(RendezvousTestCase):
         self.hca(4)  # root may remove them, and both are dead
         self.assertEqual(self.guids(server, "127.0.0.1"), [])
 
+    def test_otherNamespace(self) -> None:
+        """
+        In another network namespace the same port is free, its services are
+        not found here nor ours there, and the addresses here are not local.
+        """
+        own = [address for address in addresses.localAddresses() if address[:4] not in ("127.", "::1")]
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+
+        def child() -> None:
+            """
+            Listen in a new namespace, and leave the entry.
+            """
+            if ctypes.CDLL(None).unshare(_CLONE_NEWNET):
+                os._exit(9)
+            stranger = Rendezvous(2, self.environment)
+            stranger.bind()
+            assert self.guids(stranger, "127.0.0.1") == []
+            stranger.publish(SERVICE, "0.0.0.0")
+            assert self.guids(stranger, "127.0.0.1") == [2]
+            assert not any(map(addresses.isLocalAddress, own))
+            os._exit(0)
+
+        status = runForked(child)
+        if status == 9:
+            self.skipTest("may not make a network namespace")
+        self.assertEqual(status, 0)
+        self.assertEqual(len(self.names("svc-")), 2)
+        self.assertEqual(self.guids(server, "127.0.0.1"), [1])
+
     def test_shedRoot(self) -> None:
         """
         A process that stops being root is told so by name; its successor has
@@ -767,6 +845,7 @@ class OtherUserTests(RendezvousTestCase):
                 self.assertIn("user 65534 now", str(self.assertRaises(RunDirectoryError, call)))
             new = old.successor()
             assert new is not None
+            assert new.namespace == old.namespace != 0
             self.assertEqual((new.uid, new.guid), (NOBODY, 1))
             self.assertEqual([entry.guid for entry in new.lookup(SERVICE, "127.0.0.1")], [1])
             assert old.allows(0) and not new.allows(0) and new.allows(NOBODY)
