@@ -51,9 +51,9 @@ UD_SEND_ONLY: Final = 0x64
 #: datagrams had for "Resync", reserved otherwise.
 RESUME: Final = 0x15
 
-#: The low five bits are the operation; the two below are added to it here, where nobody
-#: needs the codes of reliable datagrams (0x40).
-OPERATION_MASK: Final = 0x1F
+#: A code without the two bits that are added to it here, where nobody needs the codes of
+#: reliable datagrams (0x40).
+OPERATION_MASK: Final = 0x3F
 #: In place of its payload the record says where the peer can read it: memory that was
 #: offered to it (L{twisted_ib.hca.wire.headers.REFERENCE}).
 REFERENCE: Final = 0x40

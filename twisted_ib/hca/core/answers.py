@@ -81,7 +81,7 @@ class Answers:
     @ivar work: the pair of queues it belongs to; L{None} once closed.
     """
 
-    __slots__ = ("_broken", "_owed", "_waiting", "work")
+    __slots__ = ("_owed", "_waiting", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         """
@@ -89,7 +89,7 @@ class Answers:
         """
         self.work: WorkQueues | None = work
         self._owed: deque[_Answer] = deque()
-        self._waiting = self._broken = False
+        self._waiting = False
 
     def __len__(self) -> int:
         """
@@ -128,14 +128,12 @@ class Answers:
             return
         path, remote = work.queuePair.path, work.queuePair.remote
         try:
-            while owed and not self._broken:
+            while owed:
                 if not owed[0].publish(work, path, remote):
                     self._wait(path)
                     return
                 owed.popleft()
         except MemoryAccessError:
-            self._broken = True
-        if self._broken:
             self._refuse(work, path, remote)
 
     def _refuse(self, work: WorkQueues, path: Any, remote: int) -> None:

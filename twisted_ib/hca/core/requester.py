@@ -277,8 +277,10 @@ class Requester:
         """
         if not position:
             return self._reads[0] if self._reads else None
+        if position <= self._acknowledged:
+            return None
         for operation in self._onTheWay:
-            if operation.position >= position and operation.position > self._acknowledged:
+            if operation.position >= position:
                 return operation
         if self._unsent and self._unsent[0].position >= position:
             return self._unsent[0]

@@ -167,7 +167,7 @@ class Responder:
         if isWrite:
             if not work.attributes.access & REMOTE_WRITE:
                 raise _Refused(NAK_INVALID_REQUEST)
-            if ends and immediate and not self._receives:
+            if immediate and not self._receives:
                 raise _Refused(RNR | work.attributes.minRNRTimer)
             if begins:
                 start = self._beginWrite(work, buffer, start, stop)

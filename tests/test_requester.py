@@ -1,0 +1,968 @@
+"""
+Tests for L{twisted_ib.hca.core.requester}, L{twisted_ib.hca.core.sending} and the send half
+of L{twisted_ib.hca.core.work}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.keyed_pair import Pair, piece
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError
+from twisted_ib.hca import operation
+from twisted_ib.hca.core.completion import WCOpcode, WCStatus
+from twisted_ib.hca.core.delays import rnrSeconds, timeoutSeconds
+from twisted_ib.hca.core.memory import Access
+from twisted_ib.hca.core.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
+
+SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
+WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
+READ = SendOpcode.RDMA_READ
+VERBS = [SEND, SEND_IMM, WRITE, WRITE_IMM, READ]
+OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
+QUIET = 0
+
+
+class RequesterTestCase(SynchronousTestCase):
+    """
+    A connected pair with a source here and a target there.
+    """
+
+    def connect(self, **arguments: Any) -> None:
+        """
+        Make the pair C{self.p}: see L{Pair}.
+        """
+        self.p = Pair(**arguments)
+        self.a, self.b = self.p.a, self.p.b
+        self.source = self.a.register(bytes(range(256)) * 40)
+        self.target = self.b.register(10240)
+
+    def setUp(self) -> None:
+        """
+        Connect with the default attributes.
+        """
+        self.connect()
+
+    def post(self, id: int, opcode: SendOpcode, length: int = 100, **fields: Any) -> None:
+        """
+        Post a send of the first bytes of the source; what is remote is the target.
+        """
+        fields.setdefault("remoteAddress", self.target.address)
+        fields.setdefault("remoteKey", self.target.remoteKey)
+        self.a.send(id, opcode, piece(self.source, 0, length), **fields)
+
+    def receives(self, count: int = 1) -> None:
+        """
+        Post receives at the other end.
+        """
+        for id in range(count):
+            self.b.receive(100 + id, piece(self.target))
+
+    def wire(self) -> list[tuple[int, bytes]]:
+        """
+        What is in the medium: codes and bytes.
+        """
+        return [(word >> 24, data) for _, word, data in self.a.path.records]
+
+
+class StateTests(RequesterTestCase):
+    """
+    Every verb in every state.
+    """
+
+    def test_everyVerbInEveryState(self) -> None:
+        """
+        Below RTS a send is an error; in RTS it is done; in SQD it waits for RTS; in ERR it
+        is flushed at once.
+        """
+        for state in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS, QPState.SQD, QPState.ERR):
+            for verb in VERBS:
+                self.connect(connect=False)
+                self.a.to(state, 18)
+                self.b.to(QPState.RTS, 17)
+                self.receives()
+                self.a.work.attributes.reads = 1
+                if state < QPState.RTS:
+                    error = self.assertRaises(QueuePairError, self.post, 1, verb)
+                    self.assertIn(state.name, str(error))
+                    expected = []
+                else:
+                    self.post(1, verb)
+                    expected = {QPState.RTS: [(1, OK)], QPState.ERR: [(1, FLUSH)]}.get(state, [])
+                self.p.settle()
+                self.assertEqual(self.a.statuses(), expected, (state, verb))
+                if state == QPState.SQD:
+                    self.a.qp.modify(QPState.RTS)
+                    self.p.settle()
+                    self.assertEqual(self.a.statuses(), [(1, OK)])
+
+    def test_everyVerbToEveryState(self) -> None:
+        """
+        A peer that can receive takes it; one that can not is absent: after retry_cnt
+        tries the request ends with RETRY_EXC_ERR.
+        """
+        for state in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS, QPState.SQD, QPState.ERR):
+            for verb in VERBS:
+                self.connect(connect=False)
+                self.a.to(QPState.RTS, 18)
+                self.b.to(state, 17)
+                if state not in (QPState.RESET, QPState.ERR):
+                    self.receives()
+                self.post(1, verb)
+                self.p.settle()
+                taken = state in (QPState.RTR, QPState.RTS, QPState.SQD)
+                expected = OK if taken else WCStatus.RETRY_EXC_ERR
+                self.assertEqual(self.a.statuses(), [(1, expected)], (state, verb))
+                self.assertEqual(self.a.qp.state, QPState.RTS if taken else QPState.ERR)
+                if not taken:
+                    self.assertAlmostEqual(self.p.clock.seconds(), 3 * 4.096e-6 * 2**14)
+
+    def test_reset(self) -> None:
+        """
+        Going to RESET forgets what is posted, without completions, also what is on its
+        way; afterwards the queue pair can be used again.
+        """
+        self.post(1, SEND)
+        self.p.flow()
+        self.post(2, SEND)
+        self.a.qp.modify(QPState.RESET)
+        self.b.qp.modify(QPState.RESET)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [])
+        self.a.to(QPState.RTS, 18)
+        self.b.to(QPState.RTS, 17)
+        self.receives()
+        self.post(3, SEND)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(3, OK)])
+
+    def test_error(self) -> None:
+        """
+        Going to ERR flushes what is posted, in order, and the consumer is not told: it
+        did it itself.
+        """
+        for id in range(3):
+            self.post(id, SEND, flags=QUIET if id == 1 else SendFlags.SIGNALED)
+        self.a.qp.modify(QPState.ERR)
+        self.assertEqual(self.a.statuses(), [(0, FLUSH), (1, FLUSH), (2, FLUSH)])
+        self.assertEqual(self.a.consumer.failures, [])
+
+    def test_drain(self) -> None:
+        """
+        In SQD what was started is finished and nothing new is sent; until then only ERR
+        and RESET may follow.
+        """
+        self.connect(capacity=8192)
+        self.target = self.b.register(10240)
+        self.post(1, WRITE, 5000)
+        self.post(2, WRITE, 5000)
+        self.post(3, SEND, 10)
+        self.assertEqual(len(self.wire()), 1)
+        self.a.qp.modify(QPState.SQD)
+        error = self.assertRaises(QueuePairError, self.a.qp.modify, QPState.RTS)
+        self.assertIn("has not drained", str(error))
+        self.assertRaises(QueuePairError, self.a.qp.modify, QPState.SQD, timeout=3)
+        self.receives()
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+        self.a.qp.modify(QPState.SQD, timeout=3)
+        self.assertEqual(self.a.work.attributes.timeout, 3)
+        self.a.qp.modify(QPState.RTS)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(2, OK), (3, OK)])
+
+    def test_drainRepeats(self) -> None:
+        """
+        What was started and refused counts as started.
+        """
+        self.post(1, SEND)
+        self.p.flow()
+        self.a.qp.modify(QPState.SQD)
+        self.assertRaises(QueuePairError, self.a.qp.modify, QPState.RTS)
+        self.receives()
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+        self.a.qp.modify(QPState.RTS)
+
+    def test_attributeRanges(self) -> None:
+        """
+        Attributes that do not fit are refused, and nothing changes.
+        """
+        for name, value in (("rnr_retry", 8), ("retry_cnt", 8), ("timeout", 32), ("max_rd_atomic", 129)):
+            pair = Pair(connect=False)
+            error = self.assertRaises(QueuePairError, pair.a.to, QPState.RTS, 18, **{name: value})
+            self.assertIn(name, str(error))
+            self.assertEqual(pair.a.qp.state, QPState.RTR)
+
+    def test_close(self) -> None:
+        """
+        A closed queue pair lets its domain and completion queues go.
+        """
+        self.post(1, SEND)
+        self.a.qp.close()
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [])
+        self.assertEqual((self.a.sends.users, self.a.receives.users), (0, 0))
+        self.assertNotIn("queue pairs", self.a.pd.users)
+
+
+class PostTests(RequesterTestCase):
+    """
+    What may be posted.
+    """
+
+    def test_full(self) -> None:
+        """
+        The queue takes as many requests as it has places; one that is done frees its own.
+        """
+        for id in range(128):
+            self.post(id, SEND)
+        self.assertRaises(ResourceLimitError, self.post, 128, SEND)
+        self.receives()
+        self.p.flow()
+        self.post(128, SEND)
+        self.assertRaises(ResourceLimitError, self.post, 129, SEND)
+
+    def test_capabilities(self) -> None:
+        """
+        Depths and list lengths are bounded.
+        """
+        Capabilities(limits.WORK_QUEUE_DEPTH, limits.WORK_QUEUE_DEPTH, 32, 32).check()
+        for index in range(4):
+            for value in (-1, (limits.WORK_QUEUE_DEPTH + 1) if index < 2 else 33):
+                sizes = [1, 1, 1, 1]
+                sizes[index] = value
+                self.assertRaises(ResourceLimitError, Capabilities(*sizes).check)
+
+    def test_impossible(self) -> None:
+        """
+        A request that can not be on the wire is refused when it is posted.
+        """
+        whole = piece(self.source)
+        for request in (
+            SendRequest(1, SEND, [whole] * 5),
+            SendRequest(1, SEND, [SGE(0, -1, 0)]),
+            SendRequest(1, SEND, [SGE(0, 1 << 32, 0)]),
+            SendRequest(1, SEND_IMM, immediate=1 << 32),
+            SendRequest(1, SEND_IMM, immediate=-1),
+            SendRequest(1, WRITE, remoteAddress=1 << 64),
+            SendRequest(1, WRITE, remoteAddress=-1),
+            SendRequest(1, WRITE, remoteKey=1 << 32),
+            SendRequest(1, SendOpcode.BIND_MW),
+        ):
+            self.assertRaises(QueuePairError, self.a.work.postSend, request)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [])
+
+    def test_noReads(self) -> None:
+        """
+        With max_rd_atomic 0 there are no READs.
+        """
+        self.connect(max_rd_atomic=0)
+        error = self.assertRaises(QueuePairError, self.post, 1, READ)
+        self.assertIn("READ", str(error))
+
+    def test_tooLong(self) -> None:
+        """
+        A message longer than 2^31 bytes ends with LOC_LEN_ERR.
+        """
+        self.patch(limits, "MESSAGE_BYTES", 1000)
+        self.receives()
+        self.post(1, SEND, 1000)
+        self.post(2, SEND, 1001)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.LOC_LEN_ERR)])
+
+    def test_muchTooLong(self) -> None:
+        """
+        The limit is the standard's.
+        """
+        part = SGE(0, 1 << 30, 1)
+        self.a.send(1, SEND, part, part, SGE(0, 1, 1))
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_LEN_ERR)])
+        self.assertEqual(self.a.qp.state, QPState.ERR)
+
+
+class WireTests(RequesterTestCase):
+    """
+    Literally what is published.
+    """
+
+    def test_only(self) -> None:
+        """
+        Each kind of request in one record.
+        """
+        at = {"remoteAddress": 0x1122334455667788, "remoteKey": 0xAABBCCDD}
+        reth = bytes.fromhex("1122334455667788aabbccdd00000003")
+        for verb, fields, code, data in (
+            (SEND, {}, 0x04, b"\0\1\2"),
+            (SEND, {"flags": SendFlags.SOLICITED}, 0x84, b"\0\1\2"),
+            (SEND_IMM, {"immediate": 0x01020304}, 0x05, b"\1\2\3\4\0\1\2"),
+            (WRITE, at, 0x0A, reth + b"\0\1\2"),
+            (WRITE_IMM, {**at, "immediate": 9}, 0x0B, reth + b"\0\0\0\x09\0\1\2"),
+            (READ, at, 0x0C, reth),
+        ):
+            self.connect()
+            self.post(1, verb, 3, **fields)
+            self.assertEqual(self.wire(), [(code, data)])
+            self.assertEqual(self.a.path.records[0][1] & 0xFFFFFF, 18)
+
+    def test_empty(self) -> None:
+        """
+        Messages of nothing, with and without a list, are one record.
+        """
+        for verb in (SEND, WRITE, READ):
+            self.connect()
+            self.a.send(1, verb)
+            self.post(2, verb, 0)
+            sizes = [len(data) for _, data in self.wire()]
+            self.assertEqual(sizes, [0, 0] if verb == SEND else [16, 16])
+
+    def test_segments(self) -> None:
+        """
+        A long message is cut at the medium's largest record: First, Middle, Last; what
+        the first or last record has besides is there only.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 1000)
+        reth = RETH.pack(self.target.address, self.target.remoteKey, 2500)
+        immediate = IMMEDIATE.pack(5)
+        for verb, codes, first, last in (
+            (SEND, [0, 1, 2], b"", b""),
+            (SEND_IMM, [0, 1, 3], b"", immediate),
+            (WRITE, [6, 7, 8], reth, b""),
+            (WRITE_IMM, [6, 7, 9], reth, immediate),
+        ):
+            self.connect()
+            reth = RETH.pack(self.target.address, self.target.remoteKey, 2500)
+            self.post(1, verb, 2500, immediate=5, flags=SendFlags.SOLICITED)
+            wire = self.wire()
+            codes[-1] |= 0x80
+            self.assertEqual([code for code, _ in wire], codes)
+            data = bytes(self.source.view)
+            if first:
+                first = reth
+            self.assertEqual(
+                [body for _, body in wire], [first + data[:1000], data[1000:2000], last + data[2000:2500]]
+            )
+
+    def test_exactly(self) -> None:
+        """
+        As many bytes as a record takes are one record, one more are two.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 1000)
+        self.post(1, SEND, 1000)
+        self.post(2, SEND, 1001)
+        self.post(3, SEND, 2000)
+        self.assertEqual(
+            [(code, len(d)) for code, d in self.wire()], [(4, 1000), (0, 1000), (2, 1), (0, 1000), (2, 1000)]
+        )
+
+    def test_gather(self) -> None:
+        """
+        The pieces of a list follow each other, empty ones do nothing, and a record may
+        end within any of them.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 5)
+        other = self.a.register(b"abcdefgh")
+        self.a.send(
+            1, SEND, piece(other, 1, 3), piece(other, 0, 0), piece(self.source, 0, 4), piece(other, 5)
+        )
+        self.assertEqual([data for _, data in self.wire()], [b"bcd\0\1", b"\2\3fgh"])
+
+    def test_reference(self) -> None:
+        """
+        Of memory that the peer can map, long parts are referred to, short ones and those
+        of other memory are copied; a reference is bounded.
+        """
+        self.patch(limits, "PULL_LEAST", 100)
+        self.patch(limits, "PULL_MOST", 300)
+        self.a.path.offering = True
+        shared = self.a.register(1000, segment=True)
+        self.a.send(1, WRITE, piece(shared, 7, 650), piece(self.source, 0, 200), remoteAddress=5, remoteKey=6)
+        reth = RETH.pack(5, 6, 850)
+        self.assertEqual(
+            self.wire(),
+            [
+                (0x46, reth + REFERENCE.pack(1, 300, 7)),
+                (0x47, REFERENCE.pack(1, 300, 307)),
+                (0x08, bytes(50) + bytes(self.source.view[:200])),
+            ],
+        )
+        self.assertEqual(self.a.path.copied, 250 + 32)
+
+
+class CompletionTests(RequesterTestCase):
+    """
+    What completes when.
+    """
+
+    def test_fields(self) -> None:
+        """
+        A completion has number, kind and length.
+        """
+        self.receives(2)
+        kinds = [WCOpcode.SEND, WCOpcode.SEND, WCOpcode.RDMA_WRITE, WCOpcode.RDMA_WRITE, WCOpcode.RDMA_READ]
+        for id, verb in enumerate(VERBS):
+            self.post(id, verb)
+        self.receives(2)
+        self.p.settle()
+        self.assertEqual(
+            [(c.workRequestID, c.opcode, c.byteLength, c.queuePairNumber) for c in self.a.sends.poll(9)],
+            [(id, kind, 100, 17) for id, kind in enumerate(kinds)],
+        )
+
+    def test_head(self) -> None:
+        """
+        A request is done when the peer has taken its last record and what the peer had
+        published until then was looked at, not before.
+        """
+        self.receives(2)
+        self.post(1, SEND)
+        self.post(2, SEND)
+        for _ in range(3):
+            self.a.path.progress()
+        self.assertEqual(self.a.statuses(), [])
+        self.b.path.progress(1)
+        for _ in range(3):
+            self.a.path.progress()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [(2, OK)])
+
+    def test_unsignalled(self) -> None:
+        """
+        A request that is not signalled completes only if it ends badly.
+        """
+        self.receives(1)
+        self.post(1, SEND, flags=QUIET)
+        self.post(2, WRITE, flags=QUIET)
+        self.post(3, WRITE, flags=QUIET, remoteKey=1)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(3, WCStatus.REM_ACCESS_ERR)])
+
+    def test_order(self) -> None:
+        """
+        A READ whose answer takes long holds back what was posted behind it.
+        """
+        self.receives(1)
+        self.post(1, READ, 10000)
+        self.post(2, SEND)
+        self.post(3, WRITE)
+        self.b.path.capacity = 0
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [])
+        self.assertEqual(len(self.b.received()), 1)
+        self.b.path.capacity = 1 << 18
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
+
+    def test_manyReads(self) -> None:
+        """
+        At most max_rd_atomic READs are on the way; the queue goes on as they end.
+        """
+        self.connect(max_rd_atomic=2, max_dest_rd_atomic=2)
+        for id in range(7):
+            self.post(id, READ)
+        self.post(7, WRITE)
+        self.assertEqual([code for code, _ in self.wire()], [0x0C] * 2)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in range(8)])
+
+    def test_narrow(self) -> None:
+        """
+        Long messages pass a medium that holds hardly more than one record.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 700)
+        self.connect(capacity=800)
+        self.target.view[:] = bytes(10240)
+        self.b.receive(5, piece(self.target, 5000))
+        mine = self.a.register(5000)
+        self.post(1, WRITE, 5000)
+        self.post(2, SEND, 5000)
+        self.a.send(3, READ, piece(mine), remoteAddress=self.target.address, remoteKey=self.target.remoteKey)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
+        self.assertEqual(bytes(mine.view), bytes(self.source.view[:5000]))
+        self.assertEqual(bytes(self.target.view[5000:10000]), bytes(self.source.view[:5000]))
+
+    def test_waitsOnce(self) -> None:
+        """
+        However much is posted, the queue waits for room in one place.
+        """
+        self.connect(capacity=1000)
+        for id in range(50):
+            self.post(id, WRITE)
+        self.assertEqual(len(self.a.path.waiting), 1)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in range(50)])
+
+    def test_fullCompletionQueue(self) -> None:
+        """
+        A completion that finds no room is fatal for its queue pair, and ends there.
+        """
+        self.connect(depth=2)
+        for id in range(5):
+            self.post(id, WRITE)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(0, OK), (1, OK)])
+        self.assertTrue(self.a.sends.overflowed)
+        self.assertEqual(self.a.qp.state, QPState.ERR)
+        self.assertIn("found its queue full", str(self.a.consumer.failures[0]))
+        self.assertEqual(len(self.a.consumer.failures), 1)
+
+
+class RefusalTests(RequesterTestCase):
+    """
+    Refusals: RNR, absence, NAKs.
+    """
+
+    def test_timerCodes(self) -> None:
+        """
+        The table of roce.md section 7; codes above five bits are cut.
+        """
+        self.assertEqual(
+            [rnrSeconds(code) for code in (0, 1, 12, 18, 31, 0x20 | 14)],
+            [0.65536, 0.00001, 0.00064, 0.00512, 0.49152, 0.00128],
+        )
+        self.assertIsNone(timeoutSeconds(0))
+        self.assertEqual([timeoutSeconds(1), timeoutSeconds(31)], [8.192e-6, 4.096e-6 * 2**31])
+
+    def test_rnrRetries(self) -> None:
+        """
+        A request that finds no receive is repeated rnr_retry times, each after the peer's
+        timer; then it ends with RNR_RETRY_EXC_ERR.
+        """
+        for retries in range(7):
+            self.connect(rnr_retry=retries, min_rnr_timer=18)
+            self.post(1, SEND)
+            self.post(2, SEND)
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, WCStatus.RNR_RETRY_EXC_ERR), (2, FLUSH)])
+            self.assertAlmostEqual(self.p.clock.seconds(), 0.00512 * retries)
+            self.assertEqual(self.b.qp.state, QPState.RTS)
+
+    def test_rnrForEver(self) -> None:
+        """
+        With rnr_retry 7 it is repeated until there is a receive.
+        """
+        self.post(1, SEND)
+        self.assertRaises(AssertionError, self.p.settle)
+        self.receives()
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+
+    def test_rnrOrder(self) -> None:
+        """
+        What comes behind a refused request is not done before it, although it needs no
+        receive; nothing is done twice.
+        """
+        self.target.view[:] = bytes(10240)
+        mine = self.a.register(4)
+        self.post(1, WRITE, 1)
+        self.post(2, SEND, 200)
+        self.post(3, WRITE, 200, remoteAddress=self.target.address + 50)
+        remote = {"remoteAddress": self.target.address + 50, "remoteKey": self.target.remoteKey}
+        self.a.send(4, READ, piece(mine), **remote)
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+        self.assertEqual(bytes(self.target.view[:300]), bytes(300))
+        self.b.receive(9, piece(self.target, 1000))
+        self.b.receive(10, piece(self.target, 2000))
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [])
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(2, OK), (3, OK), (4, OK)])
+        self.assertEqual([c.workRequestID for c in self.b.received()], [9])
+        self.assertEqual(bytes(mine.view), b"\0\1\2\3")
+        self.a.send(5, READ, piece(mine), **remote)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(5, OK)])
+
+    def test_rnrInTheMiddle(self) -> None:
+        """
+        A WRITE with immediate is refused at its end for want of a receive, and repeated as
+        a whole; so is a SEND whose later records were already on their way.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 1000)
+        self.connect(capacity=3000)
+        self.target.view[:] = bytes(10240)
+        for verb in (WRITE_IMM, SEND):
+            self.post(1, verb, 5000)
+            self.p.flow()
+            self.assertEqual(self.a.statuses(), [])
+            self.b.receive(9, piece(self.target))
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, OK)])
+            self.assertEqual([c.byteLength for c in self.b.received()], [5000])
+            self.assertEqual(bytes(self.target.view[:5000]), bytes(self.source.view[:5000]))
+
+    def test_rnrAnew(self) -> None:
+        """
+        Each request has its own count.
+        """
+        self.connect(rnr_retry=2)
+        for id in range(3):
+            self.post(id, SEND)
+        for _ in range(3):
+            self.p.flow()
+            self.p.pass_(0.00064)
+            self.receives()
+            self.p.pass_(0.00064)
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in range(3)])
+
+    def test_lateQueuePair(self) -> None:
+        """
+        A peer that comes to RTR in time gets everything, once, in order, even what was
+        sent while it came.
+        """
+        self.connect(connect=False)
+        self.a.to(QPState.RTS, 18)
+        for id in range(4):
+            self.post(id, SEND)
+        self.b.path.progress(2)
+        self.b.to(QPState.INIT, 17)
+        for id in range(4):
+            self.b.receive(id, piece(self.target, id * 100, 100))
+        self.b.qp.modify(
+            QPState.RTR,
+            ah_attr=self.b.path,
+            dest_qp_num=17,
+            path_mtu=5,
+            rq_psn=0,
+            max_dest_rd_atomic=1,
+            min_rnr_timer=1,
+        )
+        self.p.flow()
+        self.assertEqual(self.b.received(), [])
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in range(4)])
+        self.assertEqual([c.workRequestID for c in self.b.received()], list(range(4)))
+
+    def test_timeoutZero(self) -> None:
+        """
+        With timeout 0 an absent peer is waited for until its process ends.
+        """
+        self.connect(connect=False)
+        self.a.to(QPState.RTS, 18, timeout=0)
+        self.post(1, SEND)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [])
+        self.p.die(self.b)
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+
+    def test_everySyndrome(self) -> None:
+        """
+        Fatal syndromes and the statuses they mean.
+        """
+        for syndrome, status in (
+            (0x61, WCStatus.REM_INV_REQ_ERR),
+            (0x62, WCStatus.REM_ACCESS_ERR),
+            (0x63, WCStatus.REM_OP_ERR),
+            (0x60, WCStatus.REM_OP_ERR),
+            (0x64, WCStatus.REM_OP_ERR),
+            (0x00, WCStatus.REM_OP_ERR),
+            (0xFF, WCStatus.REM_OP_ERR),
+        ):
+            self.connect()
+            for id in range(3):
+                self.post(id, SEND)
+            position = self.a.path.records[1][0]
+            self.a.path.other.records.clear()
+            self.refuse(syndrome, position)
+            self.assertEqual(self.a.statuses(), [(0, OK), (1, status), (2, FLUSH)])
+            self.assertEqual(self.a.qp.state, QPState.ERR)
+            self.assertEqual(len(self.a.consumer.failures), 1)
+
+    def refuse(self, syndrome: int, position: int) -> None:
+        """
+        Have the other end publish a refusal, and take it.
+        """
+        body = operation.REFUSAL.pack(syndrome, 18, position)
+        self.b.path.post(operation.ACKNOWLEDGE << 24 | 17, b"", body, len(body))
+        self.a.path.progress()
+
+    def test_refusalsOfNothing(self) -> None:
+        """
+        Refusals of what is done, was never sent or is no refusal at all do nothing.
+        """
+        self.receives(1)
+        self.post(1, SEND)
+        self.p.flow()
+        self.assertEqual(self.a.statuses(), [(1, OK)])
+        for syndrome in (operation.RNR, operation.ABSENT, 0x61, 0x62):
+            for position in (0, 1, self.a.path.tail, self.a.path.tail + 1, (1 << 64) - 1):
+                self.refuse(syndrome, position)
+        for body in (b"", b"\x62", bytes(15), bytes(17)):
+            self.b.path.post(operation.ACKNOWLEDGE << 24 | 17, b"", body, len(body))
+        self.p.settle()
+        self.assertEqual(self.a.qp.state, QPState.RTS)
+        self.assertEqual(self.a.statuses(), [])
+
+    def test_refusalsOfTaken(self) -> None:
+        """
+        So do those of a READ that was taken and not answered, and of records that come
+        after all that is published.
+        """
+        self.b.path.capacity = 0
+        self.post(1, READ)
+        self.p.flow()
+        taken = self.a.path.tail
+        self.a.path.capacity = 200
+        self.post(2, WRITE, 150)
+        self.post(3, WRITE, 150)
+        self.b.path.capacity = 1 << 18
+        self.refuse(0x62, taken)
+        self.refuse(0x62, self.a.path.tail + 1)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
+
+    def test_lostAnswer(self) -> None:
+        """
+        A READ that was taken before a fatal refusal and is not answered yet gets no
+        answer any more: it is flushed, in its place.
+        """
+        self.b.path.capacity = 0
+        for id in range(2):
+            self.post(id, READ)
+        self.post(2, WRITE)
+        self.post(3, WRITE, remoteKey=1)
+        self.post(4, WRITE)
+        self.p.settle()
+        self.assertEqual(
+            self.a.statuses(), [(0, FLUSH), (1, FLUSH), (2, OK), (3, WCStatus.REM_ACCESS_ERR), (4, FLUSH)]
+        )
+
+    def test_refusalFindsQueueFull(self) -> None:
+        """
+        When completions are lost before the refused one, everything ends, and only once.
+        """
+        self.connect(depth=2)
+        for id in range(4):
+            self.post(id, WRITE)
+        self.post(4, WRITE, remoteKey=1)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(0, OK), (1, OK)])
+        self.assertEqual(len(self.a.consumer.failures), 1)
+        self.assertIn("found its queue full", str(self.a.consumer.failures[0]))
+
+
+class DeathTests(RequesterTestCase):
+    """
+    The peer's process dies.
+    """
+
+    def test_flush(self) -> None:
+        """
+        What was taken is done; the first that was not ends with RETRY_EXC_ERR, the rest,
+        sent or not, is flushed, and so are the receives.
+        """
+        self.connect(capacity=1000)
+        self.a.receive(50)
+        self.receives(1)
+        for id in range(20):
+            self.post(id, WRITE)
+        self.b.path.progress(2)
+        self.p.die(self.b)
+        statuses = self.a.statuses()
+        self.assertEqual(statuses[:4], [(0, OK), (1, OK), (2, WCStatus.RETRY_EXC_ERR), (3, FLUSH)])
+        self.assertEqual([status for _, status in statuses[3:]], [FLUSH] * 17)
+        self.assertEqual([(c.workRequestID, c.status) for c in self.a.received()], [(50, FLUSH)])
+        self.assertIsInstance(self.a.consumer.failures[0], PathLostError)
+
+    def test_waiting(self) -> None:
+        """
+        A request that waits for its RNR timer ends at once; the timer is gone.
+        """
+        self.post(1, SEND)
+        self.p.flow()
+        self.p.die(self.b)
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+        self.assertIsNone(self.a.timers.deadline())
+
+    def test_lastWords(self) -> None:
+        """
+        What the peer published before it died counts: a READ's answer, a refusal.
+        """
+        self.post(1, READ)
+        self.post(2, WRITE, remoteKey=3)
+        self.b.path.progress()
+        self.p.die(self.b)
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.REM_ACCESS_ERR)])
+
+    def test_idle(self) -> None:
+        """
+        With nothing posted there is no completion.
+        """
+        self.p.die(self.b)
+        self.assertEqual((self.a.statuses(), self.a.received()), ([], []))
+        self.assertEqual(self.a.qp.state, QPState.ERR)
+
+
+class LocalAccessTests(RequesterTestCase):
+    """
+    What a request may not do with local memory.
+    """
+
+    def violations(self, access: int) -> list[SGE]:
+        """
+        Pieces that a request may not use so.
+        """
+        region = self.a.register(100, access)
+        gone = self.a.register(100)
+        foreign = self.a.memory.register(bytearray(100), Access.LOCAL_WRITE, self.a.memory.allocateDomain())
+        self.a.memory.deregister(gone)
+        key = region.localKey
+        return [
+            SGE(region.address, 10, key ^ 1),
+            SGE(region.address - 1, 10, key),
+            SGE(region.address + 91, 10, key),
+            SGE(region.address + 100, 1, key),
+            SGE((1 << 64) - 1, 10, key),
+            SGE(region.address, 10, gone.localKey or 0),
+            piece(foreign, 0, 10),
+        ]
+
+    def test_source(self) -> None:
+        """
+        A SEND or WRITE from memory that it may not read ends with LOC_PROT_ERR, when what
+        was posted before is done; nothing of it is sent.
+        """
+        for number in range(7):
+            for verb in (SEND, WRITE):
+                self.connect()
+                self.receives(1)
+                self.post(1, SEND)
+                bad = self.violations(0)[number]
+                self.a.send(2, verb, piece(self.source, 0, 5), bad, remoteKey=self.target.remoteKey)
+                self.post(3, SEND)
+                self.assertEqual(self.a.statuses(), [])
+                self.assertEqual(len(self.wire()), 1)
+                self.p.settle()
+                self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.LOC_PROT_ERR), (3, FLUSH)])
+
+    def test_readTarget(self) -> None:
+        """
+        So does a READ into memory that it may not write.
+        """
+        read = {"remoteAddress": self.target.address, "remoteKey": self.target.remoteKey}
+        for number in range(8):
+            self.connect()
+            bad = [*self.violations(1), piece(self.a.register(10, Access.REMOTE_READ))][number]
+            self.a.send(1, READ, bad, **read)
+            self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_PROT_ERR)])
+            self.assertEqual(self.wire(), [])
+
+    def test_goneMeanwhile(self) -> None:
+        """
+        A READ whose target goes while it is on the way ends with LOC_PROT_ERR.
+        """
+        mine = self.a.register(100)
+        self.a.send(1, READ, piece(mine), remoteAddress=self.target.address, remoteKey=self.target.remoteKey)
+        self.a.memory.deregister(mine)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_PROT_ERR)])
+
+    def test_sourceGoneMeanwhile(self) -> None:
+        """
+        So does a WRITE whose source goes before all is published.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 100)
+        self.connect(capacity=300)
+        mine = self.a.register(1000)
+        self.a.send(1, WRITE, piece(mine), remoteAddress=self.target.address, remoteKey=self.target.remoteKey)
+        self.a.memory.deregister(mine)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_PROT_ERR)])
+
+
+class AnswerTests(RequesterTestCase):
+    """
+    Answers to READs, as a hostile peer may give them.
+    """
+
+    def answer(self, *records: tuple[int, bytes]) -> list[tuple[int, WCStatus]]:
+        """
+        Answer a READ of 10 bytes so.
+        """
+        self.mine = self.a.register(30)
+        place = piece(self.mine, 10, 10)
+        self.a.send(1, READ, place, remoteAddress=self.target.address, remoteKey=self.target.remoteKey)
+        for code, data in records:
+            self.b.path.post(code << 24 | 17, b"", data, len(data))
+        self.a.path.progress()
+        return self.a.statuses()
+
+    def test_good(self) -> None:
+        """
+        The shapes that an answer may have.
+        """
+        for records in (
+            [(0x10, b"0123456789")],
+            [(0x0D, b"01234"), (0x0F, b"56789")],
+            [(0x0D, b"0"), (0x0E, b"12345678"), (0x0F, b"9")],
+        ):
+            self.connect()
+            self.assertEqual(self.answer(*records), [(1, OK)])
+            self.assertEqual(bytes(self.mine.view), bytes(10) + b"0123456789" + bytes(10))
+
+    def test_bad(self) -> None:
+        """
+        Any other ends the READ with BAD_RESP_ERR, and no byte lands outside.
+        """
+        ten = b"0123456789"
+        for records in (
+            [(0x10, b"")],
+            [(0x10, ten[:9])],
+            [(0x10, ten + b"x")],
+            [(0x0D, ten)],
+            [(0x0D, ten + b"x")],
+            [(0x0E, b"01234")],
+            [(0x0F, ten)],
+            [(0x0F, b"")],
+            [(0x0D, b"01234"), (0x0D, b"5")],
+            [(0x0D, b"01234"), (0x10, b"56789")],
+            [(0x0D, b"01234"), (0x0F, b"5678")],
+            [(0x0D, b"01234"), (0x0F, b"567890")],
+            [(0x0D, b"01234"), (0x0E, b"567890123456789")],
+            [(0x12, bytes(8))],
+            [(0x50, ten)],
+            [(0x50, REFERENCE.pack(1, 10, 0))],
+            [(0x50, REFERENCE.pack(0, 10, 0))],
+        ):
+            self.connect()
+            self.assertEqual(self.answer(*records), [(1, WCStatus.BAD_RESP_ERR)], records)
+            self.assertEqual(bytes(self.mine.view[:10]) + bytes(self.mine.view[20:]), bytes(20))
+            self.assertEqual(self.a.qp.state, QPState.ERR)
+
+    def test_references(self) -> None:
+        """
+        A reference must lie within what was offered.
+        """
+        for number, count, offset, good in (
+            (1, 10, 0, True),
+            (1, 10, 10, True),
+            (1, 10, 11, False),
+            (1, 10, 1 << 63, False),
+            (2, 10, 0, False),
+            (1, 0xFFFFFFFF, 0, False),
+        ):
+            self.connect()
+            self.b.path.offers[1] = bytes(range(20))
+            status = OK if good else WCStatus.BAD_RESP_ERR
+            self.assertEqual(self.answer((0x50, REFERENCE.pack(number, count, offset))), [(1, status)])
+            expected = bytes(range(20))[offset : offset + 10] if good else bytes(10)
+            self.assertEqual(bytes(self.mine.view[10:20]), expected)
+
+    def test_unasked(self) -> None:
+        """
+        Answers to nothing do nothing.
+        """
+        for code in (0x0D, 0x0E, 0x0F, 0x10, 0x12, 0x50):
+            self.b.path.post(code << 24 | 17, b"", b"12345", 5)
+        self.p.settle()
+        self.assertEqual(self.a.qp.state, QPState.RTS)
