@@ -48,7 +48,7 @@ def normalise(text: str) -> str:
     @raise ValueError: it is not an IP address.
     """
     address = ipaddress.ip_address(text or "0.0.0.0")
-    if address.version == 4:
+    if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     mapped = address.ipv4_mapped
     if mapped is not None:
