@@ -128,6 +128,11 @@ class IFabricOwner(Interface):
     What a fabric tells the device that opened it.
     """
 
+    wanted = Attribute(
+        "L{None}, or called without arguments when something was published and"
+        " nothing may follow that ends the batch."
+    )
+
     def managementReceived(path, attribute, buffer, start, stop):  # type: ignore[no-untyped-def]
         """
         A connection management message came: 232 bytes of C{buffer}.

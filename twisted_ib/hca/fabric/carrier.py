@@ -77,7 +77,6 @@ class CarrierPath(Path):
         "_acknowledged",
         "_asked",
         "_buffer",
-        "_busy",
         "_ended",
         "_events",
         "_late",
@@ -119,7 +118,7 @@ class CarrierPath(Path):
         self._posted = self._acknowledged = self._asked = 0
         # Records that I took; the peer was told of; wants to be told of.
         self._taken = self._told = self._wanted = 0
-        self._busy = self._ended = self._late = self.asleep = False
+        self._ended = self._late = self.asleep = False
 
     # -- down
 
@@ -157,7 +156,7 @@ class CarrierPath(Path):
             self._asked = self._posted
         if not self.bell:
             self.bell = True
-            self.fabric.bells.append(self)
+            self.fabric.ringLater(self)
         return True
 
     def _put(self, head: bytes, pieces: list[Any], total: int) -> bool:
@@ -211,11 +210,11 @@ class CarrierPath(Path):
         @return: How many packets were taken.
         @raise RingError: the peer sent what is no record.
         """
-        if self._busy or self._ended:
+        if self.busy or self._ended:
             return 0
         if self.waiting and self._hasRoom():
             self.resumeWaiting()
-        self._busy = True
+        self.busy = True
         try:
             n = self._drain(budget)
             self._complete()
@@ -223,7 +222,7 @@ class CarrierPath(Path):
             self._ended = True
             raise
         finally:
-            self._busy = False
+            self.busy = False
             if self._late:
                 self._tell()
             self._watch()

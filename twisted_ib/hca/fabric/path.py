@@ -15,7 +15,7 @@ from typing import Any
 from attrs import frozen
 
 from twisted_ib import limits
-from twisted_ib.errors import DeviceClosedError, PathLostError
+from twisted_ib.errors import DeviceClosedError, PathLostError, RingError
 from twisted_ib.hca.operation import (
     ABSENT,
     ABSENT_WORD,
@@ -135,6 +135,7 @@ class Path:
     @ivar waiting: Those who wait for room in the medium, first come first
         served; each has C{resume()}.
     @ivar bell: Whether something was published that the peer was not told of.
+    @ivar busy: Whether records are being taken: L{progress} does nothing then.
     @ivar unacknowledged: Pairs of position and work object, in order: whom to
         tell when the peer has taken the record before that position.
     @ivar requesters: By the peer's queue pair number: who is told that it does
@@ -145,6 +146,7 @@ class Path:
         "absent",
         "alive",
         "bell",
+        "busy",
         "fabric",
         "owed",
         "pairing",
@@ -166,7 +168,7 @@ class Path:
         self.waiting: deque[Any] = deque()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
         self.owed: tuple[int, int, int] | None = None
-        self.bell = False
+        self.bell = self.busy = False
 
     # -- queue pairs
 
@@ -187,8 +189,9 @@ class Path:
         C{queuePair} takes nothing any more.
         """
         self.table.pop(queuePair.number, None)
-        if self.requesters.get(queuePair.remote) is queuePair:
-            del self.requesters[queuePair.remote]
+        remote = queuePair.remote
+        if self.requesters.get(remote) is queuePair:
+            del self.requesters[remote]
 
     def queuePairs(self) -> list[Any]:
         """
@@ -221,6 +224,17 @@ class Path:
 
         @param refusal: Whether it may use the last part of it too.
         @return: False if even the reserve has no room.
+        """
+        raise NotImplementedError
+
+    def progress(self, budget: int) -> int:
+        """
+        Take what has arrived, let go on who waits for room, complete what the
+        peer has taken.
+
+        @param budget: How many records at most.
+        @return: How many records were taken.
+        @raise RingError: the peer broke the layout.
         """
         raise NotImplementedError
 
@@ -329,6 +343,8 @@ class Path:
 
         @return: The syndrome to refuse it with, or 0.
         """
+        if not self.alive:
+            return 0  # Lost while records were being taken.
         opcode, number = word >> 24, word & QPN_MASK
         if opcode == ACKNOWLEDGE and number == 0 and stop - start == REFUSAL.size:
             _, remote, _ = REFUSAL.unpack_from(buffer, start)
@@ -344,22 +360,50 @@ class Path:
 
     # -- the end
 
+    def drain(self) -> None:
+        """
+        The peer is gone: take everything that it has published, but no more
+        than fits.  One consumer's exception does not keep the others from what
+        is theirs; the first is raised at the end.
+        """
+        failure: Exception | None = None
+        for _ in range(limits.RING // 64 + 1):
+            try:
+                if not self.progress(limits.RECORDS_PER_TURN):
+                    break
+            except RingError:
+                self.fabric.count("ring_errors")
+                break
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
     def lost(self, reason: PathLostError) -> None:
         """
         The peer is gone: fail every queue pair, those of refused requests too.
+        One consumer's exception does not keep the others from hearing of it;
+        the first is raised at the end.
         """
         self.alive = False
+        failure: Exception | None = None
         for queuePair in self.queuePairs():
-            queuePair.fail(reason)
+            try:
+                queuePair.fail(reason)
+            except Exception as error:
+                failure = failure or error
         self.table.clear()
         self.waiting.clear()
         self.unacknowledged.clear()
         self.requesters.clear()
+        if failure is not None:
+            raise failure
 
 
 class Forked:
     """
-    Stands in a forked child for what is its parent's: a mapping, a socket.
+    Stands in a forked child for what is its parent's: a mapping, a
+    socket, the other end of a path.
     """
 
     def _fail(self, *arguments: Any) -> Any:
@@ -370,4 +414,4 @@ class Forked:
             "this device belongs to the process that this one was forked from"
         )
 
-    __call__ = __getitem__ = __setitem__ = _fail
+    __call__ = __getattr__ = __getitem__ = __setitem__ = _fail

@@ -4,15 +4,16 @@ Which devices there are, by name.  Only this module names fabrics.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from typing import Any
 
-from twisted_ib.errors import UnknownDeviceError
+from twisted_ib.errors import DeviceError, UnknownDeviceError
 
 
 def _loopback(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
     """
-    @return: The fabric within one HCA.
+    @return: The fabric within one thread.
     """
     from twisted_ib.hca.fabric.loopback import LoopbackFabric
 
@@ -22,7 +23,10 @@ def _loopback(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
 def _sharedMemory(owner: Any, guid: int, clock: Callable[[], float]) -> Any:
     """
     @return: The fabric between the processes of this host.
+    @raise DeviceError: this system has not what it needs.
     """
+    if not hasattr(select, "epoll"):
+        raise DeviceError("device shm0 needs Linux; lo0 works here, within one process")
     from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 
     return SharedMemoryFabric(owner, guid, clock)
@@ -43,6 +47,7 @@ def openFabric(name: str, owner: Any, guid: int, clock: Callable[[], float]) -> 
     Open the fabric of a device.
 
     @raise UnknownDeviceError: there is no such device.
+    @raise DeviceError: it can not be opened here.
     """
     try:
         make = DEVICES[name]

@@ -76,7 +76,6 @@ class RingPath(Path):
     __slots__ = (
         "_acknowledgedHead",
         "_acknowledgedTail",
-        "_busy",
         "_cells",
         "_head",
         "_lap",
@@ -112,7 +111,6 @@ class RingPath(Path):
         self._target = NEVER
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
-        self._busy = False
         self.asleep = False
 
     # -- down
@@ -150,7 +148,7 @@ class RingPath(Path):
         self._tail = self._cells[TAIL] = end
         if not self.bell:
             self.bell = True
-            self.fabric.bells.append(self)
+            self.fabric.ringLater(self)
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
@@ -197,20 +195,20 @@ class RingPath(Path):
         @raise RingError: the peer broke the layout.
         """
         peer, head = self._peerCells, self._head
-        if self._busy:
+        if self.busy:
             return 0
         if self.waiting and peer[HEAD] >= self._target:
             self.resumeWaiting()
         tail = peer[TAIL]
         if tail == head and not self.unacknowledged:
             return 0
-        self._busy = True
+        self.busy = True
         try:
             n = self._drain(head, tail, budget) if tail != head else 0
             if self.unacknowledged:
                 self._acknowledge()
         finally:
-            self._busy = False
+            self.busy = False
         return n
 
     def _drain(self, head: int, tail: int, budget: int) -> int:

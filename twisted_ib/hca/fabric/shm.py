@@ -322,27 +322,28 @@ class SharedMemoryFabric:
         if pidfd >= 0:
             del self._pidfds[pidfd]
             self._poller.unregister(pidfd)
-        path = pairing.path
-        if path is not None:
-            self._drainDead(path)
-            self._bury(pairing, path, reason)
-        else:
-            users, pairing.users = pairing.users, []
-            for user in users:
-                user.connectFailed(
-                    reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
-                )
-        pairing.close()
-
-    def _drainDead(self, path: Any) -> None:
-        """
-        Deliver everything that a dead peer has published.
-        """
         try:
-            while path.progress(limits.RECORDS_PER_TURN):
-                pass
-        except RingError:
-            self.count("ring_errors")
+            path = pairing.path
+            if path is None:
+                self._unpaired(pairing, reason)
+                return
+            try:
+                # After a broken layout nothing more can be believed.
+                if not isinstance(reason, RingError):
+                    path.drain()
+            finally:
+                self._bury(pairing, path, reason)
+        finally:
+            pairing.close()
+
+    def _unpaired(self, pairing: Pairing, reason: Exception) -> None:
+        """
+        A handshake came to nothing.
+        """
+        error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
+        users, pairing.users = pairing.users, []
+        for user in users:
+            user.connectFailed(error)
 
     def _bury(self, pairing: Pairing, path: Any, reason: Exception) -> None:
         """
@@ -358,10 +359,12 @@ class SharedMemoryFabric:
         if bell is not None:
             (self._reactorPoller or self._poller).unregister(bell.fd)
             bell.close()
-        error = reason if isinstance(reason, PathLostError) else PathLostError(str(reason))
-        self.owner.pathLost(path, error)
-        path.lost(error)
         self._buried.append(path)
+        error = reason if isinstance(reason, PathLostError) else PathLostError(str(reason))
+        try:
+            self.owner.pathLost(path, error)
+        finally:
+            path.lost(error)
 
     def _broken(self, path: Any, error: RingError) -> None:
         """
@@ -376,7 +379,10 @@ class SharedMemoryFabric:
         """
         buried, self._buried = self._buried, []
         for path in buried:
-            path.close()
+            if path.busy:
+                self._buried.append(path)
+            else:
+                path.close()
 
     # -- progress
 
@@ -402,6 +408,15 @@ class SharedMemoryFabric:
         if self._buried:
             self._clear()
         return n
+
+    def ringLater(self, path: Any) -> None:
+        """
+        Something was published, perhaps outside of a turn: its batch must end.
+        """
+        self.bells.append(path)
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
 
     def ringBells(self) -> None:
         """

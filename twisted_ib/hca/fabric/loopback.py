@@ -1,0 +1,496 @@
+"""
+C{lo0}: the fabric within one thread.
+
+It joins an HCA with itself and with the other C{lo0} devices of the same thread.
+A record is a copy in a queue; nothing is shared with another process, nothing
+is asked of the kernel but a pipe to wake a reactor, so it works wherever Python
+does.
+
+Positions count bytes as rings do, with the same bounds, so that whoever runs here
+meets the same back-pressure.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import (
+    NoListenerError,
+    PathLostError,
+    ServiceInUseError,
+)
+from twisted_ib.hca.fabric.addresses import checkLocal, conflict, freePort, normalise, servedBy
+from twisted_ib.hca.fabric.path import Forked, Path, PeerIdentity
+from twisted_ib.hca.interfaces import IFabric
+
+_ROOM = limits.RING - limits.RING_RESERVE
+_MANAGEMENT_ROOM = limits.RING - limits.REFUSAL_RESERVE
+#: Waiters go on when no more than this is on the way.
+_LOW = limits.RING // 2
+
+
+class _Services(threading.local):
+    """
+    Who listens on what, in this thread.
+
+    @ivar fabrics: By service and address.
+    """
+
+    def __init__(self) -> None:
+        self.fabrics: dict[tuple[int, str], LoopbackFabric] = {}
+
+
+_services = _Services()
+
+
+class LoopbackPath(Path):
+    """
+    One end of the way between two HCAs, or between an HCA and itself.
+
+    @ivar other: The other end.
+    @ivar closed: Whether the HCA at this end is closed.
+    """
+
+    __slots__ = ("_acknowledged", "_head", "_owedEnd", "_queue", "_room", "_tail", "closed", "other")
+
+    other: Any
+
+    def __init__(self, fabric: LoopbackFabric, peer: PeerIdentity) -> None:
+        super().__init__(fabric, peer)
+        #: What the other end published: word, bytes, the position after it, and
+        #: how far the other end had read then.
+        self._queue: deque[tuple[int, bytes, int, int]] = deque()
+        self._tail = self._head = self._acknowledged = self._owedEnd = 0
+        self._room = _ROOM
+        self.closed = False
+
+    # -- down
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish a copy: see L{Path.post}.
+        """
+        other = self.other
+        end = (self._tail + len(header) + length + 71) & -64
+        if end - other._head > self._room:
+            return False
+        pieces = payload if payload.__class__ is list else (payload,)
+        other._queue.append((word, b"".join((header, *pieces)), end, self._head))
+        self._tail = end
+        if not self.bell:
+            self.bell = True
+            self.fabric.ringLater(self)
+        return True
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        Publish a small record from the reserve: see L{Path.postReserved}.
+        """
+        self._room = limits.RING if refusal else _MANAGEMENT_ROOM
+        try:
+            return self.post(word, b"", body, len(body))
+        finally:
+            self._room = _ROOM
+
+    def position(self) -> int:
+        """
+        @return: See L{Path.position}.
+        """
+        return self._tail
+
+    def _isLow(self) -> bool:
+        """
+        Whether those who wait for room may go on.
+        """
+        return self._tail - self.other._head <= _LOW
+
+    # -- up
+
+    def progress(self, budget: int) -> int:
+        """
+        Take what has arrived, wake who waits for room, complete what the other
+        end has taken.
+
+        @param budget: How many records at most.
+        @return: How many records were taken.
+        """
+        if self.busy:
+            return 0
+        if self.waiting and self._isLow():
+            self.resumeWaiting()
+        self.busy = True
+        try:
+            n = self._drain(budget)
+            if not self._queue:
+                self._acknowledged = self.other._head
+            self._complete()
+        finally:
+            self.busy = False
+        return n
+
+    def _drain(self, budget: int) -> int:
+        """
+        Take up to C{budget} records.
+        """
+        n = 0
+        if self.owed is not None:
+            if not self.payOwed():
+                return 0
+            self._head = self._owedEnd
+            n = 1
+        queue, get = self._queue, self.table.get
+        while queue and n < budget and self.alive:
+            word, data, end, acknowledged = queue.popleft()
+            n += 1
+            # Refusals are in the queue before the end that passes them.
+            self._acknowledged = acknowledged
+            entry = get(word & 0xFFFFFF)
+            try:
+                if entry is not None:
+                    syndrome = entry.delivered(word >> 24, data, 0, len(data))
+                else:
+                    syndrome = self.unknown(word, data, 0, len(data))
+                if syndrome and not self.refuse(word, syndrome, end):
+                    self._owedEnd = end
+                    return n
+            except BaseException:
+                # A consumer failed; its record counts as taken.
+                self._head = end
+                raise
+            self._head = end
+        return n
+
+    def _complete(self) -> None:
+        """
+        Tell who waits for records that the other end has taken.
+        """
+        waiting, acknowledged = self.unacknowledged, self._acknowledged
+        while waiting and waiting[0][0] <= acknowledged:
+            position, requester = waiting.popleft()
+            requester.acknowledged(position)
+
+    def pending(self) -> bool:
+        """
+        @return: Whether L{progress} has something to do.
+        """
+        if self.other.closed:
+            return True
+        if self.owed is not None:
+            return self._tail + 64 - self.other._head <= limits.RING
+        if self._queue or (self.waiting and self._isLow()):
+            return True
+        waiting = self.unacknowledged
+        return bool(waiting) and waiting[0][0] <= self.other._head
+
+    def ring(self) -> bool:
+        """
+        The batch ends: wake the other end's fabric if it sleeps and has
+        something to do.
+
+        @return: Whether it was woken.
+        """
+        self.bell = False
+        return self.other.pending() and self.other.fabric.wakeUp()
+
+
+class _Found:
+    """
+    The result of a search, which is never late.
+    """
+
+    def cancel(self) -> None:
+        """
+        There is nothing to cancel.
+        """
+
+
+@implementer(IFabric)
+class LoopbackFabric:
+    """
+    The loopback fabric of one HCA.
+
+    @ivar guid: The HCA's GUID.
+    @ivar hot: Empty: while this thread looks again, nothing can arrive.
+    @ivar bells: The paths whose other end must hear of something.
+    @ivar asleep: Whether a byte in the pipe must tell of work.
+    """
+
+    name = "lo"
+    attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
+    hot: tuple[Any, ...] = ()
+
+    def __init__(self, owner: Any, guid: int, clock: Callable[[], float]) -> None:
+        """
+        @param owner: The device: C{managementReceived}, C{pathLost}, C{count}.
+        @param clock: Not needed: there is nothing to wait for.
+        """
+        self.owner = owner
+        self.guid = guid
+        self.bells: list[LoopbackPath] = []
+        self.asleep = self._woken = self._closed = False
+        self.rung = self.sleeps = 0
+        self._ends: list[LoopbackPath] = []
+        self._paths: dict[int, LoopbackPath] = {}
+        self._services = _services.fabrics
+        self._pipe = os.pipe()
+        for fd in self._pipe:
+            os.set_blocking(fd, False)
+
+    def count(self, name: str) -> None:
+        """
+        Count something on the device.
+        """
+        self.owner.count(name)
+
+    # -- services and peers
+
+    def publish(self, serviceID: int, address: str) -> None:
+        """
+        Let others find this HCA for a service at an address.
+
+        @raise ServiceInUseError: somebody has it.
+        @raise NoRouteError: the address is not one of this host.
+        """
+        checkLocal(address, True)
+        address = normalise(address)
+        for service, other in self._services:
+            if service == serviceID and conflict(address, other):
+                raise ServiceInUseError(f"somebody in this thread listens on {other} already")
+        self._services[serviceID, address] = self
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        The same with a port that is free.
+
+        @return: The port.
+        """
+        checkLocal(address, True)
+        port = freePort({service - prefix for service, _ in self._services})
+        self._services[prefix + port, normalise(address)] = self
+        return port
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Take back what L{publish} did.
+        """
+        key = serviceID, normalise(address)
+        if self._services.get(key) is self:
+            del self._services[key]
+
+    def resolve(self, serviceID: int, address: str, user: Any) -> _Found:
+        """
+        Find the path to whoever serves C{serviceID} at C{address}.
+
+        @param user: Gets C{pathReady(path)} before this returns.
+        @raise NoRouteError: the address is not one of this host.
+        @raise NoListenerError: nobody in this thread serves it.
+        """
+        checkLocal(address)
+        for where in servedBy(normalise(address)):
+            fabric = self._services.get((serviceID, where))
+            if fabric is not None:
+                user.pathReady(self._pathTo(fabric))
+                return _Found()
+        raise NoListenerError(f"nobody in this thread serves {address}")
+
+    def _pathTo(self, fabric: LoopbackFabric) -> LoopbackPath:
+        """
+        @return: This end of the path to an HCA, made if need be.
+        """
+        path = self._paths.get(fabric.guid)
+        if path is None or not path.alive or path.other.closed:
+            path, other = self._end(fabric), fabric._end(self)
+            path.other, other.other = other, path
+            self._paths[fabric.guid] = path
+            fabric._paths.setdefault(self.guid, other)
+        return path
+
+    def _end(self, peer: LoopbackFabric) -> LoopbackPath:
+        """
+        @return: A new end of a path, here.
+        """
+        program = os.path.basename(sys.argv[0] or "python")
+        path = LoopbackPath(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
+        self._ends.append(path)
+        return path
+
+    def paths(self) -> list[LoopbackPath]:
+        """
+        @return: The paths to living peers.
+        """
+        return list(self._ends)
+
+    # -- progress
+
+    def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
+        """
+        Take what has arrived.
+
+        @param budget: Records per path at most.
+        @return: How many records were taken.
+        """
+        n = 0
+        for path in tuple(self._ends):
+            if path.other.closed:
+                self._lose(path, PathLostError("the peer closed its HCA"))
+                n += 1
+                continue
+            k = path.progress(budget)
+            if k:
+                n += k
+                if not path.bell:
+                    path.bell = True
+                    self.bells.append(path)
+        return n
+
+    def ringLater(self, path: Any) -> None:
+        """
+        Something was published, perhaps outside of a turn: its batch must end.
+        """
+        self.bells.append(path)
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
+
+    def ringBells(self) -> None:
+        """
+        The batch ends: wake the other ends that sleep and have something to do.
+        """
+        bells, self.bells = self.bells, []
+        for path in bells:
+            if path.ring():
+                self.rung += 1
+
+    def pending(self) -> bool:
+        """
+        @return: Whether L{progress} has something to do.
+        """
+        for path in self._ends:
+            if path.pending():
+                return True
+        return False
+
+    # -- sleeping and waking
+
+    def arm(self) -> bool:
+        """
+        Have work wake the reactor from now on.
+
+        @return: False if there is work after all.
+        """
+        if self.pending():
+            return False
+        self.asleep = True
+        self.sleeps += 1
+        return True
+
+    def look(self) -> bool:
+        """
+        Nobody need wake the reactor any more.
+
+        @return: Whether there is work.
+        """
+        self.asleep = False
+        return self.pending()
+
+    def wakeUp(self) -> bool:
+        """
+        Make the descriptor readable if the fabric sleeps.
+
+        @return: Whether it was made so now.
+        """
+        if not self.asleep or self._woken:
+            return False
+        self._woken = True
+        os.write(self._pipe[1], b"!")
+        return True
+
+    def attend(self) -> None:
+        """
+        Take the byte out of the pipe.
+        """
+        if self._woken:
+            self._woken = False
+            os.read(self._pipe[0], 1)
+
+    def fileno(self) -> int:
+        """
+        @return: A descriptor that is readable when there is work.
+        """
+        return self._pipe[0]
+
+    def registerWith(self, poller: Any) -> None:
+        """
+        The descriptor is enough.
+        """
+
+    def deadline(self) -> None:
+        """
+        @return: Nothing here waits for a time.
+        """
+
+    def tick(self, now: float) -> None:
+        """
+        Nothing is ever due.
+        """
+
+    # -- the end
+
+    def _lose(self, path: LoopbackPath, reason: PathLostError) -> None:
+        """
+        A path is over: take what its other end had published, then fail the
+        rest.
+        """
+        if path not in self._ends:
+            return
+        self._ends.remove(path)
+        try:
+            path.drain()
+        finally:
+            path.alive = False
+            if self._paths.get(path.peer.guid) is path:
+                del self._paths[path.peer.guid]
+            try:
+                self.owner.pathLost(path, reason)
+            finally:
+                path.lost(reason)
+
+    def forked(self) -> None:
+        """
+        In a forked child: nothing of this may be touched any more.
+        """
+        self._withdrawAll()
+        for path in self._ends:
+            path.other = Forked()
+        self._ends = []
+
+    def _withdrawAll(self) -> None:
+        """
+        Nobody finds this HCA any more.
+        """
+        for key in [key for key, fabric in self._services.items() if fabric is self]:
+            del self._services[key]
+
+    def close(self) -> None:
+        """
+        Withdraw everything and give everything back.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._withdrawAll()
+        gone = PathLostError("the device was closed")
+        for path in tuple(self._ends):
+            path.closed = True
+            path.other.fabric.wakeUp()
+            self._lose(path, gone)
+        for fd in self._pipe:
+            os.close(fd)
