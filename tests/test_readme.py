@@ -1,0 +1,92 @@
+"""
+Tests that the README says what is so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).resolve().parent.parent
+
+DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/ib-demo"
+TEST = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/python -m twisted.trial tests"
+
+
+class ReadmeTests(SynchronousTestCase):
+    """
+    The README's commands and examples.
+    """
+
+    def setUp(self) -> None:
+        """
+        Read it.
+        """
+        self.text = (ROOT / "README.md").read_text()
+        self.lines = [line.strip() for line in self.text.splitlines()]
+
+    def test_commands(self) -> None:
+        """
+        The two commands stand on a line of their own each, once.
+        """
+        self.assertEqual((self.lines.count(DEMO), self.lines.count(TEST)), (1, 1))
+
+    def test_pidfile(self) -> None:
+        """
+        No example of twistd leaves a file in the current directory.
+        """
+        for path in (ROOT / "README.md", *(ROOT / "twisted_ib").rglob("*.py")):
+            for line in path.read_text().splitlines():
+                if re.search(r"\btwistd\b.* web ", line) and "--listen" in line:
+                    self.assertIn("--pidfile=", line, path)
+
+    def test_scripts(self) -> None:
+        """
+        Each command that is installed is described.
+        """
+        metadata = ConfigParser()
+        metadata.read(ROOT / "setup.cfg")
+        for script in metadata["options.entry_points"]["console_scripts"].split("\n"):
+            if script:
+                self.assertIn(f"| `{script.split('=')[0].strip()}", self.text)
+
+    def test_paths(self) -> None:
+        """
+        The files that it sends its reader to exist.
+        """
+        for path in re.findall(r"^- `([^`]+)`", self.text, re.MULTILINE):
+            self.assertTrue((ROOT / path).exists(), path)
+
+    def test_examples(self) -> None:
+        """
+        The two programs, as they stand there but for the port, are a server
+        and a client of it.
+        """
+        server, client = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        # As the port is free for SDP only with luck, the server picks one and says it.
+        server = server.replace("7000", "0").replace(
+            "(Echo))", "(Echo)).addCallback(lambda port: print(port.getHost().port, flush=True))"
+        )
+        environment = dict(os.environ, PYTHONPATH=str(ROOT))
+        serving = subprocess.Popen(
+            [sys.executable, "-c", server], cwd="/", env=environment, stdout=subprocess.PIPE, text=True
+        )
+        self.addCleanup(serving.communicate)
+        self.addCleanup(serving.kill)
+        assert serving.stdout is not None
+        port = serving.stdout.readline().strip()
+        said = subprocess.run(
+            [sys.executable, "-c", client.replace("7000", port)],
+            cwd="/",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual((said.stdout, said.stderr), ("hello over SDP\n", ""))
