@@ -97,7 +97,7 @@ class DemoTests(SynchronousTestCase):
         self.assertEqual(device, "shm0")
         # One for the files, one for the round trips.
         self.assertEqual(int(queuePairs), 2)
-        self.assertGreater(int(size), 50_000_000)
+        self.assertGreater(int(size), 40_000_000)
         self.assertGreater(int(messages), int(size) // 65536)
 
     def test_noSDP(self) -> None:

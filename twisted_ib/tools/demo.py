@@ -32,10 +32,10 @@ PROGRAM = "ib-demo"
 
 HOST = "127.0.0.1"
 
-# What the server serves: files by name, with their sizes; 57 MiB in all.
+# What the server serves: files by name, with their sizes; 41 MiB in all.
 FILES = {
     f"{size >> 10}k-{number}.bin": size
-    for count, size in ((16, 64 << 10), (8, 1 << 20), (6, 8 << 20))
+    for count, size in ((16, 64 << 10), (8, 1 << 20), (4, 8 << 20))
     for number in range(count)
 }
 

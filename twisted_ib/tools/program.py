@@ -105,7 +105,8 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
         if stopping:
             return  # A signal ended the command: what fails in its wake is no news.
         if isinstance(result, Failure):
-            complain(program, result.value)
+            if not result.check(SystemExit):  # rich's, when nobody reads any more
+                complain(program, result.value)
             status = 1
         else:
             status = result
