@@ -250,6 +250,11 @@ class LoopbackFabric:
         """
         self.owner.count(name)
 
+    def allocate(self, size: int) -> None:
+        """
+        Nobody maps memory here.
+        """
+
     # -- services and peers
 
     def publish(self, serviceID: int, address: str) -> None:
@@ -417,7 +422,7 @@ class LoopbackFabric:
         """
         Take the byte out of the pipe.
         """
-        if self._woken:
+        if self._woken and not self._closed:
             self._woken = False
             os.read(self._pipe[0], 1)
 
@@ -485,7 +490,7 @@ class LoopbackFabric:
         """
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._woken = True
         self._withdrawAll()
         gone = PathLostError("the device was closed")
         for path in tuple(self._ends):

@@ -1,0 +1,3 @@
+"""
+Contracts: one set of tests for each interface, run on every implementation.
+"""

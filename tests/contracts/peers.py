@@ -1,0 +1,437 @@
+"""
+How HCAs of every fabric find each other, sleep, wake and part.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from zope.interface.verify import verifyObject
+
+from tests.descriptors import descriptors, runForked
+from tests.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle, turn
+from twisted_ib.errors import (
+    DeviceClosedError,
+    NoListenerError,
+    NoRouteError,
+    PathLostError,
+    ServiceInUseError,
+)
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.interfaces import IFabric
+
+if TYPE_CHECKING:
+    Base = HCATestCase
+else:
+    Base = object  # Mixins: trial runs what is made of them.
+
+#: Addresses that are nobody's (RFC 5737, RFC 3849).
+ELSEWHERE = ("192.0.2.1", "2001:db8::1")
+
+
+class ServiceContract(Base):
+    """
+    Services are published, found, taken and free again.
+    """
+
+    def test_interface(self) -> None:
+        """
+        It is an L{IFabric}.
+        """
+        verifyObject(IFabric, self.device().fabric)
+
+    def test_found(self) -> None:
+        """
+        Whoever listens is found under its address and under its wildcard, and
+        knows who comes.
+        """
+        cases = (("127.0.0.1", "127.0.0.1"), ("", "127.0.0.1"), ("::", "::1"), ("::", "127.0.0.1"))
+        for bound, asked in cases:
+            a, b = self.device(), self.device()
+            b.listen(SDP, bound, 7001, LISTENER)
+            user = User()
+            a.connect(SDP, asked, 7001, user, 0.0)
+            settle(a, b)
+            self.assertEqual(user.path.peer.guid, b.guid)
+            self.assertEqual([path.peer.guid for path in b.fabric.paths()], [a.guid])
+            self.assertEqual(user.path.peer.pid, os.getpid())
+            b.close()
+
+    def test_taken(self) -> None:
+        """
+        A port is taken by whoever has the same address or a wildcard that
+        holds it, here or elsewhere; another family is free.
+        """
+        cases = (
+            ("127.0.0.1", "127.0.0.1", True),
+            ("127.0.0.1", "", True),
+            ("", "127.0.0.1", True),
+            ("", "", True),
+            ("::", "::1", True),
+            ("127.0.0.1", "127.0.0.2", False),
+            ("", "::", False),
+        )
+        a, b = self.device(), self.device()
+        for first, second, taken in cases:
+            for other in (a, b):
+                service = a.listen(SDP, first, 7001, LISTENER)
+                if taken:
+                    self.assertRaises(ServiceInUseError, other.listen, SDP, second, 7001, LISTENER)
+                else:
+                    other.listen(SDP, second, 7001, LISTENER).close()
+                service.close()
+
+    def test_free(self) -> None:
+        """
+        What is withdrawn, and what a closed HCA had, is free again.
+        """
+        a, b = self.device(), self.device()
+        a.listen(SDP, "", 7001, LISTENER).close()
+        b.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        b.close()
+        a.listen(SDP, "127.0.0.1", 7001, LISTENER)
+
+    def test_anyPort(self) -> None:
+        """
+        Port 0 is a port from 49152 up that nobody has, and it can be found.
+        """
+        a, b = self.device(), self.device()
+        ports = {device.listen(SDP, "127.0.0.1", 0, LISTENER).port for device in (a, a, b, b)}
+        self.assertEqual(len(ports), 4)
+        self.assertTrue(49152 <= min(ports) <= max(ports) < 65536)
+        for port in ports:
+            self.pathTo(a, b, port)
+
+    def test_nobody(self) -> None:
+        """
+        Nobody listens: said at once, by name.
+        """
+        a, b = self.device(), self.device()
+        b.listen(SDP, "127.0.0.2", 7001, LISTENER)
+        for address, port in (("127.0.0.1", 7001), ("127.0.0.2", 7002), ("::1", 7001)):
+            self.assertRaises(NoListenerError, a.connect, SDP, address, port, User(), 0.0)
+
+    def test_elsewhere(self) -> None:
+        """
+        Addresses of other hosts are neither served nor reached.
+        """
+        a = self.device()
+        for address in ELSEWHERE:
+            self.assertRaises(NoRouteError, a.listen, SDP, address, 7001, LISTENER)
+            self.assertRaises(NoRouteError, a.connect, SDP, address, 7001, User(), 0.0)
+
+    def test_onePath(self) -> None:
+        """
+        Two HCAs have one path, whoever asks, as often as it is asked for.
+        """
+        a, b, path, other = self.joined()
+        a.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        self.assertIs(self.pathTo(a, b), path)
+        self.assertIs(self.pathTo(b, a, 7002), other)
+        self.assertEqual((len(a.fabric.paths()), len(b.fabric.paths())), (1, 1))
+
+    def test_itself(self) -> None:
+        """
+        An HCA reaches itself by a path with two ends.
+        """
+        a = self.device()
+        a.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        path = self.pathTo(a, a)
+        (other,) = [end for end in a.fabric.paths() if end is not path]
+        one, two = Taker(path, 20, 21), Taker(other, 21, 20)
+        one.post(b"there")
+        two.post(b"and back")
+        settle(a)
+        self.assertEqual((two.records, one.records), ([b"there"], [b"and back"]))
+        a.close()
+        self.assertEqual([len(taker.said("failed")) for taker in (one, two)], [1, 1])
+
+
+class SleepContract(Base):
+    """
+    A device that sleeps is woken when there is something to do for it.
+    """
+
+    def asleep(self) -> tuple[Device, Device, Taker, Taker]:
+        """
+        @return: two HCAs that sleep.
+        """
+        a, b, one, two = self.takers()
+        settle(a, b)
+        self.assertTrue(a.arm() and b.arm())
+        self.assertFalse(readable(a) or readable(b) or a.busy() or b.busy())
+        return a, b, one, two
+
+    def test_record(self) -> None:
+        """
+        A record wakes at the end of the batch.
+        """
+        a, b, one, two = self.asleep()
+        one.post(b"wake")
+        a.progress()
+        self.assertTrue(readable(b))
+        b.fabric.attend()
+        self.assertTrue(b.fabric.look())
+        self.assertTrue(b.busy())
+        self.assertEqual((b.progress(), two.records), (1, [b"wake"]))
+        self.assertFalse(b.busy())
+        self.assertTrue(b.arm())
+        self.assertFalse(readable(b))
+
+    def test_again(self) -> None:
+        """
+        It wakes each time.
+        """
+        a, b, one, two = self.asleep()
+        for n in range(5):
+            one.post(b"%d" % n)
+            a.progress()
+            self.assertTrue(readable(b))
+            self.assertEqual(settle(b), 1)
+            self.assertTrue(b.arm())
+            self.assertFalse(readable(b))
+        self.assertEqual(two.records, [b"0", b"1", b"2", b"3", b"4"])
+
+    def test_late(self) -> None:
+        """
+        Who has something to do is not sent to sleep.
+        """
+        a, b, one, _ = self.asleep()
+        one.post(b"late")
+        a.progress()
+        b.fabric.attend()
+        self.assertTrue(b.fabric.look())
+        self.assertFalse(b.arm())
+        self.assertTrue(b.busy())
+
+    def test_outsideOfATurn(self) -> None:
+        """
+        What is published outside of a turn asks for one, once a batch.
+        """
+        a, _, one, _ = self.asleep()
+        asked: list[int] = []
+        a.wanted = lambda: asked.append(1)
+        one.post(b"1")
+        one.post(b"2")
+        self.assertEqual(len(asked), 1)
+        a.progress()
+        one.post(b"3")
+        self.assertEqual(len(asked), 2)
+
+    def test_room(self) -> None:
+        """
+        Who waits for room is woken when there is some.
+        """
+        a, b, one, _ = self.asleep()
+        while one.post(b"x" * 8000):
+            pass
+        one.path.wantSpace(one)
+        a.progress()
+        self.assertTrue(a.arm())
+        self.assertFalse(readable(a))
+        for _ in range(100):
+            if readable(a):
+                break
+            turn(b)
+        settle(a)
+        self.assertEqual(one.said("resume"), [None])
+        self.assertTrue(a.arm())
+        self.assertFalse(readable(a))
+
+    def test_acknowledgement(self) -> None:
+        """
+        Who waits to hear that a record was taken is woken, be the record its
+        first or not.
+        """
+        a, b, one, _ = self.asleep()
+        for n in range(1, 4):
+            position = one.postKept(b"kept")
+            a.progress()
+            self.assertTrue(a.arm())
+            self.assertFalse(readable(a))
+            self.assertEqual(len(one.said("acknowledged")), n - 1)
+            settle(b)
+            self.assertTrue(readable(a))
+            settle(a)
+            self.assertEqual(one.said("acknowledged")[n - 1], position)
+            self.assertTrue(a.arm() and b.arm())
+            self.assertFalse(readable(a) or readable(b))
+
+    def test_dirty(self) -> None:
+        """
+        Who gathers is called once, after all records of the batch, and the
+        device neither sleeps nor calls itself idle before that.
+        """
+        a, b, one, two = self.asleep()
+        ends: list[int] = []
+
+        class Owner:
+            """
+            Gathers.
+            """
+
+            def endOfBatch(self) -> None:
+                """
+                The batch ends.
+                """
+                ends.append(len(two.records))
+
+        owner = Owner()
+        two.upcall = lambda data: b.markDirty(owner) if data == b"1" else None
+        for n in range(3):
+            one.post(b"%d" % n)
+        a.progress()
+        turn(b)
+        self.assertEqual(ends, [3])
+        b.markDirty(owner)
+        self.assertTrue(b.busy())
+        self.assertFalse(b.arm())
+        b.progress()
+        self.assertEqual(ends, [3, 3])
+        self.assertTrue(b.arm())
+
+
+class DeathContract(Base):
+    """
+    A peer that is gone.
+    """
+
+    def test_closed(self) -> None:
+        """
+        What it had published is taken; then all that is bound fails, with the
+        reason, and the service is gone.
+        """
+        a, b, one, two = self.takers()
+        more = Taker(one.path, 30, 31)
+        lost: list[Any] = []
+        a.pathLost = (  # type: ignore[method-assign]
+            lambda path, reason: lost.append((path, len(one.said("failed"))))
+        )
+        for n in range(100):
+            two.post(b"%d" % n)
+        one.path.wantSpace(one)
+        b.close()
+        settle(a)
+        self.assertEqual(one.records, [b"%d" % n for n in range(100)])
+        self.assertEqual(lost, [(one.path, 0)])
+        for taker in (one, more, two):
+            (reason,) = taker.said("failed")
+            self.assertIsInstance(reason, PathLostError)
+        self.assertFalse(one.path.alive)
+        self.assertEqual((a.fabric.paths(), one.path.queuePairs()), ([], []))
+        self.assertRaises(NoListenerError, a.connect, SDP, "127.0.0.1", 7001, User(), 0.0)
+
+    def test_wakes(self) -> None:
+        """
+        The end of a peer wakes a sleeper.
+        """
+        a, b, one, _ = self.takers()
+        settle(a, b)
+        self.assertTrue(a.arm())
+        b.close()
+        self.assertTrue(readable(a))
+        settle(a)
+        self.assertEqual(len(one.said("failed")), 1)
+        self.assertTrue(a.arm())
+        self.assertFalse(readable(a))
+
+    def test_others(self) -> None:
+        """
+        Paths to others go on, and a new HCA at the same place is found.
+        """
+        a, b, _, _ = self.takers()
+        c = self.device()
+        c.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        three = Taker(self.pathTo(a, c, 7002), 40, 41)
+        four = Taker(c.fabric.paths()[0], 41, 40)
+        b.close()
+        settle(a)
+        three.post(b"still here")
+        settle(a, c)
+        self.assertEqual(four.records, [b"still here"])
+        d = self.device()
+        d.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        self.assertEqual(self.pathTo(a, d).peer.guid, d.guid)
+
+    def test_nothingLeft(self) -> None:
+        """
+        No descriptor stays open.
+        """
+        before = descriptors()
+        a, b, one, _ = self.takers()
+        one.post(b"never taken")
+        a.progress()
+        b.close()
+        settle(a)
+        a.close()
+        self.assertEqual(descriptors(), before)
+
+    def test_posts(self) -> None:
+        """
+        Whoever posts before the end is known does not hear of it by an
+        exception.
+        """
+        a, b, one, _ = self.takers()
+        b.close()
+        one.post(b"nobody takes this")
+        one.path.sendManagement(0x10, bytes(232))
+        settle(a)
+        self.assertEqual(len(one.said("failed")), 1)
+
+    def test_exceptions(self) -> None:
+        """
+        A consumer that fails over a record, or over the end, keeps nobody
+        else from hearing of theirs.
+        """
+        a, b, one, two = self.takers()
+        more = Taker(one.path, 30, 31)
+        one.upcall = one.failing = lambda *data: 1 // 0
+        for n in range(3):
+            two.post(b"%d" % n)
+        b.close()
+        for _ in range(5):
+            try:
+                turn(a)
+            except ZeroDivisionError:
+                pass
+        self.assertEqual(one.records, [b"0", b"1", b"2"])
+        self.assertEqual((len(one.said("failed")), len(more.said("failed"))), (1, 1))
+        self.assertEqual(a.fabric.paths(), [])
+
+    def test_closeInUpcall(self) -> None:
+        """
+        A consumer may close its own HCA over a record.
+        """
+        before = descriptors()
+        a, b, one, two = self.takers()
+        two.upcall = lambda data: b.close()
+        for _ in range(3):
+            one.post(b"the last one")
+        a.progress()
+        turn(b)
+        self.assertEqual(len(two.records), 1)
+        settle(a)
+        self.assertEqual(len(one.said("failed")), 1)
+        a.close()
+        self.assertEqual(descriptors(), before)
+
+    def test_forked(self) -> None:
+        """
+        A forked child can use neither device nor path, by name, and does not
+        disturb the parent.
+        """
+        a, b, one, two = self.takers()
+
+        def child() -> None:
+            """
+            Try.
+            """
+            self.assertRaises(DeviceClosedError, a.listen, SDP, "127.0.0.1", 0, LISTENER)
+            self.assertRaises(DeviceClosedError, one.post, b"from the child")
+            a.close()
+
+        self.assertEqual(runForked(child), 0)
+        one.post(b"from the parent")
+        settle(a, b)
+        self.assertEqual(two.records, [b"from the parent"])
