@@ -238,6 +238,12 @@ class Path:
         """
         raise NotImplementedError
 
+    def pending(self) -> bool:
+        """
+        @return: Whether L{progress} has something to do.
+        """
+        raise NotImplementedError
+
     def position(self) -> int:
         """
         @return: The position in the medium after the last record published.
@@ -258,6 +264,14 @@ class Path:
         @return: The segment that the peer offered under a number, or L{None}.
         """
         return None
+
+    def rouse(self) -> bool:
+        """
+        Something may have happened to this path, which sleeps.
+
+        @return: Whether there is something to do.
+        """
+        return self.pending()
 
     def wantSpace(self, waiter: Any) -> None:
         """

@@ -6,9 +6,10 @@ reading.  A segment holds a page of cells, 64 bytes apart, then the ring::
 
     cell   written by the segment's creator
     TAIL   how much it has published into its ring
-    WAIT   1 while it sleeps and waits for room in its ring
+    WAIT   while it sleeps and waits until the other side has read: how far, else 0
     HEAD   how much it has taken from the peer's ring
     SLEEP  counts goings to sleep and wakings: odd while asleep
+    RUNG   the peer's SLEEP for which it rang last: it rings once for each
 
 Counters run freely (64 bits never wrap), positions in the ring are taken modulo
 its size.  A record starts at a multiple of 64 bytes with its length and word;
@@ -39,7 +40,7 @@ from twisted_ib.hca.fabric.path import Forked, Path
 
 PAGE = 4096
 #: Cell numbers, in units of eight bytes.
-TAIL, WAIT, HEAD, SLEEP = 0, 8, 16, 24
+TAIL, WAIT, HEAD, SLEEP, RUNG = 0, 8, 16, 24, 32
 #: Where a record starts in its slot, so that stream payload (8 bytes of ring
 #: header and 16 of SDP header later) starts half a page into the page.
 LEAD = 2024
@@ -309,9 +310,42 @@ class RingPath(Path):
         wait for that, reads.  A fence and L{pending} must follow.
         """
         cells = self._cells
-        cells[WAIT] = 1 if self.waiting or self.unacknowledged or self.owed else 0
+        wanted = NEVER
+        if self.waiting:
+            wanted = self._target
+        if self.unacknowledged:
+            wanted = min(wanted, self.unacknowledged[0][0])
+        if self.owed is not None:
+            wanted = min(wanted, self._peerHead + 1)
+        cells[WAIT] = wanted if wanted < NEVER else 0
         cells[SLEEP] = cells[SLEEP] + 1
         self.asleep = True
+
+    def rouse(self) -> bool:
+        """
+        A bell may have rung for this path, which sleeps.
+
+        A bell in vain (what it was for had been taken before the sleep began)
+        is asked for again, for the peer rings once for each sleep.
+
+        @return: Whether there is something to do.
+        """
+        if self.pending():
+            return True
+        if self._peerCells[RUNG] != self._cells[SLEEP]:
+            return False
+        self.wake()
+        self.arm()
+        fence()
+        return self.pending()
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        See L{Path.wantSpace}.
+        """
+        self.waiting.append(waiter)
+        if self.asleep:
+            self.fabric.ringLater(self)  # To sleep again, and wait for room.
 
     def wake(self) -> None:
         """
@@ -332,8 +366,8 @@ class RingPath(Path):
         posted, self.bell = self.bell, False
         peer = self._peerCells
         sleep = peer[SLEEP]
-        if sleep & 1 and sleep != self._rung and (posted or peer[WAIT]):
-            self._rung = sleep
+        if sleep & 1 and sleep != self._rung and (posted or 0 < peer[WAIT] <= self._head):
+            self._cells[RUNG] = self._rung = sleep
             self.doorbell.ring()
             return True
         return False

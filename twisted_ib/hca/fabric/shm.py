@@ -477,7 +477,7 @@ class SharedMemoryFabric:
         """
         for pairing in self._pairings.values():
             path = pairing.path
-            if path is not None and path.asleep and path.pending():
+            if path is not None and path.asleep and path.rouse():
                 path.wake()
                 self.hot += (path,)
         return bool(self.hot)
