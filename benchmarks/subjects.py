@@ -40,7 +40,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("sdp-ib", "sdp: on ib", "ib", *_SDP),
     Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
     Subject("sdp-epoll", "sdp: on epoll", "epoll", *_SDP),
-    Subject("unix", "UNIX", "epoll", "unix:{path}", "unix:{path}"),
+    Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{path}"),
     Subject("blocking", "blocking UNIX", "", "{path}", "{path}"),
 )
 
