@@ -77,6 +77,8 @@ class DeviceChannel:
         self.users[user] = None
         if not self._registered:
             self._registered = True
+            # Who died while nobody looked must not be found again.
+            self.device.fabric.attend()
             if self._polled:
                 self.reactor.addChannel(self)
             else:
