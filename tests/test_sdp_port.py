@@ -546,7 +546,7 @@ class BacklogTests(PortTestCase):
         """
         One turn accepts a bounded number; the rest waits for the next.
         """
-        port = self.listen(backlog=1000)
+        port = self.listen(backlog=5)
         bound = limits.ACCEPTS_PER_TURN
         connections = [self.ask(port, number) for number in range(2 * bound + 10)]
         self.assertEqual(len(self.factory.protocols), bound)
@@ -557,6 +557,15 @@ class BacklogTests(PortTestCase):
         self.assertTrue(all(connection.done[-1] == "accept" for connection in connections))
         self.reactor.turn()
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_queueBound(self) -> None:
+        """
+        What waits for the next turns has a bound too.
+        """
+        port = self.listen(backlog=5)
+        for number in range(limits.ACCEPTS_PER_TURN + limits.LISTEN_BACKLOG):
+            self.assertNotIn("ignore", self.ask(port, number).done)
+        self.assertEqual(self.ask(port, 9999).done, ["ignore"])
 
     def test_pauseInsideAccept(self) -> None:
         """

@@ -2,10 +2,10 @@
 The passive side: a port that turns the CM's requests into connections; and the
 two classic calls, L{listenSDP} and L{connectSDP}.
 
-A REQ that finds the port reading is accepted at once, a bounded number of them
-in one turn of the reactor.  Others wait in a queue as long as the backlog; one
-that does not fit is dropped without a word, as TCP does with a SYN, and its
-peer asks again.
+A REQ that finds the port reading is accepted at once, or in one of the next
+turns of the reactor if there are many.  While the port is paused they wait in a
+queue as long as the backlog; one that does not fit is dropped without a word, as
+TCP does with a SYN, and its peer asks again.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class SDPPort(base.BasePort):
         if self.reading and not self.requests and self._accepted < self.numberAccepts:
             self._wantTurn()
             log.callWithLogger(self, self._accept, connection, request, hello)
-        elif len(self.requests) < self.backlog:
+        elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, hello)
             # So that the peer keeps its place here when it asks again.
             connection.think(channel.now())
