@@ -27,6 +27,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
+from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.interfaces import IReactorCompletionChannels
 
 
@@ -168,7 +169,7 @@ class DeviceChannel:
         self._turn = None
         self._inTurn = True
         try:
-            self._serve()
+            callInContext(self._serve)
         finally:
             self._inTurn = False
             if not self.device.closed:

@@ -18,6 +18,7 @@ from twisted.internet.epollreactor import EPollReactor
 from zope.interface import implementer
 
 from twisted_ib.hca.channel import DeviceChannel
+from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.reactor.policy import SPIN_SECONDS, AdaptivePolling
 
@@ -56,6 +57,12 @@ class IBReactor(EPollReactor):
         """
         self._channels = tuple(c for c in self._channels if c is not channel)
         EPollReactor.removeReader(self, channel)
+
+    def mainLoop(self) -> None:
+        """
+        Run, in a log context that names whoever is called.
+        """
+        callInContext(EPollReactor.mainLoop, self)
 
     def doPoll(self, timeout: float | None) -> None:
         """

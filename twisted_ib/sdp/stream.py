@@ -89,6 +89,8 @@ class Stream:
 
     # -- what the transport implements
 
+    bufferSize: int
+
     def deliver(self, data: bytes) -> None:
         """
         Hand stream bytes to the application.
@@ -115,7 +117,7 @@ class Stream:
 
     def filled(self) -> None:
         """
-        More than L{limits.SEND_BUFFER} bytes wait.
+        More than C{bufferSize} bytes wait.
         """
         raise NotImplementedError
 
@@ -151,7 +153,7 @@ class Stream:
         if self.room < _GATHER_LEFT:
             self.flush()
             self.channel.device.ringBells()
-        if buffer.size > limits.SEND_BUFFER:
+        if buffer.size > self.bufferSize:
             self.filled()
 
     def _sync(self) -> None:

@@ -17,12 +17,13 @@ from twisted.internet import error, interfaces
 from twisted.internet._newtls import startTLS
 from twisted.internet.abstract import _ConsumerMixin, _LogOwner
 from twisted.internet.main import CONNECTION_DONE
-from twisted.logger import Logger
+from twisted.python import log
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import WrongThreadError
+from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.sdp.stream import _GATHER_LEFT, Stream
 from twisted_ib.sdp.wire import BSDH_BYTES, Hello, HelloAck, ipVersionOf, packAddress
 
@@ -60,6 +61,8 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
     @ivar protocol: Who gets the data.
     @ivar connected: 1 from the first to the last call to the protocol.
     @ivar logstr: The log prefix, as TCP's.
+    @ivar bufferSize: A streaming producer is paused when more than this many
+        bytes wait, or are written at once.
     """
 
     __slots__ = (
@@ -70,6 +73,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         "_peer",
         "_writeDisconnected",
         "_writeDisconnecting",
+        "bufferSize",
         "connected",
         "disconnected",
         "disconnecting",
@@ -80,8 +84,6 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         "streamingProducer",
     )
 
-    _log = Logger()
-    TLS = False
     _tlsClientDefault = False
 
     def __init__(
@@ -101,6 +103,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         self._writeDisconnecting = self._writeDisconnected = False
         self._aborting = self._noDelay = self._keepAlive = False
         self.logstr = "-"
+        self.bufferSize = limits.SEND_BUFFER
         self.producer = None
         self.producerPaused = self.streamingProducer = False
 
@@ -187,6 +190,8 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
             return
         if data:
             self.send(bytes(data))
+            if len(data) > self.bufferSize:
+                self.filled()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
@@ -198,8 +203,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         for piece in pieces:
             if not isinstance(piece, bytes):
                 raise TypeError("Data must be bytes")
-        for piece in pieces:
-            SDPTransport.write(self, piece)
+        SDPTransport.write(self, b"".join(pieces))
 
     def loseConnection(self, _connDone: object = None) -> None:
         """
@@ -287,7 +291,28 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         @param normal: Whether this end's role in TLS is that of its connection.
         """
         startTLS(self, contextFactory, normal, SDPTransport)
-        self.__class__ = secured(self.__class__)
+
+    @property
+    def TLS(self) -> bool:
+        """
+        Whether the application's bytes go through TLS.
+        """
+        return isinstance(self, SecureMixin)
+
+    @TLS.setter
+    def TLS(self, started: bool) -> None:
+        """
+        C{startTLS} sets this when the TLS protocol has taken over.
+        """
+        if started:
+            self.__class__ = secured(self.__class__)
+
+    def stopConsuming(self) -> None:
+        """
+        The producer has nothing more: close.
+        """
+        self.unregisterProducer()
+        self.loseConnection()
 
     # -- reading: IPushProducer, IReadDescriptor
 
@@ -368,12 +393,13 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Hand data to the protocol; its exceptions end the connection.
         """
+        upcalls.current = self
         try:
             self.protocol.dataReceived(data)
         except BaseException:
-            failure = Failure()
-            self._log.failure("", failure)
-            self.connectionLost(failure)
+            self._raised()
+        finally:
+            upcalls.current = None
 
     def endOfStream(self) -> None:
         """
@@ -402,12 +428,21 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Call the protocol; its exceptions end the connection.
         """
+        upcalls.current = self
         try:
             call()
         except BaseException:
-            failure = Failure()
-            self._log.failure("", failure)
-            self.connectionLost(failure)
+            self._raised()
+        finally:
+            upcalls.current = None
+
+    def _raised(self) -> None:
+        """
+        The protocol or producer raised: log it, as the reactor does, and close.
+        """
+        failure = Failure()
+        log.err(failure)
+        self.connectionLost(failure)
 
     def lost(self, reason: Exception) -> None:
         """
