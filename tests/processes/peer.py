@@ -365,7 +365,7 @@ class Peer(Program):
 
     async def do_settle(self, usage: dict[str, int], limit: float) -> dict[str, int]:
         """
-        Wait until this process holds what it held before.
+        Wait until this process holds no more than before.
 
         @param usage: an earlier answer of C{usage}.
         @param limit: how many seconds to wait for that.
@@ -377,7 +377,8 @@ class Peer(Program):
         while True:
             found = self.do_usage()
             del found["resident"]
-            if found == usage or self.reactor.seconds() > end:
+            over = any(value > usage.get(name, 0) for name, value in found.items())
+            if not over or self.reactor.seconds() > end:
                 return found
             await deferLater(self.reactor, 0.01, lambda: None)
 

@@ -26,6 +26,7 @@ class RoleTests(KillTestCase):
         self.usage = self.settled(self.survivor)
         self.theirs: int = self.victim.ask("connect", endpoint=self.endpoint)
         self.mine: int = self.survivor.event("made")["wire"]
+        self.listening = self.survivor
 
     def die(self, **details: object) -> dict[str, Any]:
         """
@@ -123,6 +124,7 @@ class RoleTests(KillTestCase):
         more = 50
         for _ in range(more):
             self.connectOnce()
+            self.listening.event("made")
         self.victim.kill()
         for _ in range(more + 1):
             self.survivor.event("lost", DEATH_SECONDS, reason="ConnectionLost")
@@ -163,6 +165,7 @@ class ServerDiesTests(RoleTests):
         self.usage = self.settled(self.survivor)
         self.mine = self.survivor.ask("connect", endpoint=self.endpoint)
         self.theirs = self.victim.event("made")["wire"]
+        self.listening = self.victim
 
     def connectOnce(self) -> None:
         """
