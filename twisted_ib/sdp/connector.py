@@ -12,6 +12,7 @@ What happens afterwards is L{SDPTransport}'s.
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Any
 
 from twisted.internet import base, error
@@ -75,7 +76,7 @@ class SDPClient(SDPTransport):
             self.loseConnection()
         else:
             self.startReading()
-            protocol.makeConnection(self)
+            self._tell(partial(protocol.makeConnection, self))
 
     def connectionLost(self, reason: Failure) -> None:
         """
@@ -317,11 +318,7 @@ class SDPAttempt:
         self._over = True
         self._connection = self._path = self._transport = None
         connector.transport = transport
-        try:
-            transport.attach(protocol)
-        except BaseException:
-            log.err()
-            transport.connectionLost(Failure())
+        transport.attach(protocol)
         channel.release(self)
 
     def _forget(self) -> None:
