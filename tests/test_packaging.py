@@ -21,18 +21,22 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
 
-# Says where Twisted finds the plugin, and which names it has.
+# Says what Twisted finds in the directories of plugins that it knows of under a folder: twisted_ib
+# may be installed for this interpreter too, beside Twisted's own plugins.
 FIND = """
 import site, sys
-site.addsitedir(sys.argv[1])
+_, folder, installed = sys.argv
+site.addsitedir(installed)
 sys.path.insert(0, sys.path.pop())
 from twisted.application.reactors import IReactorInstaller
 from twisted.internet.interfaces import IStreamServerEndpointStringParser
+from twisted import plugins
 from twisted.plugin import getPlugins
+plugins.__path__[:] = [path for path in plugins.__path__ if path.startswith(folder)]
 reactors = [installer.shortName for installer in getPlugins(IReactorInstaller)]
-prefixes = [parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)]
-import twisted.plugins.twisted_ib_plugin as plugin
-print(reactors.count("ib"), prefixes.count("sdp"), plugin.__file__)
+parsers = [parser.prefix for parser in getPlugins(IStreamServerEndpointStringParser)]
+import twisted_ib, twisted.plugins.twisted_ib_plugin as plugin
+print(*reactors, *parsers, plugin.__file__, twisted_ib.__file__)
 """
 
 
@@ -89,20 +93,18 @@ class PackagingTests(SynchronousTestCase):
             str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")
         } | {PLUGIN, "twisted_ib/py.typed"}
 
-    def found(self, site: Path) -> list[str]:
+    def assertFound(self, site: Path, root: Path) -> None:
         """
-        Ask Twisted for the plugin with a directory of installed packages.
+        Assert that Twisted finds the reactor and the endpoint parser, once.
 
-        @param site: the directory.
-
-        @return: how many C{ib} reactors and C{sdp} parsers it has, and the
-            plugin's file.
+        @param site: a directory of installed packages.
+        @param root: where the package is.
         """
         elsewhere = self.directory / "elsewhere"
         elsewhere.mkdir()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         result = subprocess.run(
-            [sys.executable, "-c", FIND, str(site)],
+            [sys.executable, "-c", FIND, str(self.directory), str(site)],
             cwd=elsewhere,
             env=environment,
             capture_output=True,
@@ -110,7 +112,8 @@ class PackagingTests(SynchronousTestCase):
             timeout=60,
         )
         self.assertEqual(result.returncode, 0, result.stderr)
-        return result.stdout.split()
+        package = root / "twisted_ib" / "__init__.py"
+        self.assertEqual(result.stdout.split(), ["ib", "sdp", str(root / PLUGIN), str(package)])
 
     def unpackWheel(self, wheel: Path) -> tuple[Path, set[str]]:
         """
@@ -137,7 +140,7 @@ class PackagingTests(SynchronousTestCase):
         self.assertTrue(wheel.name.endswith("-py3-none-any.whl"), wheel.name)
         site, names = self.unpackWheel(wheel)
         self.assertEqual(names, self.modules)
-        self.assertEqual(self.found(site), ["1", "1", str(site / PLUGIN)])
+        self.assertFound(site, site)
         [metadata] = site.glob("*.dist-info/METADATA")
         lines = metadata.read_text().splitlines()
         self.assertIn("Name: twisted-ib", lines)
@@ -158,7 +161,7 @@ class PackagingTests(SynchronousTestCase):
         [source] = unpacked.iterdir()
         site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
         self.assertEqual(names, self.modules)
-        self.assertEqual(self.found(site), ["1", "1", str(site / PLUGIN)])
+        self.assertFound(site, site)
 
     def test_editable(self) -> None:
         """
@@ -167,7 +170,7 @@ class PackagingTests(SynchronousTestCase):
         wheel = backend("build_editable", self.checkout, self.directory / "wheel")
         site, names = self.unpackWheel(wheel)
         self.assertEqual([name for name in names if not name.endswith(".pth")], [])
-        self.assertEqual(self.found(site), ["1", "1", str(self.checkout / PLUGIN)])
+        self.assertFound(site, self.checkout)
 
     def test_noNamespaceModules(self) -> None:
         """
