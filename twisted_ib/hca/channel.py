@@ -51,7 +51,7 @@ class DeviceChannel:
         self._timer: Any = None
         self._turn: Any = None
         self._registered = False
-        self._inTurn = False
+        self._inTurn = self._enough = False
         self._polled = IReactorCompletionChannels.providedBy(reactor)
         if not self._polled:
             device.wanted = self._wantTurn
@@ -185,9 +185,16 @@ class DeviceChannel:
         """
         device = self.device
         device.fabric.look()
+        self._enough = False
         for _ in range(limits.BATCHES_PER_TURN):
-            if not device.progress():
+            if not device.progress() or self._enough:
                 break
+
+    def endTurn(self) -> None:
+        """
+        Serve no more batches in this turn: something is due in the next.
+        """
+        self._enough = True
 
     def _wantTurn(self) -> None:
         """

@@ -46,8 +46,9 @@ class Stream:
         write takes the slow way.
     @ivar corked: Whether this turn's L{endOfBatch} is still to come.
     @ivar reading: Whether the application wants data.
-    @ivar held: Bytes that came while it did not, and the end of stream
-        (L{None}); L{None} when there is nothing.
+    @ivar held: Bytes that came while it did not, then perhaps the end of
+        stream (L{None}) or the loss (an exception); L{None} when there is
+        nothing.
     @ivar attached: Whether there is an application at all.
     """
 
@@ -84,7 +85,7 @@ class Stream:
         self.attached = True
         self.ending = False
         self.owes: deque[tuple[int, bytes]] | None = None
-        self.held: deque[bytes | None] | None = None
+        self.held: deque[bytes | Exception | None] | None = None
         self.heldBytes = 0
 
     # -- what the transport implements
@@ -130,6 +131,9 @@ class Stream:
         """
         n = len(data)
         buffer = self.buffer
+        if self.queuePair.path is None:
+            self._sendToNobody()
+            return
         if buffer is None:
             buffer = self.buffer = SendBuffer()
             self.append = buffer.pieces.append
@@ -155,6 +159,16 @@ class Stream:
             self.channel.device.ringBells()
         if buffer.size > self.bufferSize:
             self.filled()
+
+    def _sendToNobody(self) -> None:
+        """
+        A write after the peer's reset, which the application, not reading, has
+        not heard of yet: it hears of it now, at the end of the batch.
+        """
+        self.discard()
+        if self.held is not None and not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
 
     def _sync(self) -> None:
         """
@@ -189,9 +203,12 @@ class Stream:
         self._sync()
         self.corked = False
         self.room = -1
-        if self.held is not None and self.reading:
-            self.read()
-        if not self.corked:
+        if self.held is not None:
+            if self.reading:
+                self.read()
+            elif self.queuePair.path is None and isinstance(self.held[-1], Exception):
+                self._broken(self.held[-1])
+        if not self.corked and self.queuePair.path is not None:
             self._proceed()
 
     def resume(self) -> None:
@@ -382,6 +399,9 @@ class Stream:
                 self._release()
                 self.endOfStream()
                 return
+            if isinstance(data, Exception):
+                self._broken(data)
+                return
             self.heldBytes -= len(data)
             self.channel.device.hold(self, -len(data))
             self.deliver(data)
@@ -461,13 +481,25 @@ class Stream:
             self._ended()
         elif action == Action.RESET:
             self._closeQueuePair()
-            self._broken(PathLostError("the peer reset the connection"))
+            self._resetByPeer(PathLostError("the peer reset the connection"))
         elif action == Action.FINISHED:
             self._closeQueuePair()
         else:
             if action == Action.ABORT_AND_DISCONNECT:
                 self._abortMessage()
             self._disconnect()
+
+    def _resetByPeer(self, reason: Exception) -> None:
+        """
+        The peer has reset the connection.  As with TCP an application that
+        does not read hears of it when it reads again, or writes.
+        """
+        if self.attached and not self.reading:
+            if self.held is None:
+                self.held = deque()
+            self.held.append(reason)
+        else:
+            self._broken(reason)
 
     def _ended(self) -> None:
         """
@@ -566,7 +598,7 @@ class Stream:
         """
         self.attached = False
         self.reading = False
-        unread = self.held is not None and any(self.held)
+        unread = self.heldBytes > 0
         self._release()
         state = self.machine.state
         if self.queuePair.path is None:

@@ -239,6 +239,9 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         self._aborting = True
         self.stopReading()
         self.discard()
+        # The reset is in the next turn, together with the protocol's end; on a
+        # reactor that serves several batches in a turn it waits for no other.
+        self.channel.endTurn()
         self.reactor.callLater(
             0, self.connectionLost, Failure(error.ConnectionAborted())
         )
@@ -405,7 +408,8 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         The peer sends no more.
         """
-        self.readConnectionLost(Failure(CONNECTION_DONE))
+        if not self._aborting:
+            self.readConnectionLost(Failure(CONNECTION_DONE))
 
     def readConnectionLost(self, reason: Failure) -> None:
         """
@@ -448,7 +452,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         The connection broke.
         """
-        if self.connected:
+        if self.connected and not self._aborting:
             self.connectionLost(Failure(error.ConnectionLost(str(reason))))
 
     def filled(self) -> None:
