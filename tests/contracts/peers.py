@@ -331,6 +331,8 @@ class DeathContract(Base):
         self.assertTrue(a.arm())
         b.close()
         self.assertTrue(readable(a))
+        a.fabric.attend()
+        self.assertTrue(a.busy() or not a.fabric.paths())
         settle(a)
         self.assertEqual(len(one.said("failed")), 1)
         self.assertTrue(a.arm())
@@ -410,10 +412,24 @@ class DeathContract(Base):
             one.post(b"the last one")
         a.progress()
         turn(b)
-        self.assertEqual(len(two.records), 1)
+        self.assertEqual((len(two.records), b.counters["absent_queue_pair"]), (1, 0))
         settle(a)
         self.assertEqual(len(one.said("failed")), 1)
         a.close()
+        self.assertEqual(descriptors(), before)
+
+    def test_closeOverTheEnd(self) -> None:
+        """
+        A consumer may close its own HCA when it hears of the peer's end.
+        """
+        before = descriptors()
+        a, b, one, _ = self.takers()
+        more = Taker(one.path, 30, 31)
+        one.failing = a.close
+        b.close()
+        settle(a)
+        self.assertEqual((len(one.said("failed")), len(more.said("failed"))), (1, 1))
+        self.assertTrue(a.closed)
         self.assertEqual(descriptors(), before)
 
     def test_forked(self) -> None:

@@ -218,9 +218,6 @@ class CarrierPath(Path):
         try:
             n = self._drain(budget)
             self._complete()
-        except RingError:
-            self._ended = True
-            raise
         finally:
             self.busy = False
             if self._late:
@@ -238,7 +235,7 @@ class CarrierPath(Path):
                 return 0
             self._taken += 1
             n = 1
-        while n < budget and self.alive:
+        while n < budget:
             size = self._next()
             if not size:
                 break
@@ -279,8 +276,7 @@ class CarrierPath(Path):
         @return: False if nothing more may be taken now.
         @raise RingError: it is none.
         """
-        if size < _START:
-            raise RingError(f"the peer sent a packet of {size} bytes")
+        # Where there is no whole header, what is left of the last one can not fit.
         length, word, flags, acknowledged = HEADER.unpack_from(self._buffer, 0)
         if length != size - _START or flags & ~(ASK | NEWS) or (flags & NEWS and length):
             raise RingError(f"the peer sent {length} bytes in a packet of {size}, flags {flags:#x}")

@@ -147,7 +147,7 @@ class LoopbackPath(Path):
             self._head = self._owedEnd
             n = 1
         queue, get = self._queue, self.table.get
-        while queue and n < budget and self.alive:
+        while queue and n < budget:
             word, data, end, acknowledged = queue.popleft()
             n += 1
             # Refusals are in the queue before the end that passes them.
@@ -417,6 +417,12 @@ class LoopbackFabric:
         self._woken = True
         os.write(self._pipe[1], b"!")
         return True
+
+    def signal(self) -> None:
+        """
+        See L{IFabric}.
+        """
+        self.wakeUp()
 
     def attend(self) -> None:
         """
