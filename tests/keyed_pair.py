@@ -181,33 +181,32 @@ class Consumer:
         self.failures.append(reason)
 
 
-class End:
+class Side:
     """
-    One side: a queue pair with its queues, memory and medium.
+    One side of a connection: a queue pair with its queues and memory.
 
     @ivar qp: the queue pair.
     @ivar work: its work queues.
+    @ivar path: its way to the other side.
     """
 
-    def __init__(self, number: int, clock: Clock, capacity: int, seed: int, depth: int = 512) -> None:
+    path: Any
+    memory: Memory
+    pd: ProtectionDomain
+    timers: Timers
+    qp: QueuePair
+    work: WorkQueues
+    consumer: Consumer
+    sends: CompletionQueue
+    receives: CompletionQueue
+
+    def equip(self, depth: int) -> None:
         """
-        In RESET.
+        Give the queue pair its work queues.
         """
-        self.path = MemoryPath(Fabric(), capacity)
-        self.memory = Memory(random.Random(seed).getrandbits)
-        self.pd: ProtectionDomain = self.memory.allocateDomain()
-        self.timers = Timers(clock.seconds)
         self.sends, self.receives = CompletionQueue(depth), CompletionQueue(depth)
-        self.consumer = Consumer()
-        self.qp = QueuePair(number, self.consumer)
-        self.work = WorkQueues(
-            self.qp,
-            self.pd,
-            self.sends,
-            self.receives,
-            self.timers,
-            Capabilities(sends=128, receives=128, pieces=4, receivePieces=4),
-        )
+        sizes = Capabilities(sends=128, receives=128, pieces=4, receivePieces=4)
+        self.work = WorkQueues(self.qp, self.pd, self.sends, self.receives, self.timers, sizes)
 
     def to(self, state: QPState, peer: int, access: int = int(ALL), **changes: int) -> None:
         """
@@ -266,6 +265,52 @@ class End:
         """
         fields.setdefault("flags", int(SendFlags.SIGNALED))
         self.work.postSend(SendRequest(id, opcode, pieces, **fields))
+
+
+class End(Side):
+    """
+    One side on a medium in memory.
+    """
+
+    def __init__(self, number: int, clock: Clock, capacity: int, seed: int, depth: int = 512) -> None:
+        """
+        In RESET.
+        """
+        self.path = MemoryPath(Fabric(), capacity)
+        self.memory = Memory(random.Random(seed).getrandbits)
+        self.pd = self.memory.allocateDomain()
+        self.timers = Timers(clock.seconds)
+        self.consumer = Consumer()
+        self.qp = QueuePair(number, self.consumer)
+        self.equip(depth)
+
+
+class DeviceSide(Side):
+    """
+    One side on a device.
+
+    @ivar device: the device.
+    """
+
+    def __init__(self, device: Any, path: Any, depth: int = 512) -> None:
+        """
+        In RESET.
+        """
+        self.device, self.path = device, path
+        self.memory, self.timers = device.memory, device.timers
+        self.pd = self.memory.allocateDomain()
+        self.consumer = Consumer()
+        self.qp = device.createQueuePair(self.consumer)
+        self.equip(depth)
+
+    def allocate(self, size: int | bytes, access: int = int(ALL)) -> MemoryRegion:
+        """
+        Register new memory that the peer may be able to map.
+        """
+        data = bytes(size)
+        region: MemoryRegion = self.device.allocateMemory(len(data), access, self.pd)
+        region.view[:] = data
+        return region
 
 
 class Pair:

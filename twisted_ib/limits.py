@@ -201,5 +201,7 @@ READS = 128
 PULL_LEAST = 16 * 1024
 #: Bytes of offered memory that one record moves: one copy in one turn.
 PULL_MOST = 1024 * 1024
+#: Regions that one end of a path offers the other to map.
+OFFERED_SEGMENTS = 64
 #: Batches that one turn of a reactor without polling serves of a device.
 BATCHES_PER_TURN = 16

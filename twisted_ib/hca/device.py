@@ -36,8 +36,9 @@ from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.core.keys import RandomIndices
-from twisted_ib.hca.core.memory import Memory
+from twisted_ib.hca.core.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
@@ -109,6 +110,7 @@ class Device:
     @ivar clock: Gives its time, seconds.
     @ivar cm: The communication manager.
     @ivar memory: Protection domains and memory regions.
+    @ivar timers: Those of its queue pairs.
     @ivar counters: How often what happened.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
@@ -138,6 +140,7 @@ class Device:
         self.wanted: Callable[[], None] | None = None
         self.cm = _Manager(self.guid, randomBits)
         self.memory = Memory(randomBits)
+        self.timers = Timers(clock)
         self.queuePairs: dict[int, QueuePair] = {}
         self._numbers = RandomIndices(randomBits)
         self._holders: dict[Any, int] = {}
@@ -372,6 +375,39 @@ class Device:
         """
         return self._opened
 
+    # -- memory
+
+    def allocateMemory(self, size: int, access: int, pd: ProtectionDomain) -> MemoryRegion:
+        """
+        Register new memory, which peers can map where the fabric can share it.
+
+        @param access: L{Access<twisted_ib.hca.core.memory.Access>} bits.
+        @raise HCAError: it can not be registered so.
+        @raise OSError: there is no memory.
+        """
+        self._check()
+        segment = self.fabric.allocate(size)
+        if segment is None:
+            return self.memory.register(bytearray(size), access, pd)
+        try:
+            return self.memory.register(memoryview(segment.map)[:size], access, pd, segment=segment)
+        except BaseException:
+            segment.close()
+            raise
+
+    def deregisterMemory(self, region: MemoryRegion) -> None:
+        """
+        Take a region's rights back, and what it was allocated from.
+
+        @raise HCAError: it is not registered.
+        """
+        segment: Any = region.segment
+        self.memory.deregister(region)
+        if segment is not None:
+            for path in self.fabric.paths():
+                path.withdraw(segment)
+            segment.close()
+
     # -- batches and progress
 
     def markDirty(self, owner: Any) -> None:
@@ -438,10 +474,11 @@ class Device:
         """
         @return: When L{tick} should be called.
         """
-        ours, theirs = self.cm.deadline(False), self.fabric.deadline()
-        if ours is None or theirs is None:
-            return theirs if ours is None else ours
-        return min(ours, theirs)
+        found: float | None = self.cm.deadline(False)
+        for when in (self.fabric.deadline(), self.timers.deadline()):
+            if when is not None and (found is None or when < found):
+                found = when
+        return found
 
     def tick(self, now: float) -> None:
         """
@@ -449,6 +486,7 @@ class Device:
         """
         self.cm.tick(now)
         self.fabric.tick(now)
+        self.timers.tick(now)
         self._dispatch()
 
     # -- memory of paused readers
@@ -507,6 +545,8 @@ class Device:
         self.fabric.close()
         for queuePair in list(self.queuePairs.values()):
             queuePair.close()
+        for region in list(self.memory.regions.values()):
+            self.deregisterMemory(region)
         self._dirty.clear()
 
 

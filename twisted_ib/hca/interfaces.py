@@ -18,6 +18,14 @@ class IFabric(Interface):
     name = Attribute("The kind of fabric, a word.")
     attributes = Attribute("A dict: largestOperation (bytes), zeroCopy (bool).")
 
+    def allocate(size):  # type: ignore[no-untyped-def]
+        """
+        Allocate memory that peers can map (C{map}, a buffer of at least that
+        size; C{close()}), if there is such.
+
+        @return: The memory, or L{None}.
+        """
+
     def publish(serviceID, address):  # type: ignore[no-untyped-def]
         """
         Let others find this HCA for a service at an address.

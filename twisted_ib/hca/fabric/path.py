@@ -259,6 +259,11 @@ class Path:
         """
         return 0
 
+    def withdraw(self, segment: Any) -> None:
+        """
+        The peer need not map a segment any more; harmless if it was not offered.
+        """
+
     def offered(self, number: int) -> memoryview | None:
         """
         @return: The segment that the peer offered under a number, or L{None}.

@@ -35,7 +35,8 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RingError
-from twisted_ib.hca.fabric.doorbell import SocketDoorbell
+from twisted_ib.hca.fabric.doorbell import EventDoorbell, SocketDoorbell
+from twisted_ib.hca.fabric.offers import Offers
 from twisted_ib.hca.fabric.path import Forked, Path
 
 PAGE = 4096
@@ -83,6 +84,7 @@ class RingPath(Path):
         "_low",
         "_map",
         "_mask",
+        "_offers",
         "_owedEnd",
         "_peerCells",
         "_peerHead",
@@ -112,6 +114,7 @@ class RingPath(Path):
         self._target = NEVER
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
+        self._offers: Offers | None = None
         self.asleep = False
 
     # -- down
@@ -372,13 +375,48 @@ class RingPath(Path):
             return True
         return False
 
+    # -- the pair's socket
+
+    def _offersOf(self) -> Offers | None:
+        """
+        @return: Who offers memory on the pair's socket; L{None} between users,
+            where the socket is the doorbell and no memory is shared.
+        """
+        if self._offers is None and isinstance(self.doorbell, EventDoorbell) and self.pairing is not None:
+            self._offers = Offers(self, self.pairing.socket)
+        return self._offers
+
+    def offer(self, segment: Any) -> int:
+        """
+        @return: See L{Path.offer}.
+        """
+        offers = self._offersOf()
+        return 0 if offers is None else offers.offer(segment)
+
+    def withdraw(self, segment: Any) -> None:
+        """
+        See L{Path.withdraw}.
+        """
+        if self._offers is not None:
+            self._offers.withdraw(segment)
+
+    def offered(self, number: int) -> memoryview | None:
+        """
+        @return: See L{Path.offered}.
+        """
+        offers = self._offersOf()
+        return None if offers is None else offers.offered(number)
+
     def socketReadable(self, pairing: Any) -> None:
         """
-        Rings over the pair's socket, or its end.
+        Rings over the pair's socket, offers of memory, or its end.
 
         @raise PathLostError: the peer has hung up.
         """
-        if not SocketDoorbell(pairing.socket).drain():
+        offers = self._offersOf()
+        if offers is not None:
+            offers.readable()
+        elif not SocketDoorbell(pairing.socket).drain():
             raise PathLostError("the peer closed its HCA or died")
 
     def forked(self) -> None:
@@ -394,6 +432,8 @@ class RingPath(Path):
         """
         self.alive = False
         del self._map, self._cells, self._peerMap, self._peerCells
+        if self._offers is not None:
+            self._offers.close()
         self.mine.close()
         self.theirs.close()
         self.doorbell.close()

@@ -114,6 +114,13 @@ class SharedMemoryFabric:
         """
         self.owner.count(name)
 
+    def allocate(self, size: int) -> Any:
+        """
+        @return: Memory that peers can map, or L{None} where they can not.
+        @raise OSError: there is no memory.
+        """
+        return self.segmentClass.create(max(size, 8)) if self.rings else None
+
     # -- services and peers
 
     def publish(self, serviceID: int, address: str) -> None:

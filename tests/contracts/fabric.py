@@ -1,0 +1,77 @@
+"""
+Who may reach whom on a fabric: tests to mix into a
+L{HCATestCase<tests.hcas.HCATestCase>}, beside those of L{tests.contracts.path} and
+L{tests.contracts.peers}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.hcas import LISTENER, SDP, Taker, settle
+from twisted_ib.hca.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES
+
+
+class ReachContract:
+    """
+    Records reach the queue pairs of their own path, as long as these are bound.
+    """
+
+    def test_ownTables(self: Any) -> None:
+        """
+        A peer reaches the queue pairs of its own path only; those of another peer's path
+        are absent for it.
+        """
+        _, b, _, two = self.takers()
+        c = self.device()
+        b.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        path = self.pathTo(c, b, 7002)
+        stranger = Taker(path, 40, 20)
+        path.requesters[20] = stranger
+        stranger.post(b"I am another")
+        settle(b, c)
+        self.assertEqual(two.records, [])
+        self.assertEqual([syndrome for syndrome, _, _ in stranger.said("refused")], [ABSENT])
+
+    def test_absentResponses(self: Any) -> None:
+        """
+        Responses for a number that nobody has are dropped silently.
+        """
+        a, b, path, _ = self.joined()
+        one = Taker(path, 17, 18)
+        path.requesters[18] = one
+        for code in RESPONSES:
+            one.post(bytes(16), code)
+        settle(a, b)
+        self.assertEqual(one.log, [])
+
+    def test_responsesWhileRefusing(self: Any) -> None:
+        """
+        A queue pair that drops requests after a refusal takes responses.
+        """
+        a, b, one, two = self.takers()
+        two.answers.append(0x25)
+        for data in (b"refused", b"dropped"):
+            one.post(data)
+        one.post(b"response", READ_RESPONSE_ONLY)
+        settle(a, b)
+        self.assertEqual(two.records, [b"refused", b"response"])
+
+    def test_unbindWithin(self: Any) -> None:
+        """
+        A consumer may destroy queue pairs, its own and others, over a record.
+        """
+        a, b, one, two = self.takers()
+        other = Taker(two.path, 30, 31)
+
+        def close(data: bytes) -> None:
+            for taker in (two, other):
+                taker.path.unbind(taker)
+
+        two.upcall = close
+        one.post(b"1")
+        one.post(b"2")
+        one.remote = 30
+        one.post(b"3")
+        settle(a, b)
+        self.assertEqual((two.records, other.records), ([b"1"], []))

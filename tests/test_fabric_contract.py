@@ -1,0 +1,42 @@
+"""
+Reach and work requests on each fabric: L{tests.contracts.fabric}, L{tests.contracts.keyed}.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from unittest import skipIf
+
+from tests.contracts.fabric import ReachContract
+from tests.contracts.keyed import KeyedContract
+from tests.hcas import HCATestCase
+from twisted_ib.hca.fabric import libc
+from twisted_ib.hca.fabric.loopback import LoopbackFabric
+from twisted_ib.hca.fabric.shm import SharedMemoryFabric
+
+MISSING = libc.available()
+
+
+class LoopbackTests(ReachContract, KeyedContract, HCATestCase):
+    """
+    C{lo0}.
+    """
+
+    fabric = LoopbackFabric
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class RingTests(ReachContract, KeyedContract, HCATestCase):
+    """
+    C{shm0} over rings.
+    """
+
+    fabric = SharedMemoryFabric
+
+
+class CarrierTests(ReachContract, KeyedContract, HCATestCase):
+    """
+    C{shm0} over sockets.
+    """
+
+    fabric = partial(SharedMemoryFabric, rings=False)
