@@ -219,6 +219,22 @@ class SleepContract(Base):
         one.post(b"3")
         self.assertEqual(len(asked), 2)
 
+    def test_signal(self) -> None:
+        """
+        A signal makes the descriptor readable until it is attended to, asleep
+        or not.
+        """
+        a, b, _, _ = self.asleep()
+        c = self.device()
+        for device in (a, c):
+            for _ in range(3):
+                device.fabric.signal()
+            self.assertTrue(readable(device))
+            device.fabric.attend()
+            self.assertFalse(readable(device))
+            self.assertEqual(turn(device), 0)
+        self.assertFalse(readable(b))
+
     def test_room(self) -> None:
         """
         Who waits for room is woken when there is some.

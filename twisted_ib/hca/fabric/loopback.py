@@ -414,15 +414,16 @@ class LoopbackFabric:
         """
         if not self.asleep or self._woken:
             return False
-        self._woken = True
-        os.write(self._pipe[1], b"!")
+        self.signal()
         return True
 
     def signal(self) -> None:
         """
-        See L{IFabric}.
+        Make L{fileno} readable: there is something to do.
         """
-        self.wakeUp()
+        if not self._woken:
+            self._woken = True
+            os.write(self._pipe[1], b"!")
 
     def attend(self) -> None:
         """
