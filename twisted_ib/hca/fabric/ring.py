@@ -78,6 +78,7 @@ class RingPath(Path):
     __slots__ = (
         "_acknowledgedHead",
         "_acknowledgedTail",
+        "_broken",
         "_cells",
         "_head",
         "_lap",
@@ -112,6 +113,7 @@ class RingPath(Path):
         self._low = ring // 2
         self._tail = self._head = self._peerHead = 0
         self._target = NEVER
+        self._broken: RingError | None = None
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
         self._offers: Offers | None = None
@@ -174,7 +176,11 @@ class RingPath(Path):
         head = self._peerCells[HEAD]
         tail = self._tail
         if not self._peerHead <= head <= tail:
-            raise RingError(f"the peer claims to have read up to {head} of {tail}")
+            # Not to be raised through whoever posts: they may be at work for
+            # another path, or an application.
+            self._broken = RingError(f"the peer claims to have read up to {head} of {tail}")
+            self.fabric.ringLater(self)
+            return False
         self._peerHead = head
         if end - head <= room:
             return True
@@ -365,7 +371,10 @@ class RingPath(Path):
         A L{fence} must come before.
 
         @return: Whether the doorbell was rung.
+        @raise RingError: the peer broke the layout.
         """
+        if self._broken is not None:
+            raise self._broken
         posted, self.bell = self.bell, False
         peer = self._peerCells
         sleep = peer[SLEEP]

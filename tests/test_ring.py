@@ -1,0 +1,314 @@
+"""
+Tests for L{twisted_ib.hca.fabric.ring}: what is special to rings; the rest is
+in L{tests.contracts}.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from struct import Struct
+from typing import Any
+from unittest import skipIf
+
+from tests.hcas import LISTENER, SDP, HCATestCase, Taker, settle, turn
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError
+from twisted_ib.hca.fabric import libc
+from twisted_ib.hca.fabric.ring import BULK, HEAD, LEAD, PAGE, SLACK, SLEEP, TAIL, WAIT, RingPath, segmentSize
+from twisted_ib.hca.fabric.shm import SharedMemoryFabric
+from twisted_ib.hca.operation import SEND_ONLY, word
+
+MISSING = libc.available()
+HEADER = Struct("<II")
+CELLS = (TAIL, WAIT, HEAD, SLEEP)
+
+
+class RingTestCase(HCATestCase):
+    """
+    Two HCAs with rings between them.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def setUp(self) -> None:
+        """
+        Join them.
+        """
+        super().setUp()
+        self.a, self.b, self.one, self.two = self.takers()
+        self.path, self.other = self.one.path, self.two.path
+        self.assertIsInstance(self.path, RingPath)
+
+    def at(self, position: int, count: int) -> bytes:
+        """
+        @return: bytes of a's ring, as b sees them.
+        """
+        start = PAGE + LEAD + position % limits.RING
+        found: bytes = self.other.theirs.map[start : start + count]
+        return found
+
+    def startAt(self, position: int) -> None:
+        """
+        Go on as if so many bytes had passed both ways already.
+        """
+        for path in (self.path, self.other):
+            path._tail = path._head = path._peerHead = position
+            path._cells[TAIL] = path._cells[HEAD] = position
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class LayoutTests(RingTestCase):
+    """
+    Where records lie.
+    """
+
+    def test_record(self) -> None:
+        """
+        A record is its length and its word, little endian, then its bytes;
+        the next starts 64 bytes further.
+        """
+        self.one.post(b"abc")
+        self.one.post(b"", 0x0A)
+        self.assertEqual(self.at(0, 11).hex(), "03000000" "15000004" "616263")
+        self.assertEqual(self.at(64, 8).hex(), "00000000" "1500000a")
+        self.assertEqual(self.other.theirs.cells[TAIL], 128)
+
+    def test_sizes(self) -> None:
+        """
+        With its header a record takes a multiple of 64 bytes; one of BULK
+        bytes ends on a page boundary.
+        """
+        cases = ((0, 64), (56, 64), (57, 128), (120, 128), (121, 192), (BULK - 1, BULK + 64))
+        for length, size in cases:
+            before = self.path.position()
+            self.one.post(bytes(length))
+            self.assertEqual(self.path.position() - before, size)
+            settle(self.a, self.b)
+        for length in (BULK, BULK + 4088, BULK + 4089, limits.INLINE_MESSAGE + 16, limits.INLINE_RECORD):
+            before = self.path.position()
+            self.one.post(bytes(length))
+            end = self.path.position()
+            self.assertEqual(end % PAGE, 0)
+            self.assertTrue(length + 8 <= end - before < length + 8 + 2 * PAGE)
+            settle(self.a, self.b)
+            self.assertEqual(len(self.two.records[-1]), length)
+
+    def test_payload(self) -> None:
+        """
+        From the second on, the stream bytes of bulk records, 16 bytes behind
+        the record's header, start half a page into a page.
+        """
+        self.one.post(bytes(BULK))
+        self.assertEqual((PAGE + LEAD + self.path.position() + 8 + 16) % PAGE, PAGE // 2)
+
+    def test_slack(self) -> None:
+        """
+        A record that passes the end of the ring runs on into the slack, which
+        has room for the longest, and the next starts at the beginning.
+        """
+        self.assertEqual(segmentSize(limits.RING), len(self.path._map))
+        data = random.Random(1).randbytes(limits.INLINE_RECORD)
+        self.startAt(limits.RING - 64)
+        self.assertTrue(self.one.post(data))
+        self.assertEqual(self.path.position(), limits.RING)
+        self.assertEqual(self.at(limits.RING - 64, 8), HEADER.pack(len(data), word(SEND_ONLY, 21)))
+        self.assertTrue(PAGE + LEAD + limits.RING - 64 + 8 + len(data) <= PAGE + limits.RING + SLACK)
+        self.one.post(b"next")
+        self.assertEqual(self.at(0, 12), HEADER.pack(4, word(SEND_ONLY, 21)) + b"next")
+        settle(self.a, self.b)
+        self.assertTrue(self.two.records == [data, b"next"])
+
+    def test_laps(self) -> None:
+        """
+        Many times around, from before to behind where 32 bits end.  Seed 4.
+        """
+        source = random.Random(4)
+        for start in (0, (1 << 32) - 3 * limits.RING, (1 << 53) - limits.RING):
+            self.startAt(start)
+            sent = []
+            self.two.log.clear()
+            while self.path.position() < start + 8 * limits.RING:
+                data = source.randbytes(source.choice((0, 56, 57, 1000, 16383, 16384, 65600)))
+                while not self.one.post(data):
+                    settle(self.b)
+                sent.append(data)
+            settle(self.a, self.b)
+            self.assertTrue(self.two.records == sent)
+
+    def test_full(self) -> None:
+        """
+        A full ring leaves exactly the reserve free, and the last part of that
+        for refusals only.
+        """
+        while self.one.post(b""):
+            pass
+        self.assertEqual(self.path.position(), limits.RING - limits.RING_RESERVE)
+        counts = []
+        for refusal in (False, True):
+            n = 0
+            while self.path.postReserved(word(SEND_ONLY, 21), b"", refusal):
+                n += 1
+            counts.append(n)
+        reserve = limits.RING_RESERVE - limits.REFUSAL_RESERVE
+        self.assertEqual(counts, [reserve // 64, limits.REFUSAL_RESERVE // 64])
+        self.assertEqual(self.path.position(), limits.RING)
+        settle(self.a, self.b)
+        self.assertEqual(len(self.two.records), limits.RING // 64)
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class HostileTests(RingTestCase):
+    """
+    The peer b writes what it likes into what it can write.
+    """
+
+    def setUp(self) -> None:
+        """
+        A third HCA, whose connection to a must go on.
+        """
+        super().setUp()
+        self.c = self.device()
+        self.c.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        self.three = Taker(self.pathTo(self.a, self.c, 7002), 40, 41)
+        self.four = Taker(self.c.fabric.paths()[0], 41, 40)
+        self.cells: Any = self.other.mine.cells
+        self.map: Any = self.other.mine.map
+
+    def survived(self, errors: int = 1) -> None:
+        """
+        Only the path to b broke, by name and counted once.
+        """
+        for _ in range(3):
+            turn(self.a)
+        (reason,) = self.one.said("failed")
+        self.assertIsInstance(reason, PathLostError)
+        self.assertEqual(self.a.counters["ring_errors"], errors)
+        self.assertEqual(self.one.records, [])
+        self.three.post(b"still here")
+        settle(self.a, self.c)
+        self.assertEqual(self.four.records, [b"still here"])
+        self.assertEqual(len(self.a.fabric.paths()), 1)
+
+    def test_tails(self) -> None:
+        """
+        A tail that can not be.
+        """
+        for n, tail in enumerate((limits.RING + 64, 1 << 63, (1 << 64) - 64, 1, 63)):
+            if n:
+                self.setUp()
+            self.cells[TAIL] = tail
+            self.survived()
+
+    def test_tailGoesBack(self) -> None:
+        """
+        A tail before what was taken already.
+        """
+        self.two.post(b"x")
+        settle(self.a, self.b)
+        self.one.log.clear()
+        self.cells[TAIL] = 0
+        self.survived()
+
+    def test_heads(self) -> None:
+        """
+        A head beyond what was published; seen by who looks for room or waits
+        for an acknowledgement.
+        """
+        for n, head in enumerate((1 << 63, (1 << 64) - 1)):
+            if n:
+                self.setUp()
+            self.cells[HEAD] = head
+            self.one.postKept(b"kept")
+            self.survived()
+            self.assertEqual(self.one.said("acknowledged"), [])
+
+    def test_headGoesBack(self) -> None:
+        """
+        A head before an earlier one.
+        """
+        for n in range(3):
+            self.one.postKept(b"%d" % n)
+        settle(self.a, self.b)
+        self.cells[HEAD] = 64
+        self.one.postKept(b"kept")
+        self.survived()
+        self.assertEqual(len(self.one.said("acknowledged")), 3)
+
+    def test_headSeenByAPost(self) -> None:
+        """
+        Whoever posts and finds a head that can not be hears of no room; the
+        path breaks at the end of the batch, and only that path, also if the
+        post was an answer to another path's record.
+        """
+        while self.one.post(bytes(8000)):
+            pass
+        self.cells[HEAD] = 1 << 63
+        self.three.upcall = lambda data: self.assertFalse(self.one.post(bytes(8000)))
+        self.four.post(b"answer me")
+        self.c.progress()
+        turn(self.a)
+        self.assertEqual(self.three.records, [b"answer me"])
+        self.three.upcall = None
+        self.survived()
+
+    def test_lengths(self) -> None:
+        """
+        A record that is too long, or longer than what was published.
+        """
+        for n, length in enumerate((0xFFFFFFFF, limits.INLINE_RECORD + 1, 57, BULK)):
+            if n:
+                self.setUp()
+            HEADER.pack_into(self.map, PAGE + LEAD, length, word(SEND_ONLY, 20))
+            self.cells[TAIL] = 64 if length < limits.INLINE_RECORD else limits.RING
+            self.survived()
+
+    def test_rubbish(self) -> None:
+        """
+        Random cells and records: no exception leaves the device.  Seed 5.
+        """
+        source = random.Random(5)
+        for n in range(60):
+            if n:
+                self.setUp()
+            self.one.answers.extend(source.choice((0, 0, 0x20, 0x61)) for _ in range(100))
+            self.map[PAGE + LEAD : PAGE + LEAD + 20000] = source.randbytes(20000)
+            for _ in range(4):
+                small = source.randrange(0, limits.RING, 64)
+                self.cells[source.choice(CELLS)] = source.choice((small, small, source.getrandbits(64)))
+                if self.path.alive:
+                    self.one.post(b"x")
+                    self.path.wantSpace(self.one)
+                turn(self.a)
+            self.b.fabric.hot = ()  # It does not look at what it wrote.
+            self.three.post(b"still here")
+            settle(self.a, self.c)
+            self.assertEqual(self.four.records, [b"still here"])
+            self.a.close()
+
+    def test_doorbellFull(self) -> None:
+        """
+        A doorbell that its owner has filled neither blocks nor fails.
+        """
+        bell = self.other.pairing.bell
+        os.write(bell.fd, ((1 << 64) - 2).to_bytes(8, "little"))
+        settle(self.a, self.b)
+        self.assertTrue(self.b.arm())
+        self.one.post(b"rung")
+        self.a.progress()
+        self.assertEqual(self.a.counters["ring_errors"], 0)
+        settle(self.b)
+        self.assertEqual(self.two.records, [b"rung"])
+
+    def test_doorbellBlocks(self) -> None:
+        """
+        A doorbell that its owner has made blocking is not touched.
+        """
+        bell = self.other.pairing.bell
+        os.write(bell.fd, ((1 << 64) - 2).to_bytes(8, "little"))
+        os.set_blocking(bell.fd, True)
+        settle(self.a)
+        self.assertTrue(self.b.arm())
+        self.one.post(b"rung")
+        self.a.progress()
+        self.survived()
