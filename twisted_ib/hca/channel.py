@@ -39,6 +39,7 @@ class DeviceChannel:
     @ivar device: The device.
     @ivar reactor: The reactor.
     @ivar users: Ports, connections and attempts that use it.
+    @ivar polled: Whether the reactor looks at the device by itself.
     """
 
     _log = Logger()
@@ -49,11 +50,10 @@ class DeviceChannel:
         self.users: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
         self._timer: Any = None
-        self._turn: Any = None
         self._registered = False
-        self._inTurn = self._enough = False
-        self._polled = IReactorCompletionChannels.providedBy(reactor)
-        if not self._polled:
+        self._inTurn = self._enough = self._wanted = False
+        self.polled = IReactorCompletionChannels.providedBy(reactor)
+        if not self.polled:
             device.wanted = self._wantTurn
 
     def now(self) -> float:
@@ -80,7 +80,7 @@ class DeviceChannel:
             self._registered = True
             # Who died while nobody looked must not be found again.
             self.device.fabric.attend()
-            if self._polled:
+            if self.polled:
                 self.reactor.addChannel(self)
             else:
                 self.reactor.addReader(self)
@@ -103,11 +103,10 @@ class DeviceChannel:
         if self.users:
             self._registered = True
             return
-        for call in (self._timer, self._turn):
-            if call is not None and call.active():
-                call.cancel()
-        self._timer = self._turn = None
-        if self._polled:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        if self.polled:
             self.reactor.removeChannel(self)
         else:
             self.reactor.removeReader(self)
@@ -155,7 +154,7 @@ class DeviceChannel:
         The descriptor is readable.
         """
         self.device.fabric.attend()
-        if not self._polled:
+        if not self.polled:
             self.turn()
         self.schedule()
 
@@ -164,9 +163,7 @@ class DeviceChannel:
         On a reactor without polling: serve the device until it has nothing to
         do, but a bounded number of batches, and have it wake the reactor.
         """
-        if self._turn is not None and self._turn.active():
-            self._turn.cancel()
-        self._turn = None
+        self._wanted = False
         self._inTurn = True
         try:
             callInContext(self._serve)
@@ -200,10 +197,11 @@ class DeviceChannel:
         """
         Something was done outside of a turn: have one soon.
         """
-        if self._polled or self._inTurn or not self._registered:
+        if self.polled or self._inTurn or not self._registered:
             return
-        if self._turn is None:
-            self._turn = self.reactor.callLater(0, self.turn)
+        if not self._wanted:
+            self._wanted = True
+            self.device.fabric.signal()
 
     def schedule(self) -> None:
         """

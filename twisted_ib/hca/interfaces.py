@@ -99,6 +99,11 @@ class IFabric(Interface):
         @return: A descriptor that is readable when C{attend} has work.
         """
 
+    def signal():  # type: ignore[no-untyped-def]
+        """
+        Make C{fileno} readable: somebody outside of C{progress} made work.
+        """
+
     def registerWith(poller):  # type: ignore[no-untyped-def]
         """
         Put the doorbells into a reactor's C{select.epoll}, where they are

@@ -4,8 +4,9 @@ One SDP connection without Twisted's faces: bytes out, bytes in, and the end.
 A L{Stream} joins a send buffer, a L{Machine} and a L{QueuePair}.  What Twisted
 calls a transport stands on top of it (L{twisted_ib.sdp.transport}).
 
-Sending: the first write of a turn leaves at once; the rest of the turn is
-gathered and leaves at the end of the batch, or when there is much of it.
+Sending: where the reactor polls, the first write of a turn leaves at once; the
+rest of the turn (elsewhere all of it) is gathered and leaves at the end of the
+batch, or when there is much of it.
 
 Closing: C{closeWrite} queues the DisConn behind the data; C{detach} ends the
 application's part, after which the stream lives on by itself, as a closed
@@ -140,7 +141,7 @@ class Stream:
         if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
-            if not buffer.size and n <= self.machine.maxPayload:
+            if self.channel.polled and not buffer.size and n <= self.machine.maxPayload:
                 queuePair = self.queuePair
                 if queuePair.pending is None:
                     header = self.machine.header(n, queuePair.posted)

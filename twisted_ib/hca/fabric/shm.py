@@ -35,6 +35,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.addresses import checkLocal
+from twisted_ib.hca.fabric.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.pairing import Pairing
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.ring import fence
@@ -107,6 +108,8 @@ class SharedMemoryFabric:
             raise
         self._poller = select.epoll()
         self._poller.register(self._listener.fileno(), select.EPOLLIN)
+        self._signal = EventDoorbell.create()
+        self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
     def count(self, name: str) -> None:
         """
@@ -212,6 +215,12 @@ class SharedMemoryFabric:
         @return: A descriptor that is readable when L{attend} has work.
         """
         return self._poller.fileno()
+
+    def signal(self) -> None:
+        """
+        Make L{fileno} readable: there is something to do.
+        """
+        self._signal.ring()
 
     def registerWith(self, poller: Any) -> None:
         """
@@ -541,3 +550,4 @@ class SharedMemoryFabric:
         self._poller.unregister(self._listener.fileno())
         self.rendezvous.close()
         self._poller.close()
+        self._signal.close()
