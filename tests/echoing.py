@@ -27,6 +27,8 @@ class Echo(protocol.Protocol):
     Sends back what comes.
     """
 
+    transport: Any
+
     def dataReceived(self, data: bytes) -> None:
         """
         Send it back.
@@ -38,6 +40,8 @@ class Asker(protocol.Protocol):
     """
     Sends, and compares what comes back.
     """
+
+    transport: Any
 
     def connectionMade(self) -> None:
         """
@@ -69,7 +73,7 @@ class Asker(protocol.Protocol):
         from twisted.internet import reactor
 
         print(self.outcome, type(reason.value).__name__, flush=True)
-        reactor.stop()  # type: ignore[attr-defined]
+        reactor.stop()
 
 
 class Waiter(Asker):
@@ -110,7 +114,7 @@ def main(kind: str, fabric: str, role: str) -> None:
         Say why.
         """
         print(failure.value, flush=True)
-        reactor.stop()  # type: ignore[attr-defined]
+        reactor.stop()
 
     def listening(port: Any) -> None:
         """
@@ -128,7 +132,7 @@ def main(kind: str, fabric: str, role: str) -> None:
         connect(int(role[5:]), Waiter)
     else:
         connect(int(role))
-    reactor.run()  # type: ignore[attr-defined]
+    reactor.run()
 
 
 if __name__ == "__main__":

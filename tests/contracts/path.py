@@ -193,7 +193,7 @@ class FlowContract(Base):
             queuePair.postReceives(10000)
             ends.append(queuePair)
         one, two = ends
-        sent = []
+        sent: list[bytes] = []
         while one.canPost():
             data = b"%08d" % len(sent) * 1000
             sent.append(data)
@@ -434,6 +434,27 @@ class RefusalContract(Base):
         self.assertTrue(one.post(b"one") and two.post(b"two"))
         settle(a, b)
         self.assertEqual((two.records[1:], one.records[1:]), ([b"one"], [b"two"]))
+
+    def test_manyRefusedWhenFull(self) -> None:
+        """
+        The same with more refusals, of different queue pairs, than the
+        reserve holds: each record that is taken makes room for a refusal.
+        """
+        a, b, path, other = self.joined()
+        ones = [Taker(path, 100 + n, 1000 + n) for n in range(300)]
+        twos = [Taker(other, 1000 + n, 100 + n) for n in range(300)]
+        for takers in (ones, twos):
+            for taker in takers:
+                taker.answers.append(RNR)
+            n = 0
+            while takers[n % 300].post(bytes(100)):
+                n += 1
+        settle(a, b)
+        self.assertEqual((path.owed, other.owed), (None, None))
+        for takers, peers in ((ones, twos), (twos, ones)):
+            refused = sum(len(taker.said("refused")) for taker in takers)
+            self.assertTrue(refused > limits.REFUSAL_RESERVE // 64)
+            self.assertEqual(refused, sum(len(taker.records) for taker in peers))
 
     def test_owed(self) -> None:
         """
