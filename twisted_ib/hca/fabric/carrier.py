@@ -207,17 +207,19 @@ class CarrierPath(Path):
         has taken.
 
         @param budget: How many packets at most.
-        @return: How many packets were taken.
+        @return: How many packets were taken, waiters woken and requests
+            completed.
         @raise RingError: the peer sent what is no record.
         """
         if self.busy or self._ended:
             return 0
+        n = 0
         if self.waiting and self._hasRoom():
-            self.resumeWaiting()
+            n = self.resumeWaiting()
         self.busy = True
         try:
-            n = self._drain(budget)
-            self._complete()
+            n += self._drain(budget)
+            n += self.completeTo(self._acknowledged)
         finally:
             self.busy = False
             if self._late:
@@ -307,15 +309,6 @@ class CarrierPath(Path):
             raise
         self._taken += 1
         return True
-
-    def _complete(self) -> None:
-        """
-        Tell who waits for records that the peer has taken.
-        """
-        waiting, acknowledged = self.unacknowledged, self._acknowledged
-        while waiting and waiting[0][0] <= acknowledged:
-            position, requester = waiting.popleft()
-            requester.acknowledged(position)
 
     # -- sleeping and waking
 

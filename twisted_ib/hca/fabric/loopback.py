@@ -120,18 +120,20 @@ class LoopbackPath(Path):
         end has taken.
 
         @param budget: How many records at most.
-        @return: How many records were taken.
+        @return: How many records were taken, waiters woken and requests
+            completed.
         """
         if self.busy:
             return 0
+        n = 0
         if self.waiting and self._isLow():
-            self.resumeWaiting()
+            n = self.resumeWaiting()
         self.busy = True
         try:
-            n = self._drain(budget)
+            n += self._drain(budget)
             if not self._queue:
                 self._acknowledged = self.other._head
-            self._complete()
+            n += self.completeTo(self._acknowledged)
         finally:
             self.busy = False
         return n
@@ -167,15 +169,6 @@ class LoopbackPath(Path):
                 raise
             self._head = end
         return n
-
-    def _complete(self) -> None:
-        """
-        Tell who waits for records that the other end has taken.
-        """
-        waiting, acknowledged = self.unacknowledged, self._acknowledged
-        while waiting and waiting[0][0] <= acknowledged:
-            position, requester = waiting.popleft()
-            requester.acknowledged(position)
 
     def pending(self) -> bool:
         """

@@ -295,16 +295,36 @@ class Path:
         """
         self.table[GSI_QPN].send(MANAGEMENT_HEADER.pack(attribute, 0) + body)
 
-    def resumeWaiting(self) -> None:
+    def resumeWaiting(self) -> int:
         """
         Let those who wait go on, until one is refused: so would be the others.
+
+        @return: How many there were.
         """
+        n = 0
         waiting = self.waiting
         while waiting:
             waiter = waiting.popleft()
             waiter.resume()
+            n += 1
             if waiting and waiting[-1] is waiter:
                 break
+        return n
+
+    def completeTo(self, position: int) -> int:
+        """
+        The peer has taken everything before C{position}: tell those who wait
+        for that.
+
+        @return: How many there were.
+        """
+        n = 0
+        waiting = self.unacknowledged
+        while waiting and waiting[0][0] <= position:
+            reached, requester = waiting.popleft()
+            requester.acknowledged(reached)
+            n += 1
+        return n
 
     # -- refusals
 

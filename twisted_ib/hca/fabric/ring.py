@@ -201,22 +201,25 @@ class RingPath(Path):
         has taken.
 
         @param budget: How many records at most.
-        @return: How many records were taken.
+        @return: How many records were taken, waiters woken and requests
+            completed: 0 only if nobody was called.
         @raise RingError: the peer broke the layout.
         """
         peer, head = self._peerCells, self._head
         if self.busy:
             return 0
+        n = 0
         if self.waiting and peer[HEAD] >= self._target:
-            self.resumeWaiting()
+            n = self.resumeWaiting()
         tail = peer[TAIL]
         if tail == head and not self.unacknowledged:
-            return 0
+            return n
         self.busy = True
         try:
-            n = self._drain(head, tail, budget) if tail != head else 0
+            if tail != head:
+                n += self._drain(head, tail, budget)
             if self.unacknowledged:
-                self._acknowledge()
+                n += self._acknowledge()
         finally:
             self.busy = False
         return n
@@ -273,31 +276,24 @@ class RingPath(Path):
             self._head = cells[HEAD] = end
             raise
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self) -> int:
         """
-        Complete what the peer has taken.  A refusal of a record is in the
+        Complete what the peer has taken; how many, is returned.  A refusal of a record is in the
         peer's ring before the peer's head passes the record, so completing up
         to a head waits until I have read what was there after that head.
         """
+        n = 0
         if self._head >= self._acknowledgedTail:
-            self._completeTo(self._acknowledgedHead)
+            n = self.completeTo(self._acknowledgedHead)
             head = self._peerCells[HEAD]
             tail = self._peerCells[TAIL]
             if not self._peerHead <= head <= self._tail:
                 raise RingError(f"the peer claims to have read up to {head}")
             self._peerHead = head
             if self._head >= tail:
-                self._completeTo(head)
+                n += self.completeTo(head)
             self._acknowledgedHead, self._acknowledgedTail = head, tail
-
-    def _completeTo(self, head: int) -> None:
-        """
-        Tell who waits for records before C{head}.
-        """
-        waiting = self.unacknowledged
-        while waiting and waiting[0][0] <= head:
-            position, requester = waiting.popleft()
-            requester.acknowledged(position)
+        return n
 
     # -- sleeping and waking
 
