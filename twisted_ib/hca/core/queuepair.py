@@ -26,6 +26,7 @@ from twisted_ib.hca.core.states import QPState, QPType, checkTransition
 from twisted_ib.hca.operation import (
     ACKNOWLEDGE,
     NAK_INVALID_REQUEST,
+    QPN_MASK,
     RNR,
     SEND_ONLY,
     WRITE_ONLY,
@@ -99,30 +100,44 @@ class QueuePair:
         Change the state, or attributes within it.
 
         @param attributes: What this transition takes, by the names of
-            L{twisted_ib.hca.core.states}; C{path} stands for the address
-            vector on a fabric of operations.
-        @raise QueuePairError: the transition or an attribute is not allowed.
+            L{twisted_ib.hca.core.states}; C{ah_attr}, the address vector, is
+            the path.
+        @raise QueuePairError: the transition or an attribute is not allowed;
+            then nothing has changed.
         """
-        checkTransition(self.type, self.state, state, attributes)
-        if self.work is not None:
-            self.work.check(state, attributes)
+        self._check(state, attributes)
         if "dest_qp_num" in attributes:
             self.remote = attributes["dest_qp_num"]
             self._word = SEND_ONLY << 24 | self.remote
-        if "min_rnr_timer" in attributes:
-            self.minRNRTimer = attributes["min_rnr_timer"]
-        path = attributes.get("ah_attr")
-        if path is not None:
-            self.path = path
+        self.minRNRTimer = attributes.get("min_rnr_timer", self.minRNRTimer)
+        self.path = attributes.get("ah_attr", self.path)
         old, self.state = self.state, state
         if state in _RECEIVING:
-            if old not in _RECEIVING:
-                assert self.path is not None
+            if old not in _RECEIVING and self.path is not None:
                 self.path.bind(self)
-        else:
+        elif state != QPState.INIT:
             self._leave()
         if self.work is not None:
             self.work.modified(attributes)
+
+    def _check(self, state: QPState, attributes: dict[str, Any]) -> None:
+        """
+        Look at a transition and its attributes.
+
+        @raise QueuePairError: they are not allowed.
+        """
+        checkTransition(self.type, self.state, state, attributes)
+        remote = attributes.get("dest_qp_num", 0)
+        if not 0 <= remote <= QPN_MASK:
+            raise QueuePairError(f"dest_qp_num has 24 bits, not {remote:#x}")
+        path = attributes.get("ah_attr", self.path)
+        if self.state in _RECEIVING and path is not self.path:
+            # Positions and what is on the way belong to one path.
+            raise QueuePairError(f"queue pair {self.number} is connected: its path can not change")
+        if "ah_attr" in attributes and path is None:
+            raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
+        if self.work is not None:
+            self.work.check(state, attributes)
 
     def connect(self, path: Path, remote: int) -> None:
         """
