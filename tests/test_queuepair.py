@@ -341,7 +341,8 @@ class ReceiveTests(QueuePairTestCase):
         for number in range(5):
             self.assertEqual(self.put(0x04, b"%d" % number), 0)
         self.assertEqual(self.b.consumer.messages, [b"0", b"1", b"2", b"3", b"4"])
-        self.assertEqual(self.put(0x04, b"5"), operation.RNR)
+        self.b.modify(QPState.RTS, min_rnr_timer=9)
+        self.assertEqual(self.put(0x04, b"5"), operation.RNR | 9)
         self.assertEqual(self.b.state, QPState.ERR)
         self.assertIn("credits", str(self.b.consumer.failures[0]))
 
@@ -372,7 +373,7 @@ class ReceiveTests(QueuePairTestCase):
         So does a refusal without a syndrome.
         """
         self.connect()
-        self.assertEqual(self.put(operation.ACKNOWLEDGE, b""), 0)
+        self.assertEqual(self.b.delivered(operation.ACKNOWLEDGE, b"", 0, 0), 0)
         self.assertEqual(self.b.state, QPState.ERR)
 
     def test_keepAlive(self) -> None:
@@ -390,7 +391,9 @@ class ReceiveTests(QueuePairTestCase):
         for code in range(256):
             if code in (0x04, operation.ACKNOWLEDGE):
                 continue
-            for data in (b"", RETH.pack(1, 1, 1), RETH.pack(1, 1, 0) + b"x"):
+            for data in (b"", RETH.pack(1, 1, 1), RETH.pack(1, 1, 0), RETH.pack(1, 1, 0) + b"x"):
+                if code == 0x0A and data == RETH.pack(1, 1, 0):
+                    continue  # A sign of life.
                 self.setUp()
                 self.connect()
                 self.assertEqual(self.put(code, data), operation.NAK_INVALID_REQUEST)
@@ -399,10 +402,13 @@ class ReceiveTests(QueuePairTestCase):
 
     def test_refusing(self) -> None:
         """
-        A queue pair that refuses is bound all the same: it hears of the path's end.
+        A queue pair that refuses is bound all the same: it hears of the path's end.  A
+        change of attributes does not end the refusing.
         """
         self.connect()
         self.pathB.table[18] = Refusing(self.pathB, self.b)
+        self.b.modify(QPState.RTS, min_rnr_timer=1)
+        self.assertIsInstance(self.pathB.table[18], Refusing)
         self.pathB.lost(PathLostError("gone"))
         self.assertEqual(len(self.b.consumer.failures), 1)
 
