@@ -532,6 +532,8 @@ class Device:
         In a forked child: the device is the parent's.
         """
         self.closed = True
+        for queuePair in self.queuePairs.values():
+            queuePair.consumer.forked()
         self.fabric.forked()
 
     def close(self) -> None:

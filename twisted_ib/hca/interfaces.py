@@ -188,6 +188,12 @@ class IConsumer(Interface):
         The queue pair is in ERR.
         """
 
+    def forked():  # type: ignore[no-untyped-def]
+        """
+        This is a forked child, and the queue pair is its parent's: whatever is
+        asked of it is an error by name.
+        """
+
 
 class IServiceListener(Interface):
     """

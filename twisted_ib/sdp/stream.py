@@ -123,6 +123,12 @@ class Stream:
         """
         raise NotImplementedError
 
+    def forked(self) -> None:
+        """
+        In a forked child: no thread may use this.
+        """
+        self.thread = 0
+
     # -- sending
 
     def send(self, data: bytes) -> None:

@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from twisted_ib.hca.wire.cm import REP, REQ
 
 
-def wrongThread() -> WrongThreadError:
+def misused(device: Any) -> HCAError:
     """
-    @return: The error for a call from a thread that is not the reactor's.
+    @return: The error for a call from a thread that is not the reactor's, or
+        from a forked child.
     """
+    if device.closed:
+        return DeviceClosedError("an SDP transport was used in a forked child; it is its parent's")
     return WrongThreadError(
         "an SDP transport was used outside its reactor's thread;"
         " use reactor.callFromThread"
