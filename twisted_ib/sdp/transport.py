@@ -118,7 +118,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         local, peer = self._local, self._peer
         return Hello(
-            bufs=self.queuePair.posted,
+            buffers=self.queuePair.posted,
             ipVersion=ipVersionOf(peer.host),
             desiredReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
             localReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
@@ -133,7 +133,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
 
         @raise QueuePairError: the queue pair can not be connected.
         """
-        self._open(path, reply.localQPN, hello.bufs, hello.actualReceiveBytes)
+        self._open(path, reply.localQPN, hello.buffers, hello.actualReceiveBytes)
 
     def helloReceived(self, path: Any, request: REQ, hello: Hello) -> bytes:
         """
@@ -141,10 +141,10 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
 
         @return: The HelloAck, for the REP.
         """
-        self._open(path, request.localQPN, hello.bufs, hello.localReceiveBytes)
+        self._open(path, request.localQPN, hello.buffers, hello.localReceiveBytes)
         return HelloAck(
             version=hello.version,
-            bufs=self.queuePair.posted,
+            buffers=self.queuePair.posted,
             actualReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
         ).pack()
 
@@ -462,13 +462,10 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Pause a streaming producer.
         """
-        if (
-            self.producer is not None
-            and self.streamingProducer
-            and not self.producerPaused
-        ):
+        producer: Any = self.producer
+        if producer is not None and self.streamingProducer and not self.producerPaused:
             self.producerPaused = True
-            self.producer.pauseProducing()
+            producer.pauseProducing()
 
     def drained(self) -> None:
         """
@@ -476,10 +473,11 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         if not self.connected or self._aborting:
             return
-        if self.producer is not None:
+        producer: Any = self.producer
+        if producer is not None:
             if not self.streamingProducer or self.producerPaused:
                 self.producerPaused = False
-                self._tell(self.producer.resumeProducing)
+                self._tell(producer.resumeProducing)
                 if self.producer is not None and not self.streamingProducer:
                     self.startWriting()
         elif self.disconnecting:
