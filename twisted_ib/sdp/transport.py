@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import WrongThreadError
+from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.sdp.stream import _GATHER_LEFT, Stream
 from twisted_ib.sdp.wire import BSDH_BYTES, Hello, HelloAck, ipVersionOf, packAddress
@@ -188,7 +188,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
         if get_ident() != self.thread:
-            raise wrongThread()
+            raise misused(self.channel.device)
         if not self.connected or self._writeDisconnected or self._aborting:
             return
         if data:
@@ -213,7 +213,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         Close after everything written has left and the producer is done.
         """
         if get_ident() != self.thread:
-            raise wrongThread()
+            raise misused(self.channel.device)
         if not self.connected or self.disconnecting:
             return
         self.stopReading()
@@ -236,7 +236,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         Drop what is queued and reset the connection; the peer sees it as lost.
         """
         if get_ident() != self.thread:
-            raise wrongThread()
+            raise misused(self.channel.device)
         if self.disconnected or self._aborting:
             return
         self._aborting = True
