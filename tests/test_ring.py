@@ -15,13 +15,25 @@ from tests.hcas import LISTENER, SDP, HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric import libc
-from twisted_ib.hca.fabric.ring import BULK, HEAD, LEAD, PAGE, SLACK, SLEEP, TAIL, WAIT, RingPath, segmentSize
+from twisted_ib.hca.fabric.ring import (
+    BULK,
+    HEAD,
+    LEAD,
+    PAGE,
+    RUNG,
+    SLACK,
+    SLEEP,
+    TAIL,
+    WAIT,
+    RingPath,
+    segmentSize,
+)
 from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 from twisted_ib.hca.operation import SEND_ONLY, word
 
 MISSING = libc.available()
 HEADER = Struct("<II")
-CELLS = (TAIL, WAIT, HEAD, SLEEP)
+CELLS = (TAIL, WAIT, HEAD, SLEEP, RUNG)
 
 
 class RingTestCase(HCATestCase):

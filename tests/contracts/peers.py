@@ -193,6 +193,42 @@ class SleepContract(Base):
             self.assertFalse(readable(b))
         self.assertEqual(two.records, [b"0", b"1", b"2", b"3", b"4"])
 
+    def test_inVain(self) -> None:
+        """
+        A bell that comes when its record is taken already does not use up the
+        one for the next record.
+        """
+        a, b, one, two = self.asleep()
+        one.post(b"first")
+        b.fabric.look()
+        self.assertEqual(b.progress(), 1)
+        self.assertTrue(b.arm())
+        a.progress()
+        for _ in range(2):
+            b.fabric.attend()
+            b.fabric.look()
+            self.assertEqual(b.progress(), 0)
+            self.assertTrue(b.arm())
+        one.post(b"second")
+        a.progress()
+        self.assertTrue(readable(b))
+        settle(b)
+        self.assertEqual(two.records, [b"first", b"second"])
+
+    def test_waitsAsleep(self) -> None:
+        """
+        Who begins to wait for room while the device sleeps is told too.
+        """
+        a, b, one, _ = self.asleep()
+        while one.post(b"x" * 8000):
+            pass
+        one.path.wantSpace(one)
+        a.fabric.ringBells()
+        settle(b)
+        self.assertTrue(readable(a) or a.busy())
+        settle(a)
+        self.assertEqual(one.said("resume"), [None])
+
     def test_late(self) -> None:
         """
         Who has something to do is not sent to sleep.
