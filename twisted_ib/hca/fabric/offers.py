@@ -172,7 +172,7 @@ class Offers:
                 raise RingError(str(error)) from error
             descriptors.clear()
             segment.closeDescriptor()
-            theirs[number] = segment, memoryview(segment.map).toreadonly()
+            theirs[number] = segment, memoryview(segment.map)
 
     def _unmap(self, number: int) -> None:
         """

@@ -298,6 +298,9 @@ class SharedMemoryFabric:
         had = pairing.path
         try:
             pairing.readable(self.clock())
+        except RingError as error:
+            self._broken(pairing.path, error)
+            return
         except (HCAError, OSError) as error:
             self._refused(error)
             self._lose(pairing, error)
