@@ -222,6 +222,9 @@ class SleepContract(Base):
         a, b, one, _ = self.asleep()
         while one.post(b"x" * 8000):
             pass
+        a.progress()
+        self.assertTrue(a.arm())
+        self.assertFalse(one.post(b"x" * 8000))
         one.path.wantSpace(one)
         a.fabric.ringBells()
         settle(b)
