@@ -53,8 +53,15 @@ class DeviceChannel:
         self._registered = False
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
+        device.warn = self._warn  # type: ignore[method-assign]
         if not self.polled:
             device.wanted = self._wantTurn
+
+    def _warn(self, text: str) -> None:
+        """
+        Log a warning of the device.
+        """
+        self._log.warn("{name}: {text}", name=self.device.name, text=text)
 
     def now(self) -> float:
         """

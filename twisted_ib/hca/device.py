@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 import time
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -180,6 +181,13 @@ class Device:
         Add one to the counter C{name}.
         """
         self.counters[name] += 1
+
+    def warn(self, text: str) -> None:
+        """
+        Tell whoever runs this process of something that is not an error of a
+        call.  In Twisted the channel replaces this by the log.
+        """
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def inUse(self) -> dict[str, int]:
         """

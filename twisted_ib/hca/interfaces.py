@@ -161,6 +161,11 @@ class IFabricOwner(Interface):
         Add one to a counter.
         """
 
+    def warn(text):  # type: ignore[no-untyped-def]
+        """
+        Tell whoever runs this process of something.
+        """
+
     def describe():  # type: ignore[no-untyped-def]
         """
         @return: What to tell somebody who asks what is in use: a dict for JSON.

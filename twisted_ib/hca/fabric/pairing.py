@@ -19,6 +19,7 @@ from twisted_ib.hca.fabric.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.handshake import Answer, Exchange, Hello, Offer, Query, refusalOf
 from twisted_ib.hca.fabric.liveness import Liveness, checkPeer
 from twisted_ib.hca.fabric.path import PeerIdentity
+from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.ring import SLACK, RingPath, segmentSize
 from twisted_ib.hca.fabric.transfer import (
     closeAll,
@@ -52,8 +53,11 @@ class Pairing:
         "users",
     )
 
-    def __init__(self, fabric: Any, pair: socket.socket, guid: int, now: float) -> None:
+    def __init__(
+        self, fabric: Any, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
+    ) -> None:
         """
+        @param rendezvous: Through which the two found each other.
         @param guid: Whom we called; 0 if the peer called us.
         @raise PathLostError: the peer is dead already.
         @raise HandshakeError: it belongs to a user who is not let in.
@@ -67,13 +71,13 @@ class Pairing:
         self.users: list[Any] = []
         self.segment: Any = None
         self.bell: EventDoorbell | None = None
-        self.credentials = checkPeer(pair, fabric.rendezvous.allows)
+        self.credentials = checkPeer(pair, rendezvous.allows)
         self.liveness = Liveness.of(pair)
-        self.exchange: Exchange | None = Exchange(self._hello(), self.server, now)
+        self.exchange: Exchange | None = Exchange(self._hello(rendezvous.uid), self.server, now)
         if not self.server:
             self._sayHello()
 
-    def _hello(self) -> Hello:
+    def _hello(self, uid: int) -> Hello:
         """
         What we offer: rings, and an eventfd to a peer of our own user.
         """
@@ -81,7 +85,7 @@ class Pairing:
         offers = Offer(0)
         if fabric.rings:
             offers = Offer.RINGS
-            if self.credentials.uid == fabric.rendezvous.uid:
+            if self.credentials.uid == uid:
                 offers |= Offer.EVENTFD
         return Hello(
             fabric.guid, fabric.pid, limits.RING, SLACK, offers, fabric.program

@@ -95,6 +95,7 @@ class SharedMemoryFabric:
         self.hot: tuple[Any, ...] = ()
         self.bells: list[Any] = []
         self.rung = self.sleeps = 0
+        self._user = os.geteuid()
         self._paths: dict[int, Any] = {}
         self._pairings: dict[int, Pairing] = {}
         self._pidfds: dict[int, Pairing] = {}
@@ -102,12 +103,14 @@ class SharedMemoryFabric:
         self._reactorPoller: Any = None
         self.rendezvous = Rendezvous(guid)
         try:
-            self._listener = self.rendezvous.bind()
+            listener = self.rendezvous.bind()
         except BaseException:
             self.rendezvous.close()
             raise
         self._poller = select.epoll()
-        self._poller.register(self._listener.fileno(), select.EPOLLIN)
+        #: By descriptor: where others call, and the rendezvous it belongs to.
+        self._doors = {listener.fileno(): (listener, self.rendezvous)}
+        self._poller.register(listener.fileno(), select.EPOLLIN)
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
@@ -186,7 +189,7 @@ class SharedMemoryFabric:
         self._checkRoom()
         pair = self.rendezvous.connect(entry)
         try:
-            pairing = Pairing(self, pair, entry.guid, self.clock())
+            pairing = Pairing(self, self.rendezvous, pair, entry.guid, self.clock())
         except BaseException:
             pair.close()
             raise
@@ -253,8 +256,9 @@ class SharedMemoryFabric:
         Look at the sockets: peers that call, handshakes, deaths.
         """
         for fd, _ in self._poller.poll(0, limits.DESCRIPTORS_PER_TURN):
-            if fd == self._listener.fileno():
-                self._accept()
+            door = self._doors.get(fd)
+            if door is not None:
+                self._accept(*door)
                 continue
             pairing = self._pairings.get(fd)
             if pairing is not None:
@@ -264,13 +268,13 @@ class SharedMemoryFabric:
             if pairing is not None:
                 self._lose(pairing, PathLostError("the peer's process died"))
 
-    def _accept(self) -> None:
+    def _accept(self, listener: Any, rendezvous: Rendezvous) -> None:
         """
         Take the calls of other HCAs.
         """
         for _ in range(limits.ACCEPTS_PER_TURN):
             try:
-                pair, _ = self._listener.accept()
+                pair, _ = listener.accept()
             except BlockingIOError:
                 return
             except OSError:
@@ -279,10 +283,29 @@ class SharedMemoryFabric:
             try:
                 pair.setblocking(False)
                 self._checkRoom()
-                self._watch(Pairing(self, pair, 0, self.clock()))
+                self._watch(Pairing(self, rendezvous, pair, 0, self.clock()))
             except (HCAError, OSError) as error:
                 self._refused(error)
                 pair.close()
+
+    def _follow(self) -> None:
+        """
+        This process has changed its user (C{twistd --uid} does so when all
+        ports are open): be found in the new user's directory too.  The old
+        user's clients still come through the old door.
+        """
+        self._user = os.geteuid()
+        try:
+            rendezvous = self.rendezvous.successor()
+        except HCAError as error:
+            self.count("successor_failed")
+            self.owner.warn(f"clients of user {self._user} can not reach this process: {error}")
+            return
+        if rendezvous is not None:
+            listener = rendezvous.bind()
+            self._doors[listener.fileno()] = (listener, rendezvous)
+            self._poller.register(listener.fileno(), select.EPOLLIN)
+            self.rendezvous = rendezvous
 
     def _refused(self, error: Exception) -> None:
         """
@@ -475,6 +498,8 @@ class SharedMemoryFabric:
         @return: False if one has work after all: then it is hot again.
         """
         hot = self.hot
+        if os.geteuid() != self._user:
+            self._follow()
         if not hot:
             return True
         for path in hot:
@@ -550,7 +575,8 @@ class SharedMemoryFabric:
         for pairing in list(self._pairings.values()):
             self._lose(pairing, gone)
         self._clear()
-        self._poller.unregister(self._listener.fileno())
-        self.rendezvous.close()
+        for fd, (_, rendezvous) in self._doors.items():
+            self._poller.unregister(fd)
+            rendezvous.close()
         self._poller.close()
         self._signal.close()
