@@ -51,34 +51,6 @@ class KillTestCase(ProcessTestCase):
         usage: dict[str, int] = survivor.ask("usage")
         return usage
 
-    def assertSettles(self, survivor: Child, usage: dict[str, int]) -> None:
-        """
-        The survivor must hold no more than before.
-
-        A device that nobody uses has left its reactor, and looks again who has
-        died when it is used next: so use it.
-
-        @param survivor: who.
-        @param usage: what it held.
-        """
-        error = self.assertRaises(ChildError, survivor.ask, "connect", endpoint=f"{SCHEME}:127.0.0.1:1")
-        self.assertEqual(error.kind, "ConnectionRefusedError")
-        found = survivor.ask("settle", usage=usage, limit=3.0)
-        more = {
-            name: (value, usage.get(name, 0)) for name, value in found.items() if value > usage.get(name, 0)
-        }
-        self.assertEqual(more, {})
-
-    def assertTold(self, survivor: Child, count: int = 1) -> None:
-        """
-        The survivor's connections must have been lost, in time.
-
-        @param survivor: who.
-        @param count: how many connections.
-        """
-        ends = survivor.ask("ends", limit=DEATH_SECONDS)
-        self.assertEqual(ends, ["ConnectionLost"] * count)
-
     def assertWorks(self, client: Child, server: Child, endpoint: str) -> None:
         """
         A new connection must work.

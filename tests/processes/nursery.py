@@ -47,15 +47,13 @@ def main() -> None:
     import twisted.application.reactors
     import twisted.internet.endpoints
     import twisted.internet.epollreactor
-    import twisted.internet.stdio  # noqa: F401
+    import twisted.internet.stdio
 
-    import tests.processes.child  # noqa: F401
+    import tests.processes.child
+    import twisted_ib.hca.fabric.shm
+    import twisted_ib.reactor.ibreactor
+    import twisted_ib.sdp.endpoints  # noqa: F401
 
-    try:
-        import twisted_ib.reactor.ibreactor
-        import twisted_ib.sdp.endpoints  # noqa: F401
-    except ImportError as error:
-        print(f"nursery: {error}", file=sys.stderr)
     # Children are reaped by the kernel.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     requests = socket.socket(fileno=os.dup(0))

@@ -151,6 +151,7 @@ class Busy(Peer):
             """
             try:
                 transport.write(b"from the child")
+                transport.write(b"and again")
             except Exception as error:
                 return type(error).__name__
             return ""

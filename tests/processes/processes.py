@@ -336,3 +336,21 @@ class ProcessTestCase(SynchronousTestCase):
             "listen", PATIENCE_SECONDS, endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000", **arguments
         )
         return f"{SCHEME}:127.0.0.1:{port}"
+
+    def assertSettles(self, child: Child, usage: dict[str, int]) -> None:
+        """
+        A child must hold no more than before.
+
+        A device that nobody uses has left its reactor, and looks again who has
+        died when it is used next: so use it.
+
+        @param child: who.
+        @param usage: what it held.
+        """
+        error = self.assertRaises(ChildError, child.ask, "connect", endpoint=f"{SCHEME}:127.0.0.1:1")
+        self.assertEqual(error.kind, "ConnectionRefusedError")
+        found = child.ask("settle", usage=usage, limit=3.0)
+        more = {
+            name: (value, usage.get(name, 0)) for name, value in found.items() if value > usage.get(name, 0)
+        }
+        self.assertEqual(more, {})
