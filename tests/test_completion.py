@@ -95,16 +95,6 @@ class CompletionQueueTests(SynchronousTestCase):
         for depth in (-1, 0, limits.COMPLETION_QUEUE_DEPTH + 1):
             self.assertRaises(ResourceLimitError, CompletionQueue, depth)
 
-    def test_discard(self) -> None:
-        """
-        One queue pair's completions can be dropped.
-        """
-        queue = CompletionQueue(9)
-        for number, queuePair in enumerate((17, 18, 17, 19)):
-            queue.push(completion(number, queuePair))
-        queue.discard(17)
-        self.assertEqual([c.workRequestID for c in queue.poll(9)], [1, 3])
-
     def test_busy(self) -> None:
         """
         A queue that work queues use does not close.

@@ -721,21 +721,66 @@ class RefusalTests(RequesterTestCase):
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
 
-    def test_lostAnswer(self) -> None:
+    def test_answersFirst(self) -> None:
         """
-        A READ that was taken before a fatal refusal and is not answered yet gets no
-        answer any more: it is flushed, in its place.
+        A request that is refused for good while READs before it are being answered waits
+        for their answers, whatever rnr_retry is.
         """
+        self.connect(rnr_retry=0)
         self.b.path.capacity = 0
         for id in range(2):
             self.post(id, READ)
         self.post(2, WRITE)
         self.post(3, WRITE, remoteKey=1)
         self.post(4, WRITE)
+        self.p.pass_(0.01)
+        self.p.pass_(0.01)
+        self.assertEqual(self.a.statuses(), [])
+        self.b.path.capacity = 1 << 18
         self.p.settle()
         self.assertEqual(
-            self.a.statuses(), [(0, FLUSH), (1, FLUSH), (2, OK), (3, WCStatus.REM_ACCESS_ERR), (4, FLUSH)]
+            self.a.statuses(), [(0, OK), (1, OK), (2, OK), (3, WCStatus.REM_ACCESS_ERR), (4, FLUSH)]
         )
+
+    def test_answersBeforeReceives(self) -> None:
+        """
+        So does one that finds no receive and may not be repeated.
+        """
+        self.connect(rnr_retry=0)
+        self.b.path.capacity = 0
+        self.post(1, READ)
+        self.post(2, SEND)
+        self.p.pass_(0.01)
+        self.assertEqual(self.a.statuses(), [])
+        self.b.path.capacity = 1 << 18
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.RNR_RETRY_EXC_ERR)])
+
+    def test_lostAnswer(self) -> None:
+        """
+        When the peer's queue pair goes while it answers, the READ is what fails, and all
+        behind it is flushed, although the peer had taken some.
+        """
+        for syndrome in (None, 0x62):
+            self.connect()
+            self.b.path.capacity = 0
+            for id in range(2):
+                self.post(id, READ)
+            self.post(2, WRITE)
+            self.p.flow()
+            self.b.path.capacity = 1 << 18
+            self.post(3, WRITE)
+            if syndrome is None:
+                self.b.qp.modify(QPState.ERR)
+            else:
+                self.a.path.records.clear()
+                self.a.path.used = 0
+                self.b.path.waiting.clear()
+                self.refuse(syndrome, self.a.path.tail)
+            self.p.settle()
+            self.assertEqual(
+                self.a.statuses(), [(0, WCStatus.RETRY_EXC_ERR), (1, FLUSH), (2, FLUSH), (3, FLUSH)]
+            )
 
     def test_refusalFindsQueueFull(self) -> None:
         """

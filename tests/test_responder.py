@@ -399,14 +399,17 @@ class ReadTests(ResponderTestCase):
 
     def test_many(self) -> None:
         """
-        More READs that wait for their answer than max_dest_rd_atomic are an invalid
-        request; so is any with 0.
+        More READs that wait for their answer than max_dest_rd_atomic have to come later;
+        with 0 there are none.
         """
         self.b.path.capacity = 0
         for _ in range(4):
             self.assertEqual(self.put(0x0C, self.reth(3)), 0)
         self.assertEqual(len(self.b.path.waiting), 1)
-        self.assertEqual(self.put(0x0C, self.reth(3)), INVALID)
+        self.assertEqual(self.put(0x0C, self.reth(3)), operation.LATER)
+        self.b.path.capacity = 1000
+        self.p.flow()
+        self.assertEqual(self.put(0x0C, self.reth(3)), 0)
         self.connect(max_dest_rd_atomic=0)
         self.assertEqual(self.put(0x0C, self.reth(3)), INVALID)
 
@@ -433,6 +436,32 @@ class ReadTests(ResponderTestCase):
             self.assertEqual(self.a.statuses(), [(1, WCStatus.REM_ACCESS_ERR), (2, FLUSH)])
             self.assertEqual(self.b.qp.state, QPState.ERR)
             self.assertEqual(bytes(mine.view[200:]), bytes(800))
+
+
+class LaterTests(ResponderTestCase):
+    """
+    What is refused for good while READs are being answered comes again.
+    """
+
+    def test_later(self) -> None:
+        """
+        Nothing is changed by a request that has to come later: the receive that its
+        message used is the next one's again.
+        """
+        self.b.receive(1, piece(self.target, 0, 10))
+        self.b.receive(2, piece(self.target, 10, 100))
+        self.b.path.capacity = 0
+        self.assertEqual(self.put(0x0C, self.reth(3)), 0)
+        self.assertEqual(self.put(0x00, b"12345"), 0)
+        self.assertEqual(self.put(0x02, b"678901"), operation.LATER)
+        self.assertEqual(self.put(0x1A, b""), operation.LATER)
+        self.assertEqual((self.b.qp.state, self.b.received()), (QPState.RTS, []))
+        self.b.path.capacity = 1 << 18
+        self.p.flow()
+        self.assertEqual(self.put(0x00, b"12345"), 0)
+        self.assertEqual(self.put(0x02, b"678901"), INVALID)
+        done = [(c.workRequestID, c.status) for c in self.b.received()]
+        self.assertEqual(done, [(1, WCStatus.LOC_LEN_ERR), (2, FLUSH)])
 
 
 class ViolationTests(ResponderTestCase):

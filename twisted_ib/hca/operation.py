@@ -88,6 +88,9 @@ RNR: Final = 0x20  # the low five bits are the timer code
 #: Reserved by the standard: no such queue pair, or it takes no requests yet.
 #: In packets this is silence.
 ABSENT: Final = 0x40
+#: Reserved too: this request would be refused for good, but READs before it are still
+#: being answered; send it again.  In packets the answers come first by themselves.
+LATER: Final = 0x41
 NAK_SEQUENCE: Final = 0x60
 NAK_INVALID_REQUEST: Final = 0x61
 NAK_REMOTE_ACCESS: Final = 0x62

@@ -194,14 +194,6 @@ class CompletionQueue:
         completions = self._completions
         return [completions.popleft() for _ in range(min(count, len(completions)))]
 
-    def discard(self, queuePairNumber: int) -> None:
-        """
-        Drop what waits for one queue pair, which is going to RESET or away.
-        """
-        self._completions = deque(
-            completion for completion in self._completions if completion.queuePairNumber != queuePairNumber
-        )
-
     def close(self) -> None:
         """
         Check that it may go away.

@@ -55,20 +55,20 @@ class QueuePair:
     """
 
     __slots__ = (
-        "number",
-        "type",
-        "state",
-        "remote",
-        "path",
+        "__weakref__",
+        "_word",
         "consumer",
-        "posted",
-        "pending",
+        "device",
         "maxMessage",
         "minRNRTimer",
+        "number",
+        "path",
+        "pending",
+        "posted",
+        "remote",
+        "state",
+        "type",
         "work",
-        "device",
-        "_word",
-        "__weakref__",
     )
 
     def __init__(

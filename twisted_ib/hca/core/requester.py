@@ -18,22 +18,16 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.core.delays import rnrSeconds, timeoutSeconds
-from twisted_ib.hca.core.memory import LOCAL_WRITE
 from twisted_ib.hca.core.requests import SendFlags, SendRequest
-from twisted_ib.hca.core.scatter import locate, payload, scatter
 from twisted_ib.hca.core.sending import OPERATIONS, Operation, Read
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.core.timers import Timer
 from twisted_ib.hca.operation import (
     ABSENT,
     ACKNOWLEDGE,
+    LATER,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
-    OPERATION_MASK,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
     REFUSAL,
     RESUME,
     RNR,
@@ -48,17 +42,10 @@ _NAK_STATUS = {
     NAK_REMOTE_ACCESS: WCStatus.REM_ACCESS_ERR,
 }
 
-#: READ response code -> (the first, the last) of its response.
-_RESPONSES = {
-    READ_RESPONSE_FIRST: (True, False),
-    READ_RESPONSE_MIDDLE: (False, False),
-    READ_RESPONSE_LAST: (False, True),
-    READ_RESPONSE_ONLY: (True, True),
-}
-
 _SYNDROME_MASK = 0xE0
 #: rnr_retry: this many is for ever.
 _FOR_EVER = 7
+_LATER_SECONDS = 0.0001
 
 
 class Requester:
@@ -206,8 +193,7 @@ class Requester:
         """
         An answer came: a refusal, or a READ's bytes.
         """
-        code = opcode & OPERATION_MASK
-        if code != ACKNOWLEDGE:
+        if opcode != ACKNOWLEDGE:
             self._responded(opcode, buffer, start, stop)
         elif stop - start == REFUSAL.size:
             syndrome, _, position = REFUSAL.unpack_from(buffer, start)
@@ -221,25 +207,10 @@ class Requester:
         if work is None or not reads:
             return  # Of a READ that is forgotten, or of none.
         read = reads[0]
-        shape = _RESPONSES.get(opcode & OPERATION_MASK)
-        source = payload(work.queuePair.path, opcode, buffer, start, stop)
-        if shape is None or source is None:
-            self._fail(read, WCStatus.BAD_RESP_ERR)
-            return
-        first, last = shape
-        end = read.received + len(source)
-        if first is not (not read.received) or last is not (end == read.length) or end > read.length:
-            self._fail(read, WCStatus.BAD_RESP_ERR)
-            return
-        try:
-            target = locate(work.pd, read.request.pieces, read.received, len(source), LOCAL_WRITE)
-        except MemoryAccessError:
-            self._fail(read, WCStatus.LOC_PROT_ERR)
-            return
-        scatter(target, source)
-        read.received = end
-        if last:
-            read.answered = True
+        status = read.take(work.queuePair.path, work.pd, opcode, buffer, start, stop)
+        if status is not WCStatus.SUCCESS:
+            self._fail(read, status)
+        elif read.answered:
             reads.popleft()
             # Who answers has taken the request and all before it; a refusal would have
             # come earlier.
@@ -256,8 +227,11 @@ class Requester:
         if operation is None or work is None:
             return  # Of something that is forgotten.
         attributes = work.attributes
-        if syndrome & _SYNDROME_MASK == RNR:
-            if attributes.rnrRetries != _FOR_EVER and operation.rnrRefusals >= attributes.rnrRetries:
+        if syndrome == LATER:
+            self._repeat(operation, _LATER_SECONDS)
+        elif syndrome & _SYNDROME_MASK == RNR:
+            exhausted = operation.rnrRefusals >= attributes.rnrRetries
+            if exhausted and attributes.rnrRetries != _FOR_EVER and not self._readBefore(operation):
                 self._fail(operation, WCStatus.RNR_RETRY_EXC_ERR)
                 return
             operation.rnrRefusals += 1
@@ -285,6 +259,12 @@ class Requester:
         if self._unsent and self._unsent[0].position >= position:
             return self._unsent[0]
         return None
+
+    def _readBefore(self, operation: Operation) -> bool:
+        """
+        Whether an answer to a READ before an operation is still to come.
+        """
+        return bool(self._reads) and self._reads[0] is not operation
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         """
@@ -361,18 +341,22 @@ class Requester:
     def _fail(self, operation: Operation, status: WCStatus) -> None:
         """
         Complete an operation with an error, after all before it: the peer has taken those,
-        or it would not have come to this one.  A READ among them whose answer has not come
-        gets none any more.  What is behind it is flushed by the queue pair, which fails.
+        or it would not have come to this one.  What is behind it is flushed by the queue
+        pair, which fails.
+
+        A READ before it whose answer has not come is what fails, as if its peer were gone:
+        nobody answers after a fatal refusal, and L{LATER} makes sure that nobody has to.
         """
         work, onTheWay, unsent = self.work, self._onTheWay, self._unsent
         assert work is not None
         queuePair = work.queuePair
         while onTheWay and onTheWay[0] is not operation:
-            before = onTheWay.popleft()
+            before = onTheWay[0]
             if before.isRead and not before.answered:
-                self._push(work, before, WCStatus.WR_FLUSH_ERR)
-            else:
-                self._succeed(work, before)
+                operation, status = before, WCStatus.RETRY_EXC_ERR
+                break
+            onTheWay.popleft()
+            self._succeed(work, before)
             if queuePair.state == QPState.ERR:
                 return  # A completion was lost, and everything is flushed.
         (onTheWay or unsent).popleft()

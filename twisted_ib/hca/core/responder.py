@@ -21,6 +21,7 @@ from twisted_ib.hca.core.requests import ReceiveRequest
 from twisted_ib.hca.core.scatter import locate, payload, scatter, total
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import (
+    LATER,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
     NAK_REMOTE_OPERATIONAL,
@@ -140,13 +141,25 @@ class Responder:
         try:
             self._take(work, opcode, buffer, start, stop)
         except _Refused as refused:
-            syndrome, status = refused.syndrome, refused.status
-            if syndrome & ~0x1F == RNR:
-                self._writing = None
-            else:
-                self._fail(work, status, syndrome)
+            syndrome = refused.syndrome
+            if syndrome & ~0x1F != RNR:
+                if not self._answers:
+                    self._fail(work, refused.status, syndrome)
+                    return syndrome
+                # The queue pair's end would cut off the answers to READs before it.
+                syndrome = LATER
+            self._rewind()
             return syndrome
         return 0
+
+    def _rewind(self) -> None:
+        """
+        The message that has begun comes again, from its beginning.
+        """
+        self._writing = None
+        receive, self._receive = self._receive, None
+        if receive is not None:
+            self._receives.appendleft(receive)
 
     def _take(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
@@ -311,10 +324,7 @@ class Responder:
         work, receives = self.work, self._receives
         assert work is not None
         self._answers.close()
-        self._writing = None
-        receive, self._receive = self._receive, None
-        if receive is not None:
-            receives.appendleft(receive)
+        self._rewind()
         while receives:
             work.receiveCompletions.push(
                 WorkCompletion(

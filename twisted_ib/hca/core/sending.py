@@ -12,12 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.core.completion import WCOpcode, WCStatus
 from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.core.requests import SendFlags, SendOpcode, SendRequest
-from twisted_ib.hca.core.scatter import find, locate, total
+from twisted_ib.hca.core.scatter import find, locate, payload, scatter, total
 from twisted_ib.hca.operation import (
+    OPERATION_MASK,
     READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
     REFERENCE,
     SEND_FIRST,
     SEND_LAST,
@@ -57,6 +63,13 @@ _CODES = {
         WRITE_LAST_IMMEDIATE,
         WCOpcode.RDMA_WRITE,
     ),
+}
+#: A READ's response -> whether it is the first record of its answer, and the last.
+_ANSWERS = {
+    READ_RESPONSE_FIRST: (True, False),
+    READ_RESPONSE_MIDDLE: (False, False),
+    READ_RESPONSE_LAST: (False, True),
+    READ_RESPONSE_ONLY: (True, True),
 }
 _WITH_IMMEDIATE = frozenset((SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_WRITE_WITH_IMM))
 _WRITES = frozenset((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM))
@@ -223,6 +236,31 @@ class Read(Operation):
         self.begun = True
         self.position = path.position()
         return True
+
+    def take(
+        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+    ) -> WCStatus:
+        """
+        Take a part of the answer.
+
+        @return: C{SUCCESS}, or how the READ ends now.
+        """
+        shape = _ANSWERS.get(opcode & OPERATION_MASK)
+        source = payload(path, opcode, buffer, start, stop)
+        if shape is None or source is None:
+            return WCStatus.BAD_RESP_ERR
+        first, last = shape
+        end = self.received + len(source)
+        if first is not (not self.received) or last is not (end == self.length) or end > self.length:
+            return WCStatus.BAD_RESP_ERR
+        try:
+            target = locate(pd, self.request.pieces, self.received, len(source), LOCAL_WRITE)
+        except MemoryAccessError:
+            return WCStatus.LOC_PROT_ERR
+        scatter(target, source)
+        self.received = end
+        self.answered = last
+        return WCStatus.SUCCESS
 
 
 def refer(
