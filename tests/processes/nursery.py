@@ -47,9 +47,9 @@ def main() -> None:
     import twisted.application.reactors
     import twisted.internet.endpoints
     import twisted.internet.epollreactor
-    import twisted.internet.stdio
+    import twisted.internet.stdio  # noqa: F401
 
-    import tests.processes.child
+    import tests.processes.child  # noqa: F401
     import twisted_ib.hca.fabric.shm
     import twisted_ib.reactor.ibreactor
     import twisted_ib.sdp.endpoints  # noqa: F401
