@@ -379,6 +379,16 @@ class AcceptTests(PortTestCase):
         self.assertEqual(transport.getPeer(), IPv6Address("TCP", "::1", 40000))
         self.assertEqual(transport.getHost(), IPv6Address("TCP", "::1", 5001))
 
+    def test_addressesScoped(self) -> None:
+        """
+        On a link-local address both ends have its scope.
+        """
+        port = self.listen(interface="fe80::1%7")
+        port.connectionRequested(FakeConnection(), requestFrom("fe80::2%7", 40000, "fe80::1%7"))
+        transport: Any = self.factory.protocols[0].transport
+        self.assertEqual(transport.getPeer(), IPv6Address("TCP", "fe80::2%7", 40000, 0, 7))
+        self.assertEqual(transport.getHost(), IPv6Address("TCP", "fe80::1%7", 5001, 0, 7))
+
     def test_addressesMapped(self) -> None:
         """
         On C{::} an IPv4 peer is shown as a socket shows it.

@@ -296,8 +296,16 @@ class SDPPort(base.BasePort):
         here, peer = handshake.addresses(hello)
         assert self._realPortNumber is not None
         if ":" in self._address.host:
-            here, peer = mapped(here), mapped(peer)
+            here, peer = self._scoped(mapped(here)), self._scoped(mapped(peer))
         return addressOf(here, self._realPortNumber), addressOf(peer, hello.localPort)
+
+    def _scoped(self, host: str) -> str:
+        """
+        Give a link-local address the scope that the port is bound to: a Hello
+        has no place for it.
+        """
+        _, mark, scope = self._address.host.partition("%")
+        return f"{host}{mark}{scope}" if host.startswith("fe80:") else host
 
     # -- reading
 
