@@ -46,6 +46,7 @@ _SYNDROME_MASK = 0xE0
 #: rnr_retry: this many is for ever.
 _FOR_EVER = 7
 _LATER_SECONDS = 0.0001
+_SIGNALED = int(SendFlags.SIGNALED)
 
 
 class Requester:
@@ -328,7 +329,7 @@ class Requester:
         """
         Complete an operation that is done.
         """
-        if operation.request.flags & SendFlags.SIGNALED:
+        if operation.flags & _SIGNALED:
             completion = WorkCompletion(
                 operation.request.id,
                 WCStatus.SUCCESS,
