@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -77,7 +78,13 @@ class Comparison:
         self._placements = options.placements or list(PLACEMENTS)
         self._options = options
         self._seconds: float = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
-        self.results = Results({"rounds": options.rounds, "seconds per row": self._seconds})
+        self.results = Results(
+            {
+                "rounds": options.rounds,
+                "seconds per row": self._seconds,
+                "load average before": os.getloadavg()[0],
+            }
+        )
         self._pairs: dict[str, Pair] = {}
         self._hopeless: set[str] = set()
 

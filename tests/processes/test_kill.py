@@ -114,6 +114,35 @@ class RoleTests(KillTestCase):
         self.victim.event("lost")
         self.die(reason="ConnectionDone")
 
+    def test_published(self) -> None:
+        """
+        What the victim had published before it died is received, all of it.
+        """
+        self.start()
+        self.survivor.freeze()
+        self.victim.ask("write", wire=self.theirs, length=100_000)
+        self.victim.ask("usage")  # A later turn: the write has left.
+        self.victim.kill()
+        self.survivor.thaw()
+        event = self.survivor.event("lost", wire=self.mine, reason="ConnectionLost")
+        self.assertEqual(event["sha256"], hashlib.sha256(content(0, 100_000)).hexdigest())
+        self.over()
+
+    def test_publishedClose(self) -> None:
+        """
+        So is an orderly close.
+        """
+        self.start()
+        self.survivor.freeze()
+        self.victim.ask("write", wire=self.theirs, length=100_000)
+        self.victim.ask("close", wire=self.theirs)
+        self.victim.event("lost", wire=self.theirs)
+        self.victim.kill()
+        self.survivor.thaw()
+        event = self.survivor.event("lost", wire=self.mine, reason="ConnectionDone")
+        self.assertEqual(event["sha256"], hashlib.sha256(content(0, 100_000)).hexdigest())
+        self.over()
+
     def test_manyConnections(self) -> None:
         """
         All connections to the victim are lost, the one to somebody else stays.
@@ -234,4 +263,4 @@ class StoreTests(StoreTestCase):
     """
 
 
-addStoreTests(StoreTests, range(1, 400, 5), "test_dies")
+addStoreTests(StoreTests, range(1, 400, 7), "test_dies")
