@@ -1,0 +1,84 @@
+"""
+Tests for L{twisted_ib.hca.core.timers}.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.hca.core.timers import Timers
+
+
+class TimersTests(SynchronousTestCase):
+    """
+    L{Timers}.
+    """
+
+    def setUp(self) -> None:
+        """
+        At time 100.
+        """
+        self.clock = Clock()
+        self.clock.advance(100)
+        self.timers = Timers(self.clock.seconds)
+        self.seen: list[str] = []
+
+    def start(self, seconds: float, name: str) -> None:
+        """
+        Start a timer that leaves its name.
+        """
+        self.timers.start(seconds, lambda: self.seen.append(name))
+
+    def test_order(self) -> None:
+        """
+        Timers expire in the order of their times, each once, and not before.
+        """
+        for seconds, name in ((3, "c"), (1, "a"), (2, "b"), (7, "d")):
+            self.start(seconds, name)
+        self.assertEqual(self.timers.deadline(), 101)
+        self.timers.tick(100.9)
+        self.assertEqual(self.seen, [])
+        self.timers.tick(103)
+        self.assertEqual(self.seen, ["a", "b", "c"])
+        self.timers.tick(103)
+        self.assertEqual((self.seen, self.timers.deadline()), (["a", "b", "c"], 107))
+        self.timers.tick(108)
+        self.assertEqual((self.seen[3:], self.timers.deadline()), (["d"], None))
+
+    def test_cancel(self) -> None:
+        """
+        A cancelled timer does not expire, also if another one of the same tick cancels it;
+        to cancel again does nothing.
+        """
+        late = self.timers.start(2, lambda: self.seen.append("late"))
+        self.timers.start(1, late.cancel)
+        gone = self.timers.start(0, lambda: self.seen.append("gone"))
+        gone.cancel()
+        gone.cancel()
+        self.assertEqual(self.timers.deadline(), 101)
+        self.timers.tick(105)
+        self.assertEqual((self.seen, self.timers.deadline()), ([], None))
+        late.cancel()
+
+    def test_startedMeanwhile(self) -> None:
+        """
+        A timer that is started by another waits for the next tick, even if it is due.
+        """
+        self.timers.start(1, lambda: self.start(0, "next"))
+        self.clock.advance(5)
+        self.timers.tick(105)
+        self.assertEqual((self.seen, self.timers.deadline()), ([], 105))
+        self.timers.tick(105)
+        self.assertEqual(self.seen, ["next"])
+
+    def test_bounded(self) -> None:
+        """
+        Cancelled timers do not pile up; running ones stay.
+        """
+        self.start(50, "stays")
+        for _ in range(10000):
+            self.timers.start(60, lambda: None).cancel()
+        self.assertLess(len(self.timers._heap), 200)
+        self.timers.tick(200)
+        self.assertEqual(self.seen, ["stays"])
