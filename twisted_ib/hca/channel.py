@@ -110,6 +110,7 @@ class DeviceChannel:
         if self.users:
             self._registered = True
             return
+        self._wanted = False  # Whoever comes next must ask for a turn anew.
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
