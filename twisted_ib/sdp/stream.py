@@ -136,25 +136,23 @@ class Stream:
         Queue or send C{data}, which is not empty: the slow way, for the first
         write of a turn and for large ones.
         """
+        queuePair, buffer = self.queuePair, self.buffer
         n = len(data)
-        buffer = self.buffer
-        if self.queuePair.path is None:
+        if queuePair.path is None:
             self._sendToNobody()
             return
-        if buffer is None:
-            buffer = self.buffer = SendBuffer()
-            self.append = buffer.pieces.append
         if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
-            if self.channel.polled and not buffer.size and n <= self.machine.maxPayload:
-                queuePair = self.queuePair
-                if queuePair.pending is None:
+            if buffer is None and self.channel.polled and queuePair.pending is None:
+                if n <= self.machine.maxPayload:
                     header = self.machine.header(n, queuePair.posted)
                     if header is not None:
                         queuePair.postInline(header, data, n)
-                        self.room = _MESSAGE
                         return
+        if buffer is None:
+            buffer = self.buffer = SendBuffer()
+            self.append = buffer.pieces.append
         else:
             self._sync()
             if buffer.size and buffer.size + n > _MESSAGE:
@@ -189,8 +187,7 @@ class Stream:
         Send what is queued, as far as credits and the medium allow.
         """
         buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
-        if buffer is None:
-            return
+        assert buffer is not None
         self._sync()
         most = machine.maxPayload
         while buffer.size:
@@ -207,9 +204,10 @@ class Stream:
         """
         The turn is over: everything gathered leaves.
         """
-        self._sync()
+        if self.buffer is not None:
+            self._sync()
+            self.room = -1
         self.corked = False
-        self.room = -1
         if self.held is not None:
             if self.reading:
                 self.read()
@@ -230,21 +228,16 @@ class Stream:
         """
         if self.owes is not None:
             self._payOwed()
-        self.flush()
-        if self.unsent() or self.corked:
-            return  # If corked, the end of the batch comes back here.
-        self.buffer = self.append = None
+        if self.buffer is not None:
+            self.flush()
+            if self.buffer.size or self.corked:
+                return  # If corked, the end of the batch comes back here.
+            self.buffer = self.append = None
+        if self.corked or self.queuePair.pending is not None:
+            return
         if self.ending:
             self.sendDisconn()
         self.drained()
-
-    def unsent(self) -> bool:
-        """
-        @return: Whether bytes of the application have not left yet.
-        """
-        return self.queuePair.pending is not None or bool(
-            self.buffer is not None and self.buffer.pieces
-        )
 
     def discard(self) -> None:
         """
