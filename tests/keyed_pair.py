@@ -157,6 +157,9 @@ class Fabric:
     """
 
     def __init__(self) -> None:
+        """
+        Nothing is counted yet.
+        """
         self.counters: Counter[str] = Counter()
 
     def count(self, name: str) -> None:
@@ -172,6 +175,9 @@ class Consumer:
     """
 
     def __init__(self) -> None:
+        """
+        It has not failed.
+        """
         self.failures: list[Exception] = []
 
     def failed(self, reason: Exception) -> None:

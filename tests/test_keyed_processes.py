@@ -79,6 +79,9 @@ class DeathTests(SynchronousTestCase):
         os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
 
         def restore() -> None:
+            """
+            Put the environment back.
+            """
             if before is None:
                 del os.environ["TWISTED_IB_RUN_DIR"]
             else:
@@ -95,6 +98,9 @@ class DeathTests(SynchronousTestCase):
         (asked, ask), (hear, told) = os.pipe(), os.pipe()
 
         def child() -> None:
+            """
+            Be the other process.
+            """
             os.close(ask)
             os.close(hear)
             serve(asked, told, asleep)
@@ -157,6 +163,9 @@ class DeathTests(SynchronousTestCase):
         posted = 0
 
         def post() -> None:
+            """
+            Post a request of a random kind.
+            """
             nonlocal posted
             verb, region = maker.choice((WRITE, READ, SEND)), maker.choice((mine, plain))
             size = maker.choice((10, 5000, SIZE))

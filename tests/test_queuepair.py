@@ -36,6 +36,9 @@ class Consumer:
     """
 
     def __init__(self) -> None:
+        """
+        Nothing has come.
+        """
         self.messages: list[bytes] = []
         self.failures: list[Exception] = []
         self.resumed = 0
@@ -223,7 +226,14 @@ class StateTests(QueuePairTestCase):
         closed: list[QueuePair] = []
 
         class Device:
+            """
+            Keeps what was closed.
+            """
+
             def queuePairClosed(self, queuePair: QueuePair) -> None:
+                """
+                A queue pair was destroyed.
+                """
                 closed.append(queuePair)
 
         self.a.device = Device()
@@ -452,6 +462,9 @@ class RingFabric(Fabric):
     """
 
     def __init__(self) -> None:
+        """
+        Nobody is to be told.
+        """
         super().__init__()
         self.bells: list[Any] = []
 
@@ -529,6 +542,9 @@ class CostTests(SynchronousTestCase):
         found: Counter[str] = Counter()
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
+            """
+            Count a call.
+            """
             if event == "call":
                 found[frame.f_code.co_name] += 1
 

@@ -65,6 +65,9 @@ class ReachContract:
         other = Taker(two.path, 30, 31)
 
         def close(data: bytes) -> None:
+            """
+            Take both out of the table.
+            """
             for taker in (two, other):
                 taker.path.unbind(taker)
 

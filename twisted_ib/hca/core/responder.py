@@ -74,6 +74,9 @@ class _Refused(Exception):
     """
 
     def __init__(self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR) -> None:
+        """
+        Take the fields as they are.
+        """
         super().__init__(syndrome)
         self.syndrome = syndrome
         self.status = status

@@ -1,0 +1,97 @@
+"""
+Bases of tests of requester and responder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.keyed_pair import Pair, piece
+from twisted_ib.hca.core.requests import SendOpcode
+from twisted_ib.hca.wire.headers import RETH
+
+
+class RequesterTestCase(SynchronousTestCase):
+    """
+    A connected pair with a source here and a target there.
+    """
+
+    def connect(self, **arguments: Any) -> None:
+        """
+        Make the pair C{self.p}: see L{Pair}.
+        """
+        self.p = Pair(**arguments)
+        self.a, self.b = self.p.a, self.p.b
+        self.source = self.a.register(bytes(range(256)) * 40)
+        self.target = self.b.register(10240)
+
+    def setUp(self) -> None:
+        """
+        Connect with the default attributes.
+        """
+        self.connect()
+
+    def post(self, id: int, opcode: SendOpcode, length: int = 100, **fields: Any) -> None:
+        """
+        Post a send of the first bytes of the source; what is remote is the target.
+        """
+        fields.setdefault("remoteAddress", self.target.address)
+        fields.setdefault("remoteKey", self.target.remoteKey)
+        self.a.send(id, opcode, piece(self.source, 0, length), **fields)
+
+    def receives(self, count: int = 1) -> None:
+        """
+        Post receives at the other end.
+        """
+        for id in range(count):
+            self.b.receive(100 + id, piece(self.target))
+
+    def wire(self) -> list[tuple[int, bytes]]:
+        """
+        What is in the medium: codes and bytes.
+        """
+        return [(word >> 24, data) for _, word, data in self.a.path.records]
+
+
+class ResponderTestCase(SynchronousTestCase):
+    """
+    A connected pair; what is looked at is the end C{b}.
+    """
+
+    def connect(self, **arguments: Any) -> None:
+        """
+        Make the pair C{self.p}: see L{Pair}.
+        """
+        self.p = Pair(**arguments)
+        self.a, self.b = self.p.a, self.p.b
+        self.source = self.a.register(bytes(range(1, 201)) * 50)
+        self.target = self.b.register(10000)
+
+    def setUp(self) -> None:
+        """
+        Connect with the default attributes.
+        """
+        self.connect()
+
+    def put(self, opcode: int, data: bytes = b"") -> int:
+        """
+        Deliver one record to C{b}, as a hostile peer would.
+
+        @return: the syndrome of its refusal, or 0.
+        """
+        answer: int = self.b.work.delivered(opcode, b"<<<" + data + b">>>", 3, 3 + len(data))
+        return answer
+
+    def reth(self, length: int, address: int = 0, key: int | None = None) -> bytes:
+        """
+        A header that names the target's bytes from C{address} on.
+        """
+        return RETH.pack(self.target.address + address, self.target.remoteKey if key is None else key, length)
+
+    def clean(self) -> bool:
+        """
+        Whether nothing was written to the target.
+        """
+        return bytes(self.target.view) == bytes(10000)
