@@ -218,7 +218,7 @@ class Pair:
         """
         endpoints = {
             name: self._subject.client.format(port=self._places[name], path=os.path.join(self._folder, name))
-            for name in ("echo", "sink")
+            for name in self._places
         }
         self._client.tell(
             {

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -31,6 +32,18 @@ class Echo(Protocol):
         Bytes came.
         """
         self.transport.write(data)  # type: ignore[union-attr]
+
+
+class ThreadEcho(Protocol):
+    """
+    Send back what comes after a thread has looked at it, as WSGI does.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Bytes came.
+        """
+        deferToThread(bytes, data).addCallback(self.transport.write)  # type: ignore[union-attr]
 
 
 class Sink(Protocol):

@@ -115,6 +115,15 @@ ROWS: tuple[Row, ...] = (
         {("split", "conn/s"): 4.0},
     ),
     Row(
+        "thread64",
+        "64 B round trip through a thread",
+        "throughThread",
+        64,
+        _LATENCY[:2],
+        {("split", "p50"): 1.0},
+        needsReactor=True,
+    ),
+    Row(
         "threads",
         "deferToThread beside 64 B round trips",
         "threads",

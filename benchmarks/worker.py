@@ -79,6 +79,7 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     bench = Bench(
         echo=clientFromString(reactor, command["echo"]),
         sink=clientFromString(reactor, command["sink"]),
+        thread=clientFromString(reactor, command["thread"]),
         noDelay=command["noDelay"],
         processes=(os.getpid(), command["server"]),
     )
@@ -88,16 +89,16 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
 
 async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object]:
     """
-    Listen for both services; the ports that they got.
+    Listen for all services; the ports that they got.
     """
     import socket
 
     from twisted.internet.endpoints import serverFromString
 
-    from benchmarks.protocols import Echo, Sink
+    from benchmarks.protocols import Echo, Sink, ThreadEcho
 
     places: dict[str, object] = {}
-    for name, protocol in (("echo", Echo), ("sink", Sink)):
+    for name, protocol in (("echo", Echo), ("sink", Sink), ("thread", ThreadEcho)):
         string = endpoint.replace("{path}", f"{os.getcwd()}/{name}")
         port: Any = await serverFromString(reactor, string).listen(Factory.forProtocol(protocol))
         if noDelay:

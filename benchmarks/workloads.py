@@ -51,6 +51,7 @@ class Bench:
 
     echo: IStreamClientEndpoint
     sink: IStreamClientEndpoint
+    thread: IStreamClientEndpoint
     noDelay: bool
     processes: tuple[int, ...]
 
@@ -109,7 +110,21 @@ async def roundTrip(bench: Bench, size: int, seconds: float) -> Figures:
     One message out and back, again and again: percentiles in microseconds.
     """
     await _checkEcho(bench, size)
-    caller = await bench.connect(bench.echo, Caller)
+    return await _percentiles(bench, bench.echo, size, seconds)
+
+
+async def throughThread(bench: Bench, size: int, seconds: float) -> Figures:
+    """
+    The same with a server that asks one of its threads each time.
+    """
+    return await _percentiles(bench, bench.thread, size, seconds)
+
+
+async def _percentiles(bench: Bench, endpoint: IStreamClientEndpoint, size: int, seconds: float) -> Figures:
+    """
+    Time round trips to a service.
+    """
+    caller = await bench.connect(endpoint, Caller)
     message = _pattern(size)
     await caller.call(message, _deadline(seconds / 4), [])
     times: list[int] = []
@@ -308,4 +323,5 @@ WORKLOADS: dict[str, Callable[[Bench, int, float], Awaitable[Figures]]] = {
     "crowd": crowd,
     "connects": connects,
     "threads": threads,
+    "throughThread": throughThread,
 }
