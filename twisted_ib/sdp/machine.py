@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from twisted_ib.errors import SDPError
-from twisted_ib.sdp.wire import BSDH, MID
+from twisted_ib.sdp.wire import BSDH, MID, Flags
 
 _pack, _unpack = BSDH.pack, BSDH.unpack_from
 _M32 = 0xFFFFFFFF
@@ -108,6 +108,17 @@ TRANSITIONS = {
 
 #: States in which the peer may still send stream data.
 _OPEN = frozenset((State.ESTABLISHED, State.FIN_WAIT1))
+
+
+def _illegal(mid: int, flags: int, length: int) -> bool:
+    """
+    Whether a message may not have these flags: reserved ones, OOB_PRES without
+    payload (clause CA4-7), and of Data REQ_PIPE (CA4-8).  The classes of
+    L{twisted_ib.sdp.wire} check the other messages.
+    """
+    if mid == _DATA:
+        return flags & 0xFC != 0 or (length == _HEADER and flags & Flags.OOB_PRES != 0)
+    return flags & 0xF8 != 0
 
 
 class Machine:
@@ -235,7 +246,11 @@ class Machine:
             raise SDPError(f"a message of {stop - start} bytes has no header")
         mid, flags, bufs, length, sequence, acknowledged = _unpack(buffer, start)
         received = self.received + 1
-        if length != stop - start or sequence != received & _M32 or flags & 0xF8:
+        if (
+            length != stop - start
+            or sequence != received & _M32
+            or (flags and _illegal(mid, flags, length))
+        ):
             raise SDPError(
                 f"message {mid:#04x}: length {length} of {stop - start}, number"
                 f" {sequence} where {received & _M32} is due, flags {flags:#04x}"

@@ -23,7 +23,7 @@ from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWi
 from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.sdp.buffer import SendBuffer
 from twisted_ib.sdp.machine import Action, Input, Machine, State
-from twisted_ib.sdp.wire import MID, ChRcvBuf, ChRcvBufAck, SrcAvail
+from twisted_ib.sdp.wire import MID, AbortConn, ChRcvBuf, ChRcvBufAck, DisConn, SrcAvail
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
@@ -341,8 +341,10 @@ class Stream:
         if self.queuePair.posted < _LOW:
             self._postReceives()
         if mid == MID.DISCONN:
+            DisConn.parse(buffer, start, stop)
             self._act(self.machine.feed(Input.DISCONN))
         elif mid == MID.ABORT_CONN:
+            AbortConn.parse(buffer, start, stop)
             self._act(self.machine.feed(Input.ABORTCONN))
         elif mid == MID.CH_RCV_BUF:
             # Refused by answering with the size in force.
