@@ -14,12 +14,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ProcessTerminated
 from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.internet.utils import getProcessOutputAndValue
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 from twisted.web.server import Site
 from twisted.web.static import File
+
+from twisted_ib.hca.channel import channelsOf
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -84,9 +86,18 @@ class GetTests(TestCase):
         @return: the port.
         """
         port = await serverFromString(reactor, f"{scheme}:0:interface=127.0.0.1").listen(factory)
+        self.addCleanup(self.idle)
         self.addCleanup(port.stopListening)
         number: int = port.getHost().port
         return number
+
+    async def idle(self) -> None:
+        """
+        Wait until the server's ends of all connections are gone too.
+        """
+        for channel in channelsOf(reactor):
+            while channel.users:
+                await deferLater(reactor, 0.001)
 
     async def canned(self, answer: bytes, end: str = "loseConnection") -> list[str]:
         """

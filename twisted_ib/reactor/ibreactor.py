@@ -74,24 +74,43 @@ class IBReactor(EPollReactor):
             _basePoll(self, timeout)
             return
         if self._progress(channels):
-            self._turns = turns = self._turns + 1
-            if turns & (_EPOLL_EVERY - 1):
+            if self._goOn():
                 return
             timeout = 0
         elif timeout != 0:
             if self._spin(channels, timeout):
                 self._progress(channels)
-                self._turns = turns = self._turns + 1
-                if turns & (_EPOLL_EVERY - 1):
+                if self._goOn():
                     return
                 timeout = 0
-            elif not self._arm(channels):
+            elif self._arm(channels):
+                timeout = self._sooner(timeout)
+            else:
                 timeout = 0
         _basePoll(self, timeout)
         for channel in self._channels:
             channel.device.fabric.look()
 
     doIteration = doPoll
+
+    def _goOn(self) -> bool:
+        """
+        After a turn with traffic: whether epoll can wait for another.
+        """
+        self._turns = turns = self._turns + 1
+        if turns & (_EPOLL_EVERY - 1):
+            return True
+        for channel in self._channels:
+            channel.schedule()
+        return False
+
+    def _sooner(self, timeout: float | None) -> float | None:
+        """
+        How long to sleep: going to sleep may have made a timed call, for a
+        deadline of a device, since C{timeout} was computed.
+        """
+        due = self.timeout()
+        return due if timeout is None else timeout if due is None else min(timeout, due)
 
     def _progress(self, channels: tuple[DeviceChannel, ...]) -> int:
         """

@@ -8,7 +8,6 @@ itself, and few small ones as a list, each copied once, into the medium.
 from __future__ import annotations
 
 from collections import deque
-from typing import Union
 
 from twisted_ib import limits
 
@@ -17,7 +16,7 @@ _JOIN = 16
 #: A slice shorter than this is not worth a message's last bytes.
 _SMALL = 4096
 
-Payload = Union[bytes, memoryview, list[Union[bytes, memoryview]]]
+Payload = bytes | memoryview | list[bytes | memoryview]
 
 
 class SendBuffer:
