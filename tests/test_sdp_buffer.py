@@ -89,9 +89,9 @@ class SendBufferTests(SynchronousTestCase):
         """
         buffer = SendBuffer()
         given = [bytes(n) for n in lengths]
-        for piece in given:
-            buffer.append(piece)
-        known = {id(piece) for piece in given}
+        for data in given:
+            buffer.append(data)
+        known = {id(data) for data in given}
         while buffer.size:
             payload, _ = buffer.take(most)
             for piece in pieces(payload):
