@@ -478,8 +478,6 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
             if not self.streamingProducer or self.producerPaused:
                 self.producerPaused = False
                 self._tell(producer.resumeProducing)
-                if self.producer is not None and not self.streamingProducer:
-                    self.startWriting()
         elif self.disconnecting:
             if self._sendEnd():
                 self.connectionLost(Failure(CONNECTION_DONE))
