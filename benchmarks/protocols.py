@@ -236,7 +236,7 @@ class Source(_Waiting):
                 self._left -= 1
                 self._next = (self._next + 1) % len(self._chunks)
                 write(self._chunks[self._next])
-        if not self._left and not self._paused:
+        if not self._left:
             self.transport.unregisterProducer()  # type: ignore[union-attr]
 
     def pauseProducing(self) -> None:

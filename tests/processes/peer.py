@@ -124,7 +124,7 @@ class Wire(Protocol):
             self._left -= 1
             self.written += len(self._chunk)
             transport.write(self._chunk)
-        if not self._left and not self._paused:
+        if not self._left:
             transport.unregisterProducer()
             self._program.tell("streamed", wire=self.number)
 
