@@ -98,26 +98,58 @@ class DeviceChannel:
         C{user} does not need the device any more.
         """
         self.users.pop(user, None)
-        if not self.users and self._registered and not self._inTurn:
+        if self.users or not self._registered:
+            return
+        self._cancelTimer()
+        if self.polled:
+            self.device.markDirty(self)
+        elif not self._inTurn:
+            self._leave()
+
+    def endOfBatch(self) -> None:
+        """
+        On a reactor that polls: the last user went in this batch.
+        """
+        if self._registered and not self.users:
             self._leave()
 
     def _leave(self) -> None:
         """
         Nobody uses the device: say what is left to say and leave the reactor.
+
+        What does not fit into a full medium (a reset, an end of stream) keeps
+        the device in the reactor until it has left.
+        """
+        if not self.polled:
+            self._serve()
+        if not self.users and not self._unsaid():
+            self._unregister()
+
+    def _unregister(self) -> None:
+        """
+        Leave the reactor.
         """
         self._registered = False
-        self._serve()
-        if self.users:
-            self._registered = True
-            return
         self._wanted = False  # Whoever comes next must ask for a turn anew.
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
+        self._cancelTimer()
         if self.polled:
             self.reactor.removeChannel(self)
         else:
             self.reactor.removeReader(self)
+
+    def _unsaid(self) -> bool:
+        """
+        Whether a peer still has to be told of an end.
+        """
+        return self.device.fabric.unsent() or any(stream.ending for stream in self._closing)
+
+    def _cancelTimer(self) -> None:
+        """
+        No deadline matters when nobody waits for anything.
+        """
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
 
     # -- connections that the application has closed
 
@@ -180,9 +212,10 @@ class DeviceChannel:
             if not self.device.closed:
                 if not self.users and self._registered:
                     self._leave()
-                elif not self.device.arm():
-                    self._wantTurn()
-                self.schedule()
+                if self._registered:
+                    if not self.device.arm():
+                        self._wantTurn()
+                    self.schedule()
 
     def _serve(self) -> None:
         """
@@ -217,7 +250,7 @@ class DeviceChannel:
         """
         if not self._registered:
             return
-        deadline = self.device.deadline()
+        deadline = self.device.deadline() if self.users else None
         if deadline is None:
             return
         timer = self._timer
@@ -255,6 +288,8 @@ class DeviceChannel:
         The reactor stops for good: close the device.
         """
         self.connectionLost(Failure(ConnectionLost()))
+        if self._registered:
+            self._unregister()
         self.device.close()
 
 

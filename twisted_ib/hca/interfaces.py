@@ -120,6 +120,11 @@ class IFabric(Interface):
         Do what is due.
         """
 
+    def unsent():  # type: ignore[no-untyped-def]
+        """
+        @return: Whether connection management waits for room anywhere.
+        """
+
     def paths():  # type: ignore[no-untyped-def]
         """
         @return: The paths to living peers.

@@ -167,11 +167,10 @@ class Stream:
 
     def _sendToNobody(self) -> None:
         """
-        A write after the peer's reset, which the application, not reading, has
-        not heard of yet: it hears of it now, at the end of the batch.
+        A write after the end of the queue pair, of which the application, not
+        reading, has not heard yet: it hears of it at the end of the batch.
         """
-        self.discard()
-        if self.held is not None and not self.corked:
+        if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
 
@@ -208,13 +207,26 @@ class Stream:
             self._sync()
             self.room = -1
         self.corked = False
-        if self.held is not None:
-            if self.reading:
-                self.read()
-            elif self.queuePair.path is None and isinstance(self.held[-1], Exception):
-                self._broken(self.held[-1])
-        if not self.corked and self.queuePair.path is not None:
+        if self.held is not None and self.reading:
+            self.read()
+        if self.corked:
+            return
+        if self.queuePair.path is not None:
             self._proceed()
+        elif self.attached:
+            self._proceedWithout()
+
+    def _proceedWithout(self) -> None:
+        """
+        The queue pair has ended and the application, which does not read, has
+        written or closed: that fails if the peer reset the connection, and is
+        in vain if it closed.
+        """
+        loss = self.held[-1] if self.held else None
+        if isinstance(loss, Exception):
+            self._broken(loss)
+        else:
+            self.drained()
 
     def resume(self) -> None:
         """

@@ -384,7 +384,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Look at what is queued at the end of this batch.
         """
-        if not self.corked and self.queuePair.path is not None:
+        if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
 

@@ -437,6 +437,12 @@ class LoopbackFabric:
         The descriptor is enough.
         """
 
+    def unsent(self) -> bool:
+        """
+        See L{IFabric}.
+        """
+        return any(path.unsent() for path in self.paths())
+
     def deadline(self) -> None:
         """
         @return: Nothing here waits for a time.

@@ -295,6 +295,13 @@ class Path:
         """
         self.table[GSI_QPN].send(MANAGEMENT_HEADER.pack(attribute, 0) + body)
 
+    def unsent(self) -> bool:
+        """
+        @return: Whether connection management waits for room.
+        """
+        management = self.table.get(GSI_QPN)
+        return management is not None and bool(management.waiting)
+
     def resumeWaiting(self) -> int:
         """
         Let those who wait go on, until one is refused: so would be the others.

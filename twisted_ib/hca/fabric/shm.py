@@ -528,6 +528,12 @@ class SharedMemoryFabric:
 
     # -- time and the end
 
+    def unsent(self) -> bool:
+        """
+        See L{IFabric}.
+        """
+        return any(path.unsent() for path in self.paths())
+
     def deadline(self) -> float | None:
         """
         @return: When L{tick} should be called: handshakes take a bounded time.
