@@ -205,6 +205,49 @@ class SendTests(PairTestCase):
         self.settle()
         self.assertEqual(raw.stream, b"0123456")
 
+    def test_noOvertakingInUpcall(self) -> None:
+        """
+        An answer that is written while the credits for what waits arrive does
+        not go first.
+        """
+        raw, stream = self.pair.raw(5)
+        raw.queuePair.posted = 1000
+        for i in range(6):
+            stream.write(b"%d" % i)
+            self.settle()
+        stream.heard.hook = lambda data: stream.write(b"6")
+        raw.data(b"ping", buffers=100)
+        self.settle()
+        self.assertEqual(raw.stream, b"0123456")
+
+    def test_sendQueueFull(self) -> None:
+        """
+        With nothing in the buffer and a send queue that is full, a write waits.
+        """
+        raw, stream = self.pair.raw()
+        n = 0
+        while stream.queuePair.canPost():
+            stream.write(bytes(65536))
+            n += 1
+        stream.endOfBatch()
+        self.pair.b.device._dirty.clear()
+        self.assertIsNone(stream.buffer)
+        stream.write(b"last")
+        self.settle()
+        self.assertEqual((len(raw.stream), raw.stream[-4:]), (n * 65536 + 4, b"last"))
+
+    def test_largeWritesAreNotCut(self) -> None:
+        """
+        What was gathered leaves before a large write, which then is a message
+        of its own.
+        """
+        raw, stream = self.pair.raw()
+        stream.write(b"first")
+        for data in (bytes(40000), bytes(65536), bytes(30000)):
+            stream.write(data)
+        self.settle()
+        self.assertEqual([len(message) - 16 for message in raw.messages], [5, 40000, 65536, 30000])
+
     def test_controlForCredits(self) -> None:
         """
         Without credits control messages are owed, in order, before data.
