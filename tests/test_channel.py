@@ -161,7 +161,15 @@ class UserTests(ChannelTestCase):
         self.assertEqual(end.turn(), 0)
         signals: list[int] = []
         signal = end.device.fabric.signal
-        self.patch(end.device.fabric, "signal", lambda: (signals.append(1), signal()))
+
+        def counted() -> None:
+            """
+            Count.
+            """
+            signals.append(1)
+            signal()
+
+        self.patch(end.device.fabric, "signal", counted)
         owners = [Owner(end.device) for _ in range(3)]
         for owner in owners:
             end.device.markDirty(owner)
@@ -334,7 +342,7 @@ class DeadlineTests(ChannelTestCase):
             end.channel.schedule()
             self.assertEqual(self.delays(end), [])
             for seconds, name, due in ((9.0, "c", 9.0), (5.0, "b", 5.0), (7.0, "d", 5.0), (1.0, "a", 1.0)):
-                end.device.timers.start(seconds, lambda name=name, done=done: done.append(name))
+                end.device.timers.start(seconds, partial(done.append, name))
                 for _ in range(3):
                     end.channel.schedule()
                 self.assertEqual(self.delays(end), [due])
