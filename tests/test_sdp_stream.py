@@ -157,7 +157,7 @@ class SendTests(PairTestCase):
         """
         raw, stream = self.pair.raw()
         sent = b""
-        for i in range(40):
+        for i in range(limits.RING // 65536 + 36):
             data = bytes([i]) * 65536
             sent += data
             stream.write(data)
@@ -178,7 +178,8 @@ class SendTests(PairTestCase):
         credits, though the first of a turn leaves at once.
         """
         raw, stream = self.pair.raw()
-        for i in range(6):
+        n = limits.RING // 65536 + 2
+        for i in range(n):
             stream.write(bytes([i]) * 65536)
         stream.endOfBatch()
         self.pair.b.device._dirty.clear()
@@ -187,7 +188,7 @@ class SendTests(PairTestCase):
         stream.write(b"last")
         self.settle()
         self.assertEqual(raw.stream[-4:], b"last")
-        self.assertEqual(len(raw.stream), 6 * 65536 + 4)
+        self.assertEqual(len(raw.stream), n * 65536 + 4)
 
     def test_noOvertakingForCredits(self) -> None:
         """

@@ -29,7 +29,7 @@ The deepest completion queue, in completions (Linux rxe: 2^15).
 # -- rings and records
 
 #: Bytes of one ring, per direction; a power of two.
-RING = 256 * 1024
+RING = 1024 * 1024
 #: The most stream bytes that one record carries.
 INLINE_MESSAGE = 64 * 1024
 #: The longest record: a message and its headers.
@@ -142,7 +142,8 @@ CM_IDLE_DEADLINES = 64
 LISTEN_BACKLOG = 4096
 #: Connections that one port accepts in one turn of the reactor.
 ACCEPTS_PER_TURN = 100
-#: Port numbers that a port for IPv4 and IPv6 tries when any will do.
+#: Port numbers that are tried when any will do, for a port of IPv4 and IPv6
+#: and for an active side.
 PORT_ATTEMPTS = 64
 #: Addresses of one name that a connect tries.
 RESOLVED_ADDRESSES = 16
