@@ -123,8 +123,12 @@ class IBReactor(EPollReactor):
 
     def _spin(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> bool:
         """
-        Look again for a while, if that may pay.
+        Look again for a while, if that may pay and no call in a thread waits
+        for the interpreter.
         """
+        pool = self.threadpool
+        if pool is not None and pool.working:
+            return False  # They need the interpreter, which looking keeps.
         most = SPIN_SECONDS if timeout is None else timeout
         for channel in channels:
             hot = channel.device.fabric.hot
