@@ -16,7 +16,8 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from tests.processes.child import Line
-from tests.processes.peer import Peer, content
+from tests.processes.peer import Peer
+from tests.processes.wires import content
 
 #: How many connects are under way at a time.
 CONNECTING = 50

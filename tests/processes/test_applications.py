@@ -7,8 +7,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from tests.processes.peer import content
 from tests.processes.processes import SCHEME, Child, ProcessTestCase
+from tests.processes.wires import content
 
 
 class WebTests(ProcessTestCase):

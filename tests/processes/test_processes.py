@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 
-from tests.processes.peer import content
 from tests.processes.processes import ChildError, ProcessTestCase
+from tests.processes.wires import content
 
 
 class ChildTests(ProcessTestCase):

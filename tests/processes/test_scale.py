@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.processes.peer import CHUNK_BYTES
 from tests.processes.processes import Child, ProcessTestCase
+from tests.processes.wires import CHUNK_BYTES
 
 #: What may happen while one of 1,000 echoes is under way beside a bulk sender:
 #: turns of the client's reactor, echoes of all connections, bytes of the bulk.

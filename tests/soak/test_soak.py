@@ -8,8 +8,8 @@ C{.ci/run} runs it as files.
 from __future__ import annotations
 
 from tests.processes.killing import StoreTestCase, addStoreTests
-from tests.processes.peer import CHUNK_BYTES
 from tests.processes.test_scale import ScaleTestCase
+from tests.processes.wires import CHUNK_BYTES
 
 MIB = 1 << 20
 
