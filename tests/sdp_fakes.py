@@ -293,6 +293,19 @@ class FakeDevice:
         self.queuePairs.append(queuePair)
         return queuePair
 
+    heldBytes = 0
+
+    def hold(self, holder: Any, count: int) -> None:
+        """
+        Count.
+        """
+        self.heldBytes += count
+
+    def count(self, name: str) -> None:
+        """
+        Never mind.
+        """
+
     def markDirty(self, owner: Any) -> None:
         """
         Remember.
@@ -337,6 +350,11 @@ class FakeChannel:
     def closing(self, stream: Any) -> None:
         """
         A stream lives on without its user.
+        """
+
+    def endTurn(self) -> None:
+        """
+        A connection was aborted.
         """
 
     def count(self, name: str) -> None:

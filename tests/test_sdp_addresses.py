@@ -1,6 +1,6 @@
 """
-Tests for L{twisted_ib.sdp.addresses}, L{twisted_ib.sdp.resolution} and
-L{twisted_ib.sdp.failures}: what happens to hosts, ports, names and errors.
+Tests for L{twisted_ib.sdp.addresses}, L{twisted_ib.sdp.localports},
+L{twisted_ib.sdp.resolution} and L{twisted_ib.sdp.failures}: what happens to hosts, ports, names and errors.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from twisted_ib.errors import (
     UnknownDeviceError,
 )
 from twisted_ib.sdp import addresses, failures
+from twisted_ib.sdp.localports import LocalPorts, localPorts
 from twisted_ib.sdp.resolution import resolve
 
 
@@ -240,6 +241,75 @@ class ResolutionTests(SynchronousTestCase):
         self.failureResultOf(resolve(reactor, "example"), error.DNSLookupError)
 
 
+class LocalPortTests(SynchronousTestCase):
+    """
+    Tests for L{LocalPorts}.
+    """
+
+    here = "127.0.0.1"
+    peer = addresses.addressOf("127.0.0.1", 80)
+    other = addresses.addressOf("127.0.0.1", 81)
+
+    def test_any(self) -> None:
+        """
+        Any number is one from 49152 up that no connection to this peer has;
+        for another peer the same number may do.
+        """
+        numbers = iter([0, 0, 0, 16383])
+        ports = LocalPorts(lambda below: next(numbers))
+        self.assertEqual(ports.take(self.here, 0, self.peer), 49152)
+        self.assertEqual(ports.take(self.here, 0, self.other), 49152)
+        self.assertEqual(ports.take(self.here, 0, self.peer), 65535)
+
+    def test_asked(self) -> None:
+        """
+        A number that was asked for is not in use at all, at that address.
+        """
+        ports = LocalPorts(lambda below: 0)
+        self.assertEqual(ports.take(self.here, 1234, self.peer), 1234)
+        self.assertIsNone(ports.take(self.here, 1234, self.peer))
+        self.assertIsNone(ports.take(self.here, 1234, self.other))
+        self.assertEqual(ports.take("127.0.0.2", 1234, self.peer), 1234)
+
+    def test_noneLeft(self) -> None:
+        """
+        The search for a free number has an end.
+        """
+        tried: list[int] = []
+        ports = LocalPorts(lambda below: tried.append(below) or 0)
+        ports.take(self.here, 0, self.peer)
+        self.assertIsNone(ports.take(self.here, 0, self.peer))
+        self.assertEqual(tried, [16384] * (1 + limits.PORT_ATTEMPTS))
+
+    def test_giveBack(self) -> None:
+        """
+        What is given back can be had again; twice does no harm.
+        """
+        ports = LocalPorts(lambda below: 0)
+        local = addresses.addressOf(self.here, 1234)
+        ports.take(self.here, 1234, self.peer)
+        ports.giveBack(local, self.other)
+        self.assertIsNone(ports.take(self.here, 1234, self.peer))
+        ports.giveBack(local, self.peer)
+        ports.giveBack(local, self.peer)
+        self.assertEqual(ports.ends, {})
+        self.assertEqual(ports.take(self.here, 1234, self.peer), 1234)
+
+    def test_place(self) -> None:
+        """
+        Each place has its own.
+        """
+
+        class Place:
+            """
+            A channel.
+            """
+
+        one, two = Place(), Place()
+        self.assertIs(localPorts(one), localPorts(one))
+        self.assertIsNot(localPorts(one), localPorts(two))
+
+
 class FailureTests(SynchronousTestCase):
     """
     Tests for L{twisted_ib.sdp.failures}: classes and texts.
@@ -319,6 +389,21 @@ class FailureTests(SynchronousTestCase):
             ),
         ]:
             self.assertIs(type(made), kind)
+            self.assertEqual(str(made), text)
+
+    def test_bindErrors(self) -> None:
+        """
+        Local addresses that can not be had are named.
+        """
+        for made, text in [
+            (failures.notOurs("192.0.2.1"), "Couldn't bind: 99: 192.0.2.1 can not be the local address."),
+            (
+                failures.localPortInUse("::1", 80),
+                "Couldn't bind: 98: the local port [::1]:80 is in use.",
+            ),
+            (failures.localPortInUse("::1", 0), "Couldn't bind: 98: no local port of ::1 is free."),
+        ]:
+            self.assertIsInstance(made, error.ConnectBindError)
             self.assertEqual(str(made), text)
 
     def test_listenErrors(self) -> None:

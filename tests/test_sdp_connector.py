@@ -25,6 +25,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
 from twisted_ib.sdp import connector as connectorModule
 from twisted_ib.sdp import handshake
+from twisted_ib.sdp.localports import localPorts
 from twisted_ib.sdp.port import connectSDP
 
 
@@ -112,6 +113,7 @@ class SuccessTests(ConnectorTestCase):
         """
         connector: Any = connectSDP(self.reactor, "127.0.0.1", 5001, self.factory, device="lo0")
         self.assertEqual(connector.state, "connecting")
+        self.assertEqual(connector.transport.logstr, "Uninitialized")
         self.assertEqual(self.asked, [])
         self.assertEqual(self.factory.log, ["start", "connecting"])
         self.reactor.advance(0)
@@ -141,6 +143,7 @@ class SuccessTests(ConnectorTestCase):
         self.assertIs(connection.user, transport)
         self.assertEqual(connector.state, "connected")
         self.assertEqual(self.channel.users, [transport])
+        self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
         self.assertEqual(self.factory.addresses, [IPv4Address("TCP", "127.0.0.1", 5001)])
         self.assertEqual(transport.getPeer(), IPv4Address("TCP", "127.0.0.1", 5001))
@@ -167,7 +170,7 @@ class SuccessTests(ConnectorTestCase):
         for bound, host, port in [
             (("127.0.0.2", 1234), "127.0.0.2", 1234),
             (("127.0.0.2", 0), "127.0.0.2", None),
-            ("127.0.0.2", "127.0.0.2", None),
+            ("127.0.0.3", "127.0.0.3", None),
             (("", 1234), "127.0.0.1", 1234),
         ]:
             self.request(bindAddress=bound)
@@ -370,6 +373,36 @@ class FailureTests(ConnectorTestCase):
         self.device.bindError = None
         self.begin(bindAddress=("::1", 0))
         self.assertIn("::1 can not be the local address", self.failure(error.ConnectBindError))
+
+    def test_bindAddressInUse(self) -> None:
+        """
+        A local port that was asked for is one connection's at a time.
+        """
+        first = self.connected(bindAddress=("127.0.0.1", 1234))
+        other = RecordingClientFactory()
+        factory, self.factory = self.factory, other
+        self.begin(bindAddress=("127.0.0.1", 1234))
+        [reason] = other.failures
+        self.assertTrue(reason.check(error.ConnectBindError))
+        self.assertIn("the local port 127.0.0.1:1234 is in use", str(reason.value))
+        first.transport.connectionLost(Failure(main.CONNECTION_LOST))
+        self.factory = factory
+        self.begin(bindAddress=("127.0.0.1", 1234))
+        self.assertEqual(self.factory.failures, [])
+
+    def test_localPortsGivenBack(self) -> None:
+        """
+        However an attempt ends, its local port is free again.
+        """
+        ports = localPorts(self.channel)
+        self.begin().stopConnecting()
+        self.device.error = ResourceLimitError("all are in use")
+        self.begin()
+        self.device.error = None
+        connector = self.connected()
+        self.assertEqual(len(ports.ends), 1)
+        connector.transport.connectionLost(Failure(main.CONNECTION_LOST))
+        self.assertEqual(ports.ends, {})
 
     def test_noQueuePair(self) -> None:
         """

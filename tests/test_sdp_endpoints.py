@@ -333,26 +333,24 @@ class NumberTests(EndpointTestCase):
 
     async def test_noTCP(self) -> None:
         """
-        An SDP port is no TCP port: the same number is free there, and nobody
-        answers on it.
+        An SDP port is no TCP port: nobody answers there.
         """
         port = await self.listen("sdp:0:interface=127.0.0.1", Server())
-        number = port.getHost().port
-        client = clientFromString(self.reactor, f"tcp:127.0.0.1:{number}")
+        client = clientFromString(self.reactor, f"tcp:127.0.0.1:{port.getHost().port}")
         await self.assertFailure(client.connect(Factory.forProtocol(Protocol)), error.ConnectionRefusedError)
-        tcp = await serverFromString(self.reactor, f"tcp:{number}:interface=127.0.0.1").listen(Server())
-        await tcp.stopListening()
 
-    async def test_again(self) -> None:
+    async def test_besideTCP(self) -> None:
         """
-        A port number can be taken again as soon as it is given back.
+        The same number can be listened on for both, and each has its own.
         """
-        port = await serverFromString(self.reactor, "sdp:0").listen(Server())
-        number = port.getHost().port
-        for _ in range(3):
-            await port.stopListening()
-            port = await serverFromString(self.reactor, f"sdp:{number}").listen(Server())
-        await port.stopListening()
+        tcp, sdp = Server(), Server()
+        number = (await self.listen("tcp:0:interface=127.0.0.1", tcp)).getHost().port
+        await self.listen(f"sdp:{number}:interface=127.0.0.1", sdp)
+        for kind, server in [("tcp", tcp), ("sdp", sdp)]:
+            client = await self.connect(f"{kind}:127.0.0.1:{number}")
+            await self.echo(client)
+            await server.made[0].lost
+        self.assertEqual((len(tcp.made), len(sdp.made)), (1, 1))
 
 
 class ErrorTests(EndpointTestCase):

@@ -11,14 +11,11 @@ What happens afterwards is L{SDPTransport}'s.
 
 from __future__ import annotations
 
-import secrets
-from functools import partial
 from typing import Any
 
 from twisted.internet import base, error
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IConnector, IProtocol
-from twisted.internet.protocol import Protocol
+from twisted.internet.interfaces import IConnector
 from twisted.python import log
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -29,8 +26,6 @@ from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
 from twisted_ib.sdp import failures, handshake
 from twisted_ib.sdp.addresses import (
-    FIRST_EPHEMERAL_PORT,
-    HIGHEST_PORT,
     Address,
     addressOf,
     bindPair,
@@ -39,60 +34,9 @@ from twisted_ib.sdp.addresses import (
     reachable,
     withPort,
 )
+from twisted_ib.sdp.ends import SDPClient
+from twisted_ib.sdp.localports import localPorts
 from twisted_ib.sdp.resolution import resolve
-from twisted_ib.sdp.transport import SDPTransport
-
-
-class SDPClient(SDPTransport):
-    """
-    The transport of an active side.
-
-    @ivar connector: The L{SDPConnector} that made it.
-    """
-
-    __slots__ = ("connector",)
-
-    _tlsClientDefault = True
-
-    def __init__(
-        self, channel: DeviceChannel, local: Address, peer: Address, connector: SDPConnector
-    ) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
-        self.connector = connector
-        SDPTransport.__init__(self, channel, local, peer)
-
-    def attach(self, protocol: IProtocol | None) -> None:
-        """
-        The connection stands: hook the protocol up, or dispose of the
-        connection quickly if there is none.
-        """
-        self.connected = 1
-        self.logstr = f"{self._getLogPrefix(protocol)},client"
-        self.protocol = Protocol() if protocol is None else protocol
-        if protocol is None:
-            self.loseConnection()
-        else:
-            self.startReading()
-            self._tell(partial(protocol.makeConnection, self))
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        Tell the connector after the protocol.
-        """
-        first = not self.disconnected
-        SDPTransport.connectionLost(self, reason)
-        if first:
-            self.connector.connectionLost(reason)
-
-    def __repr__(self) -> str:
-        """
-        Say where to.
-        """
-        peer = self.getPeer()
-        return f"<{self.__class__} to {(peer.host, peer.port)} at {id(self):x}>"
 
 
 class SDPAttempt:
@@ -109,7 +53,10 @@ class SDPAttempt:
     @ivar _transport: The transport to be, once there is a path.
     @ivar _connection: The CM's connection, once a REQ is sent.
     @ivar _over: The attempt has succeeded or failed.
+    @cvar logstr: What a TCP transport has here until it is connected.
     """
+
+    logstr = "Uninitialized"
 
     def __init__(self, connector: SDPConnector) -> None:
         self._connector = connector
@@ -177,31 +124,38 @@ class SDPAttempt:
         """
         channel, connector = self._channel, self._connector
         assert channel is not None
-        local, peer = self._localAddress(), addressOf(self._peer, connector.port)
-        transport = connector.makeTransport(channel, local, peer)
+        peer = addressOf(self._peer, connector.port)
+        local = self._localAddress(peer)
+        try:
+            transport = connector.makeTransport(channel, local, peer)
+        except BaseException:
+            localPorts(channel).giveBack(local, peer)
+            raise
         channel.acquire(transport)
         self._transport = transport
         route = channel.device.connect(handshake.PORT_SPACE, self._peer, connector.port, self, channel.now())
         if self._transport is transport and self._path is None:
             self._route = route
 
-    def _localAddress(self) -> Address:
+    def _localAddress(self, peer: Address) -> Address:
         """
         Choose the local end for one address.
 
         @raise ConnectBindError: What the user has bound does not fit.
         """
-        assert self._channel is not None
+        channel = self._channel
+        assert channel is not None
         host, port = self._connector.bound
         try:
-            here = self._channel.device.localAddressFor(self._peer, host)
+            here = channel.device.localAddressFor(self._peer, host)
         except (HCAError, ValueError):
             raise failures.notOurs(host) from None
         if (":" in here) != (":" in self._peer):
             raise failures.notOurs(host)
-        if not port:
-            port = FIRST_EPHEMERAL_PORT + secrets.randbelow(HIGHEST_PORT + 1 - FIRST_EPHEMERAL_PORT)
-        return addressOf(here, port)
+        number = localPorts(channel).take(here, port, peer)
+        if number is None:
+            raise failures.localPortInUse(here, port)
+        return addressOf(here, number)
 
     def connectFailed(self, reason: HCAError) -> None:
         """

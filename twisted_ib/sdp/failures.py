@@ -20,6 +20,7 @@ from twisted_ib.errors import (
     UnknownDeviceError,
 )
 from twisted_ib.hca.wire.cm import RejectReason
+from twisted_ib.sdp.addresses import withPort
 
 cmReasons: dict[int, str] = {reason.value: reason.name for reason in RejectReason}
 
@@ -88,6 +89,15 @@ def notOurs(host: str) -> error.ConnectBindError:
     address to connect to.
     """
     return error.ConnectBindError(errno.EADDRNOTAVAIL, f"{host} can not be the local address")
+
+
+def localPortInUse(host: str, port: int) -> error.ConnectBindError:
+    """
+    The number to connect from belongs to another connection, or no number is
+    left.
+    """
+    what = f"the local port {withPort(host, port)} is in use" if port else f"no local port of {host} is free"
+    return error.ConnectBindError(errno.EADDRINUSE, what)
 
 
 _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (

@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet import base, main
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocol, IProtocolFactory
-from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.internet.protocol import ClientFactory
 from twisted.internet.task import deferLater
 from twisted.python import log, reflect
 from twisted.python.failure import Failure
@@ -28,55 +28,8 @@ from twisted_ib.hca.wire.cm import REQ, RejectReason
 from twisted_ib.sdp import failures, handshake
 from twisted_ib.sdp.addresses import Address, addressOf, canonical, checkPort, mapped
 from twisted_ib.sdp.connector import SDPConnector
-from twisted_ib.sdp.transport import SDPTransport
+from twisted_ib.sdp.ends import SDPServer
 from twisted_ib.sdp.wire import Hello
-
-
-class SDPServer(SDPTransport):
-    """
-    The transport of a passive side.
-
-    @ivar server: The L{SDPPort} that accepted it.
-    @ivar sessionno: Its number among that port's connections.
-    """
-
-    __slots__ = ("client", "hostname", "repstr", "server", "sessionno")
-
-    def __init__(
-        self, channel: DeviceChannel, local: Address, peer: Address, server: SDPPort, sessionno: int
-    ) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
-        self.server = server
-        self.sessionno = sessionno
-        self.client = (peer.host, peer.port)
-        self.hostname = peer.host
-        self.repstr = ""
-        SDPTransport.__init__(self, channel, local, peer)
-
-    def attach(self, protocol: IProtocol | None) -> None:
-        """
-        The connection is accepted: hook the protocol up, or dispose of the
-        connection quickly if there is none.
-        """
-        self.connected = 1
-        self.protocol = Protocol() if protocol is None else protocol
-        self.logstr = f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
-        self.repstr = f"<{self.protocol.__class__.__name__} #{self.sessionno} on {self.getHost().port}>"
-        if protocol is None:
-            self.loseConnection()
-        else:
-            self.startReading()
-            protocol.makeConnection(self)
-
-    def __repr__(self) -> str:
-        """
-        Name protocol, number and port.
-        """
-        return self.repstr
-
 
 #: What a TCP socket would look up; nothing else is.
 _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}

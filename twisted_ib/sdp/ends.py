@@ -1,0 +1,139 @@
+"""
+The two ends of a connection, as L{twisted.internet.tcp} has C{Server} and
+C{Client}.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import IProtocol
+from twisted.internet.protocol import Protocol
+from twisted.python.failure import Failure
+
+from twisted_ib.sdp.addresses import Address
+from twisted_ib.sdp.localports import localPorts
+from twisted_ib.sdp.transport import SDPTransport
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.channel import DeviceChannel
+
+
+class End(SDPTransport):
+    """
+    What both ends do when their connection stands.
+    """
+
+    __slots__ = ()
+
+    def begin(self, protocol: IProtocol | None) -> bool:
+        """
+        The connection stands: take its protocol, or dispose of the connection
+        quickly if there is none.
+
+        @return: Whether the protocol is to be told.
+        """
+        self.connected = 1
+        self.protocol = Protocol() if protocol is None else protocol
+        if protocol is None:
+            self.loseConnection()
+            return False
+        self.startReading()
+        return True
+
+
+class SDPServer(End):
+    """
+    The transport of a passive side.
+
+    @ivar server: The L{SDPPort} that accepted it.
+    @ivar sessionno: Its number among that port's connections.
+    """
+
+    __slots__ = ("client", "hostname", "repstr", "server", "sessionno")
+
+    def __init__(
+        self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
+    ) -> None:
+        """
+        @param local: The address of this end.
+        @param peer: The address of the other end.
+        """
+        self.server = server
+        self.sessionno = sessionno
+        self.client = (peer.host, peer.port)
+        self.hostname = peer.host
+        self.repstr = ""
+        End.__init__(self, channel, local, peer)
+
+    def attach(self, protocol: IProtocol | None) -> None:
+        """
+        The connection is accepted: hook the protocol up.  What it raises goes
+        to the port.
+        """
+        proceed = self.begin(protocol)
+        self.logstr = f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
+        self.repstr = f"<{self.protocol.__class__.__name__} #{self.sessionno} on {self.getHost().port}>"
+        if proceed:
+            self.protocol.makeConnection(self)
+
+    def __repr__(self) -> str:
+        """
+        Name protocol, number and port.
+        """
+        return self.repstr
+
+
+class SDPClient(End):
+    """
+    The transport of an active side.
+
+    @ivar connector: The L{SDPConnector} that made it.
+    """
+
+    __slots__ = ("connector",)
+
+    _tlsClientDefault = True
+
+    def __init__(self, channel: DeviceChannel, local: Address, peer: Address, connector: Any) -> None:
+        """
+        @param local: The address of this end.
+        @param peer: The address of the other end.
+        """
+        self.connector = connector
+        End.__init__(self, channel, local, peer)
+
+    def attach(self, protocol: IProtocol | None) -> None:
+        """
+        The connection stands: hook the protocol up.  What it raises ends the
+        connection.
+        """
+        proceed = self.begin(protocol)
+        self.logstr = f"{self._getLogPrefix(protocol)},client"
+        if proceed:
+            self._tell(partial(self.protocol.makeConnection, self))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Tell the connector after the protocol.
+        """
+        first = not self.disconnected
+        SDPTransport.connectionLost(self, reason)
+        if first:
+            localPorts(self.channel).giveBack(self._local, self._peer)
+            self.connector.connectionLost(reason)
+
+    def abandon(self) -> None:
+        """
+        The handshake failed.
+        """
+        localPorts(self.channel).giveBack(self._local, self._peer)
+        SDPTransport.abandon(self)
+
+    def __repr__(self) -> str:
+        """
+        Say where to.
+        """
+        peer = self.getPeer()
+        return f"<{self.__class__} to {(peer.host, peer.port)} at {id(self):x}>"
