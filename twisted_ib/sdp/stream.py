@@ -233,6 +233,8 @@ class Stream:
         There is room in the medium, or there are credits: go on.
         """
         self._proceed()
+        if self.machine.told - self.machine.received < _CREDITS_LOW:
+            self._credit()  # What found the medium full would never be told.
 
     def _proceed(self) -> None:
         """
@@ -424,6 +426,20 @@ class Stream:
         if self.reading and self.held is None and self.queuePair.posted < _LOW:
             self._postReceives()
             self._credit()
+
+    def readAgain(self) -> None:
+        """
+        The application reads again: what was held comes at the end of the batch.
+        Without any the receives may still be down to those of a paused reader.
+        """
+        self.reading = True
+        if self.held is None:
+            if self.queuePair.posted < _LOW:
+                self._postReceives()
+                self._credit()
+        elif not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
 
     def _release(self) -> None:
         """

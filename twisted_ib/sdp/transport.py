@@ -332,12 +332,8 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Take data again; what was held comes in a later turn.
         """
-        if self.reading:
-            return
-        self.reading = True
-        if (self.held is not None or self.queuePair.posted < 3) and not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
+        if not self.reading:
+            self.readAgain()
 
     def pauseProducing(self) -> None:
         """
