@@ -266,6 +266,37 @@ class ConnectionTests(EndpointTestCase):
         await server.made[0].lost
         self.assertEqual(connector.state, "disconnected")
 
+    async def test_dataBehindReply(self) -> None:
+        """
+        What the server sends in C{connectionMade} does not come before the next
+        turn of the client's reactor, as with TCP: who gets its protocol from
+        C{ClientCreator} misses nothing.
+        """
+
+        class Greeter(Collector):
+            def connectionMade(self) -> None:
+                assert self.transport is not None
+                self.transport.write(b"hello ")
+                self.transport.write(b"and good bye")
+                self.transport.loseConnection()
+
+        server = Server(Greeter)
+        port = await self.listen("sdp:0", server)
+        endpoint = clientFromString(self.reactor, f"sdp:127.0.0.1:{port.getHost().port}:device={self.device}")
+        events: list[object] = []
+
+        class Client(Collector):
+            def connectionMade(inner) -> None:
+                self.reactor.callLater(0, events.append, "next turn")
+
+            def dataReceived(inner, data: bytes) -> None:
+                events.append(data)
+
+        client: Any = await endpoint.connect(Factory.forProtocol(Client))
+        await gatherResults([client.lost, server.made[0].lost])
+        self.assertEqual(events[0], "next turn")
+        self.assertEqual(b"".join(events[1:]), b"hello and good bye")
+
     async def test_tls(self) -> None:
         """
         The C{tls} client string wraps an C{sdp} one, and the server's factory

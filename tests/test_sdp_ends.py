@@ -91,15 +91,37 @@ class EndTestsMixin:
         self.assertTrue(end.protocol.made)
         return end
 
-    def test_reads(self: Any) -> None:
+    def test_nextTurn(self: Any) -> None:
         """
-        An end reads as soon as it has its protocol.
+        What comes in the turn of C{connectionMade} is delivered in the batch
+        of the next turn; then it goes straight to the protocol.
         """
         end = self.attached()
         self.assertTrue(end.reading)
-        self.arrive(end, b"data")
-        self.assertEqual(end.protocol.data, [b"data"])
+        end.endOfBatch()
+        self.arrive(end, b"early")
+        end.endOfBatch()
+        self.assertEqual(end.protocol.data, [])
+        self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.assertEqual(end.protocol.data, [])
+        self.assertIn(end, self.channel.device.dirty)
+        end.endOfBatch()
+        self.assertEqual(end.protocol.data, [b"early"])
+        self.arrive(end, b"late")
+        self.assertEqual(end.protocol.data, [b"early", b"late"])
+
+    def test_nothingEarly(self: Any) -> None:
+        """
+        If nothing came nothing is to be done.
+        """
+        end = self.attached()
+        end.endOfBatch()
+        self.channel.device.dirty.clear()
+        self.reactor.advance(0)
+        self.assertEqual(self.channel.device.dirty, [])
+        self.arrive(end, b"late")
+        self.assertEqual(end.protocol.data, [b"late"])
 
     def arrive(self, end: Any, data: bytes) -> None:
         """

@@ -5,6 +5,7 @@ C{Client}.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,25 @@ if TYPE_CHECKING:
 
 class End(SDPTransport):
     """
-    What both ends do when their connection stands.
+    A transport that comes into being while data may be close behind.
+
+    Over TCP nothing is read in the turn in which a connection is made, and
+    applications rely on it: C{ClientCreator} gives them their protocol in the
+    next turn.  A ring may hold the REP, the first data and the end of the
+    stream together, so what comes in that turn is held until the next one.
+
+    @ivar _settling: The call that ends this, while it lasts.
     """
 
-    __slots__ = ()
+    __slots__ = ("_settling",)
+
+    def __init__(self, channel: DeviceChannel, local: Address, peer: Address) -> None:
+        """
+        @param local: The address of this end.
+        @param peer: The address of the other end.
+        """
+        self._settling: Any = None
+        SDPTransport.__init__(self, channel, local, peer)
 
     def begin(self, protocol: IProtocol | None) -> bool:
         """
@@ -40,7 +56,40 @@ class End(SDPTransport):
             self.loseConnection()
             return False
         self.startReading()
+        if self.held is None:
+            self.held = deque()
+        self._settling = self.reactor.callLater(0, self._settled)
         return True
+
+    def _settled(self) -> None:
+        """
+        The next turn has come: what was held comes with its batch.
+        """
+        self._settling = None
+        if not self.held:
+            self.held = None
+        elif not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+
+    def read(self) -> None:
+        """
+        Deliver what was held, unless it is too early.
+        """
+        if self._settling is None:
+            SDPTransport.read(self)
+
+    def stopReading(self) -> None:
+        """
+        Take no data.  The protocol has decided for itself: the next turn does
+        not matter any more.
+        """
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            settling.cancel()
+            if not self.held:
+                self.held = None
+        SDPTransport.stopReading(self)
 
 
 class SDPServer(End):

@@ -209,6 +209,8 @@ class Stream:
         self.corked = False
         if self.held is not None and self.reading:
             self.read()
+            if self.queuePair.path is None:
+                return  # Who has written or closed meanwhile is dirty again.
         if self.corked:
             return
         if self.queuePair.path is not None:
@@ -412,8 +414,11 @@ class Stream:
         while held and self.reading and self.attached:
             data = held.popleft()
             if data is _END:
-                self._release()
                 self.endOfStream()
+                if held and self.held is held and self.attached:
+                    self._broken(held[0])
+                else:
+                    self._release()
                 return
             if isinstance(data, Exception):
                 self._broken(data)
@@ -524,7 +529,7 @@ class Stream:
         The peer has reset the connection.  As with TCP an application that
         does not read hears of it when it reads again, or writes.
         """
-        if self.attached and not self.reading:
+        if self.attached and (self.held is not None or not self.reading):
             if self.held is None:
                 self.held = deque()
             self.held.append(reason)
