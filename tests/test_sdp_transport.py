@@ -310,8 +310,9 @@ class ProducerTests(PairTestCase):
 
     def test_closeWithProducer(self) -> None:
         """
-        C{loseConnection} waits for the producer to end, C{unregisterProducer}
-        then closes.
+        C{loseConnection} does not wait for a push producer that could write and
+        does not, as C{FileDescriptor.doWrite} does not: a web server registers
+        one for every connection.
         """
         one, two = self.pair.connected()
         producer = Producer()
@@ -319,12 +320,23 @@ class ProducerTests(PairTestCase):
         one.write(b"a")
         one.loseConnection()
         self.settle()
-        self.assertEqual((one.heard.calls, producer.log), ([], []))
-        one.write(b"b")
+        self.assertEqual((one.heard.calls, producer.log), (["ConnectionDone"], ["stop"]))
+        self.assertEqual((two.heard.calls, two.heard.data), (["ConnectionDone"], b"a"))
+
+    def test_closeWithPullProducer(self) -> None:
+        """
+        C{loseConnection} waits for a pull producer to end,
+        C{unregisterProducer} then closes.
+        """
+        one, two = self.pair.connected()
+        producer = Producer()
+        one.registerProducer(producer, False)
+        one.loseConnection()
+        self.settle()
+        self.assertEqual(one.heard.calls, [])
         one.unregisterProducer()
         self.settle()
         self.assertEqual((one.heard.calls, two.heard.calls), (["ConnectionDone"], ["ConnectionDone"]))
-        self.assertEqual(two.heard.data, b"ab")
 
     def test_pausedProducerAndClose(self) -> None:
         """

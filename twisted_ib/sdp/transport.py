@@ -210,7 +210,8 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
 
     def loseConnection(self, _connDone: object = None) -> None:
         """
-        Close after everything written has left and the producer is done.
+        Close after everything written has left, and a pull or a paused producer
+        is done.  As with TCP a push producer that is not paused is stopped.
         """
         if get_ident() != self.thread:
             raise misused(self.channel.device)
@@ -470,10 +471,9 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         if not self.connected or self._aborting:
             return
         producer: Any = self.producer
-        if producer is not None:
-            if not self.streamingProducer or self.producerPaused:
-                self.producerPaused = False
-                self._tell(producer.resumeProducing)
+        if producer is not None and (not self.streamingProducer or self.producerPaused):
+            self.producerPaused = False
+            self._tell(producer.resumeProducing)
         elif self.disconnecting:
             if self._sendEnd():
                 self.connectionLost(Failure(CONNECTION_DONE))
