@@ -150,6 +150,74 @@ class UserTests(ChannelTestCase):
         end.turn()
         self.assertEqual(owner.ends, 1)
 
+    def test_dueBeforeTheFirstUser(self) -> None:
+        """
+        The same for what happened while nobody used the device.
+        """
+        end = self.end(False)
+        owner = Owner(end.device)
+        end.device.markDirty(owner)
+        end.channel.acquire(Keeper())
+        end.turn()
+        self.assertEqual(owner.ends, 1)
+
+    def test_attendsFirst(self) -> None:
+        """
+        When a channel comes back, what happened to peers meanwhile is looked at
+        first, once.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            seen: list[bool] = []
+            end.device.fabric.attend = lambda end=end, seen=seen: seen.append(self.registered(end))
+            end.channel.acquire(Keeper())
+            end.channel.acquire(Keeper())
+            self.assertEqual(seen, [False])
+
+    def test_userOfTheLastTurn(self) -> None:
+        """
+        A user that comes while the last turn of another is served keeps the
+        channel where it is.
+        """
+        end = self.end(False)
+        one, two = Keeper(), Keeper()
+        end.channel.acquire(one)
+        end.turn()
+        end.device.markDirty(Owner(end.device, 0, partial(end.channel.acquire, two)))
+        end.channel.release(one)
+        self.assertTrue(self.registered(end))
+        self.assertEqual(list(end.channel.users), [two])
+
+    def test_noTurnForTheSameTurn(self) -> None:
+        """
+        Work that a turn makes and does itself asks for no other turn.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        end.device.markDirty(Owner(end.device, 3))
+        self.assertEqual((end.turn(), end.turn()), (1, 0))
+
+    def test_staysForDisconn(self) -> None:
+        """
+        A channel without users stays until a DisConn that waits for credits has
+        left.
+        """
+        for polled in (False, True):
+            pair = Pair(polled)
+            self.addCleanup(pair.close)
+            raw, stream = pair.raw()
+            pair.b.channel.release(pair.b.keeper)
+            stream.machine.limit = stream.machine.sequence + 1
+            stream.connectionLost(Failure(error.ConnectionLost()))
+            pair.settle()
+            self.assertEqual((raw.kinds(), self.registered(pair.b)), ([], True))
+            raw.data(buffers=100)
+            pair.settle()
+            self.assertEqual(raw.kinds(), ["DISCONN"])
+            if not polled:
+                self.assertFalse(self.registered(pair.b))
+
     def test_workOutsideOfATurn(self) -> None:
         """
         Without polling, work outside of a turn asks for one, once; there is no
@@ -240,7 +308,8 @@ class UserTests(ChannelTestCase):
             self.assertEqual(two.heard.calls, ["ConnectionLost"])
             pair.settle()
             self.assertFalse(pair.a.channel.users)
-            self.assertFalse(self.registered(pair.a))
+            # Where it polls, the channel looks after the path to the peer.
+            self.assertEqual(self.registered(pair.a), polled)
 
 
 class TurnTests(ChannelTestCase):

@@ -594,6 +594,7 @@ class EndTests(DeviceTestCase):
         device.close()
         self.assertEqual((consumer.log, device.inUse()["qp"]), (["failed"], 0))
         self.assertIsNone(idle.device)
+        self.assertFalse(device._dirty)
         self.assertEqual(descriptors(), before)
         device.close()
         service.close()

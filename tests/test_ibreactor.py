@@ -16,12 +16,14 @@ from typing import Any
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.interfaces import IReactorFDSet
 from twisted.internet.protocol import ProcessProtocol
+from twisted.python import log
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.sdp_pair import Keeper
 from twisted_ib.hca.channel import DeviceChannel, channelFor
+from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.reactor import ibreactor
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -232,6 +234,7 @@ class TurnTests(ReactorTestCase):
         Without channels it is epoll, with the timeout as it was given; also
         after the last channel went.
         """
+        self.reactor.callLater(0.5, lambda: None)
         for timeout in (None, 0, 1.5):
             self.reactor.doPoll(timeout)
         self.assertEqual(self.slept, [None, 0, 1.5])
@@ -401,7 +404,7 @@ class TurnTests(ReactorTestCase):
         one.hot[1].found = [True]
         self.assertTrue(pending())
         _, two = self.add()
-        one.hot = ()
+        one.hot = (HotPath(),)
         two.hot = (HotPath(),)
         two.hot[0].found = [False, True]
         self.reactor.doPoll(None)
@@ -649,6 +652,39 @@ class RunningTests(SynchronousTestCase):
         self.assertTrue(channel.device.closed)
         self.assertIsNotNone(keeper.lost)
         self.assertEqual(self.reactor._channels, ())
+
+    def test_logSystem(self) -> None:
+        """
+        Log lines within a device's turn are marked with whom it is calling.
+        """
+        self.use(0)
+        systems: list[str] = []
+
+        def observe(event: Any) -> None:
+            """
+            Remember.
+            """
+            if event["message"] == ("marked",):
+                systems.append(event["system"])
+
+        def upcall() -> int:
+            """
+            Log while somebody is called.
+            """
+            upcalls.current = self.channel
+            try:
+                log.msg("marked")
+            finally:
+                upcalls.current = None
+            log.msg("marked")
+            self.reactor.stop()
+            return 1
+
+        log.addObserver(observe)
+        self.addCleanup(log.removeObserver, observe)
+        self.device.work = [upcall]
+        self.run_()
+        self.assertEqual(systems, ["test", "-"])
 
     def test_isEPoll(self) -> None:
         """

@@ -104,6 +104,18 @@ class AdaptivePollingTests(SynchronousTestCase):
         self.assertEqual((self.polling.hits, self.polling.pureHits), (1.0, 1.0))
         self.assertEqual((self.polling.spins, self.polling.found), (2, 2))
 
+    def test_average(self) -> None:
+        """
+        The hit rate moves by an eighth, up by pure looks too; by a half if it
+        is low.
+        """
+        self.world.miss()
+        self.assertEqual(self.polling.hits, 0.875)
+        self.polling.spin(self.world.afterLooks(1))
+        self.assertEqual(self.polling.hits, 0.890625)
+        self.polling.spin(self.world.afterLooks(PURE_LOOKS + 1))
+        self.assertEqual(self.polling.hits, 0.904296875)
+
     def test_yielding(self) -> None:
         """
         Then it yields before each look.

@@ -120,7 +120,10 @@ class TrapTests(PairTestCase):
         A producer goes on, and a connection ends, only when the medium has taken
         everything.
         """
-        _, stream = self.filled()
+        _, stream = self.pair.raw()
+        while stream.queuePair.pending is None:
+            stream.write(bytes(65536))
+        self.endBatch(stream)
         producer = Producer()
         stream.registerProducer(producer, True)
         stream.write(bytes(65537))
