@@ -122,7 +122,7 @@ class DeviceChannel:
         """
         if not self.polled:
             self._serve()
-        if not self.users and not self._unsaid():
+        if not self.users and not self._needed():
             self._unregister()
 
     def _unregister(self) -> None:
@@ -137,11 +137,17 @@ class DeviceChannel:
         else:
             self.reactor.removeReader(self)
 
-    def _unsaid(self) -> bool:
+    def _needed(self) -> bool:
         """
-        Whether a peer still has to be told of an end.
+        Whether the device needs the reactor though nobody uses it: a peer still
+        has to be told of an end.  A reactor that polls, where this shows
+        nowhere, also looks after the paths to living peers, whose closing
+        connections end and whose deaths are noticed.
         """
-        return self.device.fabric.unsent() or any(stream.ending for stream in self._closing)
+        fabric = self.device.fabric
+        if self.polled and fabric.paths():
+            return True
+        return bool(fabric.unsent()) or any(stream.ending for stream in self._closing)
 
     def _cancelTimer(self) -> None:
         """
@@ -196,6 +202,8 @@ class DeviceChannel:
         self.device.fabric.attend()
         if not self.polled:
             self.turn()
+        elif not self.users:
+            self._leave()
         self.schedule()
 
     def turn(self) -> None:
