@@ -218,6 +218,26 @@ class UserTests(ChannelTestCase):
             if not polled:
                 self.assertFalse(self.registered(pair.b))
 
+    def test_staysForLivingPeers(self) -> None:
+        """
+        On a reactor that polls a channel without users stays while there is a path
+        to a living peer; elsewhere, where a reader would show, it leaves.
+        """
+        for polled in (False, True):
+            pair = Pair(polled)
+            self.addCleanup(pair.close)
+            one, _ = pair.connected()
+            one.loseConnection()
+            pair.settle()
+            pair.a.channel.release(pair.a.keeper)
+            pair.settle()
+            self.assertEqual(self.registered(pair.a), polled)
+            self.assertEqual(pair.a.device.inUse()["qp"], 0)
+            pair.b.channel.close()
+            pair.settle()
+            self.assertFalse(self.registered(pair.a))
+            self.assertEqual(pair.a.reactor.getDelayedCalls(), [])
+
     def test_workOutsideOfATurn(self) -> None:
         """
         Without polling, work outside of a turn asks for one, once; there is no

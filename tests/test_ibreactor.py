@@ -125,6 +125,12 @@ class ScriptedDevice:
         except BlockingIOError:
             pass
 
+    def paths(self) -> list[Any]:
+        """
+        It has no peers.
+        """
+        return []
+
     def wake(self) -> None:
         """
         Wake the reactor.
