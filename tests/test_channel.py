@@ -235,6 +235,8 @@ class UserTests(ChannelTestCase):
             self.assertEqual(pair.a.device.inUse()["qp"], 0)
             pair.b.channel.close()
             pair.settle()
+            if polled:
+                pair.a.channel.doRead()
             self.assertFalse(self.registered(pair.a))
             self.assertEqual(pair.a.reactor.getDelayedCalls(), [])
 
