@@ -415,8 +415,9 @@ class Stream:
             data = held.popleft()
             if data is _END:
                 self.endOfStream()
-                if held and self.held is held and self.attached:
-                    self._broken(held[0])
+                loss = held[0] if held else None
+                if isinstance(loss, Exception) and self.held is held and self.attached:
+                    self._broken(loss)
                 else:
                     self._release()
                 return
