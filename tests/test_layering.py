@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Modules that architecture.md marks as pure: each, once it exists, stands in the contract `pure`.
+# Modules that must be pure (README.md, Layers): each, once it exists, stands in the contract `pure`.
 PURE = (
     "twisted_ib.errors",
     "twisted_ib.limits",

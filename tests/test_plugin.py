@@ -166,6 +166,10 @@ class StringTests(SynchronousTestCase):
         """
         for text in ("http", "-1", "65536", "80a", "8_0", "1.5", "9" * 5000):
             self.refused(ValueError, f"sdp:{text}", "port", text, server=True)
+        for text in ("-1", "-0", "65536", "9" * 5000, "-" + "9" * 5000):
+            self.refused(ValueError, f"sdp:{text}", f"port {text} is out of range (0 to 65535)", server=True)
+        for text in ("-", "--1", "+1", "\u0665"):
+            self.refused(ValueError, f"sdp:{text}", f"port {text!r} is not a number", server=True)
         self.refused(ValueError, "sdp:", "port", server=True)
         self.refused(ValueError, "sdp:80:backlog=many", "backlog", "many", server=True)
         self.refused(ValueError, "sdp:80:backlog=-1", "backlog", "-1", server=True)

@@ -81,12 +81,29 @@ class ReadmeTests(SynchronousTestCase):
         self.addCleanup(serving.kill)
         assert serving.stdout is not None
         port = serving.stdout.readline().strip()
-        said = subprocess.run(
-            [sys.executable, "-c", client.replace("7000", port)],
+        self.assertEqual(self.run_(client.replace("7000", port)), ("hello over SDP\n", ""))
+
+    def test_nobodyListens(self) -> None:
+        """
+        The client says so when there is no server, and ends.
+        """
+        _, client = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        said, errors = self.run_(client.replace("7000", "9"))
+        self.assertIn("nobody listens on SDP 127.0.0.1:9", said)
+        self.assertEqual(errors, "")
+
+    def run_(self, program: str) -> tuple[str, str]:
+        """
+        Run a Python program until it ends.
+
+        @return: what it wrote to standard output and standard error.
+        """
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
             cwd="/",
-            env=environment,
+            env=dict(os.environ, PYTHONPATH=str(ROOT)),
             capture_output=True,
             text=True,
             timeout=60,
         )
-        self.assertEqual((said.stdout, said.stderr), ("hello over SDP\n", ""))
+        return ended.stdout, ended.stderr

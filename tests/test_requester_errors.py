@@ -29,7 +29,7 @@ class RefusalTests(RequesterTestCase):
 
     def test_timerCodes(self) -> None:
         """
-        The table of roce.md section 7; codes above five bits are cut.
+        The table of IBTA vol. 1 9.7.5.2.8; codes above five bits are cut.
         """
         self.assertEqual(
             [rnrSeconds(code) for code in (0, 1, 12, 18, 31, 0x20 | 14)],

@@ -125,7 +125,7 @@ class ViolationTests(ResponderTestCase):
     def test_queuePairRights(self) -> None:
         """
         What the queue pair does not permit is an invalid request, not an access error
-        (roce.md 13.3), whatever the region grants, and also with no bytes.
+        (C{check_op_valid} in Linux's rxe_resp.c), whatever the region grants, and also with no bytes.
         """
         for access in (0, 1, 1 | 2, 4, 1 | 8, 15):
             for opcode, right, length in product((0x0A, 0x0C), (2, 4), (0, 10)):

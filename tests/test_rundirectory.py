@@ -157,9 +157,21 @@ class ChosenDirectoryTests(RunDirectoryTestCase):
             os.chmod(path, 0o700 ^ 1 << bit)
             if UID == 0 or 1 << bit != 0o400:
                 self.refuse(path, f"mode {0o700 ^ 1 << bit:04o}", "mode 0700")
-        for mode in (0o1777, 0o1770, 0o777):
+        os.chmod(path, 0o777)
+        self.refuse(path, "mode 0777")
+
+    def test_shareable(self) -> None:
+        """
+        One that several users could share: it is said what is missing, but
+        only then.
+        """
+        path = self.path("run", 0o1777)
+        for mode in (0o1777, 0o1770):
             os.chmod(path, mode)
-            self.refuse(path, f"mode {mode:04o}")
+            self.refuse(path, f"mode {mode:04o}", "TWISTED_IB_RUN_DIR", "mode 0700", "TWISTED_IB_ALLOW_UIDS")
+        os.chmod(path, 0o777)
+        error = self.assertRaises(RunDirectoryError, self.open, self.chosen(path))
+        self.assertNotIn("TWISTED_IB_ALLOW_UIDS", str(error))
 
     def test_inheritedGroup(self) -> None:
         """

@@ -5,6 +5,7 @@ what works, and what each error says.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -481,9 +482,14 @@ class ErrorTests(EndpointTestCase):
         """
         reason = await self.noPort("sdp:0:interface=192.0.2.1")
         self.assertIn("192.0.2.1:0: [Errno 99] 192.0.2.1 is not an address of this host.", str(reason))
-        for name in ["example.com", "fe80\\:\\:1%no-such-one"]:
+        for name, why in [
+            ("example.com", "'example.com' is not an IP address."),
+            ("fe80\\:\\:1%no-such-one", "fe80::1%no-such-one names an interface that is not there."),
+        ]:
             reason = await self.noPort(f"sdp:0:interface={name}")
-            self.assertIn(name.replace("\\", ""), str(reason))
+            plain = name.replace("\\", "")
+            self.assertEqual(reason.socketError.errno, errno.EADDRNOTAVAIL)
+            self.assertIn(f"{plain}:0: [Errno 99] {why}", str(reason))
 
     async def test_nobodyListens(self) -> None:
         """

@@ -1,6 +1,6 @@
 """
 Tests for L{twisted_ib.sdp.machine}: all states with all inputs, credits,
-numbers, and the literal bytes of the sheet.
+numbers, and the literal bytes of tests/test_sdp_wire.py's conversation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted_ib.errors import SDPError
 from twisted_ib.sdp.machine import TRANSITIONS, Action, Input, Machine, State
 from twisted_ib.sdp.wire import BSDH, MID, Data, DisConn, Flags
 
-#: Section 11 of the sheet, written down once more: state, then for each input
+#: How a connection ends (annex A4.5.3), written down once more: state, then for each input
 #: (DISCONN_SENT, DISCONN, ABORTCONN, DREQ, ABORT) the action and the next state.
 TABLE = """
 ESTABLISHED  NOTHING:FIN_WAIT1  END_OF_STREAM:CLOSE_WAIT      RESET:CLOSED     RESET:CLOSED        DISCONNECT:CLOSED
@@ -28,7 +28,8 @@ INPUTS = (Input.DISCONN_SENT, Input.DISCONN, Input.ABORTCONN, Input.DREQ, Input.
 KINDS = ("data", "control", "update")
 
 HELLO = b"hello"
-#: Section 13: the client's Data, the server's update, and a DisConn each way.
+#: Of the conversation in tests/test_sdp_wire.py: the client's Data, the server's
+#: update, and a DisConn each way.
 DATA_HELLO = bytes.fromhex("ff00004000000015000000010000000068656c6c6f")
 UPDATE = bytes.fromhex("ff00003f000000100000000100000001")
 DISCONN = bytes.fromhex("0200003f000000100000000c00000008")
@@ -73,7 +74,7 @@ class TransitionTests(SynchronousTestCase):
 
     def test_everyStateWithEveryInput(self) -> None:
         """
-        What the machine does is the table of the sheet; what is not in it is an
+        What the machine does is the table above; what is not in it is an
         L{SDPError} which names both and changes nothing.
         """
         seen = set()
@@ -117,7 +118,7 @@ class SendTests(SynchronousTestCase):
 
     def test_literalBytes(self) -> None:
         """
-        The bytes of the sheet, section 13.
+        The bytes of a conversation that Wireshark's dissector understood.
         """
         client, server = opened(), opened()
         header = client.header(len(HELLO), 64)

@@ -135,7 +135,7 @@ class ListenTests(PortTestCase):
         reason = self.assertRaises(error.CannotListenError, self.listen, interface="example.com")
         self.assertEqual(
             str(reason),
-            "Couldn't listen on example.com:5001: [Errno 5] interface 'example.com' is not an IP address.",
+            "Couldn't listen on example.com:5001: [Errno 99] 'example.com' is not an IP address.",
         )
 
     def test_bothFamilies(self) -> None:

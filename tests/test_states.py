@@ -19,7 +19,7 @@ from twisted_ib.hca.core.states import (
     transitionRule,
 )
 
-# Written out a second time, from the sheet (roce.md section 16), as words.
+# Written out a second time, as words: IBTA vol. 1 "Modify Queue Pair", Linux's C{qp_state_table}.
 _CONNECTED = "pkey_index port_num qp_access_flags"
 _UC_RTR = "ah_attr path_mtu dest_qp_num rq_psn"
 _RUNNING = "cur_qp_state alt_ah_attr qp_access_flags path_mig_state"
@@ -118,7 +118,7 @@ class TransitionTests(SynchronousTestCase):
 
     def test_everyTransition(self) -> None:
         """
-        Exactly the sheet's transitions exist, with exactly its attributes.
+        Exactly the standard's transitions exist, with exactly its attributes.
         """
         for qpType, current, new in ALL:
             row = expected(qpType, current, new)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib.tools.demo import webArguments
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Started from anywhere, it runs the code of this checkout.
@@ -92,6 +94,12 @@ class DemoTests(SynchronousTestCase):
         self.assertNotIn("\r", out)
         tail = "\n".join(out.splitlines()[-5:])
         self.assertRegex(tail, r"ib-get http://\S+ --endpoint sdp:[\d.]+:\d+ -o \S+")
+        [line] = [line for line in out.splitlines() if line.startswith("Starting: ")]
+        match = re.search(r"sdp:(\d+) .*--path=(\S+)$", line)
+        assert match is not None, line
+        arguments = webArguments(int(match[1]), match[2])
+        self.assertEqual(line, "Starting: twistd " + " ".join(arguments))
+        self.assertEqual(sum(argument.startswith("--listen=") for argument in arguments), 2)
         [line] = [line for line in out.splitlines() if line.startswith("SDP ")]
         _, device, queuePairs, size, messages, *_ = line.replace(",", "").split()
         self.assertEqual(device, "shm0")
@@ -111,6 +119,7 @@ class DemoTests(SynchronousTestCase):
         self.assertEqual(err.count("\n"), 1, err)
         self.assertTrue(err.startswith("ib-demo: SDP does not work here: "), err)
         self.assertIn("/dev/null", err)
+        self.assertNotIn("Errno", err)
         self.assertIsNone(re.search("TCP|hashes match", out))
         self.leavesNothing(process)
 

@@ -249,10 +249,16 @@ class GetTests(TestCase):
     async def test_noAnswer(self) -> None:
         """
         A server that closes before it answers, or that answers no HTTP, is an
-        error.
+        error that names the URL.
         """
-        await self.fails(await self.canned(b""))
-        await self.fails(await self.canned(b"SSH-2.0-OpenSSH\r\n\r\n"))
+        for answer, end, why in (
+            (b"", "loseConnection", "closed cleanly"),
+            (b"", "abortConnection", "lost in a non-clean fashion"),
+            (OK, "abortConnection", "lost in a non-clean fashion"),
+            (b"SSH-2.0-OpenSSH\r\n\r\n", "loseConnection", "SSH"),
+        ):
+            arguments = await self.canned(answer, end)
+            await self.fails(arguments, f"ib-get: {arguments[0]}: no answer came: ", why)
 
     async def test_nobodyListens(self) -> None:
         """
@@ -273,13 +279,15 @@ class GetTests(TestCase):
         What is wrong with the command line is said in one line too.
         """
         for endpoint, word in (
-            ("sdp:127.0.0.1:http", "http"),
-            ("sdp:127.0.0.1:70000", "70000"),
-            ("sdp:127.0.0.1:7000:colour=red", "colour"),
-            ("sdp:127.0.0.1", "port"),
-            ("nosuch:127.0.0.1:7000", "nosuch"),
+            ("sdp:127.0.0.1:http", "port 'http' is not a number (1 to 65535)"),
+            ("sdp:127.0.0.1:70000", "port 70000 is out of range (1 to 65535)"),
+            ("sdp:127.0.0.1:7000:colour=red", "got an unexpected keyword argument 'colour'"),
+            ("sdp:127.0.0.1", "missing a required argument: 'port'"),
+            ("nosuch:127.0.0.1:7000", "Unknown endpoint type: 'nosuch'"),
         ):
-            await self.fails(["http://127.0.0.1/", "--endpoint", endpoint, "-o", str(self.output)], word)
+            # The endpoint stands there once.
+            said = f"ib-get: endpoint {endpoint}: {word}\n"
+            await self.fails(["http://127.0.0.1/", "--endpoint", endpoint, "-o", str(self.output)], said)
         for url in (
             "ftp://127.0.0.1/",
             "nonsense",
@@ -306,7 +314,7 @@ class GetTests(TestCase):
         """
         for size in (10, 1 << 20):
             arguments = await self.canned(OK + b"Content-Length: %d\r\n\r\n" % size + b"x" * size)
-            await self.fails([*arguments[:-1], "/dev/full"], "No space left")
+            await self.fails([*arguments[:-1], "/dev/full"], "ib-get: No space left")
 
     async def test_interrupted(self) -> None:
         """

@@ -1,1 +1,24 @@
-"""The software host channel adapter."""
+"""
+The software host channel adapter (HCA), in the words of somebody who knows TCP.
+
+An I{HCA} is the network card of RDMA, here in software: L{device<twisted_ib.hca.device>}.
+A I{fabric} is the network behind it: shared memory (C{shm0}), or this process (C{lo0}).
+
+A I{queue pair} is one end of a connection, as a socket is: a queue of sends and one of
+receives.  It climbs through states that a program sets: RESET, INIT, RTR (ready to
+receive), RTS (ready to send); ERR when it is broken.  It carries messages, in order, all or
+an error.  There is no buffer in between as a socket has: a message needs a I{receive} that
+the peer has posted before, else it is refused (I{RNR}, receiver not ready) and sent again.
+Protocols above count each other's receives, I{credits}, and send no more than fits: what
+TCP's window is in bytes.
+
+A I{memory region} is memory that is registered, so that a peer may read and write it (RDMA
+READ and WRITE) without the program there; its I{rkey} is the number that lets the peer in.
+A I{completion} says that a request is done, and how it ended.
+
+The I{communication manager} connects queue pairs.  A I{service id} is what one listens on:
+a port, with the protocol in front.  REQ, REP and RTU are SYN, SYN+ACK and ACK; REJ is RST to
+a SYN; DREQ and DREP are the FINs, but for both directions at once.
+
+Begin with L{twisted_ib.hca.device}, then L{twisted_ib.hca.core.queuepair}.
+"""

@@ -1,8 +1,8 @@
 """
 The seams of the HCA: what a fabric is to a device, and a device to its users.
 
-C{architecture.md} section 3 describes the seam; L{twisted_ib.hca.fabric.path}
-documents the other half of it, the path.
+A fabric is found through L{IFabric}; what it gives for each peer, the path, is
+the other half of the seam: L{twisted_ib.hca.fabric.path}.
 """
 
 from __future__ import annotations

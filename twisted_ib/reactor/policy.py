@@ -1,7 +1,7 @@
 """
 When to look again instead of going to sleep.
 
-Sleeping costs a wake-up, 27 us and more; a reply from another process comes in 3.
+Sleeping costs a wake-up, tens of microseconds; a reply from another process comes in a few.
 So before it sleeps a reactor looks again for a while, but only as long as that
 pays: looking takes the CPU from whoever is to answer if both share one.
 

@@ -3,7 +3,7 @@ Hello and HelloAck: how the two ends of a stream come to know each other.
 
 Hello travels in the private data of the CM's REQ, HelloAck in that of the REP.
 They say how many receives of what size each side has posted, which is all that
-the other needs to begin to send (annex A4; sections 3 and 4 of the sheet).
+the other needs to begin to send (IBTA vol. 1, annex A4).
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ _WINDOW = 0x10000
 
 class State(IntEnum):
     """
-    Where a connection is between opening and closing (annex A4, section 11 of
-    the sheet; the names are TCP's).
+    Where a connection is between opening and closing (IBTA vol. 1, annex
+    A4.5.3; the names are TCP's).
     """
 
     ESTABLISHED = 0

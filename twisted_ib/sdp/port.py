@@ -113,10 +113,12 @@ class SDPPort(base.BasePort):
     def _bindAddress(self) -> str:
         """
         Give the IP address to bind.
+
+        @raise ValueError: The interface is not an address.
         """
         address = _NAMED_INTERFACES.get(self.interface) or canonical(self.interface)
         if address is None:
-            raise HCAError(f"interface {self.interface!r} is not an IP address")
+            raise ValueError(f"{self.interface!r} is not an IP address")
         return address
 
     def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:

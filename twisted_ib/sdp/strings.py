@@ -59,7 +59,7 @@ def _number(what: str, text: str, lowest: int, highest: int | None = None) -> in
 
     @param what: the argument's name, for the error text.
     @param text: the argument as the user wrote it.
-    @param lowest: the lowest number allowed.
+    @param lowest: the lowest number allowed; not negative.
     @param highest: the highest number allowed, or L{None} for no bound.
 
     @return: the number.
@@ -67,11 +67,12 @@ def _number(what: str, text: str, lowest: int, highest: int | None = None) -> in
     @raise ValueError: C{text} is no number, or out of bounds.
     """
     span = f"{lowest} to {highest}" if highest is not None else f"{lowest} or more"
-    if not (text.isascii() and text.isdigit()):
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         raise ValueError(f"sdp: {what} {text!r} is not a number ({span})")
     # No number in an endpoint is longer, and int() refuses thousands of digits in its own words.
-    number = int(text) if len(text) <= 18 else 10**18
-    if number < lowest or (highest is not None and number > highest):
+    number = int(digits) if len(digits) <= 18 else 10**18
+    if digits != text or number < lowest or (highest is not None and number > highest):
         raise ValueError(f"sdp: {what} {text} is out of range ({span})")
     return number
 

@@ -298,7 +298,8 @@ class Greeting(Message):
 
     def _checkGreeting(self, receiveBytes: int) -> None:
         """
-        Make the checks that both sides owe (sdp.md section 3).
+        Make the checks that both sides owe (IBTA vol. 1, annex A4:
+        Hello and HelloAck).
         """
         name = type(self).__name__
         if self.majorVersion not in MAJOR_VERSIONS:

@@ -5,6 +5,7 @@ C{ib-demo}: files from an unmodified Twisted web server over SDP, and over TCP b
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -70,16 +71,16 @@ def freePort() -> int:
         return port
 
 
-def webCommand(port: int, directory: str) -> list[str]:
+def webArguments(port: int, directory: str) -> list[str]:
     """
     @param port: the port, for SDP and for TCP.
     @param directory: what to serve.
 
-    @return: the command line that serves it.
+    @return: the command line of the twistd that serves it.
     """
     arguments = ["--nodaemon", "--pidfile=", "--reactor=ib", "web"]
     arguments += [f"--listen=sdp:{port}", f"--listen=tcp:{port}:interface={HOST}", f"--path={directory}"]
-    return pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
+    return arguments
 
 
 def echoCommand(port: int, promptPort: int) -> list[str]:
@@ -178,12 +179,11 @@ class Demonstration:
         port = await checkSDP(self._reactor)
         self._say(f"Writing {len(FILES)} files, {self._size >> 20} MiB, to serve them.")
         self._hashes = makeFiles(self._directory)
-        self._say(
-            f"Starting: twistd --nodaemon --pidfile= --reactor=ib web --listen=sdp:{port}"
-            f" --path={self._directory}"
-        )
+        arguments = webArguments(port, self._directory)
+        self._say(f"Starting: {shlex.join(['twistd', *arguments])}")
         web = Child("twistd", f"starting on {port}", 2)
-        await self._children.start(web, webCommand(port, self._directory))
+        twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
+        await self._children.start(web, twistd)
         echoPort, promptPort = freePort(), freePort()
         await self._children.start(Child("the echo server", READY, 1), echoCommand(echoPort, promptPort))
         return [
@@ -257,7 +257,7 @@ class Demonstration:
         self._say("Try next, in two terminals:")
         twistd, get = command("twistd"), command("ib-get")
         self._say(f"  {twistd} --nodaemon --pidfile= --reactor=ib web --listen=sdp:8080 --path=.")
-        self._say(f"  {get} http://{HOST}:8080/ --endpoint sdp:{HOST}:8080 -o index.html")
+        self._say(f"  {get} http://{HOST}:8080/ --endpoint sdp:{HOST}:8080 -o /tmp/listing.html")
 
 
 def command(name: str) -> str:

@@ -18,12 +18,19 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
-from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS, ResponseDone
+from twisted.web.client import (
+    URI,
+    Agent,
+    BrowserLikePolicyForHTTPS,
+    RequestTransmissionFailed,
+    ResponseDone,
+    ResponseFailed,
+)
 from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import UNKNOWN_LENGTH, IAgentEndpointFactory, IResponse
 from zope.interface import implementer
 
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
 
 PROGRAM = "ib-get"
 
@@ -244,7 +251,10 @@ def parseEndpoint(reactor: Any, description: str | None, uri: URI) -> IStreamCli
     try:
         return clientFromString(reactor, description)
     except (ValueError, TypeError) as error:
-        raise ProgramError(f"endpoint {description}: {error}") from None
+        text = str(error).removeprefix("sdp: ")
+        # Some texts begin with the string, so that it stands there already.
+        where = "" if text.startswith("sdp:") else f"{description}: "
+        raise ProgramError(f"endpoint {where}{text}") from None
 
 
 def checkWhole(
@@ -283,7 +293,11 @@ async def fetch(reactor: Any, options: Namespace, output: Output) -> int:
     uri = parseURL(options.url)
     endpoints = OneEndpoint(parseEndpoint(reactor, options.endpoint, uri))
     agent = Agent.usingEndpointFactory(reactor, endpoints)
-    response = await agent.request(b"GET", options.url.encode("ascii"))
+    try:
+        response = await agent.request(b"GET", options.url.encode("ascii"))
+    except (RequestTransmissionFailed, ResponseFailed) as error:
+        # What befalls a connection that was made does not say whose it was.
+        raise ProgramError(f"{options.url}: no answer came: {sentence(error)}") from None
     if response.code != 200:
         phrase = response.phrase.decode("ascii", "replace")
         raise ProgramError(f"{options.url}: {response.code} {phrase}")

@@ -49,8 +49,10 @@ def sentence(error: object) -> str:
     if isinstance(reasons, list) and reasons and isinstance(reasons[0], Failure):
         # ResponseFailed and its kin of twisted.web only wrap what happened.
         return sentence(reasons[0].value)
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        # Not C{str(error)}: to a user "[Errno 13]" says nothing.
+        where = "" if error.filename is None else f"{error.filename}: "
+        return where + " ".join(str(error.strerror).split())
     text = " ".join(str(error).split())
     return text or type(error).__name__
 

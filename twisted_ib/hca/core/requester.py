@@ -36,7 +36,7 @@ from twisted_ib.hca.operation import (
 if TYPE_CHECKING:
     from twisted_ib.hca.core.work import WorkQueues
 
-#: roce.md section 12; anything else is an operational error.
+#: IBTA vol. 1 9.7.5.2, as Linux's rxe_comp.c has it; anything else is an operational error.
 _NAK_STATUS = {
     NAK_INVALID_REQUEST: WCStatus.REM_INV_REQ_ERR,
     NAK_REMOTE_ACCESS: WCStatus.REM_ACCESS_ERR,

@@ -1,7 +1,7 @@
 """
 Work requests, and what a queue pair is told about them.
 
-Numbers are those of verbs.  Left for the next steps, with their numbers in place: atomics,
+Numbers are those of verbs.  Not here yet, but with their numbers in place: atomics,
 memory windows and invalidation, inline data, fences.
 """
 

@@ -1,10 +1,10 @@
 """
 The receive queue of a reliable connection, and what the peer does to memory.
 
-Each record is looked at in the order of roce.md section 13: sequence of codes, what the
-queue pair permits, whether a receive is there, length, key.  What is wrong is answered
-with the syndrome of IBTA vol. 1 9.7.5.2; an RNR leaves everything as it was, any other
-brings the queue pair to ERR.
+Each record is looked at in the order that Linux's rxe keeps to (C{rxe_resp.c}; IBTA vol. 1
+9.7.4): sequence of codes, what the queue pair permits, whether a receive is there, length,
+key.  What is wrong is answered with the syndrome of IBTA vol. 1 9.7.5.2; an RNR leaves
+everything as it was, any other brings the queue pair to ERR.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Here a program posts work requests; each stays until it is known how it ended.  
 L{WorkQueues} is the pair of them that hangs on a queue pair: the send queue belongs to
 the L{Requester}, the receive queue to the L{Responder}.
 
-Left for the next steps: shared receive queues, unconnected services.
+Not here yet: shared receive queues, unconnected services.
 """
 
 from __future__ import annotations

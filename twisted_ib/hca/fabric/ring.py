@@ -22,9 +22,6 @@ Everything read from the peer's segment is read once into a local, checked, and
 then used.  On x86-64 stores are seen in program order, so publishing is one
 store to TAIL; only the question "does the peer sleep?" needs a full fence, which
 an uncontended lock is.
-
-C{architecture.md} section 6 and C{performance.md} rules 1 to 7 have the reasons
-and the measurements.
 """
 
 from __future__ import annotations

@@ -297,8 +297,11 @@ def _check(path: str, status: os.stat_result, uid: int, share: bool, advice: str
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid == uid and mode & 0o777 == 0o700:
         return False
-    if share and status.st_uid in (0, uid) and mode in (0o1770, 0o1777):
+    sticky = status.st_uid in (0, uid) and mode in (0o1770, 0o1777)
+    if share and sticky:
         return True
+    if sticky:
+        advice += f", or to one that you share with others, and name them in {ALLOWED_UIDS}"
     if share:
         wanted = "belong to root or to you and have mode 1770 or 1777"
         advice = f"it must {wanted}, or be your own with mode 0700"
