@@ -35,7 +35,8 @@ class Pairing:
     @ivar socket: The socket; C{fd} is its descriptor.
     @ivar path: The path, once there is one.
     @ivar users: Who waits for the path: C{pathReady}, C{connectFailed}.
-    @ivar guid: The peer's, as looked up (active side) or as it says.
+    @ivar guid: The peer's, as looked up (active side) or as it says (to a server,
+        for display only: nothing proves it).
     """
 
     __slots__ = (
@@ -126,6 +127,8 @@ class Pairing:
             if isinstance(message, Query):
                 self._answer()
                 raise PathLostError("an asker has its answer")
+            if message.guid == self.fabric.guid and self.credentials.pid != self.fabric.pid:
+                raise HandshakeError("another process says that it has our GUID")
             if self.server:
                 self.guid = message.guid
                 self._sayHello()

@@ -2,8 +2,10 @@
 C{shm0}: the fabric between the processes of one host.
 
 One L{SharedMemoryFabric} belongs to one HCA.  It finds other HCAs through the
-L{Rendezvous}, and has one path to each of them, over a pair of rings (or, where
-there is no shared memory, over the pair's socket).
+L{Rendezvous}, and dials one path to each of them, over a pair of rings (or, where
+there is no shared memory, over the pair's socket).  Connections go out only over
+paths that it dialled: the GUID of whoever called is only what that one says.  So
+two HCAs that both dial have two paths.
 
 A path is I{hot} while it is looked at each turn, and I{asleep} otherwise: then
 the peer rings a doorbell when it publishes something.  Going to sleep is
@@ -96,6 +98,7 @@ class SharedMemoryFabric:
         self.bells: list[Any] = []
         self.rung = self.sleeps = 0
         self._user = os.geteuid()
+        #: By GUID, the paths that this side dialled.
         self._paths: dict[int, Any] = {}
         self._pairings: dict[int, Pairing] = {}
         self._pidfds: dict[int, Pairing] = {}
@@ -336,13 +339,9 @@ class SharedMemoryFabric:
         A handshake is done.
         """
         path = pairing.path
-        # Of two that dialled at the same time the later one serves as well;
-        # new connections take whichever came first.
-        known = self._paths.get(pairing.guid)
-        if known is None or not known.alive or pairing.guid == self.guid:
-            self._paths.setdefault(pairing.guid, path)
-            if not self._paths[pairing.guid].alive:
-                self._paths[pairing.guid] = path
+        # Who called us may say any GUID: only whom we called is who we looked up.
+        if not pairing.server:
+            self._paths[pairing.guid] = path
         if pairing.bell is not None:
             poller = self._reactorPoller or self._poller
             poller.register(pairing.bell.fd, select.EPOLLIN | select.EPOLLET)
