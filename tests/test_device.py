@@ -8,6 +8,7 @@ import json
 import os
 import warnings
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -549,6 +550,8 @@ class BatchTests(DeviceTestCase):
             """
             Holds.
             """
+
+            queuePair = SimpleNamespace(path=None)
 
             def overheld(self) -> None:
                 """

@@ -491,13 +491,13 @@ class BoundTests(ClosingTestCase):
         two.pauseProducing()
         one.write(bytes(100000))
         self.settle()
-        stream.queuePair.posted = 1
+        stream.queuePair.posted = 4
         raw.data(b"x", buffers=1000)
         self.settle()
         self.assertEqual(stream.queuePair.posted, limits.SDP_RECEIVES)
         one.write(bytes(10))
         self.settle()
-        stream.queuePair.posted = 1
+        stream.queuePair.posted = 4
         raw.data(b"x")
         self.settle()
         self.assertEqual(stream.queuePair.posted, limits.SDP_RECEIVES_LEAST)

@@ -117,7 +117,7 @@ Addresses of this host that an HCA shows as GIDs.
 
 #: Connections that one source has asked for and that are not open yet, if the
 #: source is a path to a process that we know.
-CM_HALF_OPEN_PER_PATH = 16384
+CM_HALF_OPEN_PER_PATH = 4096
 #: The same of all paths together.
 CM_HALF_OPEN_PATHS = 65536
 #: The same if the source is an address, which anybody can write on a datagram.
@@ -126,6 +126,14 @@ CM_HALF_OPEN_PER_ADDRESS = 64
 CM_HALF_OPEN_ADDRESSES = 4096
 #: Connections in one table, whatever their state.
 CM_CONNECTIONS = 1 << 18
+#: The same of one path: over it the path's own REQs count as lost, while others
+#: have room.
+CM_CONNECTIONS_PER_PATH = 1 << 16
+#: The longest times that a REQ may ask us to give its sender: a timeout code,
+#: about eight seconds.
+CM_RESPONSE_TIMEOUT_CODE = 21
+#: The longest time that an MRA may ask for, once per message that it is about.
+CM_SERVICE_TIMEOUT_CODE = 21
 #: Ended connections whose ids are still reserved; over it the next to expire
 #: goes early.
 CM_TIMEWAIT = 2048
@@ -160,8 +168,13 @@ SDP_RECEIVES_LOW = 32
 #: When the peer knows of fewer than this many it is told by an empty Data
 #: message, unless data carries the news.
 SDP_CREDITS_LOW = 40
-#: The fewest receives with which a peer can send data (annex A4, CA4-82).
-SDP_RECEIVES_LEAST = 3
+#: Receives of a connection while memory is short: data needs three credits
+#: (annex A4, CA4-82), and one message without data must leave as many.
+SDP_RECEIVES_LEAST = 4
+#: Receives that are left for control messages when data has come.
+SDP_CONTROL_RECEIVES = 2
+#: Messages that one connection sends before others have a turn.
+MESSAGES_PER_FLUSH = 64
 #: A producer is paused above this many bytes waiting, as on any transport.
 SEND_BUFFER = 64 * 1024
 #: Bytes that one process holds for readers that are paused.  From half of it

@@ -14,6 +14,7 @@ or in the last turn.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -165,14 +166,32 @@ class DeviceChannel:
         """
         now = self.now()
         closing = self._closing
+        self._expireClosing(now)
         closing[stream] = now + limits.FIN_WAIT_SECONDS
+        if len(closing) > limits.CLOSING_CONNECTIONS:
+            # Whoever has most of them pays, not who waits longest.
+            paths = Counter(each.queuePair.path for each in closing)
+            most = max(paths, key=paths.__getitem__)
+            self._giveUp(next(each for each in closing if each.queuePair.path is most))
+
+    def _expireClosing(self, now: float) -> None:
+        """
+        Reset the connections whose peer has not answered in time.
+        """
+        closing = self._closing
         while closing:
             first = next(iter(closing))
-            if closing[first] > now and len(closing) <= limits.CLOSING_CONNECTIONS:
+            if closing[first] > now:
                 return
-            del closing[first]
-            self.count("closing_timed_out")
-            first.reset()
+            self._giveUp(first)
+
+    def _giveUp(self, stream: Any) -> None:
+        """
+        Wait no longer for a peer's part of a closing.
+        """
+        del self._closing[stream]
+        self.count("closing_timed_out")
+        stream.reset()
 
     def closed(self, stream: Any) -> None:
         """
@@ -199,7 +218,7 @@ class DeviceChannel:
         """
         The descriptor is readable.
         """
-        self.device.fabric.attend()
+        self._guarded(self.device.fabric.attend)
         if not self.polled:
             self.turn()
         elif not self.users:
@@ -214,7 +233,7 @@ class DeviceChannel:
         self._wanted = False
         self._inTurn = True
         try:
-            callInContext(self._serve)
+            self._guarded(callInContext, self._serve)
         finally:
             self._inTurn = False
             if not self.device.closed:
@@ -224,6 +243,17 @@ class DeviceChannel:
                     if not self.device.arm():
                         self._wantTurn()
                     self.schedule()
+
+    def _guarded(self, call: Any, *arguments: Any) -> None:
+        """
+        Let no exception of one user reach the reactor, which would take the
+        whole device for broken and end all users.
+        """
+        try:
+            call(*arguments)
+        except Exception:
+            self._log.failure("while {name} was served", name=self.device.name)
+            self._wantTurn()
 
     def _serve(self) -> None:
         """
@@ -258,7 +288,8 @@ class DeviceChannel:
         """
         if not self._registered:
             return
-        deadline = self.device.deadline() if self.users else None
+        self._expireClosing(self.now())
+        deadline = self._deadline() if self.users else None
         if deadline is None:
             return
         timer = self._timer
@@ -270,12 +301,21 @@ class DeviceChannel:
         else:
             self._timer = self.reactor.callLater(delay, self._tick)
 
+    def _deadline(self) -> float | None:
+        """
+        @return: The device's deadline, or that of the oldest closing.
+        """
+        deadline = self.device.deadline()
+        for closing in self._closing.values():
+            return closing if deadline is None else min(deadline, closing)
+        return deadline
+
     def _tick(self) -> None:
         """
         A deadline has passed, or seemed to.
         """
         self._timer = None
-        self.device.tick(self.now())
+        self._guarded(self.device.tick, self.now())
         self._wantTurn()
         self.schedule()
 
@@ -296,6 +336,7 @@ class DeviceChannel:
         The reactor stops for good: close the device.
         """
         self.connectionLost(Failure(ConnectionLost()))
+        self._guarded(self._serve)  # Their ends are still to be said.
         if self._registered:
             self._unregister()
         self.device.close()

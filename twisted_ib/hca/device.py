@@ -289,17 +289,29 @@ class Device:
         """
         See L{IFabricOwner}.
         """
+        first: BaseException | None = None
         for connection in self.cm.pathLost(path):
-            if connection.user is None:
-                if connection.listener is not None:
-                    listener = self._listenerOf(connection)
-                    if listener is not None:
-                        listener.requestWithdrawn(connection)
-            else:
-                lost = getattr(connection.user, "pathLost", None)
-                if lost is not None:
-                    lost(reason)
+            try:
+                self._connectionLost(connection, reason)
+            except Exception as error:
+                first = first or error  # The others must hear of it too.
         self._dispatch()
+        if first is not None:
+            raise first
+
+    def _connectionLost(self, connection: Connection, reason: PathLostError) -> None:
+        """
+        Tell the user of a connection, or who was asked about it, that its peer
+        is gone.
+        """
+        if connection.user is not None:
+            lost = getattr(connection.user, "pathLost", None)
+            if lost is not None:
+                lost(reason)
+        elif connection.listener is not None:
+            listener = self._listenerOf(connection)
+            if listener is not None:
+                listener.requestWithdrawn(connection)
 
     def _dispatch(self) -> None:
         """
@@ -502,7 +514,8 @@ class Device:
     def hold(self, holder: Any, count: int) -> None:
         """
         C{holder} keeps C{count} bytes more (or fewer) for a paused reader.
-        Beyond L{limits.HELD_BYTES} whoever holds most is reset.
+        Beyond L{limits.HELD_BYTES} a connection is reset: the one that holds
+        most, of the peer for whom most is held.
         """
         self.heldBytes += count
         held = self._holders.get(holder, 0) + count
@@ -511,9 +524,13 @@ class Device:
         else:
             self._holders.pop(holder, None)
         if self.heldBytes > limits.HELD_BYTES and count > 0:
-            most = max(self._holders, key=self._holders.__getitem__)
+            holders = self._holders
+            perPath: Counter[Any] = Counter()
+            for each, bytesHeld in holders.items():
+                perPath[each.queuePair.path] += bytesHeld
+            path = max(perPath, key=perPath.__getitem__)
             self.count("held_bytes_exceeded")
-            most.overheld()
+            max((h for h in holders if h.queuePair.path is path), key=holders.__getitem__).overheld()
 
     # -- the end
 

@@ -68,9 +68,8 @@ class End(SDPTransport):
         self._settling = None
         if not self.held:
             self.held = None
-        elif not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
+        else:
+            self.cork()
 
     def read(self) -> None:
         """
@@ -171,7 +170,7 @@ class SDPClient(End):
         SDPTransport.connectionLost(self, reason)
         if first:
             localPorts(self.channel).giveBack(self._local, self._peer)
-            self.connector.connectionLost(reason)
+            self._log(self.connector.connectionLost, reason)
 
     def abandon(self) -> None:
         """

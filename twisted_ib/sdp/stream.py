@@ -33,6 +33,8 @@ _GATHER_LEFT = 16 * 1024
 _RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 _MESSAGE = limits.INLINE_MESSAGE
+#: States in which stream data may be sent.
+_SENDING = frozenset((State.ESTABLISHED, State.CLOSE_WAIT))
 #: Marks the end of stream among held bytes.
 _END = None
 
@@ -51,6 +53,8 @@ class Stream:
         stream (L{None}) or the loss (an exception); L{None} when there is
         nothing.
     @ivar attached: Whether there is an application at all.
+    @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
+    @ivar saidEnd: Whether it has its number: nothing may follow it.
     """
 
     __slots__ = (
@@ -68,6 +72,7 @@ class Stream:
         "queuePair",
         "reading",
         "room",
+        "saidEnd",
         "thread",
     )
 
@@ -84,7 +89,7 @@ class Stream:
         self.corked = False
         self.reading = False
         self.attached = True
-        self.ending = False
+        self.ending = self.saidEnd = False
         self.owes: deque[tuple[int, bytes]] | None = None
         self.held: deque[bytes | Exception | None] | None = None
         self.heldBytes = 0
@@ -108,6 +113,12 @@ class Stream:
     def lost(self, reason: Exception) -> None:
         """
         Tell the application that the connection broke.
+        """
+        raise NotImplementedError
+
+    def writing(self) -> bool:
+        """
+        @return: Whether the application waits to write more, or to close.
         """
         raise NotImplementedError
 
@@ -141,6 +152,8 @@ class Stream:
         if queuePair.path is None:
             self._sendToNobody()
             return
+        if self.saidEnd or self.machine.state not in _SENDING:
+            return
         if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
@@ -170,6 +183,12 @@ class Stream:
         A write after the end of the queue pair, of which the application, not
         reading, has not heard yet: it hears of it at the end of the batch.
         """
+        self.cork()
+
+    def cork(self) -> None:
+        """
+        Have L{endOfBatch} called.
+        """
         if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
@@ -189,7 +208,13 @@ class Stream:
         assert buffer is not None
         self._sync()
         most = machine.maxPayload
+        left = limits.MESSAGES_PER_FLUSH
         while buffer.size:
+            if not left:
+                # The peer takes them as fast as they come: others have a turn.
+                self.cork()
+                break
+            left -= 1
             if machine.limit - machine.sequence < 3 or not queuePair.canPost():
                 break
             payload, n = buffer.take(most)
@@ -297,10 +322,17 @@ class Stream:
     def _credit(self) -> None:
         """
         Tell the peer of posted receives, if no data does.
+
+        One alone is told only to a peer that can not send data for want of it:
+        two ends that have few would else tell each other of the receive that
+        the other's message used, for ever.
         """
-        queuePair = self.queuePair
-        if queuePair.pending is None and queuePair.path is not None:
-            header = self.machine.update(queuePair.posted)
+        queuePair, machine = self.queuePair, self.machine
+        if queuePair.pending is not None or queuePair.path is None:
+            return
+        left = machine.told - machine.received
+        if left < 3 or queuePair.posted - left >= 2:
+            header = machine.update(queuePair.posted)
             if header is not None:
                 queuePair.postInline(header, b"", 0)
 
@@ -319,9 +351,8 @@ class Stream:
         except (SDPError, SDPWireError) as error:
             self.violated(error)
             return
-        queuePair = self.queuePair
-        if queuePair.posted < _LOW:
-            self._postReceives()
+        if self.queuePair.posted < _LOW and not self._replace(bool(data)):
+            return
         if data:
             if self.reading and self.held is None:
                 self.deliver(data)
@@ -334,18 +365,41 @@ class Stream:
         ) and not self.corked:
             self.resume()
 
+    def _replace(self, payload: bool) -> bool:
+        """
+        A message has used a receive.
+
+        While the application does not read, those that carried data are not
+        posted again and those that did not are, so that control messages can
+        always come and data can not.
+
+        @return: False if the message came without the credits it needs.
+        """
+        queuePair = self.queuePair
+        if payload and queuePair.posted < limits.SDP_CONTROL_RECEIVES:
+            self.violated(SDPError("data with fewer than three credits (CA4-82)"))
+            return False
+        if not self._isPaused():
+            self._postReceives()
+        elif not payload:
+            queuePair.posted += 1
+        return True
+
+    def _isPaused(self) -> bool:
+        """
+        @return: Whether there is an application and it does not read.
+        """
+        return self.attached and (self.held is not None or not self.reading)
+
     def _postReceives(self) -> None:
         """
-        Promise to take more messages: all, few if memory is short, and while
-        the application does not read just those that control messages need.
+        Promise to take more messages: all, or few if memory is short.
         """
         queuePair = self.queuePair
         if queuePair.path is None:
             return
         full = _RECEIVES
-        if self.attached and (self.held is not None or not self.reading):
-            full = limits.SDP_RECEIVES_LEAST - 1
-        elif self.channel.device.heldBytes > limits.HELD_BYTES // 2:
+        if self.channel.device.heldBytes > limits.HELD_BYTES // 2:
             full = limits.SDP_RECEIVES_LEAST
         if full > queuePair.posted:
             queuePair.posted = full
@@ -354,8 +408,8 @@ class Stream:
         """
         Any message but Data.
         """
-        if self.queuePair.posted < _LOW:
-            self._postReceives()
+        if self.queuePair.posted < _LOW and not self._replace(mid == MID.SRC_AVAIL):
+            return
         if mid == MID.DISCONN:
             DisConn.parse(buffer, start, stop)
             self._act(self.machine.feed(Input.DISCONN))
@@ -443,9 +497,8 @@ class Stream:
             if self.queuePair.posted < _LOW:
                 self._postReceives()
                 self._credit()
-        elif not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
+        else:
+            self.cork()
 
     def _release(self) -> None:
         """
@@ -463,25 +516,30 @@ class Stream:
         Send a DisConn after everything queued.
         """
         self.ending = True
-        if not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
+        self.cork()
 
     def sendDisconn(self) -> None:
         """
-        Everything has left: say that no more comes.
+        Everything has left: say that no more comes.  It is said when the
+        message is in the medium; before that the state does not change.
         """
-        if self.machine.state not in (State.ESTABLISHED, State.CLOSE_WAIT):
+        if self.machine.state not in _SENDING:
             self.ending = False
             return
         queuePair = self.queuePair
-        if self.owes is not None or not queuePair.canPost():
+        if queuePair.pending is not None:
             return
-        message = self.machine.controlMessage(MID.DISCONN, queuePair.posted)
-        if message is None:
-            return
+        if not self.saidEnd:
+            if self.owes is not None:
+                return
+            message = self.machine.controlMessage(MID.DISCONN, queuePair.posted)
+            if message is None:
+                return
+            self.saidEnd = True
+            queuePair.postInline(message, b"", 0)
+            if queuePair.pending is not None:
+                return
         self.ending = False
-        queuePair.postInline(message, b"", 0)
         self._act(self.machine.feed(Input.DISCONN_SENT))
 
     def peerDisconnected(self, connection: Any) -> None:
@@ -516,8 +574,10 @@ class Stream:
                 self._disconnect()
             self._ended()
         elif action == Action.RESET:
+            writes = self.buffer is not None or self.queuePair.pending is not None
+            writes = writes or self.writing()
             self._closeQueuePair()
-            self._resetByPeer(PathLostError("the peer reset the connection"))
+            self._resetByPeer(PathLostError("the peer reset the connection"), writes)
         elif action == Action.FINISHED:
             self._closeQueuePair()
         else:
@@ -525,17 +585,26 @@ class Stream:
                 self._abortMessage()
             self._disconnect()
 
-    def _resetByPeer(self, reason: Exception) -> None:
+    def _resetByPeer(self, reason: Exception, writes: bool) -> None:
         """
-        The peer has reset the connection.  As with TCP an application that
-        does not read hears of it when it reads again, or writes.
+        The peer has reset the connection.  As with TCP the application hears of
+        it behind what it has not read; if it does not read, when it reads again
+        or writes, and at once if it is writing.
         """
-        if self.attached and (self.held is not None or not self.reading):
-            if self.held is None:
-                self.held = deque()
-            self.held.append(reason)
+        if self.attached and self._isPaused() and (self.reading or not writes):
+            self._loseLater(reason)
         else:
             self._broken(reason)
+
+    def _loseLater(self, reason: Exception) -> None:
+        """
+        The loss is told behind what is held.
+        """
+        if self.held is None:
+            self.held = deque()
+        self.held.append(reason)
+        if self.reading:
+            self.cork()
 
     def _ended(self) -> None:
         """
@@ -600,15 +669,16 @@ class Stream:
         """
         The queue pair is in error: see L{QueuePair.fail}.
         """
-        state = self.machine.state
         if isinstance(reason, PathLostError):
             self.machine.state = State.CLOSED
             self._closeQueuePair()
         else:
             self.reset()
-        if state == State.CLOSE_WAIT and self.held is not None:
-            return  # The end of stream waits to be read and says it all.
-        self._broken(reason)
+        if self.held and (self.reading or _END in self.held):
+            # What was published is valid, the peer's DisConn above all.
+            self._loseLater(reason)
+        else:
+            self._broken(reason)
 
     def overheld(self) -> None:
         """

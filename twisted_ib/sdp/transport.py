@@ -333,7 +333,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Take data again; what was held comes in a later turn.
         """
-        if not self.reading:
+        if not self.reading and not self._aborting:
             self.readAgain()
 
     def pauseProducing(self) -> None:
@@ -381,9 +381,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         Look at what is queued at the end of this batch.
         """
-        if not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
+        self.cork()
 
     def stopWriting(self) -> None:
         """
@@ -464,6 +462,16 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
             self.producerPaused = True
             producer.pauseProducing()
 
+    def writing(self) -> bool:
+        """
+        @return: Whether a producer is paused or a close waits.
+        """
+        return bool(
+            self.producerPaused
+            or self.disconnecting
+            or (self._writeDisconnecting and not self._writeDisconnected)
+        )
+
     def drained(self) -> None:
         """
         Everything written has left: more from the producer, or the end.
@@ -509,7 +517,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         self.connected = 0
         producer, self.producer = self.producer, None
         if producer is not None:
-            producer.stopProducing()
+            self._log(producer.stopProducing)
         self.stopReading()
         if reason.check(error.ConnectionAborted):
             self.attached = False
@@ -520,7 +528,20 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
             self.detach()
         self.channel.release(self)
         protocol, self.protocol = self.protocol, None
-        protocol.connectionLost(reason)
+        self._log(protocol.connectionLost, reason)
+
+    def _log(self, call: Any, *arguments: Any) -> None:
+        """
+        Call the application for the last time; its exceptions are logged and
+        are nobody else's.
+        """
+        upcalls.current = self
+        try:
+            call(*arguments)
+        except BaseException:
+            log.err()
+        finally:
+            upcalls.current = None
 
     def abandon(self) -> None:
         """
