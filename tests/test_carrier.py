@@ -289,6 +289,17 @@ class HostileTests(CarrierTestCase):
         self.raw.send(b"")
         self.survived(0)
 
+    def test_afterEmpty(self) -> None:
+        """
+        What comes after an empty packet does not keep the path, or the
+        descriptor calling.
+        """
+        self.raw.send(b"")
+        self.raw.send(HEADER.pack(0, word(SEND_ONLY, 20), 0, 0))
+        self.path.progress(64)
+        self.survived(0)
+        self.assertFalse(readable(self.a))
+
     def test_takenGoesBack(self) -> None:
         """
         An acknowledgement before an earlier one.

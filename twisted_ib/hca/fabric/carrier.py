@@ -384,10 +384,11 @@ class CarrierPath(Path):
         """
         Packets came, which L{progress} reads, or their end.
 
-        @raise PathLostError: the peer has hung up and left nothing to read.
+        @raise PathLostError: the peer has hung up and left nothing to read, or
+            sent an empty packet, which is an end: what follows is not read.
         """
         try:
-            if self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            if not self._ended and self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return
         except (BlockingIOError, ConnectionResetError):
             return
