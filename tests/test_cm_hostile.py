@@ -262,11 +262,36 @@ class LimitTests(SynchronousTestCase):
 
     def test_paths(self) -> None:
         """
-        By default a source is a path, which may have 16384.
+        By default a source is a path, which may have 4096: a small part of
+        what all have together, so that others are still heard.
         """
+        self.assertLessEqual(16 * limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS)
         table = self.table()
         self.flood(table, "x", limits.CM_HALF_OPEN_PER_PATH + 1)
-        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (16384, 1))
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 1))
+        self.flood(table, "y", 1)
+        self.assertEqual(len(table), 4097)
+
+    def test_connectionsOfASource(self) -> None:
+        """
+        One source has a bound on its connections, open ones counted, and can
+        not take the room of others; one that ends makes room.
+        """
+        self.assertLessEqual(4 * limits.CM_CONNECTIONS_PER_PATH, limits.CM_CONNECTIONS)
+        table = self.table()
+        with mock.patch.object(limits, "CM_CONNECTIONS_PER_PATH", 3):
+            self.flood(table, "x", 3)
+            for connection in list(table._connections.values()):
+                connection.accept(REP(), 0.0)
+                connection.established(0.0)
+            self.flood(table, "x", 2, 10)
+            self.assertEqual((len(table), table.counters["connectionsExceeded"]), (3, 2))
+            self.flood(table, "y", 1)
+            self.assertEqual(len(table), 4)
+            first = next(iter(table._connections.values()))
+            send(table, DREQ(first.remoteID, first.localID), "x")
+            self.flood(table, "x", 1, 20)
+            self.assertEqual((len(table), table.counters["connectionsExceeded"]), (4, 2))
 
     def test_connections(self) -> None:
         """

@@ -165,7 +165,7 @@ EXPECTED: dict[State, dict[Input, Effect]] = {
         I_.MRA_REQ: (S.MRA_REQ_RCVD, None, None, MRA_WAIT),
         I_.RETRY: (S.REQ_SENT, "REQ", None, PERIOD),
     },
-    S.MRA_REQ_RCVD: {**_CALLING, I_.RETRY: (S.MRA_REQ_RCVD, "REQ", None, PERIOD)},
+    S.MRA_REQ_RCVD: {**_CALLING, I_.RETRY: (S.REQ_SENT, "REQ", None, PERIOD)},
     S.REP_RCVD: {**_ANSWERED, I_.THINK: (S.MRA_REP_SENT, None, None, None)},
     S.MRA_REP_SENT: {**_ANSWERED, I_.REP: (S.MRA_REP_SENT, "MRA", None, None)},
     S.REQ_RCVD: {**_CALLED, I_.THINK: (S.MRA_REQ_SENT, None, None, None)},

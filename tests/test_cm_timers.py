@@ -19,6 +19,8 @@ from twisted_ib.hca.wire.cm import (
     REP,
     REQ,
     RTU,
+    Path,
+    timeoutSeconds,
 )
 
 
@@ -118,21 +120,22 @@ class TimerTests(SynchronousTestCase):
     def test_MRA(self) -> None:
         """
         An MRA makes the active side wait once for as long as it says and the
-        path takes, not longer for a second one; then retries go on.
+        path takes, not longer for a second one; then retries go on, of which
+        each may be answered by an MRA.
         """
         net = Net()
         _, passive = net.request()
-        passive.think(0.0, serviceTimeout=24)
+        passive.think(0.0, serviceTimeout=20)
         net.wait(PERIOD)
         self.assertEqual(net.carried, [("a", REQ), ("a", REQ), ("b", MRA)])
-        extended = PERIOD + 65.536 + 0.512
+        extended = PERIOD + 4.096 + 0.512
         self.assertAlmostEqual(net.a.deadline() or 0, extended)
         send(net.a, MRA(passive.localID, passive.remoteID, 0, 31), "b", net.now)
         self.assertAlmostEqual(net.a.deadline() or 0, extended)
         self.assertEqual(net.a.counters["unexpected"], 1)
-        net.wait(65.536 + 0.513)
+        net.wait(4.096 + 0.513)
         self.assertEqual(net.carried[3:], [("a", REQ), ("b", MRA)])
-        self.assertAlmostEqual(net.a.deadline() or 0, extended + PERIOD)
+        self.assertAlmostEqual(net.a.deadline() or 0, extended + 4.096 + 0.512)
         passive.accept(REP(), net.now)
         net.pump()
         self.assertEqual(net.kinds("a"), [Event.REPLY])
@@ -152,6 +155,46 @@ class TimerTests(SynchronousTestCase):
         active.ready(net.now)
         net.pump()
         self.assertEqual(passive.state, State.ESTABLISHED)
+
+    def test_longestServiceTimeout(self) -> None:
+        """
+        A peer's MRA, of either kind, can ask for about eight seconds and not
+        for hours; a retry that it answers likewise keeps a long wait going.
+        """
+        longest = timeoutSeconds(limits.CM_SERVICE_TIMEOUT_CODE)
+        self.assertEqual(longest, 8.192)
+        for code, seconds in ((20, 4.096), (21, longest), (22, longest), (31, longest)):
+            net = Net()
+            active, passive = net.request()
+            send(net.a, MRA(passive.localID, passive.remoteID, 0, code), "b", 0.0)
+            self.assertAlmostEqual(net.a.deadline() or 0, seconds + 0.512)
+            passive.accept(REP(), 0.0)
+            net.b.outputs.clear()
+            send(net.b, MRA(passive.remoteID, passive.localID, 1, code), "a", 0.0)
+            self.assertAlmostEqual(net.b.deadline() or 0, seconds + 0.512)
+        net = Net()
+        active, passive = net.request()
+        passive.think(0.0, serviceTimeout=24)
+        net.wait(60.0)
+        self.assertEqual((active.state, net.kinds("a")), (State.MRA_REQ_RCVD, []))
+
+    def test_longestResponseTimeout(self) -> None:
+        """
+        A REQ can make us wait for about eight seconds between two REPs, and
+        for as long in TIMEWAIT, not for hours.
+        """
+        for code, seconds in ((20, 4.096), (21, 8.192), (22, 8.192), (31, 8.192)):
+            net = Net()
+            message = ask(9, primaryPath=Path(localACKTimeout=code))
+            message.localCommunicationID, message.localCMResponseTimeout = 5, code
+            send(net.b, message, "a")
+            event = net.b.nextEvent()
+            assert event is not None and event[1] is not None
+            event[1].accept(REP(), 0.0)
+            self.assertAlmostEqual(net.b.deadline() or 0, seconds)
+            net.b.outputs.clear()
+            send(net.b, DREQ(5, event[1].localID), "a")
+            self.assertAlmostEqual(net.b.deadline() or 0, seconds)
 
     def test_manyDeadlines(self) -> None:
         """

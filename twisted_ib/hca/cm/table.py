@@ -65,6 +65,7 @@ COUNTERS = (
     "stale",
     "halfOpenExceeded",
     "tableFull",
+    "connectionsExceeded",
     "eventsFull",
     "outputsDropped",
     "timewaitDropped",
@@ -327,7 +328,9 @@ class ConnectionTable:
         localID = self._newID()
         connection = Connection(self, peer, source, localID, message)
         connection.listener = self._listeners[message.serviceID]
-        connection.period = timeoutSeconds(message.localCMResponseTimeout)
+        longest = limits.CM_RESPONSE_TIMEOUT_CODE
+        connection.period = timeoutSeconds(min(message.localCMResponseTimeout, longest))
+        connection.ackSeconds = timeoutSeconds(min(message.primaryPath.localACKTimeout, longest))
         self._connections[localID] = connection
         peer.know(connection, message)
         connection.feed(Input.REQ, message, now)
@@ -354,11 +357,14 @@ class ConnectionTable:
 
     def _hasRoom(self, peer: Peer | None) -> bool:
         """
-        Whether one more connection may be half open.
+        Whether a peer may ask for one more connection.
         """
         ofPeer = 0 if peer is None else peer.halfOpen
+        known = 0 if peer is None else len(peer.connections)
         if ofPeer >= self._halfOpenPerSource or self._halfOpen >= self._halfOpenInAll:
             self.counters["halfOpenExceeded"] += 1
+        elif known >= limits.CM_CONNECTIONS_PER_PATH:
+            self.counters["connectionsExceeded"] += 1
         elif len(self._connections) >= limits.CM_CONNECTIONS:
             self.counters["tableFull"] += 1
         elif len(self._events) >= limits.CM_EVENTS:

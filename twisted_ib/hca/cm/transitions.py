@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from twisted_ib import limits
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.wire.cm import (
     APR,
@@ -111,9 +112,10 @@ def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
 
 def _extend(connection: Connection, message: MRA, now: float) -> None:
     """
-    The peer thinks: wait this once for as long as it asks for.
+    The peer thinks: wait this once for as long as it asks for, within reason.
     """
-    wait = timeoutSeconds(message.serviceTimeout) + connection.ackSeconds
+    code = min(message.serviceTimeout, limits.CM_SERVICE_TIMEOUT_CODE)
+    wait = timeoutSeconds(code) + connection.ackSeconds
     connection.table.arm(connection, now + wait)
 
 
@@ -322,7 +324,9 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     },
     State.MRA_REQ_RCVD: {
         **_CALLING,
-        Input.RETRY: (_retry, State.MRA_REQ_RCVD),
+        # A peer that goes on thinking answers this with another MRA, so that
+        # the bound on one MRA does not end a long wait in its queue.
+        Input.RETRY: (_retry, State.REQ_SENT),
     },
     State.REP_RCVD: {
         **_ANSWERED,
