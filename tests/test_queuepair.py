@@ -189,6 +189,21 @@ class StateTests(QueuePairTestCase):
                 error = self.assertRaises(QueuePairError, self.a.connect, self.pathA, 18)
                 self.assertIn(state.name, str(error))
 
+    def test_connectAfterLoss(self) -> None:
+        """
+        A stream whose first message came before it was there takes what comes
+        next, so that its consumer sees the gap: the requester never resumes.
+        """
+        self.a.connect(self.pathA, 18)
+        self.a.postInline(b"", b"too early", 9)
+        self.flow()
+        self.assertEqual(list(self.pathB.absent), [18])
+        self.b.connect(self.pathB, 17)
+        self.b.postReceives(5)
+        self.a.postInline(b"", b"next", 4)
+        self.flow()
+        self.assertEqual((self.b.consumer.messages, len(self.pathB.absent)), ([b"next"], 0))
+
     def test_initKeepsReceives(self) -> None:
         """
         Receives that were promised in INIT stay through RTR; RESET and ERR forget them.

@@ -249,6 +249,39 @@ class FlowContract(Base):
         self.assertEqual(came, list(range(1000 - dropped)))
         self.assertTrue(100 < len(came) < 500)
 
+    def test_managementFirst(self) -> None:
+        """
+        While management waits nothing ordinary overtakes it, room or not; then
+        those who waited go on, those who came before it too.
+        """
+        a, b, one, two = self.takers()
+        came: list[Any] = []
+        b.managementReceived = (  # type: ignore[method-assign]
+            lambda path, attribute, buffer, start, stop: came.append(attribute)
+        )
+        two.upcall = lambda data: came.append(data) if len(data) < 100 else None
+        fill(one)
+        waiters = [Taker(one.path, 30 + n, 21) for n in range(2)]
+        for waiter, data in zip(waiters, (b"earlier", b"later"), strict=True):
+            waiter.resume = lambda waiter=waiter, data=data: waiter.post(data)  # type: ignore[method-assign,misc]
+        one.path.wantSpace(waiters[0])
+        n = 0
+        while not one.path.unsent():
+            one.path.sendManagement(n, bytes(232))
+            n += 1
+        one.path.wantSpace(waiters[1])
+        turn(a)
+        b.fabric.look()
+        for _ in range(MANY):
+            if not one.path.unsent():
+                break
+            b.progress(4)
+            self.assertFalse(one.post(b"overtakes"))
+            turn(a)
+        self.assertTrue(one.post(b"behind"))
+        settle(a, b)
+        self.assertEqual(came, [*range(n), b"earlier", b"later", b"behind"])
+
     def test_badManagement(self) -> None:
         """
         Malformed management is counted and dropped; what follows is taken.

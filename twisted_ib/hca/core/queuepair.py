@@ -155,6 +155,9 @@ class QueuePair:
         self.remote = remote
         self._word = SEND_ONLY << 24 | remote
         self.path = path
+        # A stream keeps nothing that it sent and never resumes.  What came too
+        # early is lost: then its numbers do not follow, which is an error.
+        path.absent.pop(self.number, None)
         path.bind(self)
         self.state = _RTS
 

@@ -79,6 +79,7 @@ class CarrierPath(Path):
         "_buffer",
         "_ended",
         "_events",
+        "_held",
         "_late",
         "_poll",
         "_posted",
@@ -118,7 +119,7 @@ class CarrierPath(Path):
         self._posted = self._acknowledged = self._asked = 0
         # Records that I took; the peer was told of; wants to be told of.
         self._taken = self._told = self._wanted = 0
-        self._ended = self._late = self.asleep = False
+        self._ended = self._late = self._held = self.asleep = False
 
     # -- down
 
@@ -126,6 +127,8 @@ class CarrierPath(Path):
         """
         Send one record: see L{Path.post}.
         """
+        if self._held:
+            return False
         if payload.__class__ is not list:
             pieces = [header, payload]
         elif len(payload) < _PIECES:
@@ -140,6 +143,12 @@ class CarrierPath(Path):
         """
         most = self._used if refusal else self._size // 4 * 3
         return self._publish(word, [body], len(body), most)
+
+    def holdBack(self, held: bool) -> None:
+        """
+        See L{Path.holdBack}.
+        """
+        self._held = held
 
     def _publish(self, word: int, pieces: list[Any], total: int, most: int) -> bool:
         """
@@ -196,7 +205,7 @@ class CarrierPath(Path):
         """
         See L{Path.wantSpace}.
         """
-        self.waiting.append(waiter)
+        self.waiting[waiter] = None
         self._watch()
 
     # -- up

@@ -94,11 +94,17 @@ class LoopbackPath(Path):
         """
         Publish a small record from the reserve: see L{Path.postReserved}.
         """
-        self._room = limits.RING if refusal else _MANAGEMENT_ROOM
+        room, self._room = self._room, limits.RING if refusal else _MANAGEMENT_ROOM
         try:
             return self.post(word, b"", body, len(body))
         finally:
-            self._room = _ROOM
+            self._room = room
+
+    def holdBack(self, held: bool) -> None:
+        """
+        See L{Path.holdBack}.
+        """
+        self._room = -1 if held else _ROOM
 
     def position(self) -> int:
         """

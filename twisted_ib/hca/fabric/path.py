@@ -9,7 +9,7 @@ requests are dropped after a refusal, or, for number 1, the management side.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 from attrs import frozen
@@ -97,7 +97,7 @@ class Management:
                 path.fabric.count("management_dropped")
                 return
             if not waiting:
-                path.wantSpace(self)
+                self._wait()
             waiting.append(record)
 
     def resume(self) -> None:
@@ -107,9 +107,20 @@ class Management:
         path, waiting = self.path, self.waiting
         while waiting:
             if not path.postReserved(MANAGEMENT, waiting[0], False):
-                path.wantSpace(self)
+                self._wait()
                 return
             waiting.popleft()
+        path.holdBack(False)
+
+    def _wait(self) -> None:
+        """
+        The medium is full.  Nothing ordinary overtakes what waits here: the
+        first message of a connection must not come before its REP.
+        """
+        path = self.path
+        path.holdBack(True)
+        path.wantSpace(self)
+        path.waiting.move_to_end(self, False)
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
@@ -133,7 +144,8 @@ class Path:
     @ivar peer: What is known of the peer (L{PeerIdentity} or the like).
     @ivar alive: Whether the peer can still be reached.
     @ivar waiting: Those who wait for room in the medium, first come first
-        served; each has C{resume()}.
+        served, but connection management before all others; each has
+        C{resume()}.  Who leaves is taken out.
     @ivar bell: Whether something was published that the peer was not told of.
     @ivar busy: Whether records are being taken: L{progress} does nothing then.
     @ivar unacknowledged: Pairs of position and work object, in order: whom to
@@ -165,7 +177,7 @@ class Path:
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
-        self.waiting: deque[Any] = deque()
+        self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
         self.owed: tuple[int, int, int] | None = None
         self.bell = self.busy = False
@@ -282,7 +294,15 @@ class Path:
         """
         Ask for C{waiter.resume()} when the medium has room again.
         """
-        self.waiting.append(waiter)
+        self.waiting[waiter] = None
+
+    def holdBack(self, held: bool) -> None:
+        """
+        Refuse what L{post} is given, or take it again.
+
+        @param held: Whether connection management waits for room.
+        """
+        raise NotImplementedError
 
     def sendManagement(self, attribute: int, body: bytes) -> None:
         """
@@ -311,10 +331,10 @@ class Path:
         n = 0
         waiting = self.waiting
         while waiting:
-            waiter = waiting.popleft()
+            waiter, _ = waiting.popitem(False)
             waiter.resume()
             n += 1
-            if waiting and waiting[-1] is waiter:
+            if waiter in waiting:
                 break
         return n
 

@@ -165,6 +165,13 @@ class RingPath(Path):
         finally:
             self._room = room
 
+    def holdBack(self, held: bool) -> None:
+        """
+        See L{Path.holdBack}: no record fits into less than nothing, so L{post}
+        need not ask.
+        """
+        self._room = -1 if held else self._size - limits.RING_RESERVE
+
     def _hasRoom(self, end: int, room: int) -> bool:
         """
         Read how far the peer is.  If a record up to C{end} does not fit, set
@@ -181,7 +188,8 @@ class RingPath(Path):
         self._peerHead = head
         if end - head <= room:
             return True
-        self._target = max(end - room, tail - self._low)
+        if room >= 0:  # Else held back: the target is that of who waits.
+            self._target = max(end - room, tail - self._low)
         return False
 
     def position(self) -> int:
@@ -345,7 +353,7 @@ class RingPath(Path):
         """
         See L{Path.wantSpace}.
         """
-        self.waiting.append(waiter)
+        self.waiting[waiter] = None
         if self.asleep:
             self.fabric.ringLater(self)  # To sleep again, and wait for room.
 
