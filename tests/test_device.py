@@ -10,6 +10,7 @@ import warnings
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -264,6 +265,27 @@ class ServiceTests(DeviceTestCase):
         self.b.listen(PS_SDP, "0.0.0.0", 7003, everywhere)
         self.ask("127.0.0.5", 7003, path)
         self.assertEqual(everywhere.log, ["requested"])
+
+    def test_dispatchLinkLocal(self) -> None:
+        """
+        A REQ names a link-local address without its scope, and finds who
+        listens on it with one before who listens on all of them.
+        """
+        scoped, everywhere = User(), User()
+        for listener, addresses in (
+            (scoped, {"fe80::1%2": scoped}),
+            (scoped, {"::": everywhere, "fe80::2%2": everywhere, "fe80::1%2": scoped}),
+            (everywhere, {"::": everywhere, "fe80::2%2": scoped}),
+        ):
+            listener.log.clear()
+            connection: Any = mock.Mock(listener=addresses)
+            wanted = request("::1", 7001)
+            data = bytearray(wanted.privateData)
+            data[48:50] = b"\xfe\x80"
+            wanted.privateData = bytes(data)
+            self.b._requested(connection, wanted)
+            self.assertEqual(listener.log, ["requested"])
+            self.assertIs(connection.listener, listener)
 
     def test_dispatchOtherPortSpace(self) -> None:
         """

@@ -352,6 +352,9 @@ class Device:
         addresses: Any = connection.listener
         wildcard = "0.0.0.0" if "." in address else "::"
         key = address if address in addresses else wildcard
+        if address.startswith("fe80:"):
+            # Private data has no scope; who listens on a link has one.
+            key = next((a for a in addresses if a.partition("%")[0] == address), key)
         listener = addresses.get(key)
         if listener is None:
             connection.reject(RejectReason.INVALID_SERVICE_ID, b"", self.clock())
