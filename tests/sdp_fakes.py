@@ -263,6 +263,12 @@ class FakeDevice:
             raise self.bindError
         return bound or address
 
+    def isLocal(self, address: str) -> bool:
+        """
+        Know some addresses that this host does not have.
+        """
+        return not address.startswith("192.0.2.")
+
     def connect(self, *arguments: Any) -> Any:
         """
         As the device: look for a path.  As the CM: send a REQ.

@@ -29,6 +29,7 @@ from twisted_ib.errors import (
     UnknownDeviceError,
     WrongThreadError,
 )
+from twisted_ib.hca import device as deviceModule
 from twisted_ib.hca.core.memory import Access
 from twisted_ib.hca.device import PS_SDP, Device
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
@@ -237,6 +238,27 @@ class ServiceTests(DeviceTestCase):
         self.assertEqual(self.b.localAddressFor("127.0.0.9", "0.0.0.0"), "127.0.0.9")
         self.assertEqual(self.b.localAddressFor("::1", "::"), "::1")
         self.assertRaises(NoRouteError, self.b.localAddressFor, LOCALHOST, "192.0.2.1")
+
+    def test_isLocal(self) -> None:
+        """
+        A peer may have the addresses of this host, a link-local one without
+        its scope, and no wildcard; the host is asked once in a second.
+        """
+        local = mock.Mock(side_effect=lambda: ["127.0.0.1", "fe80::5eed:1%3"])
+        self.patch(deviceModule, "localAddresses", local)
+        self.clock.advance(next(numbers) * 1000)
+        for address, expected in [
+            *((LOCALHOST, True), ("127.0.0.9", True), (LOCALHOST6, True), ("::ffff:127.0.0.1", True)),
+            *(("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("2001:db8::1", False)),
+            *(("fe80::5eed:1", True), ("fe80::5eed:2", False)),
+        ]:
+            self.assertEqual(self.b.isLocal(address), expected, address)
+            self.assertEqual(self.b.isLocal(address), expected, address)
+        self.assertEqual(local.call_count, 2)
+        self.clock.advance(1)
+        self.b.isLocal("fe80::5eed:1")
+        self.assertEqual(local.call_count, 3)
+        self.assertEqual(deviceModule._isLocal.cache_info().maxsize, limits.LOCAL_ADDRESSES)
 
     def test_nobody(self) -> None:
         """

@@ -413,6 +413,28 @@ class AcceptTests(PortTestCase):
         self.assertEqual(self.channel.counters, {"bad_hello": 1})
         self.assertEqual(self.ask(port).done, ["accept"])
 
+    def test_foreignAddress(self) -> None:
+        """
+        A Hello with an address that the peer can not have, as it is a process
+        of this host, is refused, with reason 28, and counted, whichever of the
+        two it is.
+        """
+        port = self.listen()
+        for source, destination in [
+            ("192.0.2.1", "127.0.0.1"),
+            ("127.0.0.1", "192.0.2.1"),
+            ("192.0.2.1", "192.0.2.1"),
+        ]:
+            connection = FakeConnection()
+            self.channel.counters.clear()
+            port.connectionRequested(connection, requestFrom(source, 40000, destination))
+            self.assertEqual(connection.done, ["reject"])
+            self.assertEqual(connection.reason, RejectReason.CONSUMER_DEFINED)
+            self.assertEqual(self.channel.counters, {"bad_hello": 1})
+        connection = FakeConnection()
+        port.connectionRequested(connection, requestFrom("127.0.0.2", 40000, "127.0.0.1"))
+        self.assertEqual(connection.done, ["accept"])
+
     def test_noProtocol(self) -> None:
         """
         A factory that gives no protocol has the connection closed in order.

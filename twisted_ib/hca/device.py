@@ -19,6 +19,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
@@ -175,6 +176,13 @@ class Device:
                 raise NoRouteError(f"{bound} is not an address of this host")
             return bound
         return address
+
+    def isLocal(self, address: str) -> bool:
+        """
+        @return: Whether a peer may have this address: it is one of this host,
+            as peers are its processes.
+        """
+        return _isLocal(address, int(self.clock()))
 
     def count(self, name: str) -> None:
         """
@@ -596,6 +604,19 @@ def _address(version: int, packed: bytes) -> str:
     if version == 4:
         return ".".join(map(str, packed[12:]))
     return _gid(int.from_bytes(packed, "big"))
+
+
+@lru_cache(maxsize=limits.LOCAL_ADDRESSES)
+def _isLocal(address: str, second: int) -> bool:
+    """
+    Ask the host once in a second: it costs a socket, and what a peer says is
+    asked for each connection.
+
+    @param address: An address without a scope, as private data has it.
+    """
+    if address.startswith("fe80:"):
+        return any(local.partition("%")[0] == address for local in localAddresses())
+    return address not in ("0.0.0.0", "::") and isLocalAddress(address)
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, ServiceInUseError, WireError
+from twisted_ib.errors import HCAError, SDPWireError, ServiceInUseError, WireError
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.wire.cm import REQ, RejectReason
 from twisted_ib.sdp import failures, handshake
@@ -164,6 +164,7 @@ class SDPPort(base.BasePort):
         assert channel is not None
         try:
             hello = handshake.requested(request)
+            self._checkAddresses(channel, hello)
         except WireError:
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
@@ -179,6 +180,17 @@ class SDPPort(base.BasePort):
         else:
             channel.count("backlog_full")
             connection.ignore(channel.now())
+
+    def _checkAddresses(self, channel: DeviceChannel, hello: Hello) -> None:
+        """
+        Refuse addresses that the peer can not have: an application may decide
+        by C{getPeer} and C{getHost} what somebody may do.
+
+        @raise SDPWireError: It does.
+        """
+        for address in dict.fromkeys(handshake.addresses(hello)):
+            if not channel.device.isLocal(address):
+                raise SDPWireError(f"Hello has {address}, which is no address of this host")
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
