@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -24,10 +25,10 @@ from zope.interface.verify import verifyObject
 from tests.sdp_pair import Keeper
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.logcontext import upcalls
+from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.reactor import ibreactor
 from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.policy import SPIN_SECONDS, AdaptivePolling
 
 #: How often epoll is asked under traffic: every so many turns.
 EVERY = 16
@@ -699,3 +700,38 @@ class RunningTests(SynchronousTestCase):
         self.watchdog.cancel()
         self.assertIsInstance(self.reactor, EPollReactor)
         self.assertIs(IBReactor.doIteration, IBReactor.doPoll)
+
+
+class ElsewhereTests(SynchronousTestCase):
+    """
+    Where there is no epoll.
+    """
+
+    def test_otherBase(self) -> None:
+        """
+        Without epoll the reactor stands on another base, and C{lo0} works on it.
+        """
+        script = (
+            "import select\n"
+            "del select.epoll\n"
+            "from twisted_ib.reactor import ibreactor\n"
+            "ibreactor.install()\n"
+            "from twisted.internet import reactor\n"
+            "from twisted.internet.protocol import ClientFactory, Factory, Protocol\n"
+            "from twisted_ib.sdp.port import connectSDP, listenSDP\n"
+            "class Echo(Protocol):\n"
+            "    def dataReceived(self, data): self.transport.write(data)\n"
+            "class Ask(Protocol):\n"
+            "    def connectionMade(self): self.transport.write(b'hello')\n"
+            "    def dataReceived(self, data): print(data.decode()); reactor.stop()\n"
+            "port = listenSDP(reactor, 0, Factory.forProtocol(Echo), interface='127.0.0.1', device='lo0')\n"
+            "connectSDP(reactor, '127.0.0.1', port.getHost().port, ClientFactory.forProtocol(Ask), device='lo0')\n"
+            "reactor.callLater(10, reactor.stop)\n"
+            "reactor.run()\n"
+            "print(ibreactor.IBReactor.__mro__[1].__name__)\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
+        )
+        self.assertEqual((done.stdout, done.stderr), ("hello\nSelectReactor\n", ""))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PURE = (
     "twisted_ib.errors",
     "twisted_ib.limits",
-    "twisted_ib.reactor.policy",
+    "twisted_ib.hca.polling",
     "twisted_ib.reactor.rules",
     "twisted_ib.sdp.credits",
     "twisted_ib.sdp.machine",

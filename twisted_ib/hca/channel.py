@@ -14,7 +14,12 @@ or in the last turn.
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,7 +34,11 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
 from twisted_ib.hca.logcontext import callInContext
+from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels
+
+#: Lets another process have the CPU.
+giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 @implementer(interfaces.IReadDescriptor)
@@ -41,6 +50,7 @@ class DeviceChannel:
     @ivar reactor: The reactor.
     @ivar users: Ports, connections and attempts that use it.
     @ivar polled: Whether the reactor looks at the device by itself.
+    @ivar polling: Where it does not: how long a turn waits for an answer.
     """
 
     _log = Logger()
@@ -50,6 +60,7 @@ class DeviceChannel:
         self.device = device
         self.users: dict[Any, None] = {}
         self._closing: dict[Any, float] = {}
+        self.polling = AdaptivePolling(perf_counter, giveWay)
         self._timer: Any = None
         self._registered = False
         self._inTurn = self._enough = self._wanted = False
@@ -233,7 +244,7 @@ class DeviceChannel:
         self._wanted = False
         self._inTurn = True
         try:
-            self._guarded(callInContext, self._serve)
+            self._guarded(callInContext, self._serve, True)
         finally:
             self._inTurn = False
             if not self.device.closed:
@@ -255,16 +266,35 @@ class DeviceChannel:
             self._log.failure("while {name} was served", name=self.device.name)
             self._wantTurn()
 
-    def _serve(self) -> None:
+    def _serve(self, wait: bool = False) -> None:
         """
         A bounded number of batches.
+
+        @param wait: Whether to look again for a while, after a batch that did
+            something, if that may pay.
         """
         device = self.device
         device.fabric.look()
-        self._enough = False
+        self._enough = did = False
         for _ in range(limits.BATCHES_PER_TURN):
-            if not device.progress() or self._enough:
+            if device.progress():
+                did = True
+            elif not (wait and did and self._await()):
                 break
+            if self._enough:
+                break
+
+    def _await(self) -> bool:
+        """
+        Look for the peer's answer for a while.
+
+        @return: Whether there is something.
+        """
+        pool = getattr(self.reactor, "threadpool", None)
+        if pool is not None and pool.working:
+            return False  # They need the interpreter, which looking keeps.
+        fabric = self.device.fabric
+        return bool(fabric.hot) and self.polling.spin(fabric.pending)
 
     def endTurn(self) -> None:
         """

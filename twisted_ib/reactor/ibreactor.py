@@ -1,7 +1,8 @@
 """
 The C{ib} reactor: epoll, and devices looked at between its turns.
 
-Without a device in use it is L{EPollReactor}.  With one, each turn takes what has
+Without a device in use it is C{EPollReactor} (where there is no epoll, the kqueue
+or the select reactor).  With one, each turn takes what has
 arrived for it; when nothing has, L{AdaptivePolling} decides whether to look
 again, and at last the device is told to ring, and epoll sleeps.
 
@@ -10,25 +11,34 @@ Install it with C{twistd --reactor=ib} or L{install}.
 
 from __future__ import annotations
 
-import os
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twisted.internet.epollreactor import EPollReactor
 from zope.interface import implementer
 
-from twisted_ib.hca.channel import DeviceChannel
+from twisted_ib.hca.channel import DeviceChannel, giveWay
 from twisted_ib.hca.logcontext import callInContext
+from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels
-from twisted_ib.reactor.policy import SPIN_SECONDS, AdaptivePolling
+
+if TYPE_CHECKING:
+    from twisted.internet.epollreactor import EPollReactor as _Base
+else:
+    try:
+        from twisted.internet.epollreactor import EPollReactor as _Base
+    except ImportError:
+        try:
+            from twisted.internet.kqreactor import KQueueReactor as _Base
+        except ImportError:
+            from twisted.internet.selectreactor import SelectReactor as _Base
 
 #: Every so many turns epoll is asked, however busy the devices are.
 _EPOLL_EVERY = 16
-_basePoll = EPollReactor.doPoll
+_basePoll = _Base.doIteration
 
 
 @implementer(IReactorCompletionChannels)
-class IBReactor(EPollReactor):
+class IBReactor(_Base):
     """
     A reactor that polls completion channels.
 
@@ -38,8 +48,8 @@ class IBReactor(EPollReactor):
     def __init__(self) -> None:
         self._channels: tuple[DeviceChannel, ...] = ()
         self._turns = 0
-        self.polling = AdaptivePolling(perf_counter, os.sched_yield)
-        EPollReactor.__init__(self)
+        self.polling = AdaptivePolling(perf_counter, giveWay)
+        _Base.__init__(self)
 
     # -- channels
 
@@ -48,21 +58,23 @@ class IBReactor(EPollReactor):
         See L{IReactorCompletionChannels}.
         """
         self._channels += (channel,)
-        channel.device.fabric.registerWith(self._poller)
-        EPollReactor.addReader(self, channel)
+        poller = getattr(self, "_poller", None)
+        if poller is not None:
+            channel.device.fabric.registerWith(poller)
+        _Base.addReader(self, channel)
 
     def removeChannel(self, channel: DeviceChannel) -> None:
         """
         See L{IReactorCompletionChannels}.
         """
         self._channels = tuple(c for c in self._channels if c is not channel)
-        EPollReactor.removeReader(self, channel)
+        _Base.removeReader(self, channel)
 
     def mainLoop(self) -> None:
         """
         Run, in a log context that names whoever is called.
         """
-        callInContext(EPollReactor.mainLoop, self)
+        callInContext(_Base.mainLoop, self)
 
     def doPoll(self, timeout: float | None) -> None:
         """
@@ -165,7 +177,7 @@ class IBReactor(EPollReactor):
         @return: The readers, and of each device the ports and connections that
             read.
         """
-        readers = [r for r in EPollReactor.getReaders(self) if r not in self._channels]
+        readers = [r for r in _Base.getReaders(self) if r not in self._channels]
         for channel in self._channels:
             readers += [user for user in channel.users if getattr(user, "reading", False)]
         return readers
@@ -178,10 +190,10 @@ class IBReactor(EPollReactor):
         """
         channels = self._channels
         for channel in channels:
-            EPollReactor.removeReader(self, channel)
-        removed = EPollReactor.removeAll(self)
+            _Base.removeReader(self, channel)
+        removed = _Base.removeAll(self)
         for channel in channels:
-            EPollReactor.addReader(self, channel)
+            _Base.addReader(self, channel)
             for user in channel.users:
                 if getattr(user, "reading", False):
                     user.stopReading()

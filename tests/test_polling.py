@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.reactor.policy}, with a clock that only moves when the
+Tests for L{twisted_ib.hca.polling}, with a clock that only moves when the
 policy looks or yields.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.reactor.policy import PURE_LOOKS, RARE, SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.polling import PURE_LOOKS, RARE, SPIN_SECONDS, AdaptivePolling
 
 #: What one yield takes here, seconds.
 YIELD = 1e-6
