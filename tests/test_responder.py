@@ -367,6 +367,20 @@ class ReadTests(ResponderTestCase):
         self.connect(max_dest_rd_atomic=0)
         self.assertEqual(self.put(0x0C, self.reth(3)), INVALID)
 
+    def test_waiterLeaves(self) -> None:
+        """
+        In ERR and RESET neither the answers nor the requests of a queue pair
+        are kept among those who wait for room.
+        """
+        for state in (QPState.ERR, QPState.RESET):
+            self.connect()
+            self.b.path.capacity = 0
+            self.assertEqual(self.put(0x0C, self.reth(3)), 0)
+            self.b.send(1, SEND, piece(self.target))
+            self.assertEqual(len(self.b.path.waiting), 2)
+            self.b.qp.modify(state)
+            self.assertEqual(len(self.b.path.waiting), 0)
+
     def test_deregistered(self) -> None:
         """
         When the region goes while its bytes wait for the medium, no more are read; the

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, word
 
 if TYPE_CHECKING:
@@ -281,6 +282,23 @@ class FlowContract(Base):
         self.assertTrue(one.post(b"behind"))
         settle(a, b)
         self.assertEqual(came, [*range(n), b"earlier", b"later", b"behind"])
+
+    def test_waiterLeaves(self) -> None:
+        """
+        Whoever is closed while it waits is not kept: a peer that never reads
+        can not make those who wait grow.
+        """
+        a, _, path, _ = self.joined()
+        fill(Taker(path, 60, 99))
+        for verb in ("close", "modify"):
+            for n in range(3):
+                queuePair = QueuePair(30 + n, Consumer(), a)
+                queuePair.connect(path, 21)
+                while queuePair.pending is None:
+                    queuePair.postInline(b"", bytes(8000), 8000)
+                self.assertIn(queuePair, path.waiting)
+                queuePair.close() if verb == "close" else queuePair.modify(QPState.ERR)
+                self.assertEqual(len(path.waiting), 0)
 
     def test_badManagement(self) -> None:
         """

@@ -79,9 +79,10 @@ class Answers:
     The answers that one responder owes, in the order of the requests.
 
     @ivar work: the pair of queues it belongs to; L{None} once closed.
+    @ivar _path: where it waits, if it does.
     """
 
-    __slots__ = ("_owed", "_waiting", "work")
+    __slots__ = ("_owed", "_path", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         """
@@ -89,7 +90,7 @@ class Answers:
         """
         self.work: WorkQueues | None = work
         self._owed: deque[_Answer] = deque()
-        self._waiting = False
+        self._path: Any = None
 
     def __len__(self) -> int:
         """
@@ -102,14 +103,14 @@ class Answers:
         Answer a READ, now or when there is room.
         """
         self._owed.append(_Answer(address, key, length))
-        if not self._waiting:
+        if self._path is None:
             self._publish()
 
     def resume(self) -> None:
         """
         The medium has room again.
         """
-        self._waiting = False
+        self._path = None
         self._publish()
 
     def close(self) -> None:
@@ -118,6 +119,9 @@ class Answers:
         """
         self.work = None
         self._owed.clear()
+        path, self._path = self._path, None
+        if path is not None:
+            path.wantNoSpace(self)
 
     def _publish(self) -> None:
         """
@@ -152,5 +156,5 @@ class Answers:
         """
         The medium is full.
         """
-        self._waiting = True
+        self._path = path
         path.wantSpace(self)

@@ -191,9 +191,11 @@ class QueuePair:
         """
         Leave the path's table and drop what the medium did not take.
         """
-        if self.path is not None:
-            self.path.unbind(self)
-            self.path = None
+        path, self.path = self.path, None
+        if path is not None:
+            path.unbind(self)
+            if self.work is not None:
+                path.wantNoSpace(self.work.requester)
         self.pending = None
         self.posted = 0
 

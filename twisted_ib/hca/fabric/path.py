@@ -201,6 +201,7 @@ class Path:
         C{queuePair} takes nothing any more.
         """
         self.table.pop(queuePair.number, None)
+        self.wantNoSpace(queuePair)
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
             del self.requesters[remote]
@@ -295,6 +296,12 @@ class Path:
         Ask for C{waiter.resume()} when the medium has room again.
         """
         self.waiting[waiter] = None
+
+    def wantNoSpace(self, waiter: Any) -> None:
+        """
+        C{waiter} leaves; harmless if it did not wait.
+        """
+        self.waiting.pop(waiter, None)
 
     def holdBack(self, held: bool) -> None:
         """
