@@ -9,7 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
-from twisted_ib.errors import WireError
+from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.sdp import handshake, wire
 from twisted_ib.sdp.addresses import addressOf
@@ -171,6 +171,21 @@ class PassiveTests(SynchronousTestCase):
         for request in bad:
             self.assertRaises(WireError, handshake.requested, request)
 
+    def test_smallReceives(self) -> None:
+        """
+        A peer whose receives hold next to nothing, so that each byte would be a
+        message, is refused on both sides.
+        """
+        request = asked(_Stream())
+        for size in (0, 17, limits.SDP_LEAST_PAYLOAD + 15):
+            private = bytearray(request.privateData)
+            private[24:28] = size.to_bytes(4, "big")
+            self.assertRaises(SDPWireError, handshake.requested, REQ(privateData=bytes(private)))
+            stream: Any = _Stream()
+            answer = REP(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=size).pack())
+            self.assertRaises(SDPWireError, handshake.replied, stream, _Connection(), answer)
+            self.assertIsNone(stream.connection)
+
     def test_reply(self) -> None:
         """
         The REP has our queue pair and a HelloAck of 196 bytes.
@@ -201,7 +216,7 @@ class PassiveTests(SynchronousTestCase):
         longer than ours may be, whatever the peer takes.
         """
         for receiveBytes, payload in [
-            (17, 1),
+            (1040, 1024),
             (4096, 4080),
             (limits.INLINE_MESSAGE + 16, limits.INLINE_MESSAGE),
             ((1 << 32) - 1, limits.INLINE_MESSAGE),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib import limits
 from twisted_ib.errors import HCAError, SDPWireError, WireError
 from twisted_ib.sdp import wire
 
@@ -425,10 +426,13 @@ class GreetingTests(SynchronousTestCase):
 
     def test_receiveBuffers(self) -> None:
         """
-        A receive buffer holds at least one byte after the base header.
+        A receive buffer holds at least
+        L{SDP_LEAST_PAYLOAD<twisted_ib.limits.SDP_LEAST_PAYLOAD>} bytes after the
+        base header.
         """
+        self.assertEqual(limits.SDP_LEAST_PAYLOAD, 1024)
         for packed, offset in [(HELLO, 24), (HELLO_ACK, 20)]:
-            for size, legal in [(0, False), (16, False), (17, True), ((1 << 32) - 1, True)]:
+            for size, legal in [(0, False), (17, False), (1039, False), (1040, True), ((1 << 32) - 1, True)]:
                 other = packed[:offset] + size.to_bytes(4, "big") + packed[offset + 4 :]
                 if legal:
                     self.assertEqual(wire.parseMessage(other).pack(), other)

@@ -168,6 +168,10 @@ SDP_RECEIVES_LOW = 32
 #: When the peer knows of fewer than this many it is told by an empty Data
 #: message, unless data carries the news.
 SDP_CREDITS_LOW = 40
+#: The fewest bytes of the stream that a peer's receives may hold.  OFED's hold
+#: 32768; far below that the work per message outweighs the data, and nothing but
+#: malice makes one message of each byte.
+SDP_LEAST_PAYLOAD = 1024
 #: Receives of a connection while memory is short: data needs three credits
 #: (annex A4, CA4-82), and one message without data must leave as many.
 SDP_RECEIVES_LEAST = 4

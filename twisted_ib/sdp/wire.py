@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import frozen
 
+from twisted_ib import limits
 from twisted_ib.errors import SDPWireError
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ class Greeting(Message):
             raise SDPWireError(f"{name} has MaxAdverts 0")
         if self.sequence or self.acknowledged:
             raise SDPWireError(f"{name} has sequence numbers other than 0")
-        if receiveBytes <= BSDH_BYTES:
+        if receiveBytes < BSDH_BYTES + limits.SDP_LEAST_PAYLOAD:
             raise SDPWireError(f"{name} has receive buffers of {receiveBytes} bytes")
 
 
