@@ -312,6 +312,25 @@ class HostileTests(RingTestCase):
         settle(self.b)
         self.assertEqual(self.two.records, [b"rung"])
 
+    def test_brokenInMidWrite(self) -> None:
+        """
+        Who rings in the middle of a batch, as a write does, hears nothing of a
+        peer that is found broken then: the path is given up in the next turn,
+        which does not sleep before it.
+        """
+        bell = self.other.pairing.bell
+        os.set_blocking(bell.fd, True)
+        settle(self.a)
+        self.assertTrue(self.b.arm())
+        for _ in range(2):
+            self.one.post(b"x")
+            self.a.ringBells()
+        self.assertEqual((self.one.said("failed"), self.path.alive), ([], True))
+        self.assertTrue(self.a.busy())
+        self.assertFalse(self.a.arm())
+        self.survived()
+        self.assertFalse(self.a.busy())
+
     def test_doorbellBlocks(self) -> None:
         """
         A doorbell that its owner has made blocking is not touched.

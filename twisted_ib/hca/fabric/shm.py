@@ -103,6 +103,9 @@ class SharedMemoryFabric:
         self._pairings: dict[int, Pairing] = {}
         self._pidfds: dict[int, Pairing] = {}
         self._buried: list[Any] = []
+        #: Paths that were found broken while bells were rung, perhaps from
+        #: within an application's call.
+        self._cracked: dict[Any, RingError] = {}
         self._reactorPoller: Any = None
         self.rendezvous = Rendezvous(guid)
         try:
@@ -434,7 +437,7 @@ class SharedMemoryFabric:
         @param budget: Records per path at most.
         @return: How many records were taken.
         """
-        n = 0
+        n = self._breakCracked() if self._cracked else 0
         for path in self.hot:
             try:
                 k = path.progress(budget)
@@ -448,6 +451,20 @@ class SharedMemoryFabric:
                     self.bells.append(path)
         if self._buried:
             self._clear()
+        return n
+
+    def _breakCracked(self) -> int:
+        """
+        Give up what L{ringBells} found broken.
+
+        @return: How many paths.
+        """
+        cracked, self._cracked = self._cracked, {}
+        n = 0
+        for path, error in cracked.items():
+            if path.alive:
+                self._broken(path, error)
+                n += 1
         return n
 
     def ringLater(self, path: Any) -> None:
@@ -475,7 +492,9 @@ class SharedMemoryFabric:
                 if path.ring():
                     self.rung += 1
             except RingError as error:
-                self._broken(path, error)
+                self._cracked[path] = error
+                if self.owner.wanted is not None:
+                    self.owner.wanted()
                 continue
             if path.asleep:
                 path.wake()
@@ -483,8 +502,10 @@ class SharedMemoryFabric:
 
     def pending(self) -> bool:
         """
-        @return: Whether a hot path has something to take.
+        @return: Whether a hot path has something to take, or one is broken.
         """
+        if self._cracked:
+            return True
         for path in self.hot:
             if path.pending():
                 return True
@@ -499,6 +520,8 @@ class SharedMemoryFabric:
         hot = self.hot
         if os.geteuid() != self._user:
             self._follow()
+        if self._cracked:
+            return False
         if not hot:
             return True
         for path in hot:
