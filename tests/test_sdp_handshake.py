@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.sdp import handshake, wire
+from twisted_ib.sdp import addresses, handshake, wire
 from twisted_ib.sdp.addresses import addressOf
 from twisted_ib.sdp.machine import Machine
 
@@ -109,6 +109,37 @@ class ActiveTests(SynchronousTestCase):
         hello = handshake.requested(asked(_Stream(), "fe80::2%ib0"))
         self.assertEqual(hello.ipVersion, 6)
         self.assertEqual(handshake.addresses(hello), ("fe80::2", "2001:db8::1"))
+
+    def test_addressesRemembered(self) -> None:
+        """
+        The same addresses are not parsed again for the next connection; how
+        many are remembered is bounded, and what is no address is not.
+        """
+        cached: list[Any] = [
+            *(addresses.canonical, wire.packAddress, wire.unpackAddress, wire.ipVersionOf),
+        ]
+        for function in cached:
+            function.cache_clear()
+
+        def connect() -> None:
+            self.assertEqual(addresses.canonical("192.0.2.2"), "192.0.2.2")
+            hello = handshake.requested(asked(_Stream()))
+            self.assertEqual(handshake.addresses(hello), ("192.0.2.2", "192.0.2.1"))
+
+        connect()
+        before = [function.cache_info().misses for function in cached]
+        for _ in range(3):
+            connect()
+        self.assertEqual([function.cache_info().misses for function in cached], before)
+        self.assertEqual(before, [1, 2, 2, 1])
+        for number in range(limits.ADDRESSES_REMEMBERED + 10):
+            text = f"10.0.{number >> 8}.{number & 255}"
+            self.assertEqual(wire.unpackAddress(wire.packAddress(text), wire.ipVersionOf(text)), text)
+            self.assertEqual(addresses.canonical(text), text)
+        for function in cached:
+            self.assertEqual(function.cache_info().currsize, limits.ADDRESSES_REMEMBERED)
+        for _ in range(2):
+            self.assertRaises(ValueError, wire.packAddress, "localhost")
 
     def test_replied(self) -> None:
         """

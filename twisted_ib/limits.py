@@ -153,6 +153,8 @@ ACCEPTS_PER_TURN = 100
 #: Port numbers that are tried when any will do, for a port of IPv4 and IPv6
 #: and for an active side.
 PORT_ATTEMPTS = 64
+#: Spellings of IP addresses whose usual or packed form is remembered.
+ADDRESSES_REMEMBERED = 1024
 #: Addresses of one name that a connect tries.
 RESOLVED_ADDRESSES = 16
 #: Rounds of REQs, of about eight seconds each, before a connect without a

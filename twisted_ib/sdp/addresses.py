@@ -5,10 +5,13 @@ IP addresses and port numbers as applications write them.
 from __future__ import annotations
 
 import socket
+from functools import lru_cache
 from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
 
 from twisted.internet.address import IPv4Address, IPv6Address
+
+from twisted_ib import limits
 
 #: What C{getHost} and C{getPeer} give.
 Address = IPv4Address | IPv6Address
@@ -32,6 +35,7 @@ def checkPort(port: int, lowest: int) -> int:
     return port
 
 
+@lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 def canonical(text: str) -> str | None:
     """
     Write an IP address in its one usual form.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -113,6 +114,11 @@ class Transition(IntEnum):
 _TRANSITIONS = frozenset(Transition)
 
 
+# Each connect and each accept asks for the same few addresses again.
+_remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
+
+
+@_remember
 def packAddress(text: str) -> bytes:
     """
     Write an IP address in the 16 bytes that Hello has for it.
@@ -123,6 +129,7 @@ def packAddress(text: str) -> bytes:
     return ip_address(text.partition("%")[0]).packed.rjust(16, b"\0")
 
 
+@_remember
 def unpackAddress(packed: bytes, ipVersion: int) -> str:
     """
     Read an IP address of a Hello.
@@ -135,6 +142,7 @@ def unpackAddress(packed: bytes, ipVersion: int) -> str:
     return str(IPv6Address(packed))
 
 
+@_remember
 def ipVersionOf(text: str) -> int:
     """
     Say whether an IP address is of version 4 or 6.
