@@ -417,6 +417,61 @@ class FailureTests(ConnectorTestCase):
         self.request()
         self.assertIn("127.0.0.1:5001: the table is full", self.failure())
 
+    def test_factoryRaisesOnFailure(self) -> None:
+        """
+        What C{clientConnectionFailed} raises is logged and does not reach who
+        brought the news: the CM, the device, the timeout or the user.
+        """
+        self.patch(self.factory, "clientConnectionFailed", self._raise(ZeroDivisionError("mistake")))
+
+        def reject() -> None:
+            connection = self.device.requests[-1][1]
+            connection.user.rejected(connection, REJ(reason=RejectReason.NO_RESOURCES))
+
+        def losePath() -> None:
+            self.device.requests[-1][1].user.pathLost(PathLostError("the process has died"))
+
+        def stop() -> None:
+            connector.stopConnecting()
+
+        for news in (reject, losePath, lambda: self.reactor.advance(30), stop):
+            connector = self.request()
+            news()
+            self.assertEqual(connector.state, "disconnected")
+            self.assertEqual(self.channel.users, [])
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.device.paths.clear()
+        self.begin()
+        self.device.routes[-1].user.connectFailed(NoListenerError("x"))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_factoryRaisesOnLoss(self) -> None:
+        """
+        The same of C{clientConnectionLost}.
+        """
+        connector = self.connected()
+        self.patch(self.factory, "clientConnectionLost", self._raise(ZeroDivisionError("mistake")))
+        connector.transport.connectionLost(Failure(main.CONNECTION_LOST))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.channel.users, [])
+
+    def test_factoryRaisesOnStart(self) -> None:
+        """
+        What C{startedConnecting} raises is for who called C{connect}, as with
+        TCP; if that is the factory when it hears of a failure or a loss, it is
+        logged.
+        """
+        lost = self.connected()
+        failed = self.request()
+        started = self._raise(ZeroDivisionError("mistake"))
+        self.patch(self.factory, "startedConnecting", started)
+        self.assertRaises(ZeroDivisionError, self.begin)
+        self.patch(self.factory, "clientConnectionLost", lambda connector, reason: connector.connect())
+        self.patch(self.factory, "clientConnectionFailed", lambda connector, reason: connector.connect())
+        lost.transport.connectionLost(Failure(main.CONNECTION_LOST))
+        failed.transport.failIfNotConnected(error.ConnectError())
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
     def test_unknownName(self) -> None:
         """
         A name that does not resolve.

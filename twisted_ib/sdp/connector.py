@@ -306,7 +306,12 @@ class SDPAttempt:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.release(self)
-        self._connector.connectionFailed(Failure(reason))
+        try:
+            self._connector.connectionFailed(Failure(reason))
+        except BaseException:
+            # The factory's mistake: nothing to end a turn of the device for,
+            # which others share.
+            log.err()
 
     def connectionLost(self, reason: Failure) -> None:
         """
