@@ -198,8 +198,18 @@ CLOSING_CONNECTIONS = 4096
 #: Bytes of a socket's send buffer where sockets carry the records; Linux doubles
 #: it for what it counts besides the data.
 CARRIER_BUFFER = 256 * 1024
-#: HCAs that one HCA has paths or handshakes to.
+#: Pairs (paths and handshakes) that one HCA has, if a sixteenth of RLIMIT_NOFILE
+#: is not less.
 PEERS = 1024
+#: Of those, the ones that one process has dialled: half of them where RLIMIT_NOFILE
+#: is the usual 1024.
+PEERS_PER_PROCESS = 32
+#: Of those, handshakes that are not done.
+HANDSHAKES_PER_PROCESS = 16
+#: The part of the pairs that one user who is not ours has dialled: one of so many.
+PEERS_USER_DIVISOR = 4
+#: How long nobody listens when no descriptor is free, in seconds.
+ACCEPT_PAUSE_SECONDS = 0.1
 #: Descriptors of peers that one turn looks at.
 DESCRIPTORS_PER_TURN = 64
 #: Management records that one path keeps while its ring is full.

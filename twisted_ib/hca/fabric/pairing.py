@@ -58,10 +58,13 @@ class Pairing:
         self, fabric: Any, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
     ) -> None:
         """
+        If this raises, C{pair} is still the caller's to close.
+
         @param rendezvous: Through which the two found each other.
         @param guid: Whom we called; 0 if the peer called us.
         @raise PathLostError: the peer is dead already.
         @raise HandshakeError: it belongs to a user who is not let in.
+        @raise OSError: there is no memory, or no descriptor is free.
         """
         self.fabric = fabric
         self.socket = pair
@@ -74,9 +77,14 @@ class Pairing:
         self.bell: EventDoorbell | None = None
         self.credentials = checkPeer(pair, rendezvous.allows)
         self.liveness = Liveness.of(pair)
-        self.exchange: Exchange | None = Exchange(self._hello(rendezvous.uid), self.server, now)
-        if not self.server:
-            self._sayHello()
+        try:
+            self.exchange: Exchange | None = Exchange(self._hello(rendezvous.uid), self.server, now)
+            if not self.server:
+                self._sayHello()
+        except BaseException:
+            self.liveness.close()
+            self._dropMemory()
+            raise
 
     def _hello(self, uid: int) -> Hello:
         """

@@ -32,12 +32,12 @@ from twisted_ib.errors import (
     HCAError,
     NoListenerError,
     PathLostError,
-    ResourceLimitError,
     RingError,
 )
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.addresses import checkLocal
 from twisted_ib.hca.fabric.doorbell import EventDoorbell
+from twisted_ib.hca.fabric.doors import Doors, checkCaller, checkRoom
 from twisted_ib.hca.fabric.pairing import Pairing
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.ring import fence
@@ -109,14 +109,13 @@ class SharedMemoryFabric:
         self._reactorPoller: Any = None
         self.rendezvous = Rendezvous(guid)
         try:
-            listener = self.rendezvous.bind()
+            self.rendezvous.bind()
         except BaseException:
             self.rendezvous.close()
             raise
         self._poller = select.epoll()
-        #: By descriptor: where others call, and the rendezvous it belongs to.
-        self._doors = {listener.fileno(): (listener, self.rendezvous)}
-        self._poller.register(listener.fileno(), select.EPOLLIN)
+        self._doors = Doors(self._poller, clock, self.count)
+        self._doors.add(self.rendezvous)
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
@@ -192,15 +191,33 @@ class SharedMemoryFabric:
             if pairing.guid == entry.guid and not pairing.server and pairing.path is None:
                 pairing.users.append(user)
                 return
-        self._checkRoom()
+        checkRoom(self._pairings.values())
         pair = self.rendezvous.connect(entry)
+        pairing = self._pair(pair, self.rendezvous, entry.guid)
+        pairing.users.append(user)
+
+    def _pair(self, pair: Any, rendezvous: Rendezvous, guid: int) -> Pairing:
+        """
+        Begin a handshake.
+
+        @param pair: A socket to a peer, closed if this raises.
+        @param guid: Whom we called; 0 if the peer called us.
+        @raise HCAError: the peer is gone, not let in, or has called often enough.
+        @raise OSError: no descriptor or memory is free.
+        """
         try:
-            pairing = Pairing(self, self.rendezvous, pair, entry.guid, self.clock())
+            pairing = Pairing(self, rendezvous, pair, guid, self.clock())
         except BaseException:
             pair.close()
             raise
-        pairing.users.append(user)
-        self._watch(pairing)
+        try:
+            if pairing.server:
+                checkCaller(self._pairings.values(), pairing, self._user)
+            self._watch(pairing)
+        except BaseException:
+            pairing.close()
+            raise
+        return pairing
 
     def forget(self, user: Any) -> None:
         """
@@ -209,13 +226,6 @@ class SharedMemoryFabric:
         for pairing in self._pairings.values():
             if user in pairing.users:
                 pairing.users.remove(user)
-
-    def _checkRoom(self) -> None:
-        """
-        @raise ResourceLimitError: there are as many peers as there may be.
-        """
-        if len(self._pairings) >= limits.PEERS:
-            raise ResourceLimitError(f"{limits.PEERS} processes are connected already")
 
     # -- descriptors
 
@@ -242,13 +252,19 @@ class SharedMemoryFabric:
     def _watch(self, pairing: Pairing) -> None:
         """
         Have the socket and the pidfd of a pair watched.
+
+        @raise OSError: the kernel watches no more.
         """
-        self._pairings[pairing.fd] = pairing
         self._poller.register(pairing.fd, select.EPOLLIN | select.EPOLLRDHUP)
         pidfd = pairing.liveness.fd
         if pidfd >= 0:
+            try:
+                self._poller.register(pidfd, select.EPOLLIN)
+            except BaseException:
+                self._poller.unregister(pairing.fd)
+                raise
             self._pidfds[pidfd] = pairing
-            self._poller.register(pidfd, select.EPOLLIN)
+        self._pairings[pairing.fd] = pairing
 
     def watch(self, pairing: Pairing, events: int) -> None:
         """
@@ -262,9 +278,8 @@ class SharedMemoryFabric:
         Look at the sockets: peers that call, handshakes, deaths.
         """
         for fd, _ in self._poller.poll(0, limits.DESCRIPTORS_PER_TURN):
-            door = self._doors.get(fd)
-            if door is not None:
-                self._accept(*door)
+            if fd in self._doors:
+                self._doors.accept(fd, self._called)
                 continue
             pairing = self._pairings.get(fd)
             if pairing is not None:
@@ -274,25 +289,17 @@ class SharedMemoryFabric:
             if pairing is not None:
                 self._lose(pairing, PathLostError("the peer's process died"))
 
-    def _accept(self, listener: Any, rendezvous: Rendezvous) -> None:
+    def _called(self, pair: Any, rendezvous: Rendezvous) -> None:
         """
-        Take the calls of other HCAs.
+        Take the call of another HCA.
         """
-        for _ in range(limits.ACCEPTS_PER_TURN):
-            try:
-                pair, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError:
-                self.count("accept_failed")
-                return
-            try:
-                pair.setblocking(False)
-                self._checkRoom()
-                self._watch(Pairing(self, rendezvous, pair, 0, self.clock()))
-            except (HCAError, OSError) as error:
-                self._refused(error)
-                pair.close()
+        try:
+            pair.setblocking(False)
+            checkRoom(self._pairings.values())
+            self._pair(pair, rendezvous, 0)
+        except (HCAError, OSError) as error:
+            self._refused(error)
+            pair.close()
 
     def _follow(self) -> None:
         """
@@ -308,9 +315,7 @@ class SharedMemoryFabric:
             self.owner.warn(f"clients of user {self._user} can not reach this process: {error}")
             return
         if rendezvous is not None:
-            listener = rendezvous.bind()
-            self._doors[listener.fileno()] = (listener, rendezvous)
-            self._poller.register(listener.fileno(), select.EPOLLIN)
+            self._doors.add(rendezvous)
             self.rendezvous = rendezvous
 
     def _refused(self, error: Exception) -> None:
@@ -341,13 +346,21 @@ class SharedMemoryFabric:
         """
         A handshake is done.
         """
-        path = pairing.path
+        path, bell = pairing.path, pairing.bell
+        if bell is not None:
+            poller = self._reactorPoller or self._poller
+            try:
+                poller.register(bell.fd, select.EPOLLIN | select.EPOLLET)
+            except OSError as error:
+                pairing.bell = None
+                bell.close()
+                self._refused(error)
+                self._unpaired(pairing, error)
+                self._lose(pairing, error)
+                return
         # Who called us may say any GUID: only whom we called is who we looked up.
         if not pairing.server:
             self._paths[pairing.guid] = path
-        if pairing.bell is not None:
-            poller = self._reactorPoller or self._poller
-            poller.register(pairing.bell.fd, select.EPOLLIN | select.EPOLLET)
         self.hot += (path,)
         users, pairing.users = pairing.users, []
         for user in users:
@@ -379,6 +392,7 @@ class SharedMemoryFabric:
                 self._bury(pairing, path, reason)
         finally:
             pairing.close()
+            self._doors.reopen()
 
     def _unpaired(self, pairing: Pairing, reason: Exception) -> None:
         """
@@ -459,9 +473,9 @@ class SharedMemoryFabric:
 
         @return: How many paths.
         """
-        cracked, self._cracked = self._cracked, {}
         n = 0
-        for path, error in cracked.items():
+        while self._cracked:
+            path, error = self._cracked.popitem()
             if path.alive:
                 self._broken(path, error)
                 n += 1
@@ -560,7 +574,7 @@ class SharedMemoryFabric:
         """
         @return: When L{tick} should be called: handshakes take a bounded time.
         """
-        found = None
+        found = self._doors.deadline
         for pairing in self._pairings.values():
             exchange = pairing.exchange
             if exchange is not None and exchange.deadline is not None:
@@ -570,8 +584,9 @@ class SharedMemoryFabric:
 
     def tick(self, now: float) -> None:
         """
-        Give up handshakes whose peer is silent.
+        Give up handshakes whose peer is silent; listen again.
         """
+        self._doors.tick(now)
         for pairing in list(self._pairings.values()):
             if pairing.exchange is not None:
                 try:
@@ -603,8 +618,6 @@ class SharedMemoryFabric:
         for pairing in list(self._pairings.values()):
             self._lose(pairing, gone)
         self._clear()
-        for fd, (_, rendezvous) in self._doors.items():
-            self._poller.unregister(fd)
-            rendezvous.close()
+        self._doors.close()
         self._poller.close()
         self._signal.close()
