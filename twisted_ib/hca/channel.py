@@ -1,15 +1,17 @@
 """
 A device in a reactor: what wakes the reactor for it, and who uses it there.
 
-On the C{ib} reactor the device is looked at in C{doPoll} (adaptive polling).  On
-any other with IReactorFDSet and IReactorTime its descriptor is a reader, and a
+On the C{ib} reactor the device is looked at in C{doPoll}.  On any other with
+IReactorFDSet and IReactorTime its descriptor is a reader, and a
 L{DeviceChannel.turn} runs when that is readable, or after the application did
-something outside of one.
+something outside of one; a turn with traffic looks for the answer to it for a
+while, if that pays (L{twisted_ib.hca.polling}).
 
 A channel is in the reactor only while somebody uses it: ports, connections and
 attempts hold it.  Connections that the application has closed do not: what is
 left to say for them is said when the device is looked at for another reason,
-or in the last turn.
+or in the last turn.  The C{ib} reactor, where a channel shows nowhere, keeps it
+as long as there are paths to living peers.
 """
 
 from __future__ import annotations
