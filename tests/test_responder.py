@@ -5,6 +5,8 @@ of L{twisted_ib.hca.core.work}.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.keyed_cases import ResponderTestCase
 from tests.keyed_pair import piece
 from twisted_ib import limits
@@ -366,6 +368,55 @@ class ReadTests(ResponderTestCase):
         self.assertEqual(self.put(0x0C, self.reth(3)), 0)
         self.connect(max_dest_rd_atomic=0)
         self.assertEqual(self.put(0x0C, self.reth(3)), INVALID)
+
+    def test_turns(self) -> None:
+        """
+        A medium that is never full, for the peer chases what is published, gets
+        no more than a turn's records at once, of one READ or of many.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 10)
+        self.patch(limits, "RECORDS_PER_TURN", 8)
+        self.fill()
+        for lengths in ((200,), (50, 10, 10, 130)):
+            self.b.path.records.clear()
+            self.b.path.capacity = 0
+            for length in lengths:
+                self.assertEqual(self.put(0x0C, self.reth(length)), 0)
+            self.b.path.capacity = 1 << 30
+            for count in (8, 16, 20):
+                self.b.path.resumeWaiting()
+                self.assertEqual(len(self.answers()), count)
+            self.assertEqual(len(self.b.path.waiting), 0)
+            data = b"".join(part for _, part in self.answers())
+            self.assertEqual(data, b"".join(bytes(self.target.view[:length]) for length in lengths))
+
+    def test_turnsOfDevice(self) -> None:
+        """
+        With a device an answer goes on in its next batch, and not at all when
+        the queue pair has ended.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 10)
+        self.patch(limits, "RECORDS_PER_TURN", 8)
+        dirty: list[Any] = []
+
+        class Batches:
+            """
+            The batches of a device.
+            """
+
+            markDirty = dirty.append
+
+        self.b.path.capacity = 1 << 30
+        self.b.qp.device = Batches()
+        self.put(0x0C, self.reth(200))
+        for count in (8, 16):
+            self.assertEqual((len(self.answers()), len(dirty), len(self.b.path.waiting)), (count, 1, 0))
+            dirty.pop().endOfBatch()
+        self.assertEqual((len(self.answers()), dirty), (20, []))
+        self.put(0x0C, self.reth(200))
+        self.b.qp.modify(QPState.ERR)
+        dirty.pop().endOfBatch()
+        self.assertEqual((len(self.answers()), dirty), (28, []))
 
     def test_waiterLeaves(self) -> None:
         """

@@ -2,7 +2,8 @@
 The answers to a peer's READs.
 
 The bytes go through the medium, as it has room, or the record refers to memory that the
-peer can map.  Rights are asked for each record: what is deregistered is not read any more.
+peer can map.  A peer that reads as fast as it is answered does not keep others from their
+turn: an answer goes on in the next batch after some records.  Rights are asked for each record: what is deregistered is not read any more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.core.memory import REMOTE_READ
 from twisted_ib.hca.core.requests import SGE
@@ -37,9 +39,10 @@ class _Answer:
     @ivar source: the memory that is read, as a list of one.
     @ivar length: bytes asked for.
     @ivar sent: bytes that are in the medium.
+    @ivar done: whether all records are.
     """
 
-    __slots__ = ("length", "sent", "source")
+    __slots__ = ("done", "length", "sent", "source")
 
     def __init__(self, address: int, key: int, length: int) -> None:
         """
@@ -48,30 +51,30 @@ class _Answer:
         self.source = (SGE(address, length, key),)
         self.length = length
         self.sent = 0
+        self.done = False
 
     def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
         """
-        Publish what is not published.
+        Publish the next record.
 
-        @return: False if the medium has no room for a record.
+        @return: False if the medium has no room for it.
         @raise MemoryAccessError: the right to the memory is gone.
         """
-        while True:
-            sent = self.sent
-            reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ)
-            body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ)
-            ends = sent + count == self.length
-            if sent:
-                opcode = READ_RESPONSE_LAST if ends else READ_RESPONSE_MIDDLE
-            else:
-                opcode = READ_RESPONSE_ONLY if ends else READ_RESPONSE_FIRST
-            if reference:
-                opcode |= REFERENCE
-            if not path.post(opcode << 24 | remote, b"", body, len(reference) or count):
-                return False
-            self.sent = sent + count
-            if ends:
-                return True
+        sent = self.sent
+        reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ)
+        body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ)
+        ends = sent + count == self.length
+        if sent:
+            opcode = READ_RESPONSE_LAST if ends else READ_RESPONSE_MIDDLE
+        else:
+            opcode = READ_RESPONSE_ONLY if ends else READ_RESPONSE_FIRST
+        if reference:
+            opcode |= REFERENCE
+        if not path.post(opcode << 24 | remote, b"", body, len(reference) or count):
+            return False
+        self.sent = sent + count
+        self.done = ends
+        return True
 
 
 class Answers:
@@ -79,7 +82,7 @@ class Answers:
     The answers that one responder owes, in the order of the requests.
 
     @ivar work: the pair of queues it belongs to; L{None} once closed.
-    @ivar _path: where it waits, if it does.
+    @ivar _path: where it waits, for room or the next batch, if it does.
     """
 
     __slots__ = ("_owed", "_path", "work")
@@ -113,6 +116,9 @@ class Answers:
         self._path = None
         self._publish()
 
+    #: The next batch.
+    endOfBatch = resume
+
     def close(self) -> None:
         """
         Owe nothing any more.
@@ -125,18 +131,22 @@ class Answers:
 
     def _publish(self) -> None:
         """
-        Publish what the medium takes.
+        Publish what the medium takes, up to so many records.
         """
         work, owed = self.work, self._owed
-        if work is None or work.queuePair.path is None:
+        if work is None or work.queuePair.path is None or not owed:
             return
         path, remote = work.queuePair.path, work.queuePair.remote
         try:
-            while owed:
+            for _ in range(limits.RECORDS_PER_TURN):
                 if not owed[0].publish(work, path, remote):
                     self._wait(path)
                     return
-                owed.popleft()
+                if owed[0].done:
+                    owed.popleft()
+                    if not owed:
+                        return
+            self._pause(work, path)
         except MemoryAccessError:
             self._refuse(work, path, remote)
 
@@ -151,6 +161,17 @@ class Answers:
             queuePair.fail(QueuePairError(f"memory that queue pair {queuePair.number} gave is gone"))
         else:
             self._wait(path)
+
+    def _pause(self, work: WorkQueues, path: Any) -> None:
+        """
+        Let others have their turn.
+        """
+        device = work.queuePair.device
+        if device is None:
+            self._wait(path)
+        else:
+            self._path = path
+            device.markDirty(self)
 
     def _wait(self, path: Any) -> None:
         """
