@@ -3,7 +3,8 @@ The answers to a peer's READs.
 
 The bytes go through the medium, as it has room, or the record refers to memory that the
 peer can map.  A peer that reads as fast as it is answered does not keep others from their
-turn: an answer goes on in the next batch after some records.  Rights are asked for each record: what is deregistered is not read any more.
+turn: an answer goes on in the next batch after some records.  Rights are asked for each
+record: what is deregistered is not read any more.
 """
 
 from __future__ import annotations
