@@ -1,0 +1,537 @@
+"""
+Tests for how L{twisted_ib.sdp.stream} and its transport end, by what a review
+found: who hears of an end, when, behind what, and whose exceptions are whose.
+What is bounded is in L{tests.test_sdp_reviewed_bounds}.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.python.failure import Failure
+
+from tests.sdp_pair import LOCALHOST, Pair, PairTestCase, Recorder
+from tests.test_sdp_closing import HalfRecorder
+from tests.test_sdp_transport import Producer
+from twisted_ib.errors import PathLostError
+from twisted_ib.sdp.addresses import addressOf
+from twisted_ib.sdp.ends import SDPClient, SDPServer
+from twisted_ib.sdp.machine import State
+from twisted_ib.sdp.wire import MID, SrcAvail
+
+ERRORS = "sdp_protocol_errors"
+#: An opcode that nobody refuses and a queue pair that nobody has.
+JUNK = 0x10 << 24 | 5
+OFFER = SrcAvail(length=100, rkey=7, address=4096, payload=b"begin").pack()[16:]
+
+
+def jam(path: Any) -> None:
+    """
+    Fill the medium, of this end's direction, to the last byte.
+    """
+    for n in (60000, 8):
+        while path.post(JUNK, b"", bytes(n), n):
+            pass
+
+
+def endBatch(end: Any) -> None:
+    """
+    Let what was gathered at one end leave, while nobody takes anything.
+    """
+    end.device._endOfBatch()
+
+
+class Failing(Recorder):
+    """
+    Raises when it hears of the end.
+    """
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """
+        Remember, and raise.
+        """
+        Recorder.connectionLost(self, reason)
+        raise ValueError("an application's mistake")
+
+
+class FailingProducer(Producer):
+    """
+    Raises when it is stopped.
+    """
+
+    def stopProducing(self) -> None:
+        """
+        Remember, and raise.
+        """
+        Producer.stopProducing(self)
+        raise ValueError("an application's mistake")
+
+
+class FailingConnector:
+    """
+    A connector whose factory raises.
+    """
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Raise.
+        """
+        raise ValueError("an application's mistake")
+
+
+class Client(SDPClient):
+    """
+    Told apart from others also at the end, as L{tests.sdp_pair.Kept}.
+    """
+
+    __slots__ = ("heard",)
+
+    heard: Any
+
+
+class ReviewedTestCase(PairTestCase):
+    """
+    Base: every test on reactors that poll and on those that do not.
+    """
+
+    def pairs(self) -> Any:
+        """
+        Make a pair of either kind; a test does the same with both.
+        """
+        for polled in (True, False):
+            pair = Pair(polled)
+            yield pair
+            pair.close()
+
+    def half(self, stream: Any) -> Any:
+        """
+        Give a connected stream a protocol that can be half closed.
+        """
+        stream.protocol = stream.heard = HalfRecorder()
+        stream.protocol.makeConnection(stream)
+        return stream
+
+    def arrive(self, one: Any, other: Any, data: bytes) -> None:
+        """
+        Have C{data} in the medium, ready for C{other}'s next look.
+        """
+        one.write(data)
+        endBatch(one.channel)
+
+
+class MistakeTests(ReviewedTestCase):
+    """
+    The exceptions of one application are logged once, and are nobody else's.
+    """
+
+    def failing(self, pair: Pair) -> list[tuple[Any, Any]]:
+        """
+        Connections whose end at C{b} raises, each in its way, the first ones
+        and the last one healthy.
+        """
+        made = [pair.connected(), pair.connected(None, Failing())]
+        one, two = pair.connected()
+        two.registerProducer(FailingProducer(), True)
+        made.append((one, two))
+        client = Client(pair.b.channel, addressOf(LOCALHOST, 1), addressOf(LOCALHOST, 2), FailingConnector())
+        client.protocol = client.heard = Recorder()
+        pair.b.channel.acquire(client)
+        one = pair.transport(pair.a)
+        pair.join(one, client)
+        pair.attach(one), pair.attach(client)
+        made += [(one, client), pair.connected()]
+        return made
+
+    def test_peerDies(self) -> None:
+        """
+        When a peer dies whatever raises at that is logged once each; all its
+        connections hear of it, and neither a port nor another peer's
+        connection does.
+        """
+        for pair in self.pairs():
+            made = self.failing(pair)
+            made[0][1].queuePair.path.lost(PathLostError("the peer died"))
+            self.assertEqual(len(self.flushLoggedErrors(ValueError)), 3)
+            for _, two in made:
+                self.assertEqual(two.heard.log, ["ConnectionLost"])
+            self.assertIsNone(pair.b.keeper.lost)
+            self.assertEqual(list(pair.b.channel.users), [pair.b.keeper])
+
+    def test_peerCloses(self) -> None:
+        """
+        When DisConns come together likewise, and the healthy one goes on.
+        """
+        for pair in self.pairs():
+            made = self.failing(pair)
+            for one, _ in made[:-1]:
+                one.loseConnection()
+            made[-1][0].write(b"still")
+            pair.settle()
+            self.assertEqual(len(self.flushLoggedErrors(ValueError)), 3)
+            for _, two in made[:-1]:
+                self.assertEqual(two.heard.log, ["ConnectionDone"])
+            made[-1][1].write(b"here")
+            pair.settle()
+            self.assertEqual((made[-1][1].heard.log, made[-1][0].heard.log), ([b"still"], [b"here"]))
+            self.assertEqual(list(pair.b.channel.users), [pair.b.keeper, made[-1][1]])
+            self.assertIsNone(pair.b.keeper.lost)
+
+    def test_dataThenLoss(self) -> None:
+        """
+        A protocol that raises at data and again at the loss that this is: both
+        are logged, and the reactor's turn goes on.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected(None, Failing())
+            two.heard.hook = lambda data: 1 // 0
+            one.write(b"x")
+            pair.settle()
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+            self.assertEqual(list(pair.b.channel.users), [pair.b.keeper])
+
+    def test_requestsOfTheDead(self) -> None:
+        """
+        When a peer dies one whose user raises does not keep the others of its
+        connections being opened from hearing of it; what the fabric found so
+        is logged and does not reach the reactor.
+        """
+        for pair in self.pairs():
+            heard: list[str] = []
+            users = [
+                SimpleNamespace(user=SimpleNamespace(pathLost=call), listener=None)
+                for call in (lambda reason: 1 // 0, lambda reason: heard.append(str(reason)))
+            ]
+            device = pair.b.device
+            self.patch(device.cm, "pathLost", lambda path, users=users: users)
+            lost = PathLostError("the peer died")
+            self.patch(device.fabric, "attend", lambda device=device, lost=lost: device.pathLost(None, lost))
+            pair.b.channel.doRead()
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            self.assertEqual(heard, ["the peer died"])
+            self.patch(device.fabric, "attend", lambda: None)
+
+    def test_deadline(self) -> None:
+        """
+        What raises when a deadline passes does not reach the reactor either.
+        """
+        for pair in self.pairs():
+            self.patch(pair.b.device, "tick", lambda now: 1 // 0)
+            pair.b.channel._tick()
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+
+class ResetTests(ReviewedTestCase):
+    """
+    The peer resets a connection whose reader is paused.
+    """
+
+    def test_pausedProducer(self) -> None:
+        """
+        Whose producer is paused it hears of it at once, and the producer is
+        stopped.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            one.pauseProducing(), two.pauseProducing()
+            producer = Producer()
+            two.registerProducer(producer, True)
+            two.write(bytes(10_000_000))
+            pair.settle()
+            self.assertEqual(producer.log, ["pause"])
+            one.abortConnection()
+            pair.settle()
+            self.assertEqual((two.heard.log, producer.log), (["ConnectionLost"], ["pause", "stop"]))
+
+    def test_producerWithoutBuffer(self) -> None:
+        """
+        Likewise if the medium has taken everything already, and the producer
+        only has not been told.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            two.pauseProducing()
+            two.registerProducer(Producer(), True)
+            two.filled()
+            self.assertIsNone(two.buffer)
+            one.abortConnection()
+            one.channel.reactor.advance(0)
+            endBatch(one.channel)
+            two.channel.device.fabric.progress()
+            self.assertEqual(two.heard.log, ["ConnectionLost"])
+
+    def test_unsentBytes(self) -> None:
+        """
+        With bytes that wait for credits, or in a full medium, at once.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            one.pauseProducing(), two.pauseProducing()
+            two.write(bytes(10_000_000))
+            pair.settle()
+            one.abortConnection()
+            pair.settle()
+            self.assertEqual(two.heard.log, ["ConnectionLost"])
+            one, two = pair.connected()
+            two.pauseProducing()
+            jam(two.queuePair.path)
+            two.write(b"x")
+            endBatch(two.channel)
+            self.assertEqual((two.buffer, len(two.queuePair.pending)), (None, 1))
+            one.abortConnection()
+            one.channel.reactor.advance(0)
+            endBatch(one.channel)
+            two.channel.device.fabric.progress()
+            self.assertEqual(two.heard.log, ["ConnectionLost"])
+            pair.settle()
+
+    def test_closing(self) -> None:
+        """
+        Who waits to close, too.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            two.pauseProducing()
+            two.registerProducer(Producer(), False)
+            two.producer.hook = two.unregisterProducer
+            two.disconnecting = 1
+            one.abortConnection()
+            one.channel.reactor.advance(0)
+            endBatch(one.channel)
+            two.channel.device.fabric.progress()
+            self.assertEqual(two.heard.log, ["ConnectionLost"])
+
+    def test_nothingToWrite(self) -> None:
+        """
+        With nothing to write it hears of it when it reads again, behind what
+        came before; so does one that reads but has not read all.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            two.pauseProducing()
+            two.registerProducer(Producer(), True)
+            one.write(b"data")
+            pair.settle()
+            one.abortConnection()
+            pair.settle()
+            self.assertEqual(two.heard.log, [])
+            two.resumeProducing()
+            pair.settle()
+            self.assertEqual(two.heard.log, [b"data", "ConnectionLost"])
+            self.assertEqual((two.producer, pair.b.device.heldBytes), (None, 0))
+
+
+class EarlyTests(ReviewedTestCase):
+    """
+    What comes in the turn of C{connectionMade}.
+    """
+
+    def made(self, pair: Pair) -> tuple[Any, Any]:
+        """
+        A connection whose passive end has just got its protocol.
+        """
+        active = pair.transport(pair.a)
+        passive = SDPServer(pair.b.channel, addressOf(LOCALHOST, 1), addressOf(LOCALHOST, 2), None, 1)
+        pair.b.channel.acquire(passive)
+        pair.join(active, passive)
+        pair.attach(active)
+        passive.attach(Recorder())
+        return active, passive
+
+    def test_deathBehindData(self) -> None:
+        """
+        Data, and the peer's death in the same turn: the data is delivered, then
+        the loss, both in the next turn.
+        """
+        for pair in self.pairs():
+            one, two = self.made(pair)
+            heard = two.protocol
+            self.arrive(one, two, b"hello")
+            pair.b.device.fabric.progress()
+            two.queuePair.path.lost(PathLostError("the peer died"))
+            self.assertEqual(heard.log, [])
+            pair.settle()
+            self.assertEqual(heard.log, [b"hello", "ConnectionLost"])
+
+    def test_resetBehindData(self) -> None:
+        """
+        The same when the peer resets.
+        """
+        for pair in self.pairs():
+            one, two = self.made(pair)
+            heard = two.protocol
+            self.arrive(one, two, b"hello")
+            one.connectionLost(Failure(PathLostError()))
+            one.reset()
+            pair.b.device.fabric.progress()
+            self.assertEqual(heard.log, [])
+            pair.settle()
+            self.assertEqual(heard.log[0], b"hello")
+            self.assertEqual(len(heard.log), 2)
+
+    def test_deathAlone(self) -> None:
+        """
+        Without data the loss is told at once.
+        """
+        for pair in self.pairs():
+            _, two = self.made(pair)
+            heard = two.protocol
+            two.queuePair.path.lost(PathLostError("the peer died"))
+            self.assertEqual(heard.log, ["ConnectionLost"])
+            self.assertIsNone(two._settling)
+
+
+class OrderTests(ReviewedTestCase):
+    """
+    What may not overtake, follow or get lost.
+    """
+
+    def test_deathInLastAck(self) -> None:
+        """
+        In LAST_ACK a paused reader has data and the peer's DisConn waiting, and
+        the peer dies: it gets the data and the end of the stream, then the loss.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            self.half(two).pauseProducing()
+            one.write(b"all of it")
+            one.loseConnection()
+            pair.settle()
+            two.loseWriteConnection()
+            pair.b.device.progress()
+            self.assertEqual(two.machine.state, State.LAST_ACK)
+            two.queuePair.fail(PathLostError("died"))
+            pair.settle()
+            self.assertEqual(two.heard.log, ["writeLost"])
+            two.resumeProducing()
+            pair.settle()
+            self.assertEqual(two.heard.log, ["writeLost", b"all of it", "readLost", "ConnectionLost"])
+            self.assertEqual(pair.b.device.heldBytes, 0)
+
+    def test_simultaneousHalfClose(self) -> None:
+        """
+        Both ends half close while the medium of one is full: its DREQ stays
+        behind its DisConn, and both hear the ends of the streams only.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            self.half(one), self.half(two)
+            jam(two.queuePair.path)
+            two.loseWriteConnection()
+            endBatch(pair.b)
+            self.assertEqual((two.machine.state, two.ending), (State.ESTABLISHED, True))
+            one.loseWriteConnection()
+            endBatch(pair.a)
+            pair.b.device.progress()
+            pair.settle()
+            for end, transport in zip(pair.ends, (one, two)):
+                self.assertEqual(sorted(transport.heard.log), ["readLost", "writeLost"])
+                self.assertEqual(transport.queuePair.path, None)
+                self.assertEqual(end.device.counters[ERRORS], 0)
+
+    def test_nothingBehindDisconn(self) -> None:
+        """
+        While a DisConn waits for the medium nothing that is written follows it.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            self.half(one)
+            jam(two.queuePair.path)
+            two.loseConnection()
+            endBatch(pair.b)
+            self.assertTrue(two.saidEnd)
+            two.write(b"late")
+            two.write(bytes(100000))
+            endBatch(pair.b)
+            pair.settle()
+            self.assertEqual(one.heard.log, ["readLost"])
+            self.assertEqual(pair.a.device.counters[ERRORS], 0)
+            self.assertEqual(two.heard.log, ["ConnectionDone"])
+
+    def test_channelStaysForDisconn(self) -> None:
+        """
+        A channel without users does not leave while a DisConn waits for the
+        medium; it is said as soon as there is room.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            self.half(one)
+            pair.b.channel.release(pair.b.keeper)
+            jam(two.queuePair.path)
+            two.connectionLost(Failure(PathLostError()))
+            for _ in range(3):
+                pair.b.turn()
+            self.assertTrue(two.ending)
+            self.assertTrue(pair.b.channel._registered)
+            pair.settle()
+            self.assertEqual(one.heard.log, ["readLost"])
+            self.assertEqual(one.machine.state, State.CLOSE_WAIT)
+
+    def test_noDataAfterAbort(self) -> None:
+        """
+        Who aborts while it is given data, and resumes, is given no more.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+
+            def abort(data: bytes, two: Any = two) -> None:
+                """
+                Abort, and resume.
+                """
+                two.abortConnection()
+                two.resumeProducing()
+                two.startReading()
+
+            two.heard.hook = abort
+            for data in (b"1", b"2", b"3"):
+                self.arrive(one, two, data)
+            pair.settle()
+            self.assertEqual(two.heard.log, [b"1", "ConnectionAborted"])
+
+    def test_reactorStops(self) -> None:
+        """
+        When the reactor stops, its connections are closed in order, behind what
+        was written in the turn before.
+        """
+        for pair in self.pairs():
+            made = [pair.connected() for _ in range(3)]
+            for _, two in made:
+                two.write(b"last words")
+            pair.b.turn()
+            pair.b.channel.close()
+            pair.settle()
+            for one, two in made:
+                self.assertEqual(two.heard.log, ["ConnectionLost"])
+                self.assertEqual(one.heard.log, [b"last words", "ConnectionDone"])
+
+
+class CreditTests(ReviewedTestCase):
+    """
+    Data without the credits for it.
+    """
+
+    def test_dataWithTooFewCredits(self) -> None:
+        """
+        The last two receives are for control messages: data in them, as Data
+        or in a SrcAvail, is a protocol error (CA4-82), paused or not; control
+        messages are not.
+        """
+        for mid, body in ((MID.DATA, b"x"), (MID.SRC_AVAIL, OFFER)):
+            for paused in (False, True):
+                for posted, bad in ((3, False), (2, True), (1, True)):
+                    raw, stream = self.pair.raw()
+                    if paused:
+                        stream.pauseProducing()
+                    stream.queuePair.posted = posted
+                    errors = self.pair.b.device.counters[ERRORS]
+                    raw.send(mid, body)
+                    self.settle()
+                    case = (mid, paused, posted)
+                    self.assertEqual(self.pair.b.device.counters[ERRORS] - errors, bad, case)
+                    self.assertEqual(stream.heard.calls, ["ConnectionLost"] if bad else [], case)
+        raw, stream = self.pair.raw()
+        stream.queuePair.posted = 1
+        raw.send(MID.CH_RCV_BUF, b"\0\1\0\0")
+        self.settle()
+        self.assertEqual((raw.kinds()[0], stream.heard.log), ("CH_RCV_BUF_ACK", []))

@@ -1,0 +1,366 @@
+"""
+Tests for what is bounded in streams and their channel, by what a review found:
+updates of credits, closing connections, held bytes, messages of one flush.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.sdp_pair import End, Keeper, Pair, Raw
+from tests.test_sdp_reviewed import ERRORS, ReviewedTestCase, jam
+from twisted_ib import limits
+from twisted_ib.sdp.buffer import SendBuffer
+from twisted_ib.sdp.machine import State
+
+#: What is done: which end, what, how much.
+STEPS = st.lists(
+    st.tuples(
+        st.booleans(),
+        st.one_of(
+            st.tuples(st.just("message"), st.integers(1, 70)),
+            st.tuples(st.just("write"), st.sampled_from((1, 65536, 300000))),
+            st.tuples(st.sampled_from(["turn", "pause", "resume", "press", "relieve", "settle"]), st.just(0)),
+        ),
+    ),
+    max_size=40,
+)
+
+
+def press(end: End, pressed: bool) -> None:
+    """
+    Let it look as if more than half of the memory for held bytes were used at
+    one end, or not any more.
+    """
+    device: Any = end.device
+    most = limits.HELD_BYTES // 2 + 1
+    if pressed and device.heldBytes < most:
+        device.heldBytes += most
+    elif not pressed and device.heldBytes >= most:
+        device.heldBytes -= most
+
+
+class UpdateTests(ReviewedTestCase):
+    """
+    Updates of credits: enough, and not without end.
+    """
+
+    def test_twoEndsWithFewReceives(self) -> None:
+        """
+        Two ends with few receives, one paused, one short of memory, exchange a
+        bounded number of updates after one message.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            one.pauseProducing()
+            two.write(bytes(8_000_000))
+            pair.settle()
+            two.discard()
+            press(pair.b, True)
+            for _ in range(70):
+                one.write(b"r")
+                for _ in range(3):
+                    pair.a.turn(), pair.b.turn()
+            pair.settle()
+            self.assertLessEqual(two.queuePair.posted, limits.SDP_RECEIVES_LEAST)
+            before = one.machine.sequence + two.machine.sequence
+            one.write(b"r")
+            pair.settle()
+            self.assertLess(one.machine.sequence + two.machine.sequence - before, 10)
+            press(pair.b, False)
+            self.assertEqual(two.heard.data, b"r" * 71)
+
+    def test_bothShortOfMemory(self) -> None:
+        """
+        Both short of memory: any number of messages gets through, with a
+        bounded number of updates for each.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            press(pair.a, True), press(pair.b, True)
+            for n in range(1, 200):
+                for stream in (one, two)[: 1 + n % 2]:
+                    stream.write(b"r")
+                pair.settle()
+            self.assertEqual((len(two.heard.data), len(one.heard.data)), (199, 100))
+            self.assertLess(one.machine.sequence + two.machine.sequence, 4 * 299)
+            press(pair.a, False), press(pair.b, False)
+
+    def play(self, steps: Any, polled: bool) -> None:
+        """
+        Play a schedule; when all resume, all bytes arrive and the two fall
+        silent with the credits that data needs.
+        """
+        pair = Pair(polled)
+        try:
+            ends = pair.connected()
+            sent = [0, 0]
+            for second, (what, n) in steps:
+                self.step(pair, ends[second], pair.ends[second], what, n)
+                sent[second] += n
+            for stream in ends:
+                stream.resumeProducing()
+            pair.settle()
+            assert all(stream.machine.credits() >= 3 for stream in ends), "stuck"
+            assert [len(each.heard.data) for each in ends] == sent[::-1]
+            for end in pair.ends:
+                press(end, False)
+                assert (end.device.heldBytes, end.device.counters[ERRORS]) == (0, 0)
+            for stream in ends:
+                stream.write(b"more")
+            pair.settle()
+            assert [len(each.heard.data) - 4 for each in ends] == sent[::-1]
+            before = [each.machine.sequence for each in ends]
+            for _ in range(20):
+                pair.a.turn(), pair.b.turn()
+            assert [each.machine.sequence for each in ends] == before, "not silent"
+        finally:
+            pair.close()
+
+    def step(self, pair: Pair, stream: Any, end: End, what: str, n: int) -> None:
+        """
+        Do one thing.
+        """
+        if what == "message":
+            for _ in range(n):
+                stream.write(b"m")
+                end.turn()
+        elif what == "write":
+            stream.write(bytes(n))
+        elif what == "turn":
+            end.turn()
+        elif what == "pause":
+            stream.pauseProducing()
+        elif what == "resume":
+            stream.resumeProducing()
+        elif what == "settle":
+            pair.settle()
+        else:
+            press(end, what == "press")
+
+    @settings(max_examples=80, deadline=None)
+    @given(STEPS)
+    def test_polled(self, steps: Any) -> None:
+        """
+        Whatever two ends that respect credits send each other while they pause
+        and memory is short: nobody gets stuck or breaks the protocol, and the
+        two fall silent.
+        """
+        self.play(steps, True)
+
+    @settings(max_examples=80, deadline=None)
+    @given(STEPS)
+    def test_notPolled(self, steps: Any) -> None:
+        """
+        The same on reactors that wait for the device's descriptor.
+        """
+        self.play(steps, False)
+
+
+class FlushTests(ReviewedTestCase):
+    """
+    One flush.
+    """
+
+    def test_messagesPerFlush(self) -> None:
+        """
+        One flush sends C{MESSAGES_PER_FLUSH} messages at most, though credits
+        and the medium allow more; the rest leaves in later batches, and what is
+        queued by others in between leaves before.
+        """
+        self.patch(limits, "MESSAGES_PER_FLUSH", 4)
+        self.patch(limits, "INLINE_MESSAGE", 1000)
+        for pair in self.pairs():
+            one, two = pair.connected()
+            third, fourth = pair.connected()
+            one.machine.maxPayload = 1000
+            one.buffer = SendBuffer()
+            one.append = one.buffer.pieces.append
+            for _ in range(10):
+                one.buffer.append(bytes(1000))
+            one.corked = False
+            one.cork()
+            order: list[str] = []
+            two.heard.hook = lambda data, order=order: order.append("bulk")
+            fourth.heard.hook = lambda data, order=order: order.append("other")
+            third.write(b"x")
+            pair.a.device.wanted = None
+            device = pair.a.device
+            counts = []
+            while device._dirty:
+                before = one.machine.sequence
+                device._endOfBatch()
+                counts.append(one.machine.sequence - before)
+            self.assertEqual(counts, [4, 4, 2])
+            pair.settle()
+            self.assertEqual(order.count("bulk"), 10)
+            self.assertLess(order.index("other"), 5)
+
+    def test_closeBehindFlush(self) -> None:
+        """
+        A close waits for all batches of what was written.
+        """
+        self.patch(limits, "MESSAGES_PER_FLUSH", 2)
+        for pair in self.pairs():
+            one, two = pair.connected()
+            one.write(bytes(2_000_000))
+            one.loseConnection()
+            pair.settle()
+            self.assertEqual((len(two.heard.data), two.heard.calls), (2_000_000, ["ConnectionDone"]))
+
+
+class ThreeTestCase(ReviewedTestCase):
+    """
+    Base of tests with two peers of C{b}.
+    """
+
+    def third(self, pair: Pair) -> tuple[End, End]:
+        """
+        Give C{pair} a third end.
+
+        @return: the two peers of C{b}; C{pair.a} is who connects.
+        """
+        other = End(pair.a.channel.polled, 3)
+        first = pair.a
+        pair.ends = (first, pair.b, other)  # type: ignore[assignment]
+        return first, other
+
+    def silent(self, pair: Pair) -> Raw:
+        """
+        @return: the peer of a connection that C{b} closes, who does not answer.
+        """
+        raw, stream = pair.raw()
+        stream.loseConnection()
+        pair.settle()
+        return raw
+
+
+class ClosingTests(ThreeTestCase):
+    """
+    Connections that the application has closed and the peer has not.
+    """
+
+    def test_deadline(self) -> None:
+        """
+        While there are users a peer that does not answer a DisConn is reset
+        C{FIN_WAIT_SECONDS} later by the channel's own deadline, without any
+        other connection.
+        """
+        for pair in self.pairs():
+            raw = self.silent(pair)
+            channel = pair.b.channel
+            channel.schedule()
+            seconds = 0
+            while raw.log == [] and seconds < 2 * limits.FIN_WAIT_SECONDS:
+                pair.advance(1)
+                for call in pair.b.reactor.getDelayedCalls():
+                    self.assertLessEqual(call.getTime(), pair.b.reactor.seconds() + limits.FIN_WAIT_SECONDS)
+                pair.settle()
+                seconds += 1
+            self.assertEqual((raw.kinds(), raw.log), (["DISCONN", "ABORT_CONN"], ["DREQ"]))
+            self.assertLessEqual(abs(seconds - limits.FIN_WAIT_SECONDS), 1)
+            self.assertEqual((pair.b.device.counters["closing_timed_out"], channel._closing), (1, {}))
+
+    def test_asksForTheDeadline(self) -> None:
+        """
+        The timed call of the channel is for the oldest closing, if nothing else
+        is due before.
+        """
+        for pair in self.pairs():
+            self.silent(pair)
+            self.patch(pair.b.device, "deadline", lambda: None)
+            self.patch(pair.b.reactor, "calls", [])
+            pair.b.channel._timer = None
+            pair.b.channel.schedule()
+            (call,) = pair.b.reactor.getDelayedCalls()
+            self.assertEqual(call.getTime(), min(pair.b.channel._closing.values()))
+
+    def test_whoHasMostPays(self) -> None:
+        """
+        Beyond C{CLOSING_CONNECTIONS} the oldest one of the peer with most is
+        reset, not the oldest of all.
+        """
+        self.patch(limits, "CLOSING_CONNECTIONS", 4)
+        for pair in self.pairs():
+            first, other = self.third(pair)
+            old = self.silent(pair)
+            pair.a = other
+            many = [self.silent(pair) for _ in range(5)]
+            pair.a = first
+            self.assertEqual(old.log, [])
+            self.assertEqual([raw.log for raw in many], [["DREQ"], ["DREQ"], [], [], []])
+            self.assertEqual(len(pair.b.channel._closing), 4)
+            self.silent(pair)
+            self.assertEqual((old.log, many[2].log), ([], ["DREQ"]))
+            other.channel.close()
+
+
+class HeldTests(ThreeTestCase):
+    """
+    Bytes held for paused readers.
+    """
+
+    def test_whoHoldsMostPays(self) -> None:
+        """
+        Beyond C{HELD_BYTES} the largest connection of the peer for whom most is
+        held is reset, though a connection of another peer is larger.
+        """
+        self.patch(limits, "HELD_BYTES", 300000)
+        for pair in self.pairs():
+            first, other = self.third(pair)
+            made = [(pair.connected(), 120000)]
+            pair.a = other
+            made += [(pair.connected(), n) for n in (50000, 70000, 55000)]
+            pair.a = first
+            for (_, two), _ in made:
+                two.pauseProducing()
+            for (one, _), n in made:
+                one.write(bytes(n))
+                pair.settle()
+            self.assertEqual([two.heard.calls for (_, two), _ in made], [[]] * 4)
+            made[0][0][0].write(bytes(10000))
+            pair.settle()
+            ends = [two.heard.calls for (_, two), _ in made]
+            self.assertEqual(ends, [[], [], ["ConnectionLost"], []])
+            device: Any = pair.b.device
+            self.assertEqual((device.counters["held_bytes_exceeded"], device.heldBytes), (1, 235000))
+            other.channel.close()
+
+
+class EndTests(ReviewedTestCase):
+    """
+    The last user, and what is still to be said.
+    """
+
+    def test_nobodyLeft(self) -> None:
+        """
+        Connections of a channel that is closed with a full medium, on a
+        reactor that stops, end; nothing is left at either end.
+        """
+        for pair in self.pairs():
+            one, two = pair.connected()
+            jam(two.queuePair.path)
+            pair.b.channel.close()
+            self.assertEqual(two.heard.log, ["ConnectionLost"])
+            pair.settle()
+            self.assertEqual(len(one.heard.log), 1)
+            self.assertIn(one.machine.state, (State.CLOSED, State.CLOSE_WAIT, State.TIME_WAIT))
+
+    def test_userRaises(self) -> None:
+        """
+        A user that raises when the reactor gives the device up does not keep
+        the others from being closed in order.
+        """
+        for pair in self.pairs():
+            bad = Keeper()
+            self.patch(bad, "connectionLost", lambda reason: 1 // 0)
+            pair.b.channel.acquire(bad)
+            one, two = pair.connected()
+            pair.b.channel.close()
+            pair.settle()
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            self.assertEqual((one.heard.log, two.heard.log), (["ConnectionDone"], ["ConnectionLost"]))
+            pair.b.channel.release(bad)
