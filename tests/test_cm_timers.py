@@ -175,7 +175,7 @@ class TimerTests(SynchronousTestCase):
         net = Net()
         active, passive = net.request()
         passive.think(0.0, serviceTimeout=24)
-        net.wait(60.0)
+        net.wait(90.0)
         self.assertEqual((active.state, net.kinds("a")), (State.MRA_REQ_RCVD, []))
 
     def test_longestResponseTimeout(self) -> None:
