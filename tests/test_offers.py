@@ -13,7 +13,7 @@ from typing import Any
 from unittest import skipIf
 
 from tests.descriptors import descriptors
-from tests.hcas import HCATestCase, settle, turn
+from tests.hcas import HCATestCase, Taker, readable, settle, turn
 from tests.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.errors import RingError
@@ -33,6 +33,14 @@ MESSAGE = Struct(">B3xIQ")
 OFFER, WITHDRAW = 1, 2
 
 
+class KeyedTaker(Taker):
+    """
+    One that may refer to what is offered.
+    """
+
+    work = True
+
+
 @skipIf(bool(MISSING), f"missing: {MISSING}")
 class OffersTests(HCATestCase):
     """
@@ -47,6 +55,15 @@ class OffersTests(HCATestCase):
         """
         super().setUp()
         self.a, self.b, self.path, self.other = self.joined()
+
+    def joined(self) -> tuple[Any, Any, Any, Any]:
+        """
+        Two HCAs with a keyed queue pair at each end of their path.
+        """
+        a, b, path, other = super().joined()
+        for end in (path, other):
+            KeyedTaker(end, 15, 15)
+        return a, b, path, other
 
     def segment(self, size: int = 4096, seal: int = SEALS) -> Segment:
         """
@@ -345,6 +362,81 @@ class OffersTests(HCATestCase):
         self.patch(limits, "OFFERED_SEGMENTS", 3)
         fd = self.segment().fd
         self.refused(*[(MESSAGE.pack(OFFER, n, 4096), fd) for n in range(4)])
+
+    def test_tooLarge(self) -> None:
+        """
+        More bytes than are allowed, at once or together; what is withdrawn makes place.
+        """
+        self.patch(limits, "OFFERED_BYTES", 10000)
+        segments = [self.segment(4096) for _ in range(3)]
+        self.assertEqual([self.path.offer(segment) for segment in segments], [1, 2, 0])
+        self.path.withdraw(segments[0])
+        settle(self.a, self.b)
+        self.assertEqual(self.path.offer(segments[2]), 3)
+        settle(self.a, self.b)
+        self.assertTrue(self.other.alive)
+        fd = segments[0].fd
+        self.refused(*[(MESSAGE.pack(OFFER, n, 4096), fd) for n in range(3)])
+        self.refused((MESSAGE.pack(OFFER, 1, 10008), self.segment(10008).fd))
+
+    def test_notKeyed(self) -> None:
+        """
+        Nothing is mapped while no queue pair is there that may use it, and nobody is kept
+        busy; what a record then refers to is.  The end is noticed all the same.
+        """
+        before = self.mapped()
+        del self.other.table[15]
+        segments = [self.segment() for _ in range(3)]
+        one, two = self.path.offer(segments[0]), self.path.offer(segments[1])
+        settle(self.a, self.b)
+        self.assertEqual(self.mapped(), before + 3)
+        self.assertFalse(readable(self.b))
+        KeyedTaker(self.other, 15, 15)
+        self.assertIsNotNone(self.other.offered(two))
+        self.assertIsNotNone(self.other.offered(one))
+        three = self.path.offer(segments[2])
+        settle(self.a, self.b)
+        self.assertEqual(self.mapped(), before + 6)
+        self.assertIsNotNone(self.other.offered(three))
+        del self.other.table[15]
+        self.path.withdraw(segments[2])
+        settle(self.a, self.b)
+        self.assertEqual(self.mapped(), before + 5)
+        self.path.offer(self.segment())
+        settle(self.b)
+        self.assertFalse(readable(self.b))
+        self.a.close()
+        settle(self.b)
+        self.assertFalse(self.other.alive)
+
+    def test_device(self) -> None:
+        """
+        All paths of a device together map a bounded number; beyond it offers wait for
+        their turn.
+        """
+        self.patch(limits, "OFFERED_SEGMENTS_PER_DEVICE", 2)
+        segments = [self.segment() for _ in range(3)]
+        for _ in range(3):
+            self.path.offer(segments[0])
+            self.path.offer(segments[1])
+            settle(self.a, self.b)
+            self.assertEqual(self.b.fabric.offeredSegments, 2)
+            self.path.withdraw(segments[0])
+            self.path.withdraw(segments[1])
+            settle(self.a, self.b)
+            self.assertEqual(self.b.fabric.offeredSegments, 0)
+        numbers = [self.path.offer(segment) for segment in segments]
+        settle(self.a, self.b)
+        self.assertEqual([self.other.offered(n) is not None for n in numbers], [True, True, False])
+        settle(self.b)
+        self.assertFalse(readable(self.b))
+        self.assertTrue(self.b.counters["offers_unread"])
+        self.path.withdraw(segments[0])
+        self.other._offers._unmap(numbers[0])
+        self.assertIsNotNone(self.other.offered(numbers[2]))
+        self.a.close()
+        settle(self.b)
+        self.assertEqual(self.b.fabric.offeredSegments, 0)
 
     def test_withdrawNothing(self) -> None:
         """

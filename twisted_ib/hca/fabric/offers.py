@@ -12,10 +12,16 @@ An offer says nothing about rights: those are asked for each operation, by the o
 the memory that is written or by the owner of the memory that is read.  But what was
 offered stays readable to that peer, in all its pages, until it is withdrawn and the
 peer, by its own will, unmaps it.
+
+What a peer offers is mapped only if it may be referred to: while no queue pair with
+work queues is on the path, or the device maps as many as it may, an offer and what
+follows it stay in the socket, which is then watched for its end only, until a record
+refers to them.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from struct import Struct
@@ -36,7 +42,17 @@ class Offers:
     What the two ends of one path have offered each other.
     """
 
-    __slots__ = ("_gone", "_mine", "_next", "_path", "_socket", "_theirs")
+    __slots__ = (
+        "_deaf",
+        "_gone",
+        "_mine",
+        "_mineBytes",
+        "_next",
+        "_path",
+        "_socket",
+        "_theirBytes",
+        "_theirs",
+    )
 
     def __init__(self, path: Any, pair: socket.socket) -> None:
         """
@@ -48,8 +64,11 @@ class Offers:
         self._socket = pair
         self._next = 1
         self._mine: dict[Any, int] = {}
-        # Withdrawn: the position after which the peer may be told, and the number.
-        self._gone: deque[tuple[int, int]] = deque()
+        # Withdrawn: the position after which the peer may be told, the number, the size.
+        self._gone: deque[tuple[int, int, int]] = deque()
+        self._mineBytes = self._theirBytes = 0
+        # Whether the socket is watched for its end only.
+        self._deaf = False
         self._theirs: dict[int, tuple[Segment, memoryview]] = {}
 
     # -- mine
@@ -65,10 +84,13 @@ class Offers:
             return number
         if len(self._mine) + len(self._gone) >= limits.OFFERED_SEGMENTS:
             return 0
+        if self._mineBytes + segment.size > limits.OFFERED_BYTES:
+            return 0
         if segment.fd < 0 or not self._send(_OFFER, self._next, segment.size, [segment.fd]):
             return 0
         number = self._mine[segment] = self._next
         self._next += 1
+        self._mineBytes += segment.size
         return number
 
     def withdraw(self, segment: Any) -> None:
@@ -78,7 +100,7 @@ class Offers:
         number = self._mine.pop(segment, None)
         if number is not None:
             position = self._path.position()
-            self._gone.append((position, number))
+            self._gone.append((position, number, segment.size))
             self._path.unacknowledged.append((position, self))
 
     def acknowledged(self, position: int) -> None:
@@ -88,7 +110,7 @@ class Offers:
         """
         gone = self._gone
         while gone and gone[0][0] <= position and self._send(_WITHDRAW, gone[0][1], 0, []):
-            gone.popleft()
+            self._mineBytes -= gone.popleft()[2]
 
     def _send(self, kind: int, number: int, size: int, descriptors: list[int]) -> bool:
         """
@@ -110,6 +132,7 @@ class Offers:
         @raise RingError: the peer does not keep to the rules.
         """
         if number not in self._theirs:
+            self._listen(True)
             self._takeAll()
         found = self._theirs.get(number)
         return None if found is None else found[1]
@@ -124,13 +147,62 @@ class Offers:
         if not self._takeAll():
             raise PathLostError("the peer closed its HCA or died")
 
+    def _isKeyed(self) -> bool:
+        """
+        Whether there is a queue pair whose records may refer to what is offered.
+        """
+        for entry in self._path.table.values():
+            if getattr(getattr(entry, "queuePair", entry), "work", None) is not None:
+                return True
+        return False
+
+    def _leave(self) -> bool:
+        """
+        Leave what has come in the socket.
+
+        @return: False if the peer has hung up.
+        """
+        self._listen(False)
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        return not poll.poll(0)
+
+    def _mustWait(self, keyed: bool) -> bool:
+        """
+        Whether an offer comes next that nothing may refer to, or while the device maps
+        as many as it may.
+        """
+        fabric = self._path.fabric
+        if keyed and fabric.offeredSegments < limits.OFFERED_SEGMENTS_PER_DEVICE:
+            return False
+        try:
+            head = self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        if not head or head[0] != _OFFER:
+            return False
+        fabric.count("offers_unread")
+        return True
+
+    def _listen(self, all_: bool) -> None:
+        """
+        Have the socket watched for messages too, or for its end only.
+        """
+        if self._deaf == all_:
+            self._deaf = not all_
+            events = select.EPOLLIN | select.EPOLLRDHUP if all_ else select.EPOLLRDHUP
+            self._path.fabric.watch(self._path.pairing, events)
+
     def _takeAll(self) -> bool:
         """
         Take the messages that have come.
 
         @return: False if the peer has hung up.
         """
+        keyed = self._isKeyed()
         for _ in range(2 * limits.OFFERED_SEGMENTS):
+            if self._mustWait(keyed):
+                return self._leave()
             try:
                 received = receiveWithDescriptors(self._socket, _MESSAGE.size, 1)
             except PathLostError:
@@ -163,7 +235,7 @@ class Offers:
             raise RingError(f"the peer sent message {kind} with {len(descriptors)} descriptors")
         elif number in theirs or len(theirs) >= limits.OFFERED_SEGMENTS:
             raise RingError("the peer offers more memory than it may")
-        elif not 8 <= size <= limits.REGION_BYTES:
+        elif not 8 <= size <= min(limits.REGION_BYTES, limits.OFFERED_BYTES - self._theirBytes):
             raise RingError(f"the peer offers a segment of {size} bytes")
         else:
             try:
@@ -173,6 +245,8 @@ class Offers:
             descriptors.clear()
             segment.closeDescriptor()
             theirs[number] = segment, memoryview(segment.map)
+            self._theirBytes += size
+            self._path.fabric.offeredSegments += 1
 
     def _unmap(self, number: int) -> None:
         """
@@ -182,6 +256,8 @@ class Offers:
         if segment is not None and view is not None:
             view.release()
             segment.close()
+            self._theirBytes -= segment.size
+            self._path.fabric.offeredSegments -= 1
 
     def close(self) -> None:
         """

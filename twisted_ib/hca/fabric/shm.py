@@ -97,6 +97,8 @@ class SharedMemoryFabric:
         self.hot: tuple[Any, ...] = ()
         self.bells: list[Any] = []
         self.rung = self.sleeps = 0
+        #: How many segments of memory that peers offered are mapped.
+        self.offeredSegments = 0
         self._user = os.geteuid()
         #: By GUID, the paths that this side dialled.
         self._paths: dict[int, Any] = {}
