@@ -80,14 +80,16 @@ class UpdateTests(ReviewedTestCase):
         """
         for pair in self.pairs():
             one, two = pair.connected()
-            press(pair.a, True), press(pair.b, True)
+            for end in pair.ends:
+                press(end, True)
             for n in range(1, 200):
                 for stream in (one, two)[: 1 + n % 2]:
                     stream.write(b"r")
                 pair.settle()
             self.assertEqual((len(two.heard.data), len(one.heard.data)), (199, 100))
             self.assertLess(one.machine.sequence + two.machine.sequence, 4 * 299)
-            press(pair.a, False), press(pair.b, False)
+            for end in pair.ends:
+                press(end, False)
 
     def play(self, steps: Any, polled: bool) -> None:
         """
