@@ -78,13 +78,17 @@ class Endless(Path):
     A path whose peer publishes as fast as it is read.
     """
 
-    turns = 0
+    taken = 0
+    failing = False
 
     def progress(self, budget: int) -> int:
         """
         There is always more.
         """
-        type(self).turns += 1
+        if self.failing:
+            self.taken += 1
+            raise ZeroDivisionError
+        self.taken += budget
         return budget
 
 
@@ -95,8 +99,23 @@ class DrainTests(HCATestCase):
 
     def test_endless(self) -> None:
         """
-        A path is closed although its living peer publishes without end.
+        A path is closed although its living peer publishes without end: no more
+        records are taken than a ring holds, and what they complete besides.
+        """
+        for kept in (0, 10):
+            owner: Any = None
+            path = Endless(owner, None)
+            path.unacknowledged.extend([(1, None)] * kept)
+            path.taken = 0
+            path.drain()
+            self.assertEqual(path.taken, limits.RING // 64 + kept)
+
+    def test_endlessFailures(self) -> None:
+        """
+        The same if a consumer fails over each record.
         """
         owner: Any = None
-        Endless(owner, None).drain()
-        self.assertEqual(Endless.turns, limits.RING // 64 + 1)
+        path = Endless(owner, None)
+        path.failing = True
+        self.assertRaises(ZeroDivisionError, path.drain)
+        self.assertEqual(path.taken, limits.RING // 64)

@@ -436,18 +436,23 @@ class Path:
     def drain(self) -> None:
         """
         The peer is gone: take everything that it has published, but no more
-        than fits.  One consumer's exception does not keep the others from what
+        than fits: it may live and go on.  One consumer's exception does not keep the others from what
         is theirs; the first is raised at the end.
         """
         failure: Exception | None = None
-        for _ in range(limits.RING // 64 + 1):
+        # What progress counts: records of at least 64 bytes, completions, waiters.
+        left = limits.RING // 64 + len(self.unacknowledged) + len(self.waiting)
+        while left > 0:
             try:
-                if not self.progress(limits.RECORDS_PER_TURN):
+                n = self.progress(min(left, limits.RECORDS_PER_TURN))
+                if not n:
                     break
+                left -= n
             except RingError:
                 self.fabric.count("ring_errors")
                 break
             except Exception as error:
+                left -= 1
                 failure = failure or error
         if failure is not None:
             raise failure
