@@ -108,6 +108,8 @@ class SharedMemoryFabric:
         #: Paths that were found broken while bells were rung, perhaps from
         #: within an application's call.
         self._cracked: dict[Any, RingError] = {}
+        #: Whether one of them, or of those that are buried, waits for its end.
+        self._over = False
         self._reactorPoller: Any = None
         self.rendezvous = Rendezvous(guid)
         try:
@@ -420,6 +422,7 @@ class SharedMemoryFabric:
             (self._reactorPoller or self._poller).unregister(bell.fd)
             bell.close()
         self._buried.append(path)
+        self._over = True
         error = reason if isinstance(reason, PathLostError) else PathLostError(str(reason))
         try:
             self.owner.pathLost(path, error)
@@ -433,16 +436,22 @@ class SharedMemoryFabric:
         self.count("ring_errors")
         self._lose(path.pairing, error)
 
-    def _clear(self) -> None:
+    def _clear(self) -> int:
         """
-        Close what was buried and is not in use any more.
+        Give up what is broken, and close what was buried and is not in use any
+        more.
+
+        @return: How many paths were given up.
         """
+        n = self._breakCracked()
         buried, self._buried = self._buried, []
         for path in buried:
             if path.busy:
                 self._buried.append(path)
             else:
                 path.close()
+        self._over = bool(self._buried)
+        return n
 
     # -- progress
 
@@ -453,7 +462,7 @@ class SharedMemoryFabric:
         @param budget: Records per path at most.
         @return: How many records were taken.
         """
-        n = self._breakCracked() if self._cracked else 0
+        n = 0
         for path in self.hot:
             try:
                 k = path.progress(budget)
@@ -465,8 +474,8 @@ class SharedMemoryFabric:
                 if not path.bell and path.alive:
                     path.bell = False
                     self.bells.append(path)
-        if self._buried:
-            self._clear()
+        if self._over:
+            n += self._clear()
         return n
 
     def _breakCracked(self) -> int:
@@ -509,6 +518,7 @@ class SharedMemoryFabric:
                     self.rung += 1
             except RingError as error:
                 self._cracked[path] = error
+                self._over = True
                 if self.owner.wanted is not None:
                     self.owner.wanted()
                 continue
