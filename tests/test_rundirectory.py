@@ -414,15 +414,16 @@ class OpenDirectoryTests(RunDirectoryTestCase):
 
     def test_lockIsNoFile(self) -> None:
         """
-        A symbolic link in its place is refused by name, a pipe does not hang.
+        A symbolic link in its place is refused by name, and so is a pipe, which does not
+        hang.
         """
         os.symlink("elsewhere", self.path("run/lock"))
         error = self.assertRaises(RunDirectoryError, self.directory.locked().__enter__)
         self.assertIn("run/lock can not be opened", str(error))
         os.unlink(self.path("run/lock"))
         os.mkfifo(self.path("run/lock"))
-        with self.directory.locked():
-            pass
+        error = self.assertRaises(RunDirectoryError, self.directory.locked().__enter__)
+        self.assertIn("is no file of user", str(error))
 
     def test_gone(self) -> None:
         """
@@ -467,6 +468,43 @@ class OpenDirectoryTests(RunDirectoryTestCase):
         os.symlink("x", self.path("run/10"))
         error = self.assertRaises(RunDirectoryError, self.directory.names)
         self.assertIn("more than 10 entries", str(error))
+
+    def test_ownLock(self) -> None:
+        """
+        In a shared directory each user has a lock that only he can open; one that is
+        not his file is refused.
+        """
+        shared = RunDirectory(self.directory.path, os.dup(self.directory.fd), True)
+        self.addCleanup(shared.close)
+        name = self.path(f"run/lock-{os.geteuid()}")
+        with shared.locked():
+            status = os.lstat(name)
+            self.assertEqual(stat.S_IMODE(status.st_mode), 0o600)
+        self.assertFalse(os.path.exists(self.path("run/lock")))
+        shared._uid += 1
+        error = self.assertRaises(RunDirectoryError, shared.locked().__enter__)
+        self.assertIn("is no file of user", str(error))
+        shared._uid -= 1
+        os.unlink(name)
+        os.symlink("elsewhere", name)
+        self.assertRaises(RunDirectoryError, shared.locked().__enter__)
+
+    def test_foreignNames(self) -> None:
+        """
+        In a shared directory entries of users who are not let in do not count.
+        """
+        self.patch(limits, "RUN_DIRECTORY_ENTRIES", 1)
+        shared = RunDirectory(self.directory.path, os.dup(self.directory.fd), True)
+        self.addCleanup(shared.close)
+        for number in range(3):
+            os.symlink("x", self.path(f"run/{number}"))
+        self.assertRaises(RunDirectoryError, shared.names)
+        owner = os.geteuid()
+        self.patch(os, "geteuid", lambda: owner + 1)
+        shared._uid = owner + 1
+        self.assertEqual(shared.names(), [])
+        shared.allowed = frozenset([owner])
+        self.assertRaises(RunDirectoryError, shared.names)
 
     def test_keptFromClearing(self) -> None:
         """

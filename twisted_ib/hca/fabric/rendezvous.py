@@ -122,9 +122,14 @@ class Rendezvous(Search):
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
             taken = self._takenPorts(prefix)
-            port = addresses.freePort(taken)
-            self._link(prefix + port, address)
-        return port
+            for _ in range(limits.PORT_ATTEMPTS):
+                port = addresses.freePort(taken)
+                try:
+                    self._link(prefix + port, address)
+                    return port
+                except ServiceInUseError:  # An entry that does not count.
+                    taken.add(port)
+        raise ServiceInUseError(f"no free port was found in {limits.PORT_ATTEMPTS} attempts")
 
     def _takenPorts(self, prefix: int) -> set[int]:
         """
@@ -146,6 +151,11 @@ class Rendezvous(Search):
         @raise ServiceInUseError: one is alive, or not ours to remove.
         """
         start = serviceName(serviceID, self.namespace, "")
+        status = directory.status(start + address)
+        if directory is self._home and status is not None and not self.allows(status.st_uid):
+            raise ServiceInUseError(
+                f"{directory.path}/{start}{address} belongs to user {status.st_uid} who is not let in"
+            )
         for name in directory.names():
             if not name.startswith(start):
                 continue
@@ -154,10 +164,6 @@ class Rendezvous(Search):
                 continue
             status = directory.status(name)
             if status is None or not self.allows(status.st_uid):
-                if directory is self._home and other == address and status is not None:
-                    raise ServiceInUseError(
-                        f"{directory.path}/{name} belongs to user {status.st_uid} who is not let in"
-                    )
                 continue
             hca = self._hcaOf(directory, name)
             if hca is not None and (hca == self.name or isServed(directory, hca)):
@@ -171,12 +177,15 @@ class Rendezvous(Search):
         """
         Make a service's entry; the directory is locked.
 
+        @raise ServiceInUseError: another user has just made it.
         @raise RunDirectoryError: it can not be made.
         """
         home = self._home
         name = serviceName(serviceID, self.namespace, address)
         try:
             os.symlink(self.name, name, dir_fd=home.fd)
+        except FileExistsError as error:
+            raise ServiceInUseError(f"{home.path}/{name} is taken") from error
         except OSError as error:
             raise RunDirectoryError(f"{home.path}/{name} can not be made: {error.strerror}") from error
         self._services[serviceID, address] = name

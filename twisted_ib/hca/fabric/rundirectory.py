@@ -10,7 +10,14 @@ A directory will do if it is a real directory, ours, and closed to everybody
 else (mode 0700); otherwise whoever could write there could pose as a server.
 With C{TWISTED_IB_ALLOW_UIDS} set the one of C{TWISTED_IB_RUN_DIR} may instead
 belong to root or to us and be sticky (mode 1770 or 1777): then nobody can
-remove or replace entries of others, and each entry's owner is looked at.
+remove or replace entries of others, and each entry's owner is looked at.  With
+1777 any local user can still deny service there, by making many entries or those
+that others want; 1770, with a group of those who are named, is better.
+
+Each user of such a directory has a lock of his own: nobody can hold another's.
+Between users a service is exclusive only as far as a name can be made once; that
+one listens on a wildcard and another on an address is prevented if they do not come
+at the same time.
 """
 
 from __future__ import annotations
@@ -80,9 +87,10 @@ class RunDirectory:
     @ivar path: its name.
     @ivar fd: its descriptor.
     @ivar shared: whether several users write there.
+    @ivar allowed: if so, the users whose entries count, besides our own.
     """
 
-    __slots__ = ("fd", "path", "shared")
+    __slots__ = ("_lockName", "_uid", "allowed", "fd", "path", "shared")
 
     def __init__(self, path: str, fd: int, shared: bool) -> None:
         """
@@ -91,10 +99,23 @@ class RunDirectory:
         self.path = path
         self.fd = fd
         self.shared = shared
+        self.allowed: frozenset[int] = frozenset()
+        self._uid = os.geteuid()
+        self._lockName = f"{_LOCK_NAME}-{self._uid}" if shared else _LOCK_NAME
+
+    def _isForeign(self, entry: os.DirEntry[str]) -> bool:
+        """
+        Whether an entry belongs to somebody whose entries do not count.
+        """
+        try:
+            owner = entry.stat(follow_symlinks=False).st_uid
+        except OSError:
+            return True  # gone
+        return owner not in (self._uid, os.geteuid()) and owner not in self.allowed
 
     def names(self) -> list[str]:
         """
-        The names of all entries.
+        The names of all entries; in a shared directory, of those that count.
 
         @raise RunDirectoryError: there are too many, or they can not be read.
         """
@@ -102,6 +123,8 @@ class RunDirectory:
         try:
             with os.scandir(self.fd) as entries:
                 for entry in entries:
+                    if self.shared and self._isForeign(entry):
+                        continue
                     if len(found) == limits.RUN_DIRECTORY_ENTRIES:
                         raise RunDirectoryError(
                             f"{self.path} has more than {len(found)} entries; remove those that are stale"
@@ -193,7 +216,7 @@ class RunDirectory:
             fd = self._openLock()
             try:
                 if libc.tryLock(fd):
-                    there = self.status(_LOCK_NAME)
+                    there = self.status(self._lockName)
                     # Somebody may have removed it between the two steps.
                     if there is not None and os.path.samestat(there, os.fstat(fd)):
                         held, fd = fd, -1
@@ -203,28 +226,35 @@ class RunDirectory:
                     os.close(fd)
         seconds = limits.LOCK_ATTEMPTS * limits.LOCK_PAUSE_SECONDS
         raise RunDirectoryError(
-            f"{self.path}/{_LOCK_NAME} was locked by another process for {seconds:g} seconds; "
+            f"{self.path}/{self._lockName} was locked by another process for {seconds:g} seconds; "
             "end that process"
         )
 
     def _openLock(self) -> int:
         """
-        The lock file, made if it is not there.
+        The lock file, made if it is not there, and only ours.
 
         It is opened without O_CREAT first: in a sticky directory Linux forbids
         that for files of others (fs.protected_regular).
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        mode = 0o644 if self.shared else 0o600
         for extra in (0, os.O_CREAT | os.O_EXCL, 0):
             try:
-                return os.open(_LOCK_NAME, flags | extra, mode, dir_fd=self.fd)
+                fd = os.open(self._lockName, flags | extra, 0o600, dir_fd=self.fd)
             except (FileNotFoundError, FileExistsError):
                 continue
             except OSError as error:
                 raise RunDirectoryError(
-                    f"{self.path}/{_LOCK_NAME} can not be opened: {error.strerror}; remove it"
+                    f"{self.path}/{self._lockName} can not be opened: {error.strerror}; remove it"
                 ) from error
+            status = os.fstat(fd)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == self._uid:
+                return fd
+            os.close(fd)
+            raise RunDirectoryError(
+                f"{self.path}/{self._lockName} can not be used: it is no file of user {self._uid}; "
+                "remove it"
+            )
         raise RunDirectoryError(f"{self.path} is gone; start this program again")
 
     def close(self) -> None:
@@ -331,6 +361,7 @@ def openDirectories(
             refused.append(error)
             continue
         if directory is not None:
+            directory.allowed = allowedUids(environment)
             found.append(directory)
         elif create and not found:
             missing.append(
