@@ -46,6 +46,8 @@ LEAD = 2024
 BULK = 16384
 #: Room behind the ring for the longest record.
 SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
+#: Records start at multiples of this; a refusal takes one.
+_SLOT = 64
 #: No position is ever this large.
 NEVER = 1 << 62
 
@@ -308,11 +310,17 @@ class RingPath(Path):
         """
         peer = self._peerCells
         if peer[TAIL] != self._head:
-            return self.owed is None or peer[HEAD] != self._peerHead
+            return self.owed is None or peer[HEAD] >= self._payable()
         if self.waiting and peer[HEAD] >= self._target:
             return True
         waiting = self.unacknowledged
         return bool(waiting) and peer[HEAD] >= waiting[0][0]
+
+    def _payable(self) -> int:
+        """
+        @return: Up to where the peer must have read for an owed refusal to fit.
+        """
+        return self._tail + _SLOT - self._size
 
     def arm(self) -> None:
         """
@@ -326,7 +334,7 @@ class RingPath(Path):
         if self.unacknowledged:
             wanted = min(wanted, self.unacknowledged[0][0])
         if self.owed is not None:
-            wanted = min(wanted, self._peerHead + 1)
+            wanted = min(wanted, max(self._payable(), 1))
         cells[WAIT] = wanted if wanted < NEVER else 0
         cells[SLEEP] = cells[SLEEP] + 1
         self.asleep = True
