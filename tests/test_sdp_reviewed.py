@@ -1,7 +1,8 @@
 """
 Tests for how L{twisted_ib.sdp.stream} and its transport end, by what a review
-found: who hears of an end, when, behind what, and whose exceptions are whose.
-What is bounded is in L{tests.test_sdp_reviewed_bounds}.
+found: who hears of an end, when, and whose exceptions are whose.  Orders are in
+L{tests.test_sdp_reviewed_order}, what is bounded in
+L{tests.test_sdp_reviewed_bounds}.
 """
 
 from __future__ import annotations
@@ -17,13 +18,9 @@ from tests.test_sdp_transport import Producer
 from twisted_ib.errors import PathLostError
 from twisted_ib.sdp.addresses import addressOf
 from twisted_ib.sdp.ends import SDPClient, SDPServer
-from twisted_ib.sdp.machine import State
-from twisted_ib.sdp.wire import MID, SrcAvail
 
-ERRORS = "sdp_protocol_errors"
 #: An opcode that nobody refuses and a queue pair that nobody has.
 JUNK = 0x10 << 24 | 5
-OFFER = SrcAvail(length=100, rkey=7, address=4096, payload=b"begin").pack()[16:]
 
 
 def jam(path: Any) -> None:
@@ -288,19 +285,19 @@ class ResetTests(ReviewedTestCase):
 
     def test_closing(self) -> None:
         """
-        Who waits to close, too.
+        Who waits to close, or to half close, too: before the batch ends.
         """
         for pair in self.pairs():
-            one, two = pair.connected()
-            two.pauseProducing()
-            two.registerProducer(Producer(), False)
-            two.producer.hook = two.unregisterProducer
-            two.disconnecting = 1
-            one.abortConnection()
-            one.channel.reactor.advance(0)
-            endBatch(one.channel)
-            two.channel.device.fabric.progress()
-            self.assertEqual(two.heard.log, ["ConnectionLost"])
+            for close in ("loseConnection", "loseWriteConnection"):
+                one, two = pair.connected()
+                two.pauseProducing()
+                getattr(two, close)()
+                one.abortConnection()
+                one.channel.reactor.advance(0)
+                endBatch(one.channel)
+                two.channel.device.fabric.progress()
+                self.assertEqual(two.heard.log, ["ConnectionLost"], close)
+                pair.settle()
 
     def test_nothingToWrite(self) -> None:
         """
@@ -356,19 +353,24 @@ class EarlyTests(ReviewedTestCase):
 
     def test_resetBehindData(self) -> None:
         """
-        The same when the peer resets.
+        The same when the peer resets, also if bytes wait to leave.
         """
         for pair in self.pairs():
-            one, two = self.made(pair)
-            heard = two.protocol
-            self.arrive(one, two, b"hello")
-            one.connectionLost(Failure(PathLostError()))
-            one.reset()
-            pair.b.device.fabric.progress()
-            self.assertEqual(heard.log, [])
-            pair.settle()
-            self.assertEqual(heard.log[0], b"hello")
-            self.assertEqual(len(heard.log), 2)
+            for full in (False, True):
+                one, two = self.made(pair)
+                heard = two.protocol
+                if full:
+                    jam(two.queuePair.path)
+                    two.write(b"x")
+                    endBatch(pair.b)
+                self.arrive(one, two, b"hello")
+                one.abortConnection()
+                pair.a.reactor.advance(0)
+                endBatch(pair.a)
+                pair.b.device.fabric.progress()
+                self.assertEqual(heard.log, [])
+                pair.settle()
+                self.assertEqual(heard.log, [b"hello", "ConnectionLost"])
 
     def test_deathAlone(self) -> None:
         """
@@ -380,158 +382,3 @@ class EarlyTests(ReviewedTestCase):
             two.queuePair.path.lost(PathLostError("the peer died"))
             self.assertEqual(heard.log, ["ConnectionLost"])
             self.assertIsNone(two._settling)
-
-
-class OrderTests(ReviewedTestCase):
-    """
-    What may not overtake, follow or get lost.
-    """
-
-    def test_deathInLastAck(self) -> None:
-        """
-        In LAST_ACK a paused reader has data and the peer's DisConn waiting, and
-        the peer dies: it gets the data and the end of the stream, then the loss.
-        """
-        for pair in self.pairs():
-            one, two = pair.connected()
-            self.half(two).pauseProducing()
-            one.write(b"all of it")
-            one.loseConnection()
-            pair.settle()
-            two.loseWriteConnection()
-            pair.b.device.progress()
-            self.assertEqual(two.machine.state, State.LAST_ACK)
-            two.queuePair.fail(PathLostError("died"))
-            pair.settle()
-            self.assertEqual(two.heard.log, ["writeLost"])
-            two.resumeProducing()
-            pair.settle()
-            self.assertEqual(two.heard.log, ["writeLost", b"all of it", "readLost", "ConnectionLost"])
-            self.assertEqual(pair.b.device.heldBytes, 0)
-
-    def test_simultaneousHalfClose(self) -> None:
-        """
-        Both ends half close while the medium of one is full: its DREQ stays
-        behind its DisConn, and both hear the ends of the streams only.
-        """
-        for pair in self.pairs():
-            one, two = pair.connected()
-            self.half(one), self.half(two)
-            jam(two.queuePair.path)
-            two.loseWriteConnection()
-            endBatch(pair.b)
-            self.assertEqual((two.machine.state, two.ending), (State.ESTABLISHED, True))
-            one.loseWriteConnection()
-            endBatch(pair.a)
-            pair.b.device.progress()
-            pair.settle()
-            for end, transport in zip(pair.ends, (one, two), strict=True):
-                self.assertEqual(sorted(transport.heard.log), ["readLost", "writeLost"])
-                self.assertEqual(transport.queuePair.path, None)
-                self.assertEqual(end.device.counters[ERRORS], 0)
-
-    def test_nothingBehindDisconn(self) -> None:
-        """
-        While a DisConn waits for the medium nothing that is written follows it.
-        """
-        for pair in self.pairs():
-            one, two = pair.connected()
-            self.half(one)
-            jam(two.queuePair.path)
-            two.loseConnection()
-            endBatch(pair.b)
-            self.assertTrue(two.saidEnd)
-            two.write(b"late")
-            two.write(bytes(100000))
-            endBatch(pair.b)
-            pair.settle()
-            self.assertEqual(one.heard.log, ["readLost"])
-            self.assertEqual(pair.a.device.counters[ERRORS], 0)
-            self.assertEqual(two.heard.log, ["ConnectionDone"])
-
-    def test_channelStaysForDisconn(self) -> None:
-        """
-        A channel without users does not leave while a DisConn waits for the
-        medium; it is said as soon as there is room.
-        """
-        for pair in self.pairs():
-            one, two = pair.connected()
-            self.half(one)
-            pair.b.channel.release(pair.b.keeper)
-            jam(two.queuePair.path)
-            two.connectionLost(Failure(PathLostError()))
-            for _ in range(3):
-                pair.b.turn()
-            self.assertTrue(two.ending)
-            self.assertTrue(pair.b.channel._registered)
-            pair.settle()
-            self.assertEqual(one.heard.log, ["readLost"])
-            self.assertEqual(one.machine.state, State.CLOSE_WAIT)
-
-    def test_noDataAfterAbort(self) -> None:
-        """
-        Who aborts while it is given data, and resumes, is given no more.
-        """
-        for pair in self.pairs():
-            one, two = pair.connected()
-
-            def abort(data: bytes, two: Any = two) -> None:
-                """
-                Abort, and resume.
-                """
-                two.abortConnection()
-                two.resumeProducing()
-                two.startReading()
-
-            two.heard.hook = abort
-            for data in (b"1", b"2", b"3"):
-                self.arrive(one, two, data)
-            pair.settle()
-            self.assertEqual(two.heard.log, [b"1", "ConnectionAborted"])
-
-    def test_reactorStops(self) -> None:
-        """
-        When the reactor stops, its connections are closed in order, behind what
-        was written in the turn before.
-        """
-        for pair in self.pairs():
-            made = [pair.connected() for _ in range(3)]
-            for _, two in made:
-                two.write(b"last words")
-            pair.b.turn()
-            pair.b.channel.close()
-            pair.settle()
-            for one, two in made:
-                self.assertEqual(two.heard.log, ["ConnectionLost"])
-                self.assertEqual(one.heard.log, [b"last words", "ConnectionDone"])
-
-
-class CreditTests(ReviewedTestCase):
-    """
-    Data without the credits for it.
-    """
-
-    def test_dataWithTooFewCredits(self) -> None:
-        """
-        The last two receives are for control messages: data in them, as Data
-        or in a SrcAvail, is a protocol error (CA4-82), paused or not; control
-        messages are not.
-        """
-        for mid, body in ((MID.DATA, b"x"), (MID.SRC_AVAIL, OFFER)):
-            for paused in (False, True):
-                for posted, bad in ((3, False), (2, True), (1, True)):
-                    raw, stream = self.pair.raw()
-                    if paused:
-                        stream.pauseProducing()
-                    stream.queuePair.posted = posted
-                    errors = self.pair.b.device.counters[ERRORS]
-                    raw.send(mid, body)
-                    self.settle()
-                    case = (mid, paused, posted)
-                    self.assertEqual(self.pair.b.device.counters[ERRORS] - errors, bad, case)
-                    self.assertEqual(stream.heard.calls, ["ConnectionLost"] if bad else [], case)
-        raw, stream = self.pair.raw()
-        stream.queuePair.posted = 1
-        raw.send(MID.CH_RCV_BUF, b"\0\1\0\0")
-        self.settle()
-        self.assertEqual((raw.kinds()[0], stream.heard.log), ("CH_RCV_BUF_ACK", []))
