@@ -198,11 +198,11 @@ CLOSING_CONNECTIONS = 4096
 #: Bytes of a socket's send buffer where sockets carry the records; Linux doubles
 #: it for what it counts besides the data.
 CARRIER_BUFFER = 256 * 1024
-#: Pairs (paths and handshakes) that one HCA has, if a sixteenth of RLIMIT_NOFILE
+#: Pairs (paths and handshakes) that one HCA has, if an eighth of RLIMIT_NOFILE
 #: is not less.
 PEERS = 1024
-#: Of those, the ones that one process has dialled: half of them where RLIMIT_NOFILE
-#: is the usual 1024.
+#: Of those, the ones that one process has dialled: a quarter of them where
+#: RLIMIT_NOFILE is the usual 1024.
 PEERS_PER_PROCESS = 32
 #: Of those, handshakes that are not done.
 HANDSHAKES_PER_PROCESS = 16

@@ -1,12 +1,9 @@
 """
 One SDP connection without Twisted's faces: bytes out, bytes in, and the end.
 
-A L{Stream} joins a send buffer, a L{Machine} and a L{QueuePair}.  What Twisted
+A L{Stream} adds to a L{Sender} (a send buffer, a L{Machine} and a L{QueuePair})
+the receiving half and the end of both.  What Twisted
 calls a transport stands on top of it (L{twisted_ib.sdp.transport}).
-
-Sending: where the reactor polls, the first write of a turn leaves at once; the
-rest of the turn (elsewhere all of it) is gathered and leaves at the end of the
-batch, or when there is much of it.
 
 Closing: C{closeWrite} queues the DisConn behind the data; C{detach} ends the
 application's part, after which the stream lives on by itself, as a closed
@@ -20,83 +17,43 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
-from twisted_ib.hca.core.queuepair import QueuePair
-from twisted_ib.sdp.buffer import SendBuffer
-from twisted_ib.sdp.machine import Action, Input, Machine, State
+from twisted_ib.sdp.machine import Action, Input, State
+from twisted_ib.sdp.sender import Sender
 from twisted_ib.sdp.wire import MID, AbortConn, ChRcvBuf, ChRcvBufAck, DisConn, SrcAvail
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
 
-#: A turn's writes are flushed when less than this of a message is left.
-_GATHER_LEFT = 16 * 1024
 _RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
-_MESSAGE = limits.INLINE_MESSAGE
-#: States in which stream data may be sent.
-_SENDING = frozenset((State.ESTABLISHED, State.CLOSE_WAIT))
 #: Marks the end of stream among held bytes.
 _END = None
 
 
-class Stream:
+class Stream(Sender):
     """
     A stream of bytes over one queue pair.
 
-    @ivar channel: The device in its reactor.
     @ivar connection: The CM's side of this connection.
-    @ivar room: Bytes that may still be gathered in this turn; below zero every
-        write takes the slow way.
-    @ivar corked: Whether this turn's L{endOfBatch} is still to come.
     @ivar reading: Whether the application wants data.
     @ivar held: Bytes that came while it did not, then perhaps the end of
         stream (L{None}) or the loss (an exception); L{None} when there is
         nothing.
+    @ivar heldBytes: How many bytes those are.
     @ivar attached: Whether there is an application at all.
-    @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
-    @ivar saidEnd: Whether it has its number: nothing may follow it.
     """
 
-    __slots__ = (
-        "append",
-        "attached",
-        "buffer",
-        "channel",
-        "connection",
-        "corked",
-        "ending",
-        "held",
-        "heldBytes",
-        "machine",
-        "owes",
-        "queuePair",
-        "reading",
-        "room",
-        "saidEnd",
-        "thread",
-    )
+    __slots__ = ("attached", "connection", "held", "heldBytes", "reading")
 
     def __init__(self, channel: DeviceChannel) -> None:
-        self.channel = channel
-        self.thread = channel.device.thread
-        self.queuePair: QueuePair = channel.device.createQueuePair(self)
-        self.queuePair.postReceives(_RECEIVES)
-        self.machine = Machine(_RECEIVES)
+        Sender.__init__(self, channel)
         self.connection: Any = None
-        self.buffer: SendBuffer | None = None
-        self.append: Any = None
-        self.room = -1
-        self.corked = False
         self.reading = False
         self.attached = True
-        self.ending = self.saidEnd = False
-        self.owes: deque[tuple[int, bytes]] | None = None
         self.held: deque[bytes | Exception | None] | None = None
         self.heldBytes = 0
 
     # -- what the transport implements
-
-    bufferSize: int
 
     def deliver(self, data: bytes) -> None:
         """
@@ -116,113 +73,7 @@ class Stream:
         """
         raise NotImplementedError
 
-    def writing(self) -> bool:
-        """
-        @return: Whether the application waits to write more, or to close.
-        """
-        raise NotImplementedError
-
-    def drained(self) -> None:
-        """
-        The send buffer is empty and the medium has taken everything.
-        """
-        raise NotImplementedError
-
-    def filled(self) -> None:
-        """
-        More than C{bufferSize} bytes wait.
-        """
-        raise NotImplementedError
-
-    def forked(self) -> None:
-        """
-        In a forked child: no thread may use this.
-        """
-        self.thread = 0
-
-    # -- sending
-
-    def send(self, data: bytes) -> None:
-        """
-        Queue or send C{data}, which is not empty: the slow way, for the first
-        write of a turn and for large ones.
-        """
-        queuePair, buffer = self.queuePair, self.buffer
-        n = len(data)
-        if queuePair.path is None:
-            self._sendToNobody()
-            return
-        if self.saidEnd or self.machine.state not in _SENDING:
-            return
-        if not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
-            if buffer is None and self.channel.polled and queuePair.pending is None:
-                if n <= self.machine.maxPayload:
-                    header = self.machine.header(n, queuePair.posted)
-                    if header is not None:
-                        queuePair.postInline(header, data, n)
-                        return
-        if buffer is None:
-            buffer = self.buffer = SendBuffer()
-            self.append = buffer.pieces.append
-        else:
-            self._sync()
-            if buffer.size and buffer.size + n > _MESSAGE:
-                self.flush()
-        buffer.append(data)
-        self.room = _MESSAGE - buffer.size
-        if self.room < _GATHER_LEFT:
-            self.flush()
-            self.channel.device.ringBells()
-        if buffer.size > self.bufferSize:
-            self.filled()
-
-    def _sendToNobody(self) -> None:
-        """
-        A write after the end of the queue pair, of which the application, not
-        reading, has not heard yet: it hears of it at the end of the batch.
-        """
-        self.cork()
-
-    def cork(self) -> None:
-        """
-        Have L{endOfBatch} called.
-        """
-        if not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
-
-    def _sync(self) -> None:
-        """
-        Account for what was gathered by C{append} alone.
-        """
-        if self.buffer is not None and self.room >= 0:
-            self.buffer.size = _MESSAGE - self.room
-
-    def flush(self) -> None:
-        """
-        Send what is queued, as far as credits and the medium allow.
-        """
-        buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
-        assert buffer is not None
-        self._sync()
-        most = machine.maxPayload
-        left = limits.MESSAGES_PER_FLUSH
-        while buffer.size:
-            if not left:
-                # The peer takes them as fast as they come: others have a turn.
-                self.cork()
-                break
-            left -= 1
-            if machine.limit - machine.sequence < 3 or not queuePair.canPost():
-                break
-            payload, n = buffer.take(most)
-            header = machine.header(n, queuePair.posted)
-            assert header is not None
-            queuePair.postInline(header, payload, n)
-        if self.corked:
-            self.room = _MESSAGE - buffer.size
+    # -- the batch
 
     def endOfBatch(self) -> None:
         """
@@ -254,87 +105,6 @@ class Stream:
             self._broken(loss)
         else:
             self.drained()
-
-    def resume(self) -> None:
-        """
-        There is room in the medium, or there are credits: go on.
-        """
-        self._proceed()
-        if self.machine.told - self.machine.received < _CREDITS_LOW:
-            self._credit()  # What found the medium full would never be told.
-
-    def _proceed(self) -> None:
-        """
-        Send what is owed and queued; when all has left, say so.
-        """
-        if self.owes is not None:
-            self._payOwed()
-        if self.buffer is not None:
-            self.flush()
-            if self.buffer.size or self.corked:
-                return  # If corked, the end of the batch comes back here.
-            self.buffer = self.append = None
-        if self.corked or self.queuePair.pending is not None:
-            return
-        if self.ending:
-            self.sendDisconn()
-        self.drained()
-
-    def discard(self) -> None:
-        """
-        Forget what the application wrote and has not left.
-        """
-        self.buffer = self.append = None
-        self.room = -1
-
-    # -- control messages
-
-    def _control(self, mid: int, body: bytes = b"") -> None:
-        """
-        Send a control message, now or when there are credits for it.
-        """
-        if self.owes is None and self.queuePair.canPost():
-            message = self.machine.controlMessage(mid, self.queuePair.posted, body)
-            if message is not None:
-                self.queuePair.postInline(message, b"", 0)
-                return
-        if self.owes is None:
-            self.owes = deque()
-        self.owes.append((mid, body))
-        if len(self.owes) > limits.SDP_RECEIVES:
-            raise SDPError("the peer asks for answers and does not take them")
-
-    def _payOwed(self) -> None:
-        """
-        Send the control messages that waited for credits.
-        """
-        owes, queuePair = self.owes, self.queuePair
-        while owes and queuePair.canPost():
-            mid, body = owes[0]
-            message = self.machine.controlMessage(mid, queuePair.posted, body)
-            if message is None:
-                return
-            owes.popleft()
-            queuePair.postInline(message, b"", 0)
-        if not owes:
-            self.owes = None
-
-    def _credit(self) -> None:
-        """
-        Tell the peer of posted receives, if no data does.
-
-        One alone is told only to a peer that can not send data for want of it:
-        two ends that have few would else tell each other of the receive that
-        the other's message used, for ever.
-        """
-        queuePair, machine = self.queuePair, self.machine
-        if queuePair.pending is not None or queuePair.path is None:
-            return
-        left = machine.told - machine.received
-        if left < 3 or queuePair.posted - left >= 2:
-            header = machine.update(queuePair.posted)
-            if header is not None:
-                queuePair.postInline(header, b"", 0)
 
     # -- receiving (consumer of the queue pair)
 
@@ -510,37 +280,6 @@ class Stream:
             self.heldBytes = 0
 
     # -- the end
-
-    def closeWrite(self) -> None:
-        """
-        Send a DisConn after everything queued.
-        """
-        self.ending = True
-        self.cork()
-
-    def sendDisconn(self) -> None:
-        """
-        Everything has left: say that no more comes.  It is said when the
-        message is in the medium; before that the state does not change.
-        """
-        if self.machine.state not in _SENDING:
-            self.ending = False
-            return
-        queuePair = self.queuePair
-        if queuePair.pending is not None:
-            return
-        if not self.saidEnd:
-            if self.owes is not None:
-                return
-            message = self.machine.controlMessage(MID.DISCONN, queuePair.posted)
-            if message is None:
-                return
-            self.saidEnd = True
-            queuePair.postInline(message, b"", 0)
-            if queuePair.pending is not None:
-                return
-        self.ending = False
-        self._act(self.machine.feed(Input.DISCONN_SENT))
 
     def peerDisconnected(self, connection: Any) -> None:
         """

@@ -24,7 +24,9 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
 from twisted_ib.hca.logcontext import upcalls
-from twisted_ib.sdp.stream import _GATHER_LEFT, Stream
+from twisted_ib.sdp.secure import SecureMixin, secured
+from twisted_ib.sdp.sender import GATHER_LEFT
+from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.wire import BSDH_BYTES, Hello, HelloAck, ipVersionOf, packAddress
 
 if TYPE_CHECKING:
@@ -175,7 +177,7 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         if data.__class__ is bytes and _ident() == self.thread:
             room = self.room - len(data)
-            if room > _GATHER_LEFT and data:
+            if room > GATHER_LEFT and data:
                 self.room = room
                 self.append(data)
                 return
@@ -559,66 +561,3 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         @return: The prefix of log lines about this connection.
         """
         return self.logstr
-
-
-class SecureMixin:
-    """
-    What differs once C{startTLS} was called: the application's calls go to the
-    TLS protocol, which uses the plain methods.
-    """
-
-    __slots__ = ()
-
-    connected: int
-    disconnecting: int
-    protocol: Any
-
-    def write(self, data: bytes) -> None:
-        """
-        Send C{data} through TLS.
-        """
-        if self.connected:
-            self.protocol.write(data)
-
-    def writeSequence(self, data: Iterable[bytes]) -> None:
-        """
-        Send pieces through TLS.
-        """
-        if self.connected:
-            self.protocol.writeSequence(data)
-
-    def loseConnection(self, _connDone: object = None) -> None:
-        """
-        Shut TLS down, then close.
-        """
-        if self.connected and not self.disconnecting:
-            self.protocol.loseConnection()
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """
-        Let the TLS protocol pace the producer.
-        """
-        self.protocol.registerProducer(producer, streaming)
-
-    def unregisterProducer(self) -> None:
-        """
-        Forget the producer.
-        """
-        self.protocol.unregisterProducer()
-
-
-_secured: dict[type, type] = {}
-
-
-def secured(plain: type) -> type:
-    """
-    @return: The class of C{plain} transports in TLS.
-    """
-    if issubclass(plain, SecureMixin):
-        return plain
-    found = _secured.get(plain)
-    if found is None:
-        found = _secured[plain] = type(
-            "Secure" + plain.__name__, (SecureMixin, plain), {"__slots__": ()}
-        )
-    return found

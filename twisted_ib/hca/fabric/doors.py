@@ -2,7 +2,7 @@
 Where other HCAs call, and how many calls of whom are taken.
 
 Each path costs up to six descriptors of this process, for a while eight, so peers
-are bounded by a sixteenth of RLIMIT_NOFILE too.  One process, and one user who is not
+are bounded by an eighth of RLIMIT_NOFILE too.  One process, and one user who is not
 ours, has only a part of them: the others can still call.
 
 When no descriptor is free a call can not be taken, and its listener stays readable:
@@ -29,7 +29,7 @@ def mostPeers() -> int:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return limits.PEERS
-    return min(limits.PEERS, max(1, descriptors // 16))
+    return min(limits.PEERS, max(1, descriptors // 8))
 
 
 def checkRoom(pairings: Iterable[Any]) -> None:

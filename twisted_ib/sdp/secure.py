@@ -1,0 +1,71 @@
+"""
+What differs on a transport once C{startTLS} was called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class SecureMixin:
+    """
+    What differs once C{startTLS} was called: the application's calls go to the
+    TLS protocol, which uses the plain methods.
+    """
+
+    __slots__ = ()
+
+    connected: int
+    disconnecting: int
+    protocol: Any
+
+    def write(self, data: bytes) -> None:
+        """
+        Send C{data} through TLS.
+        """
+        if self.connected:
+            self.protocol.write(data)
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """
+        Send pieces through TLS.
+        """
+        if self.connected:
+            self.protocol.writeSequence(data)
+
+    def loseConnection(self, _connDone: object = None) -> None:
+        """
+        Shut TLS down, then close.
+        """
+        if self.connected and not self.disconnecting:
+            self.protocol.loseConnection()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """
+        Let the TLS protocol pace the producer.
+        """
+        self.protocol.registerProducer(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        """
+        Forget the producer.
+        """
+        self.protocol.unregisterProducer()
+
+
+_secured: dict[type, type] = {}
+
+
+def secured(plain: type) -> type:
+    """
+    @return: The class of C{plain} transports in TLS.
+    """
+    if issubclass(plain, SecureMixin):
+        return plain
+    found = _secured.get(plain)
+    if found is None:
+        found = _secured[plain] = type(
+            "Secure" + plain.__name__, (SecureMixin, plain), {"__slots__": ()}
+        )
+    return found
