@@ -157,10 +157,10 @@ class CallerTests(HCATestCase):
         """
         Where few descriptors are allowed there are fewer peers.
         """
-        for allowed, peers in ((160, 10), (8, 1), (1 << 20, limits.PEERS), (-1, limits.PEERS)):
+        for allowed, peers in ((160, 20), (4, 1), (1 << 20, limits.PEERS), (-1, limits.PEERS)):
             self.patch(resource, "getrlimit", lambda what, allowed=allowed: (allowed, allowed))
             self.assertEqual(mostPeers(), peers)
-        self.patch(resource, "getrlimit", lambda what: (16, 16))
+        self.patch(resource, "getrlimit", lambda what: (8, 8))
         found = [self.call().path is not None for _ in range(2)]
         self.assertEqual(found, [True, False])
 
