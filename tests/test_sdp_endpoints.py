@@ -19,7 +19,7 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
 from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -571,6 +571,49 @@ class ErrorTests(EndpointTestCase):
         port.resumeProducing()
         await deferLater(self.reactor, 0)
         self.assertEqual(server.made, [])
+
+    async def test_nameRaises(self) -> None:
+        """
+        A client protocol whose C{logPrefix} raises ends its own connection only.
+        """
+        server = Server()
+        port = await self.listen("sdp:0:interface=127.0.0.1", server)
+        number = port.getHost().port
+        other = await self.connect(f"sdp:127.0.0.1:{number}")
+
+        class Nameless(Collector):
+            """
+            It has no name.
+            """
+
+            def logPrefix(self) -> str:
+                """
+                It can not be asked.
+                """
+                raise ZeroDivisionError("no name")
+
+        made: list[Nameless] = []
+
+        class Maker(ClientFactory):
+            """
+            Makes it.
+            """
+
+            noisy = False
+
+            def buildProtocol(self, addr: Any) -> Nameless:
+                """
+                Make it.
+                """
+                made.append(Nameless())
+                return made[0]
+
+        connectSDP(self.reactor, "127.0.0.1", number, Maker())
+        while not made:
+            await deferLater(self.reactor, 0.001)
+        await made[0].lost
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        await self.echo(other)
 
     async def test_closeWhileWaiting(self) -> None:
         """

@@ -158,9 +158,15 @@ class SDPClient(End):
         connection.
         """
         proceed = self.begin(protocol)
+        self._tell(partial(self._hookUp, protocol, proceed))
+
+    def _hookUp(self, protocol: IProtocol | None, proceed: bool) -> None:
+        """
+        Ask the protocol for its name, and tell it.
+        """
         self.logstr = f"{self._getLogPrefix(protocol)},client"
         if proceed:
-            self._tell(partial(self.protocol.makeConnection, self))
+            self.protocol.makeConnection(self)
 
     def connectionLost(self, reason: Failure) -> None:
         """
