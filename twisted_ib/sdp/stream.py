@@ -19,7 +19,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
 from twisted_ib.sdp.machine import Action, Input, State
 from twisted_ib.sdp.sender import Sender
-from twisted_ib.sdp.wire import MID, AbortConn, ChRcvBuf, ChRcvBufAck, DisConn, SrcAvail
+from twisted_ib.sdp.wire import BSDH_BYTES, MID, ChRcvBuf, ChRcvBufAck, SrcAvail
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
@@ -180,12 +180,11 @@ class Stream(Sender):
         """
         if self.queuePair.posted < _LOW and not self._replace(mid == MID.SRC_AVAIL):
             return
-        if mid == MID.DISCONN:
-            DisConn.parse(buffer, start, stop)
-            self._act(self.machine.feed(Input.DISCONN))
-        elif mid == MID.ABORT_CONN:
-            AbortConn.parse(buffer, start, stop)
-            self._act(self.machine.feed(Input.ABORTCONN))
+        if mid == MID.DISCONN or mid == MID.ABORT_CONN:
+            if stop - start != BSDH_BYTES:
+                raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
+            end = Input.DISCONN if mid == MID.DISCONN else Input.ABORTCONN
+            self._act(self.machine.feed(end))
         elif mid == MID.CH_RCV_BUF:
             # Refused by answering with the size in force.
             ChRcvBuf.parse(buffer, start, stop)
