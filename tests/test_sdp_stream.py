@@ -483,7 +483,7 @@ class ReceiveTests(PairTestCase):
             ("too many", MID.CH_RCV_BUF, b"\0\1\0\0\0", {}),
             ("has a body of", MID.DISCONN, b"x", {}),
             ("has a body of", MID.ABORT_CONN, b"x", {}),
-            ("may not carry flags", MID.DISCONN, b"", {"flags": 1}),
+            ("flags 0x01", MID.DISCONN, b"", {"flags": 1}),
             ("may not carry flags", MID.SRC_AVAIL, offer, {"flags": 4}),
             ("too short for SrcAvail", MID.SRC_AVAIL, bytes(15), {}),
             ("carries its first bytes", MID.SRC_AVAIL, offer[:16], {}),

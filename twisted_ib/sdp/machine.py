@@ -113,11 +113,13 @@ _OPEN = frozenset((State.ESTABLISHED, State.FIN_WAIT1))
 def _illegal(mid: int, flags: int, length: int) -> bool:
     """
     Whether a message may not have these flags: reserved ones, OOB_PRES without
-    payload (clause CA4-7), and of Data REQ_PIPE (CA4-8).  The classes of
-    L{twisted_ib.sdp.wire} check the other messages.
+    payload (clause CA4-7), and of Data and the two ends REQ_PIPE (CA4-8).  The
+    classes of L{twisted_ib.sdp.wire} check the other messages.
     """
     if mid == _DATA:
         return flags & 0xFC != 0 or (length == _HEADER and flags & Flags.OOB_PRES != 0)
+    if mid == MID.DISCONN or mid == MID.ABORT_CONN:
+        return flags & 0xFD != 0
     return flags & 0xF8 != 0
 
 
