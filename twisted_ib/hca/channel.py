@@ -43,6 +43,15 @@ from twisted_ib.interfaces import IReactorCompletionChannels
 giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
+def threadsWait(reactor: Any) -> bool:
+    """
+    Whether a call in a thread of the reactor's pool needs the interpreter, which
+    looking keeps, or has a result for the reactor.
+    """
+    pool = getattr(reactor, "threadpool", None)
+    return pool is not None and bool(pool.working or reactor.threadCallQueue)
+
+
 @implementer(interfaces.IReadDescriptor)
 class DeviceChannel:
     """
@@ -292,9 +301,8 @@ class DeviceChannel:
 
         @return: Whether there is something.
         """
-        pool = getattr(self.reactor, "threadpool", None)
-        if pool is not None and pool.working:
-            return False  # They need the interpreter, which looking keeps.
+        if threadsWait(self.reactor):
+            return False
         fabric = self.device.fabric
         return bool(fabric.hot) and self.polling.spin(fabric.pending)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
-from twisted_ib.hca.channel import DeviceChannel, giveWay
+from twisted_ib.hca.channel import DeviceChannel, giveWay, threadsWait
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels
@@ -110,7 +110,7 @@ class IBReactor(_Base):
         After a turn with traffic: whether epoll can wait for another.
         """
         self._turns = turns = self._turns + 1
-        if turns & (_EPOLL_EVERY - 1):
+        if turns & (_EPOLL_EVERY - 1) and not threadsWait(self):
             return True
         for channel in self._channels:
             channel.schedule()
@@ -138,9 +138,8 @@ class IBReactor(_Base):
         Look again for a while, if that may pay and no call in a thread waits
         for the interpreter.
         """
-        pool = self.threadpool
-        if pool is not None and pool.working:
-            return False  # They need the interpreter, which looking keeps.
+        if threadsWait(self):
+            return False
         most = SPIN_SECONDS if timeout is None else timeout
         for channel in channels:
             hot = channel.device.fabric.hot
