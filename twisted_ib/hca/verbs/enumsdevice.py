@@ -1,0 +1,475 @@
+"""
+Constants of devices, ports, memory and events, with libibverbs' values.
+
+Source: rdma-core 65: C{libibverbs/verbs.h}, C{libibverbs/driver.h}, and the kernel headers that they name.
+The classes have the names of the C enumerations, as in pyverbs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+
+class ibv_node_type(IntEnum):
+    """
+    What a device is to the network.
+    """
+
+    IBV_NODE_UNKNOWN = -1
+    IBV_NODE_CA = 1
+    IBV_NODE_SWITCH = 2
+    IBV_NODE_ROUTER = 3
+    IBV_NODE_RNIC = 4
+    IBV_NODE_USNIC = 5
+    IBV_NODE_USNIC_UDP = 6
+    IBV_NODE_UNSPECIFIED = 7
+
+
+class ibv_transport_type(IntEnum):
+    """
+    The protocol that a device speaks.
+    """
+
+    IBV_TRANSPORT_UNKNOWN = -1
+    IBV_TRANSPORT_IB = 0
+    IBV_TRANSPORT_IWARP = 1
+    IBV_TRANSPORT_USNIC = 2
+    IBV_TRANSPORT_USNIC_UDP = 3
+    IBV_TRANSPORT_UNSPECIFIED = 4
+
+
+class rdma_driver_id(IntEnum):
+    """
+    The kernel driver behind a device (C{ib_user_ioctl_verbs.h}); two names have one number.
+    """
+
+    RDMA_DRIVER_UNKNOWN = 0
+    RDMA_DRIVER_MLX5 = 1
+    RDMA_DRIVER_MLX4 = 2
+    RDMA_DRIVER_CXGB3 = 3
+    RDMA_DRIVER_CXGB4 = 4
+    RDMA_DRIVER_MTHCA = 5
+    RDMA_DRIVER_BNXT_RE = 6
+    RDMA_DRIVER_OCRDMA = 7
+    RDMA_DRIVER_NES = 8
+    RDMA_DRIVER_I40IW = 9
+    RDMA_DRIVER_IRDMA = 9
+    RDMA_DRIVER_VMW_PVRDMA = 10
+    RDMA_DRIVER_QEDR = 11
+    RDMA_DRIVER_HNS = 12
+    RDMA_DRIVER_USNIC = 13
+    RDMA_DRIVER_RXE = 14
+    RDMA_DRIVER_HFI1 = 15
+    RDMA_DRIVER_QIB = 16
+    RDMA_DRIVER_EFA = 17
+    RDMA_DRIVER_SIW = 18
+    RDMA_DRIVER_ERDMA = 19
+    RDMA_DRIVER_MANA = 20
+    RDMA_DRIVER_IONIC = 21
+
+
+class ibv_device_cap_flags(IntFlag):
+    """
+    What a device can do (C{device_cap_flags}).
+    """
+
+    IBV_DEVICE_RESIZE_MAX_WR = 0x1
+    IBV_DEVICE_BAD_PKEY_CNTR = 0x2
+    IBV_DEVICE_BAD_QKEY_CNTR = 0x4
+    IBV_DEVICE_RAW_MULTI = 0x8
+    IBV_DEVICE_AUTO_PATH_MIG = 0x10
+    IBV_DEVICE_CHANGE_PHY_PORT = 0x20
+    IBV_DEVICE_UD_AV_PORT_ENFORCE = 0x40
+    IBV_DEVICE_CURR_QP_STATE_MOD = 0x80
+    IBV_DEVICE_SHUTDOWN_PORT = 0x100
+    IBV_DEVICE_INIT_TYPE = 0x200
+    IBV_DEVICE_PORT_ACTIVE_EVENT = 0x400
+    IBV_DEVICE_SYS_IMAGE_GUID = 0x800
+    IBV_DEVICE_RC_RNR_NAK_GEN = 0x1000
+    IBV_DEVICE_SRQ_RESIZE = 0x2000
+    IBV_DEVICE_N_NOTIFY_CQ = 0x4000
+    IBV_DEVICE_MEM_WINDOW = 0x20000
+    IBV_DEVICE_UD_IP_CSUM = 0x40000
+    IBV_DEVICE_XRC = 0x100000
+    IBV_DEVICE_MEM_MGT_EXTENSIONS = 0x200000
+    IBV_DEVICE_MEM_WINDOW_TYPE_2A = 0x800000
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B = 0x1000000
+    IBV_DEVICE_RC_IP_CSUM = 0x2000000
+    IBV_DEVICE_RAW_IP_CSUM = 0x4000000
+    IBV_DEVICE_MANAGED_FLOW_STEERING = 0x20000000
+
+
+# Bits of C{device_cap_flags_ex}, which has 64.
+IBV_DEVICE_RAW_SCATTER_FCS = 0x400000000
+IBV_DEVICE_PCI_WRITE_END_PADDING = 0x1000000000
+IBV_DEVICE_CC_DMA_BOUNCE = 0x20000000000
+
+
+class ibv_atomic_cap(IntEnum):
+    """
+    Among whom atomics of a device are atomic: nobody, the device, the whole machine.
+    """
+
+    IBV_ATOMIC_NONE = 0
+    IBV_ATOMIC_HCA = 1
+    IBV_ATOMIC_GLOB = 2
+
+
+class ibv_pci_atomic_op_size(IntFlag):
+    """
+    Sizes of atomic operations that a device makes on its bus.
+    """
+
+    IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP = 0x1
+    IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP = 0x2
+    IBV_PCI_ATOMIC_OPERATION_16_BYTE_SIZE_SUP = 0x4
+
+
+class ibv_fork_status(IntEnum):
+    """
+    Whether a process may fork while memory is registered.
+    """
+
+    IBV_FORK_DISABLED = 0
+    IBV_FORK_ENABLED = 1
+    IBV_FORK_UNNEEDED = 2
+
+
+class ibv_odp_general_caps(IntFlag):
+    """
+    On-demand paging: whether a device has it.
+    """
+
+    IBV_ODP_SUPPORT = 0x1
+    IBV_ODP_SUPPORT_IMPLICIT = 0x2
+
+
+class ibv_odp_transport_cap_bits(IntFlag):
+    """
+    On-demand paging: the operations of one transport that have it.
+    """
+
+    IBV_ODP_SUPPORT_SEND = 0x1
+    IBV_ODP_SUPPORT_RECV = 0x2
+    IBV_ODP_SUPPORT_WRITE = 0x4
+    IBV_ODP_SUPPORT_READ = 0x8
+    IBV_ODP_SUPPORT_ATOMIC = 0x10
+    IBV_ODP_SUPPORT_SRQ_RECV = 0x20
+    IBV_ODP_SUPPORT_FLUSH = 0x40
+    IBV_ODP_SUPPORT_ATOMIC_WRITE = 0x80
+
+
+class ibv_raw_packet_caps(IntFlag):
+    """
+    What a device can do with raw packets.
+    """
+
+    IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 0x1
+    IBV_RAW_PACKET_CAP_SCATTER_FCS = 0x2
+    IBV_RAW_PACKET_CAP_IP_CSUM = 0x4
+    IBV_RAW_PACKET_CAP_DELAY_DROP = 0x8
+
+
+class ibv_tm_cap_flags(IntFlag):
+    """
+    The transports with tag matching.
+    """
+
+    IBV_TM_CAP_RC = 0x1
+
+
+class ibv_mtu(IntEnum):
+    """
+    Path MTU codes; the payload of a packet is C{128 << code} octets.
+    """
+
+    IBV_MTU_256 = 1
+    IBV_MTU_512 = 2
+    IBV_MTU_1024 = 3
+    IBV_MTU_2048 = 4
+    IBV_MTU_4096 = 5
+
+
+class ibv_rate(IntEnum):
+    """
+    Static rates of a path, as address vectors carry them (names in Gbit/s).
+    """
+
+    IBV_RATE_MAX = 0
+    IBV_RATE_2_5_GBPS = 2
+    IBV_RATE_5_GBPS = 5
+    IBV_RATE_10_GBPS = 3
+    IBV_RATE_20_GBPS = 6
+    IBV_RATE_30_GBPS = 4
+    IBV_RATE_40_GBPS = 7
+    IBV_RATE_60_GBPS = 8
+    IBV_RATE_80_GBPS = 9
+    IBV_RATE_120_GBPS = 10
+    IBV_RATE_14_GBPS = 11
+    IBV_RATE_56_GBPS = 12
+    IBV_RATE_112_GBPS = 13
+    IBV_RATE_168_GBPS = 14
+    IBV_RATE_25_GBPS = 15
+    IBV_RATE_100_GBPS = 16
+    IBV_RATE_200_GBPS = 17
+    IBV_RATE_300_GBPS = 18
+    IBV_RATE_28_GBPS = 19
+    IBV_RATE_50_GBPS = 20
+    IBV_RATE_400_GBPS = 21
+    IBV_RATE_600_GBPS = 22
+    IBV_RATE_800_GBPS = 23
+    IBV_RATE_1200_GBPS = 24
+
+
+class ibv_port_state(IntEnum):
+    """
+    The logical state of a port.
+    """
+
+    IBV_PORT_NOP = 0
+    IBV_PORT_DOWN = 1
+    IBV_PORT_INIT = 2
+    IBV_PORT_ARMED = 3
+    IBV_PORT_ACTIVE = 4
+    IBV_PORT_ACTIVE_DEFER = 5
+
+
+# The link layer of a port (C{link_layer}).
+IBV_LINK_LAYER_UNSPECIFIED = 0
+IBV_LINK_LAYER_INFINIBAND = 1
+IBV_LINK_LAYER_ETHERNET = 2
+
+
+class ibv_port_cap_flags(IntFlag):
+    """
+    What a port can do (C{port_cap_flags}, IBTA PortInfo CapabilityMask).
+    """
+
+    IBV_PORT_SM = 0x2
+    IBV_PORT_NOTICE_SUP = 0x4
+    IBV_PORT_TRAP_SUP = 0x8
+    IBV_PORT_OPT_IPD_SUP = 0x10
+    IBV_PORT_AUTO_MIGR_SUP = 0x20
+    IBV_PORT_SL_MAP_SUP = 0x40
+    IBV_PORT_MKEY_NVRAM = 0x80
+    IBV_PORT_PKEY_NVRAM = 0x100
+    IBV_PORT_LED_INFO_SUP = 0x200
+    IBV_PORT_SYS_IMAGE_GUID_SUP = 0x800
+    IBV_PORT_PKEY_SW_EXT_PORT_TRAP_SUP = 0x1000
+    IBV_PORT_EXTENDED_SPEEDS_SUP = 0x4000
+    IBV_PORT_CAP_MASK2_SUP = 0x8000
+    IBV_PORT_CM_SUP = 0x10000
+    IBV_PORT_SNMP_TUNNEL_SUP = 0x20000
+    IBV_PORT_REINIT_SUP = 0x40000
+    IBV_PORT_DEVICE_MGMT_SUP = 0x80000
+    IBV_PORT_VENDOR_CLASS_SUP = 0x100000
+    IBV_PORT_DR_NOTICE_SUP = 0x200000
+    IBV_PORT_CAP_MASK_NOTICE_SUP = 0x400000
+    IBV_PORT_BOOT_MGMT_SUP = 0x800000
+    IBV_PORT_LINK_LATENCY_SUP = 0x1000000
+    IBV_PORT_CLIENT_REG_SUP = 0x2000000
+    IBV_PORT_IP_BASED_GIDS = 0x4000000
+
+
+class ibv_port_cap_flags2(IntFlag):
+    """
+    What a port can do (C{port_cap_flags2}, IBTA PortInfo CapabilityMask2).
+    """
+
+    IBV_PORT_SET_NODE_DESC_SUP = 0x1
+    IBV_PORT_INFO_EXT_SUP = 0x2
+    IBV_PORT_VIRT_SUP = 0x4
+    IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP = 0x8
+    IBV_PORT_LINK_WIDTH_2X_SUP = 0x10
+    IBV_PORT_LINK_SPEED_HDR_SUP = 0x20
+    IBV_PORT_LINK_SPEED_NDR_SUP = 0x400
+    IBV_PORT_LINK_SPEED_XDR_SUP = 0x1000
+
+
+# Bit of a port's C{flags}: each address vector needs a GRH.
+IBV_QPF_GRH_REQUIRED = 1
+
+
+class ibv_gid_type(IntEnum):
+    """
+    The kind of a GID table entry.
+    """
+
+    IBV_GID_TYPE_IB = 0
+    IBV_GID_TYPE_ROCE_V1 = 1
+    IBV_GID_TYPE_ROCE_V2 = 2
+
+
+class ibv_gid_type_sysfs(IntEnum):
+    """
+    The kind of a GID table entry, as sysfs tells it.
+    """
+
+    IBV_GID_TYPE_SYSFS_IB_ROCE_V1 = 0
+    IBV_GID_TYPE_SYSFS_ROCE_V2 = 1
+
+
+class ibv_event_type(IntEnum):
+    """
+    Asynchronous events.
+    """
+
+    IBV_EVENT_CQ_ERR = 0
+    IBV_EVENT_QP_FATAL = 1
+    IBV_EVENT_QP_REQ_ERR = 2
+    IBV_EVENT_QP_ACCESS_ERR = 3
+    IBV_EVENT_COMM_EST = 4
+    IBV_EVENT_SQ_DRAINED = 5
+    IBV_EVENT_PATH_MIG = 6
+    IBV_EVENT_PATH_MIG_ERR = 7
+    IBV_EVENT_DEVICE_FATAL = 8
+    IBV_EVENT_PORT_ACTIVE = 9
+    IBV_EVENT_PORT_ERR = 10
+    IBV_EVENT_LID_CHANGE = 11
+    IBV_EVENT_PKEY_CHANGE = 12
+    IBV_EVENT_SM_CHANGE = 13
+    IBV_EVENT_SRQ_ERR = 14
+    IBV_EVENT_SRQ_LIMIT_REACHED = 15
+    IBV_EVENT_QP_LAST_WQE_REACHED = 16
+    IBV_EVENT_CLIENT_REREGISTER = 17
+    IBV_EVENT_GID_CHANGE = 18
+    IBV_EVENT_WQ_FATAL = 19
+    IBV_EVENT_DEVICE_SPEED_CHANGE = 20
+
+
+class ibv_access_flags(IntFlag):
+    """
+    Rights of a memory region or window, and of a queue pair.
+    """
+
+    IBV_ACCESS_LOCAL_WRITE = 0x1
+    IBV_ACCESS_REMOTE_WRITE = 0x2
+    IBV_ACCESS_REMOTE_READ = 0x4
+    IBV_ACCESS_REMOTE_ATOMIC = 0x8
+    IBV_ACCESS_MW_BIND = 0x10
+    IBV_ACCESS_ZERO_BASED = 0x20
+    IBV_ACCESS_ON_DEMAND = 0x40
+    IBV_ACCESS_HUGETLB = 0x80
+    IBV_ACCESS_FLUSH_GLOBAL = 0x100
+    IBV_ACCESS_FLUSH_PERSISTENT = 0x200
+    IBV_ACCESS_RELAXED_ORDERING = 0x100000
+
+
+# The access bits that a device may ignore, and the first of them.
+IBV_ACCESS_OPTIONAL_RANGE = 0x3FF00000
+IBV_ACCESS_OPTIONAL_FIRST = 0x100000
+
+
+class ibv_rereg_mr_flags(IntFlag):
+    """
+    What a re-registration changes.
+    """
+
+    IBV_REREG_MR_CHANGE_TRANSLATION = 0x1
+    IBV_REREG_MR_CHANGE_PD = 0x2
+    IBV_REREG_MR_CHANGE_ACCESS = 0x4
+    IBV_REREG_MR_FLAGS_SUPPORTED = 0x7
+
+
+class ibv_rereg_mr_err_code(IntEnum):
+    """
+    How a re-registration failed, and what is left of the region.
+    """
+
+    IBV_REREG_MR_ERR_INPUT = -1
+    IBV_REREG_MR_ERR_DONT_FORK_NEW = -2
+    IBV_REREG_MR_ERR_DO_FORK_OLD = -3
+    IBV_REREG_MR_ERR_CMD = -4
+    IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5
+
+
+class ibv_mr_init_attr_mask(IntFlag):
+    """
+    Which attributes of an extended registration are valid.
+    """
+
+    IBV_REG_MR_MASK_IOVA = 0x1
+    IBV_REG_MR_MASK_ADDR = 0x2
+    IBV_REG_MR_MASK_FD = 0x4
+    IBV_REG_MR_MASK_FD_OFFSET = 0x8
+    IBV_REG_MR_MASK_DMAH = 0x10
+    IBV_REG_MR_MASK_BUF = 0x20
+
+
+# Advice on a region (C{advise_mr}).
+IBV_ADVISE_MR_ADVICE_PREFETCH = 0
+IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1
+IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2
+
+# Flag of advice: return when it is done.
+IBV_ADVISE_MR_FLAG_FLUSH = 1
+
+
+class ibv_mw_type(IntEnum):
+    """
+    The two types of memory windows.
+    """
+
+    IBV_MW_TYPE_1 = 1
+    IBV_MW_TYPE_2 = 2
+
+
+class ibv_dm_mask(IntFlag):
+    """
+    Which attributes of device memory are valid.
+    """
+
+    IBV_DM_MASK_HANDLE = 0x1
+
+
+class ibv_tph_mem_type(IntEnum):
+    """
+    TLP processing hints: volatile or persistent memory.
+    """
+
+    IBV_TPH_MEM_TYPE_VM = 0
+    IBV_TPH_MEM_TYPE_PM = 1
+
+
+class ibv_dmah_init_attr_mask(IntFlag):
+    """
+    Which attributes of a DMA handle are valid.
+    """
+
+    IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 0x1
+    IBV_DMAH_INIT_ATTR_MASK_PH = 0x2
+    IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 0x4
+
+
+class ibv_xrcd_init_attr_mask(IntFlag):
+    """
+    Which attributes of an XRC domain are valid.
+    """
+
+    IBV_XRCD_INIT_ATTR_FD = 0x1
+    IBV_XRCD_INIT_ATTR_OFLAGS = 0x2
+    IBV_XRCD_INIT_ATTR_RESERVED = 0x4
+
+
+class ibv_parent_domain_init_attr_mask(IntFlag):
+    """
+    Which attributes of a parent domain are valid.
+    """
+
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 0x1
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 0x2
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC = 0x4
+
+
+class ibv_values_mask(IntFlag):
+    """
+    Which values of a device a query asks for.
+    """
+
+    IBV_VALUES_MASK_RAW_CLOCK = 0x1
+    IBV_VALUES_MASK_RESERVED = 0x2
+
+
+# Sizes of names and paths in sysfs, in octets.
+IBV_SYSFS_NAME_MAX = 64
+IBV_SYSFS_PATH_MAX = 256

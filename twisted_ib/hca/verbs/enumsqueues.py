@@ -1,0 +1,386 @@
+"""
+Constants of queue pairs, requests, completions and shared receive queues, with libibverbs' values.
+
+Source: rdma-core 65: C{libibverbs/verbs.h}.
+The classes have the names of the C enumerations, as in pyverbs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+
+class ibv_qp_type(IntEnum):
+    """
+    The transport of a queue pair.
+    """
+
+    IBV_QPT_RC = 2
+    IBV_QPT_UC = 3
+    IBV_QPT_UD = 4
+    IBV_QPT_RAW_PACKET = 8
+    IBV_QPT_XRC_SEND = 9
+    IBV_QPT_XRC_RECV = 10
+    IBV_QPT_DRIVER = 255
+
+
+class ibv_qp_state(IntEnum):
+    """
+    The states of a queue pair (IBTA vol. 1 10.3.1).
+    """
+
+    IBV_QPS_RESET = 0
+    IBV_QPS_INIT = 1
+    IBV_QPS_RTR = 2
+    IBV_QPS_RTS = 3
+    IBV_QPS_SQD = 4
+    IBV_QPS_SQE = 5
+    IBV_QPS_ERR = 6
+    IBV_QPS_UNKNOWN = 7
+
+
+class ibv_mig_state(IntEnum):
+    """
+    The states of path migration (IBTA vol. 1 17.2.8).
+    """
+
+    IBV_MIG_MIGRATED = 0
+    IBV_MIG_REARM = 1
+    IBV_MIG_ARMED = 2
+
+
+class ibv_qp_attr_mask(IntFlag):
+    """
+    Which attributes a modify or query of a queue pair names.
+    """
+
+    IBV_QP_STATE = 0x1
+    IBV_QP_CUR_STATE = 0x2
+    IBV_QP_EN_SQD_ASYNC_NOTIFY = 0x4
+    IBV_QP_ACCESS_FLAGS = 0x8
+    IBV_QP_PKEY_INDEX = 0x10
+    IBV_QP_PORT = 0x20
+    IBV_QP_QKEY = 0x40
+    IBV_QP_AV = 0x80
+    IBV_QP_PATH_MTU = 0x100
+    IBV_QP_TIMEOUT = 0x200
+    IBV_QP_RETRY_CNT = 0x400
+    IBV_QP_RNR_RETRY = 0x800
+    IBV_QP_RQ_PSN = 0x1000
+    IBV_QP_MAX_QP_RD_ATOMIC = 0x2000
+    IBV_QP_ALT_PATH = 0x4000
+    IBV_QP_MIN_RNR_TIMER = 0x8000
+    IBV_QP_SQ_PSN = 0x10000
+    IBV_QP_MAX_DEST_RD_ATOMIC = 0x20000
+    IBV_QP_PATH_MIG_STATE = 0x40000
+    IBV_QP_CAP = 0x80000
+    IBV_QP_DEST_QPN = 0x100000
+    IBV_QP_RATE_LIMIT = 0x2000000
+
+
+class ibv_qp_init_attr_mask(IntFlag):
+    """
+    Which extended attributes of a new queue pair are valid.
+    """
+
+    IBV_QP_INIT_ATTR_PD = 0x1
+    IBV_QP_INIT_ATTR_XRCD = 0x2
+    IBV_QP_INIT_ATTR_CREATE_FLAGS = 0x4
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER = 0x8
+    IBV_QP_INIT_ATTR_IND_TABLE = 0x10
+    IBV_QP_INIT_ATTR_RX_HASH = 0x20
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 0x40
+
+
+class ibv_qp_create_flags(IntFlag):
+    """
+    Flags of a new queue pair.
+    """
+
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 0x2
+    IBV_QP_CREATE_SCATTER_FCS = 0x100
+    IBV_QP_CREATE_CVLAN_STRIPPING = 0x200
+    IBV_QP_CREATE_SOURCE_QPN = 0x400
+    IBV_QP_CREATE_PCI_WRITE_END_PADDING = 0x800
+
+
+class ibv_qp_create_send_ops_flags(IntFlag):
+    """
+    The operations that an extended queue pair is to post.
+    """
+
+    IBV_QP_EX_WITH_RDMA_WRITE = 0x1
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 0x2
+    IBV_QP_EX_WITH_SEND = 0x4
+    IBV_QP_EX_WITH_SEND_WITH_IMM = 0x8
+    IBV_QP_EX_WITH_RDMA_READ = 0x10
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 0x20
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 0x40
+    IBV_QP_EX_WITH_LOCAL_INV = 0x80
+    IBV_QP_EX_WITH_BIND_MW = 0x100
+    IBV_QP_EX_WITH_SEND_WITH_INV = 0x200
+    IBV_QP_EX_WITH_TSO = 0x400
+    IBV_QP_EX_WITH_FLUSH = 0x800
+    IBV_QP_EX_WITH_ATOMIC_WRITE = 0x1000
+
+
+class ibv_qp_open_attr_mask(IntFlag):
+    """
+    Which attributes of opening a shared queue pair are valid.
+    """
+
+    IBV_QP_OPEN_ATTR_NUM = 0x1
+    IBV_QP_OPEN_ATTR_XRCD = 0x2
+    IBV_QP_OPEN_ATTR_CONTEXT = 0x4
+    IBV_QP_OPEN_ATTR_TYPE = 0x8
+    IBV_QP_OPEN_ATTR_RESERVED = 0x10
+
+
+class ibv_query_qp_data_in_order_flags(IntFlag):
+    """
+    How to answer whether data are written in order.
+    """
+
+    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 0x1
+    IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY = 0x2
+
+
+class ibv_query_qp_data_in_order_caps(IntFlag):
+    """
+    What of a message is written in order.
+    """
+
+    IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 0x1
+    IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = 0x2
+
+
+class ibv_wr_opcode(IntEnum):
+    """
+    Operations of send work requests.
+    """
+
+    IBV_WR_RDMA_WRITE = 0
+    IBV_WR_RDMA_WRITE_WITH_IMM = 1
+    IBV_WR_SEND = 2
+    IBV_WR_SEND_WITH_IMM = 3
+    IBV_WR_RDMA_READ = 4
+    IBV_WR_ATOMIC_CMP_AND_SWP = 5
+    IBV_WR_ATOMIC_FETCH_AND_ADD = 6
+    IBV_WR_LOCAL_INV = 7
+    IBV_WR_BIND_MW = 8
+    IBV_WR_SEND_WITH_INV = 9
+    IBV_WR_TSO = 10
+    IBV_WR_DRIVER1 = 11
+    IBV_WR_FLUSH = 14
+    IBV_WR_ATOMIC_WRITE = 15
+
+
+class ibv_send_flags(IntFlag):
+    """
+    Flags of a send work request.
+    """
+
+    IBV_SEND_FENCE = 0x1
+    IBV_SEND_SIGNALED = 0x2
+    IBV_SEND_SOLICITED = 0x4
+    IBV_SEND_INLINE = 0x8
+    IBV_SEND_IP_CSUM = 0x10
+
+
+class ibv_placement_type(IntFlag):
+    """
+    FLUSH: how far data have to get.
+    """
+
+    IBV_FLUSH_GLOBAL = 0x1
+    IBV_FLUSH_PERSISTENT = 0x2
+
+
+class ibv_selectivity_level(IntEnum):
+    """
+    FLUSH: a range or a whole region.
+    """
+
+    IBV_FLUSH_RANGE = 0
+    IBV_FLUSH_MR = 1
+
+
+class ibv_wc_status(IntEnum):
+    """
+    How a request ended (IBTA vol. 1 11.6.2).
+    """
+
+    IBV_WC_SUCCESS = 0
+    IBV_WC_LOC_LEN_ERR = 1
+    IBV_WC_LOC_QP_OP_ERR = 2
+    IBV_WC_LOC_EEC_OP_ERR = 3
+    IBV_WC_LOC_PROT_ERR = 4
+    IBV_WC_WR_FLUSH_ERR = 5
+    IBV_WC_MW_BIND_ERR = 6
+    IBV_WC_BAD_RESP_ERR = 7
+    IBV_WC_LOC_ACCESS_ERR = 8
+    IBV_WC_REM_INV_REQ_ERR = 9
+    IBV_WC_REM_ACCESS_ERR = 10
+    IBV_WC_REM_OP_ERR = 11
+    IBV_WC_RETRY_EXC_ERR = 12
+    IBV_WC_RNR_RETRY_EXC_ERR = 13
+    IBV_WC_LOC_RDD_VIOL_ERR = 14
+    IBV_WC_REM_INV_RD_REQ_ERR = 15
+    IBV_WC_REM_ABORT_ERR = 16
+    IBV_WC_INV_EECN_ERR = 17
+    IBV_WC_INV_EEC_STATE_ERR = 18
+    IBV_WC_FATAL_ERR = 19
+    IBV_WC_RESP_TIMEOUT_ERR = 20
+    IBV_WC_GENERAL_ERR = 21
+    IBV_WC_TM_ERR = 22
+    IBV_WC_TM_RNDV_INCOMPLETE = 23
+
+
+class ibv_wc_opcode(IntEnum):
+    """
+    What completed; 0x80 is set in all that ends a receive.
+    """
+
+    IBV_WC_SEND = 0
+    IBV_WC_RDMA_WRITE = 1
+    IBV_WC_RDMA_READ = 2
+    IBV_WC_COMP_SWAP = 3
+    IBV_WC_FETCH_ADD = 4
+    IBV_WC_BIND_MW = 5
+    IBV_WC_LOCAL_INV = 6
+    IBV_WC_TSO = 7
+    IBV_WC_FLUSH = 8
+    IBV_WC_ATOMIC_WRITE = 9
+    IBV_WC_RECV = 0x80
+    IBV_WC_RECV_RDMA_WITH_IMM = 0x81
+    IBV_WC_TM_ADD = 0x82
+    IBV_WC_TM_DEL = 0x83
+    IBV_WC_TM_SYNC = 0x84
+    IBV_WC_TM_RECV = 0x85
+    IBV_WC_TM_NO_TAG = 0x86
+    IBV_WC_DRIVER1 = 0x87
+    IBV_WC_DRIVER2 = 0x88
+    IBV_WC_DRIVER3 = 0x89
+
+
+class ibv_wc_flags(IntFlag):
+    """
+    What else is valid in a completion.
+    """
+
+    IBV_WC_GRH = 0x1
+    IBV_WC_WITH_IMM = 0x2
+    IBV_WC_IP_CSUM_OK = 0x4
+    IBV_WC_WITH_INV = 0x8
+    IBV_WC_TM_SYNC_REQ = 0x10
+    IBV_WC_TM_MATCH = 0x20
+    IBV_WC_TM_DATA_VALID = 0x40
+
+
+# The place of C{IBV_WC_IP_CSUM_OK} in the flags.
+IBV_WC_IP_CSUM_OK_SHIFT = 2
+
+
+class ibv_create_cq_wc_flags(IntFlag):
+    """
+    The fields that completions of an extended queue are to have.
+    """
+
+    IBV_WC_EX_WITH_BYTE_LEN = 0x1
+    IBV_WC_EX_WITH_IMM = 0x2
+    IBV_WC_EX_WITH_QP_NUM = 0x4
+    IBV_WC_EX_WITH_SRC_QP = 0x8
+    IBV_WC_EX_WITH_SLID = 0x10
+    IBV_WC_EX_WITH_SL = 0x20
+    IBV_WC_EX_WITH_DLID_PATH_BITS = 0x40
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 0x80
+    IBV_WC_EX_WITH_CVLAN = 0x100
+    IBV_WC_EX_WITH_FLOW_TAG = 0x200
+    IBV_WC_EX_WITH_TM_INFO = 0x400
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 0x800
+
+
+# The fields of an ordinary completion, and all that an extended one may have.
+IBV_WC_STANDARD_FLAGS = 127
+IBV_CREATE_CQ_SUP_WC_FLAGS = 0xFFF
+
+
+class ibv_cq_init_attr_mask(IntFlag):
+    """
+    Which attributes of an extended completion queue are valid.
+    """
+
+    IBV_CQ_INIT_ATTR_MASK_FLAGS = 0x1
+    IBV_CQ_INIT_ATTR_MASK_PD = 0x2
+
+
+class ibv_create_cq_attr_flags(IntFlag):
+    """
+    Flags of an extended completion queue.
+    """
+
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 0x1
+    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 0x2
+
+
+class ibv_cq_attr_mask(IntFlag):
+    """
+    Which attributes a modify of a completion queue names.
+    """
+
+    IBV_CQ_ATTR_MODERATE = 0x1
+    IBV_CQ_ATTR_RESERVED = 0x2
+
+
+class ibv_srq_type(IntEnum):
+    """
+    The kinds of shared receive queues.
+    """
+
+    IBV_SRQT_BASIC = 0
+    IBV_SRQT_XRC = 1
+    IBV_SRQT_TM = 2
+
+
+class ibv_srq_attr_mask(IntFlag):
+    """
+    Which attributes a modify of a shared receive queue names.
+    """
+
+    IBV_SRQ_MAX_WR = 0x1
+    IBV_SRQ_LIMIT = 0x2
+
+
+class ibv_srq_init_attr_mask(IntFlag):
+    """
+    Which extended attributes of a new shared receive queue are valid.
+    """
+
+    IBV_SRQ_INIT_ATTR_TYPE = 0x1
+    IBV_SRQ_INIT_ATTR_PD = 0x2
+    IBV_SRQ_INIT_ATTR_XRCD = 0x4
+    IBV_SRQ_INIT_ATTR_CQ = 0x8
+    IBV_SRQ_INIT_ATTR_TM = 0x10
+    IBV_SRQ_INIT_ATTR_RESERVED = 0x20
+
+
+class ibv_qp_attach_comp_cntr_op(IntFlag):
+    """
+    The operations that a completion counter counts.
+    """
+
+    IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 0x1
+    IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 0x2
+    IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ = 0x4
+    IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ = 0x8
+    IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE = 0x10
+    IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 0x20
+
+
+class ibv_comp_cntr_type(IntEnum):
+    """
+    What a completion counter counts.
+    """
+
+    IBV_COMP_CNTR_TYPE_WRS = 0
+    IBV_COMP_CNTR_TYPE_BYTES = 1
