@@ -470,6 +470,19 @@ class AttributesTests(SynchronousTestCase):
         attr.cap = QPCap(max_recv_wr=4)
         self.assertEqual(attr.cap.max_recv_wr, 4)
 
+    def test_otherThings(self) -> None:
+        """
+        What is no value of the right class is a TypeError, and changes nothing.
+        """
+        attr = QPAttr()
+        attr.ah_attr = AHAttr(sl=3)
+        for name in ("ah_attr", "alt_ah_attr", "cap"):
+            self.assertRaises(TypeError, setattr, attr, name, {})
+        self.assertEqual((attr.ah_attr.sl, attr.cap.max_send_wr), (3, 0))
+        self.assertRaises(TypeError, QPInitAttr, cap=SrqAttr())
+        self.assertRaises(TypeError, SrqInitAttr, QPCap())
+        self.assertRaises(TypeError, AHAttr, is_global=1, gr=GID())
+
     def test_printed(self) -> None:
         """
         Attributes print a line for each field.

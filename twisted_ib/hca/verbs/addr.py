@@ -12,7 +12,7 @@ import re
 
 import attrs
 
-from twisted_ib.hca.verbs.base import PyverbsObject, table, u8, u16, u32
+from twisted_ib.hca.verbs.base import PyverbsObject, checked, table, u8, u16, u32
 from twisted_ib.hca.verbs.errors import PyverbsUserError
 
 _GID = re.compile("[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){7}")
@@ -225,7 +225,7 @@ class AHAttr(PyverbsObject):
         if self.is_global:
             if gr is None:
                 raise PyverbsUserError("A global AHAttr needs gr, a GlobalRoute")
-            self.gr = attrs.evolve(gr)
+            self.gr = attrs.evolve(checked(gr, GlobalRoute))
 
     def copy(self) -> AHAttr:
         """

@@ -12,6 +12,7 @@ from operator import index
 from typing import SupportsIndex, TypeVar
 
 Self = TypeVar("Self", bound="PyverbsCM")
+Value = TypeVar("Value")
 
 
 class PyverbsObject:
@@ -85,6 +86,20 @@ def u64(value: SupportsIndex) -> int:
     @return: the value of a field of 64 bits; raises as L{_fit}.
     """
     return _fit(value, 64)
+
+
+def checked(value: Value, kind: type[Value]) -> Value:
+    """
+    @param value: what was given.
+    @param kind: the class that it should be of.
+
+    @return: what was given.
+
+    @raise TypeError: if it is of another.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"Expected {kind.__name__}, got {type(value).__name__}")
+    return value
 
 
 def inc_rkey(rkey: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from twisted_ib.hca.verbs.addr import AHAttr
-from twisted_ib.hca.verbs.base import PyverbsObject, flagged, named, table, u8, u16, u32
+from twisted_ib.hca.verbs.base import PyverbsObject, checked, flagged, named, table, u8, u16, u32
 from twisted_ib.hca.verbs.enumsdevice import ibv_access_flags, ibv_mtu
 from twisted_ib.hca.verbs.enumsqueues import (
     ibv_mig_state,
@@ -64,7 +64,7 @@ def _sizes(cap: QPCap | None) -> QPCap:
     """
     @return: a copy of the sizes, so that no other object shares them; zeros for None.
     """
-    return QPCap(0, 0, 0, 0, 0) if cap is None else attrs.evolve(cap)
+    return QPCap(0, 0, 0, 0, 0) if cap is None else attrs.evolve(checked(cap, QPCap))
 
 
 class _Size:
@@ -315,7 +315,7 @@ class QPAttr(_Sized):
         Set the peer's address; None sets nothing.
         """
         if val is not None:
-            self._ah_attr = val.copy()
+            self._ah_attr = checked(val, AHAttr).copy()
 
     @property
     def alt_ah_attr(self) -> AHAttr:
@@ -330,7 +330,7 @@ class QPAttr(_Sized):
         Set the peer's address on the alternate path; None sets nothing.
         """
         if val is not None:
-            self._alt_ah_attr = val.copy()
+            self._alt_ah_attr = checked(val, AHAttr).copy()
 
     def _path(self) -> list[tuple[str, object]]:
         """

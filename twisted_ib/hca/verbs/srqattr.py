@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import attrs
 
-from twisted_ib.hca.verbs.base import PyverbsObject, u32
+from twisted_ib.hca.verbs.base import PyverbsObject, checked, u32
 
 
 @attrs.define(eq=False)
@@ -34,7 +34,7 @@ class SrqInitAttr(PyverbsObject):
         """
         @param attr: the size; all zeros if None.
         """
-        self._attr = SrqAttr(0, 0, 0) if attr is None else attrs.evolve(attr)
+        self._attr = SrqAttr(0, 0, 0) if attr is None else attrs.evolve(checked(attr, SrqAttr))
 
     @property
     def max_wr(self) -> int:
