@@ -27,13 +27,11 @@ from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.sdp.secure import SecureMixin, secured
 from twisted_ib.sdp.sender import GATHER_LEFT
 from twisted_ib.sdp.stream import Stream
-from twisted_ib.sdp.wire import BSDH_BYTES, Hello, HelloAck, ipVersionOf, packAddress
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
 
     from twisted_ib.hca.channel import DeviceChannel
-    from twisted_ib.hca.wire.cm import REP, REQ
 
 
 def misused(device: Any) -> HCAError:
@@ -111,53 +109,6 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         self.bufferSize = limits.SEND_BUFFER
         self.producer = None
         self.producerPaused = self.streamingProducer = False
-
-    # -- the handshake
-
-    def helloRequest(self) -> bytes:
-        """
-        @return: The Hello of the active side, for the REQ.
-        """
-        local, peer = self._local, self._peer
-        return Hello(
-            buffers=self.queuePair.posted,
-            ipVersion=ipVersionOf(peer.host),
-            desiredReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
-            localReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
-            localPort=local.port,
-            sourceAddress=packAddress(local.host),
-            destinationAddress=packAddress(peer.host),
-        ).pack()
-
-    def helloAckReceived(self, path: Any, reply: REP, hello: HelloAck) -> None:
-        """
-        The passive side accepts.
-
-        @raise QueuePairError: the queue pair can not be connected.
-        """
-        self._open(path, reply.localQPN, hello.buffers, hello.actualReceiveBytes)
-
-    def helloReceived(self, path: Any, request: REQ, hello: Hello) -> bytes:
-        """
-        An active side asks, and is accepted.
-
-        @return: The HelloAck, for the REP.
-        """
-        self._open(path, request.localQPN, hello.buffers, hello.localReceiveBytes)
-        return HelloAck(
-            version=hello.version,
-            buffers=self.queuePair.posted,
-            actualReceiveBytes=limits.INLINE_MESSAGE + BSDH_BYTES,
-        ).pack()
-
-    def _open(self, path: Any, remote: int, receives: int, receiveBytes: int) -> None:
-        """
-        Both ends know each other: messages may be sent.
-        """
-        most = min(limits.INLINE_MESSAGE, receiveBytes - BSDH_BYTES)
-        self.machine.opened(receives, most)
-        self.queuePair.connect(path, remote)
-        self.reading = True
 
     @property
     def reactor(self) -> Any:
