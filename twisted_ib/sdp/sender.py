@@ -114,7 +114,9 @@ class Sender:
         queuePair, buffer = self.queuePair, self.buffer
         n = len(data)
         if queuePair.path is None:
-            self._sendToNobody()
+            # The application, not reading, has not heard of the end: it hears
+            # of it at the end of the batch.
+            self.cork()
             return
         if self.saidEnd or self.machine.state not in _SENDING:
             return
@@ -141,13 +143,6 @@ class Sender:
             self.channel.device.ringBells()
         if buffer.size > self.bufferSize:
             self.filled()
-
-    def _sendToNobody(self) -> None:
-        """
-        A write after the end of the queue pair, of which the application, not
-        reading, has not heard yet: it hears of it at the end of the batch.
-        """
-        self.cork()
 
     def cork(self) -> None:
         """
