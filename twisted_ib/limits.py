@@ -240,3 +240,31 @@ OFFERED_BYTES = 16 << 30
 OFFERED_SEGMENTS_PER_DEVICE = 16384
 #: Batches that one turn of a reactor without polling serves of a device.
 BATCHES_PER_TURN = 16
+
+# -- verbs objects
+
+#: Completion queues of one device (Linux rxe: 2^16, rounded up here).
+COMPLETION_QUEUES = 1 << 18
+#: Completion channels of one device.
+COMPLETION_CHANNELS = 1 << 16
+#: Shared receive queues of one device.
+SHARED_RECEIVE_QUEUES = 1 << 16
+#: Address handles of one device (Linux rxe: 2^15).
+ADDRESS_HANDLES = 1 << 15
+#: Memory windows of one device (Linux rxe: 2^20).
+MEMORY_WINDOWS = 1 << 20
+#: Multicast groups that one device has queue pairs in (Linux rxe: 8192).
+MULTICAST_GROUPS = 8192
+#: Queue pairs of one device in one multicast group (Linux rxe: 56).
+MULTICAST_QUEUE_PAIRS = 56
+#: HCAs of one host in one multicast group that a datagram is sent to.
+MULTICAST_MEMBERS = 256
+#: The most bytes that a send request carries in itself (Linux rxe: 444).
+INLINE_DATA = 1024
+#: Asynchronous events that wait for the program; the oldest stay, and what comes on top is
+#: counted as lost.
+ASYNC_EVENTS = 1024
+#: The path MTU of a device of operations, and so the longest datagram.
+DATAGRAM_BYTES = 4096
+#: Datagrams for one HCA that wait until the way to it is found; more are lost, as on a wire.
+DATAGRAMS_UNRESOLVED = 64
