@@ -40,6 +40,7 @@ from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.core.keys import RandomIndices
 from twisted_ib.hca.core.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
@@ -108,7 +109,8 @@ class Device:
 
     @ivar name: C{"shm0"} or another of L{twisted_ib.hca.fabric.registry}.
     @ivar guid: Its GUID, random.
-    @ivar thread: The thread that it belongs to.
+    @ivar thread: The thread that it belongs to; 0 if its user takes care that no two
+        threads are in it at a time.
     @ivar clock: Gives its time, seconds.
     @ivar cm: The communication manager.
     @ivar memory: Protection domains and memory regions.
@@ -123,17 +125,19 @@ class Device:
         clock: Callable[[], float] = time.monotonic,
         fabric: Callable[[Any, int, Callable[[], float]], Any] | None = None,
         randomBits: Callable[[int], int] = secrets.randbits,
+        anyThread: bool = False,
     ) -> None:
         """
         Open a device.
 
+        @param anyThread: Whether any thread may use it, one at a time.
         @param fabric: Makes its fabric; by default what C{name} stands for.
         @raise UnknownDeviceError: there is none of this name.
         @raise RunDirectoryError: processes can not meet.
         """
         self.name = name
         self.clock = clock
-        self.thread = get_ident()
+        self.thread = 0 if anyThread else get_ident()
         self.guid = randomBits(64) & ~(1 << 57) | 1
         self.counters: Counter[str] = Counter()
         self.heldBytes = 0
@@ -379,17 +383,18 @@ class Device:
 
     # -- queue pairs
 
-    def createQueuePair(self, consumer: Any) -> QueuePair:
+    def createQueuePair(self, consumer: Any, type: QPType = QPType.RC) -> QueuePair:
         """
         Make a queue pair for a consumer that takes views.
 
+        @param type: Its transport service.
         @raise ResourceLimitError: there are too many.
         """
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
         number = self._numbers.draw(queuePairs)
-        queuePair = queuePairs[number] = QueuePair(number, consumer, self)
+        queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
         self._opened += 1
         return queuePair
 
@@ -549,7 +554,7 @@ class Device:
         """
         @raise WrongThreadError: this is not the device's thread.
         """
-        if get_ident() != self.thread:
+        if self.thread and get_ident() != self.thread:
             raise WrongThreadError(
                 f"device {self.name} belongs to another thread;"
                 " use reactor.callFromThread"

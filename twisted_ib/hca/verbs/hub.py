@@ -1,0 +1,327 @@
+"""
+What makes the devices of verbs go on: one lock, and one place where they are driven.
+
+Verbs have no reactor.  A device makes progress when the program asks it something, and since
+both ends of a connection may be in one process, whoever polls one device drives all that are
+open here.  Programs call from any thread, so every verb takes L{Hub.lock}.
+
+A child that was forked inherits no device: its hub is empty, and what its parent had open
+refuses every verb by name.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from functools import partial, wraps
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.polling import AdaptivePolling
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Rounds of one drive: a request, its answer and its completion need a few.
+_ROUNDS = 4
+#: Drives that found something, until descriptors are looked at all the same.
+_BUSY_DRIVES = 16
+
+_giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+class _Sleeper:
+    """
+    One thread that sleeps until something happens to a device.
+
+    @ivar fd: readable when somebody has called L{wake}.
+    """
+
+    __slots__ = ("_write", "fd")
+
+    def __init__(self) -> None:
+        """
+        @raise OSError: no descriptor is free.
+        """
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+
+    def wake(self) -> None:
+        """
+        Have it look again.
+        """
+        try:
+            os.write(self._write, b"!")
+        except BlockingIOError:
+            pass  # It is awake, sixty-four thousand times over.
+
+    def close(self) -> None:
+        """
+        Give the descriptors back.
+        """
+        os.close(self.fd)
+        os.close(self._write)
+
+
+class Hub:
+    """
+    The open devices of this process's verbs.
+
+    @ivar lock: held by whoever touches a device or anything that belongs to one.
+    @ivar devices: the devices.
+    """
+
+    def __init__(self) -> None:
+        """
+        None is open.
+        """
+        self._reset()
+
+    def _reset(self) -> None:
+        """
+        Begin anew; in a forked child the lock may be held by a thread that is not there.
+        """
+        self.lock = RLock()
+        self.devices: list[Device] = []
+        self._depth = 0
+        self._unrung: set[Device] = set()
+        self._armed = False
+        self._sleepers: set[_Sleeper] = set()
+        self._busy = 0
+        self._polling = AdaptivePolling(time.perf_counter, _giveWay)
+
+    # -- devices
+
+    def open(self, name: str) -> Device:
+        """
+        Open a device, an HCA of its own.
+
+        @raise UnknownDeviceError: there is none of this name.
+        @raise RunDirectoryError: processes can not meet.
+        """
+        with self:
+            device = Device(name, anyThread=True)
+            device.wanted = partial(self._unrung.add, device)
+            self.devices.append(device)
+            return device
+
+    def close(self, device: Device) -> None:
+        """
+        Close a device and everything that it has.  Harmless when repeated.
+        """
+        with self:
+            if device in self.devices:
+                self.devices.remove(device)
+            self._unrung.discard(device)
+            device.close()
+            self._wakeSleepers()
+
+    # -- the lock
+
+    def __enter__(self) -> None:
+        """
+        Take the lock.
+        """
+        self.lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *exception: object) -> None:
+        """
+        Whoever leaves last has the peers told of what was posted.
+        """
+        try:
+            if self._depth == 1 and self._unrung:
+                self._ring()
+        finally:
+            self._depth -= 1
+            self.lock.release()
+
+    def _ring(self) -> None:
+        """
+        End the batches of devices that published something outside of L{drive}.
+        """
+        while self._unrung:
+            device = self._unrung.pop()
+            if not device.closed:
+                device.ringBells()
+                if device.busy():
+                    # It waits for its next batch: some thread must drive.
+                    self._wakeSleepers()
+
+    # -- progress
+
+    def drive(self) -> int:
+        """
+        Make progress on every device.  The lock is held.
+
+        @return: how much was done.
+        """
+        if self._armed:
+            self._disarm()
+        total = 0
+        for _ in range(_ROUNDS):
+            n = 0
+            for device in tuple(self.devices):
+                if not device.closed:
+                    n += device.progress()
+            total += n
+            if not n:
+                break
+        self._busy += 1
+        if not total or self._busy >= _BUSY_DRIVES:
+            self._busy = 0
+            total += self._attend()
+        return total
+
+    def _attend(self) -> int:
+        """
+        Look at the descriptors and the time.
+
+        @return: how much was done since.
+        """
+        n = 0
+        for device in tuple(self.devices):
+            if device.closed:
+                continue
+            device.fabric.attend()
+            device.fabric.look()
+            due = device.deadline()
+            if due is not None:
+                now = device.clock()
+                if now >= due:
+                    device.tick(now)
+            n += device.progress()
+        return n
+
+    def _disarm(self) -> None:
+        """
+        Look at the paths again, which nobody rings for from now on; who sleeps must arm anew.
+        """
+        self._armed = False
+        for device in self.devices:
+            device.fabric.look()
+        self._wakeSleepers()
+
+    def _wakeSleepers(self) -> None:
+        """
+        Have every thread that sleeps look again.
+        """
+        for sleeper in self._sleepers:
+            sleeper.wake()
+
+    # -- sleeping
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """
+        Drive the devices, and sleep in between, until something is so.  The lock must not be
+        held: other threads have it while this one sleeps.
+
+        @param ready: whether it is so; called with the lock held.
+        @param timeout: seconds; L{None} is for ever.
+
+        @return: whether it is so.
+        @raise OSError: no descriptor is free to sleep on.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        sleeper: _Sleeper | None = None
+        try:
+            while True:
+                with self:
+                    self.drive()
+                    if ready():
+                        return True
+                    if end is not None and time.monotonic() >= end:
+                        return False
+                    if self._polling.spin(self._pending):
+                        continue
+                    if sleeper is None:
+                        sleeper = _Sleeper()
+                    self._sleepers.add(sleeper)
+                    due = self._arm()
+                if due > 0:
+                    self._sleep(sleeper, due, end)
+                with self:
+                    self._sleepers.discard(sleeper)
+        finally:
+            if sleeper is not None:
+                with self:
+                    self._sleepers.discard(sleeper)
+                sleeper.close()
+
+    def _pending(self) -> bool:
+        """
+        Whether a device has something to do.
+        """
+        for device in self.devices:
+            if device.busy():
+                return True
+        return False
+
+    def _arm(self) -> float:
+        """
+        Ask every device to be woken.
+
+        @return: for how long, in seconds; 0 if one has work after all.
+        """
+        self._armed = True
+        until = float("inf")
+        for device in self.devices:
+            if not device.arm():
+                return 0.0
+            due = device.deadline()
+            if due is not None:
+                until = min(until, due - device.clock())
+        return max(until, 0.0)
+
+    def _sleep(self, sleeper: _Sleeper, due: float, end: float | None) -> None:
+        """
+        Sleep until a device, another thread or the time asks for attention.
+
+        @param due: seconds until a device's deadline.
+        @param end: when to give up.
+        """
+        if end is not None:
+            due = min(due, max(0.0, end - time.monotonic()))
+        poller = select.poll()
+        with self:
+            for device in self.devices:
+                poller.register(device.fabric.fileno(), select.POLLIN)
+        poller.register(sleeper.fd, select.POLLIN)
+        # Milliseconds, rounded up: a deadline that has not quite passed would spin.
+        milliseconds = None if due == float("inf") else min(int(due * 1000) + 1, 1 << 30)
+        for fd, _ in poller.poll(milliseconds):
+            if fd == sleeper.fd:
+                os.read(fd, 1 << 16)
+
+    def forked(self) -> None:
+        """
+        In a forked child: nothing is open.
+        """
+        self._reset()
+
+
+hub = Hub()
+"""
+The hub of this process.
+"""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=hub.forked)
+
+
+def locked(function: Function) -> Function:
+    """
+    Decorate a verb: it runs with the hub's lock held.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with hub:
+            return function(*arguments, **keywords)
+
+    return cast(Function, call)
+
+
+__all__ = ["Hub", "hub", "locked"]
