@@ -1,0 +1,160 @@
+"""
+Tests of L{twisted_ib.hca.wire.grh} on literal octets.
+"""
+
+from __future__ import annotations
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.errors import WireError
+from twisted_ib.hca.wire.grh import (
+    DETH,
+    DETH_BYTES,
+    GRH,
+    GRH_BYTES,
+    HEADER_BYTES,
+    guidGID,
+    isMulticast,
+    length,
+)
+
+OCTETS = bytes.fromhex(
+    "6a512345 0040 1b 3f"
+    "fe80000000000000 0123456789abcdef"
+    "ff12401bffff0000 00000000ffffffff"
+)
+HEADER = GRH(
+    trafficClass=0xA5,
+    flowLabel=0x12345,
+    payload=64,
+    hopLimit=63,
+    source=0xFE80000000000000_0123456789ABCDEF,
+    destination=0xFF12401BFFFF0000_00000000FFFFFFFF,
+)
+
+
+class GRHTests(SynchronousTestCase):
+    """
+    The global route header.
+    """
+
+    def test_pack(self) -> None:
+        """
+        The fields are where IBTA vol. 1 8.3 has them.
+        """
+        self.assertEqual(HEADER.pack(), OCTETS)
+        self.assertEqual(len(OCTETS), GRH_BYTES)
+
+    def test_parse(self) -> None:
+        """
+        The same octets, from the middle of a buffer.
+        """
+        self.assertEqual(GRH.parse(b"\xee\xee" + OCTETS + b"\xee", 2, 42), HEADER)
+        self.assertEqual(GRH.parse(memoryview(OCTETS + b"more"), 0, 44), HEADER)
+
+    def test_short(self) -> None:
+        """
+        Fewer than 40 octets are none, even where the buffer goes on.
+        """
+        for size in range(GRH_BYTES):
+            self.assertRaises(WireError, GRH.parse, OCTETS, 0, size)
+
+    def test_otherVersions(self) -> None:
+        """
+        A version other than 6 is none.
+        """
+        for version in set(range(16)) - {6}:
+            octets = bytes([version << 4 | OCTETS[0] & 15]) + OCTETS[1:]
+            self.assertRaises(WireError, GRH.parse, octets, 0, GRH_BYTES)
+
+    def test_otherHeaders(self) -> None:
+        """
+        What is not before a BTH is none.
+        """
+        for following in set(range(256)) - {0x1B}:
+            octets = OCTETS[:6] + bytes([following]) + OCTETS[7:]
+            self.assertRaises(WireError, GRH.parse, octets, 0, GRH_BYTES)
+
+    def test_tooLarge(self) -> None:
+        """
+        A field that is one bit too long, or negative, is refused; the largest is not.
+        """
+        fields = (
+            ("trafficClass", 8),
+            ("flowLabel", 20),
+            ("payload", 16),
+            ("hopLimit", 8),
+            ("source", 128),
+            ("destination", 128),
+        )
+        for name, bits in fields:
+            largest = attrs.evolve(HEADER, **{name: (1 << bits) - 1})
+            self.assertEqual(GRH.parse(largest.pack(), 0, GRH_BYTES), largest)
+            for value in (1 << bits, -1):
+                self.assertRaises(WireError, attrs.evolve(HEADER, **{name: value}).pack)
+
+    def test_length(self) -> None:
+        """
+        BTH, DETH, what is behind it padded to four, ICRC.
+        """
+        self.assertEqual([length(n) for n in (0, 1, 4, 5, 4096)], [24, 28, 28, 32, 4120])
+
+
+class DETHTests(SynchronousTestCase):
+    """
+    The datagram extended transport header.
+    """
+
+    OCTETS = bytes.fromhex("80010000 00 123456")
+
+    def test_both(self) -> None:
+        """
+        Q_Key, a reserved octet that is ignored, source.
+        """
+        header = DETH(0x80010000, 0x123456)
+        self.assertEqual(header.pack(), self.OCTETS)
+        self.assertEqual(len(self.OCTETS), DETH_BYTES)
+        self.assertEqual(DETH.parse(b"\xee" + self.OCTETS, 1, 9), header)
+        self.assertEqual(DETH.parse(self.OCTETS[:4] + b"\xff" + self.OCTETS[5:], 0, 8), header)
+
+    def test_short(self) -> None:
+        """
+        Fewer than eight octets are none.
+        """
+        for size in range(DETH_BYTES):
+            self.assertRaises(WireError, DETH.parse, self.OCTETS, 0, size)
+
+    def test_tooLarge(self) -> None:
+        """
+        Fields have 32 and 24 bits.
+        """
+        for header in (DETH(1 << 32, 1), DETH(1, 1 << 24), DETH(-1, 1), DETH(1, -1)):
+            self.assertRaises(WireError, header.pack)
+
+    def test_headers(self) -> None:
+        """
+        A datagram has 48 bytes of headers.
+        """
+        self.assertEqual(HEADER_BYTES, 48)
+
+
+class GIDTests(SynchronousTestCase):
+    """
+    Kinds of GIDs.
+    """
+
+    def test_guid(self) -> None:
+        """
+        The link-local prefix, then the GUID.
+        """
+        self.assertEqual(guidGID(0x0123456789ABCDEF), 0xFE800000000000000123456789ABCDEF)
+
+    def test_multicast(self) -> None:
+        """
+        Groups begin with eight ones; an IPv4 group as such is none.
+        """
+        self.assertTrue(isMulticast(0xFF << 120))
+        self.assertTrue(isMulticast(HEADER.destination))
+        self.assertFalse(isMulticast(HEADER.source))
+        self.assertFalse(isMulticast(0xFFFF << 32 | 0xE0010203))

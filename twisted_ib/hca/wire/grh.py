@@ -1,0 +1,172 @@
+"""
+What stands before the payload of a datagram: the global route header and the datagram
+extended transport header.
+
+A record of an unreliable datagram is a GRH, a DETH, the immediate if it has one, and the
+payload.  On a wire a base transport header lies between the two and an invariant CRC behind
+the payload; the GRH counts them in its length, so that a program which looks at the 40 bytes
+in front of what it receives finds what it would find there.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from attrs import frozen
+
+from twisted_ib.errors import WireError
+
+#: GRH: version, traffic class and flow label; length; next header; hop limit; source and
+#: destination, upper and lower halves (IBTA vol. 1 8.3).
+_GRH: Final = Struct(">IHBB4Q")
+#: DETH: Q_Key; reserved octet and source queue pair (IBTA vol. 1 9.3.3).
+_DETH: Final = Struct(">II")
+
+GRH_BYTES: Final = _GRH.size
+DETH_BYTES: Final = _DETH.size
+#: Both, which every datagram has.
+HEADER_BYTES: Final = GRH_BYTES + DETH_BYTES
+
+_VERSION: Final = 6
+#: What follows is a base transport header.
+_BTH: Final = 0x1B
+#: A BTH (12 bytes) and an ICRC (4), which the length counts though no record has them.
+_UNSEEN: Final = 16
+_LOW: Final = (1 << 64) - 1
+_QPN_MASK: Final = 0xFFFFFF
+
+#: The subnet prefix of GIDs that are made of a GUID (IBTA vol. 1 4.1.1).
+LINK_LOCAL: Final = 0xFE80 << 112
+
+
+def guidGID(guid: int) -> int:
+    """
+    @return: The GID that an HCA has by its GUID.
+    """
+    return LINK_LOCAL | guid
+
+
+def isMulticast(gid: int) -> bool:
+    """
+    @return: Whether a GID is the address of a group (IBTA vol. 1 4.1.1).
+    """
+    return gid >> 120 == 0xFF
+
+
+@frozen
+class GRH:
+    """
+    A global route header, 40 bytes.
+
+    @ivar trafficClass: 8 bits, as in IPv6.
+    @ivar flowLabel: 20 bits.
+    @ivar payload: bytes that follow in a packet, up to and with the ICRC.
+    @ivar hopLimit: how many routers may pass it on.
+    @ivar source: GID of the sender.
+    @ivar destination: GID of the receiver, or of a group.
+    """
+
+    trafficClass: int
+    flowLabel: int
+    payload: int
+    hopLimit: int
+    source: int
+    destination: int
+
+    def pack(self) -> bytes:
+        """
+        @return: 40 bytes.
+        @raise WireError: a field does not fit.
+        """
+        for name, bits in _BITS:
+            if getattr(self, name) >> bits:
+                raise WireError(f"a GRH has no {name} {getattr(self, name):#x}")
+        source, destination = self.source, self.destination
+        return _GRH.pack(
+            _VERSION << 28 | self.trafficClass << 20 | self.flowLabel,
+            self.payload,
+            _BTH,
+            self.hopLimit,
+            source >> 64,
+            source & _LOW,
+            destination >> 64,
+            destination & _LOW,
+        )
+
+    @classmethod
+    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> GRH:
+        """
+        Read one.
+
+        @raise WireError: there is none, or it is of another version or before something
+            else than a BTH.
+        """
+        if stop - start < GRH_BYTES:
+            raise WireError(f"a GRH has {GRH_BYTES} bytes, not {stop - start}")
+        first, payload, following, hopLimit, *halves = _GRH.unpack_from(buffer, start)
+        if first >> 28 != _VERSION or following != _BTH:
+            raise WireError(f"no GRH before a BTH: version {first >> 28}, next header {following:#x}")
+        return cls(
+            first >> 20 & 0xFF,
+            first & 0xFFFFF,
+            payload,
+            hopLimit,
+            halves[0] << 64 | halves[1],
+            halves[2] << 64 | halves[3],
+        )
+
+
+_BITS: Final = (
+    ("trafficClass", 8),
+    ("flowLabel", 20),
+    ("payload", 16),
+    ("hopLimit", 8),
+    ("source", 128),
+    ("destination", 128),
+)
+
+
+@frozen
+class DETH:
+    """
+    A datagram extended transport header, 8 bytes.
+
+    @ivar key: the Q_Key.
+    @ivar source: the sender's queue pair number.
+    """
+
+    key: int
+    source: int
+
+    def pack(self) -> bytes:
+        """
+        @return: 8 bytes.
+        @raise WireError: a field does not fit.
+        """
+        if self.key >> 32 or self.source >> 24:
+            raise WireError(f"a DETH has no Q_Key {self.key:#x} or source {self.source:#x}")
+        return _DETH.pack(self.key, self.source)
+
+    @classmethod
+    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> DETH:
+        """
+        Read one; the reserved octet is ignored (IBTA vol. 1 9.3.3).
+
+        @raise WireError: there is none.
+        """
+        if stop - start < DETH_BYTES:
+            raise WireError(f"a DETH has {DETH_BYTES} bytes, not {stop - start}")
+        key, source = _DETH.unpack_from(buffer, start)
+        return cls(key, source & _QPN_MASK)
+
+
+def length(behind: int) -> int:
+    """
+    What a GRH gives as its length.
+
+    @param behind: bytes behind the DETH, an immediate included.
+
+    @return: the same with BTH, DETH, pad and ICRC.
+    """
+    return _UNSEEN + DETH_BYTES + (behind + 3 & ~3)
