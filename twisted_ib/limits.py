@@ -268,3 +268,10 @@ ASYNC_EVENTS = 1024
 DATAGRAM_BYTES = 4096
 #: Datagrams for one HCA that wait until the way to it is found; more are lost, as on a wire.
 DATAGRAMS_UNRESOLVED = 64
+#: Datagrams of one device that wait, for their way or for room on it: 16 MiB.
+DATAGRAMS_WAITING = 4096
+#: Receives that wait in one shared receive queue (Linux rxe: 2^20).
+SHARED_RECEIVE_DEPTH = 32768
+#: The most completions, and the most microseconds, that one event of a completion queue
+#: waits for: what verbs has 16 bits for.
+COMPLETION_MODERATION = 65535
