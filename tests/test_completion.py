@@ -100,10 +100,12 @@ class CompletionQueueTests(SynchronousTestCase):
         A queue that work queues use does not close.
         """
         queue = CompletionQueue(9)
-        queue.users += 2
+        queue.hold("work queues")
+        queue.hold("work queues")
         error = self.assertRaises(ResourceBusyError, queue.close)
         self.assertIn("2 work queues", str(error))
-        queue.users = 0
+        queue.release("work queues")
+        queue.release("work queues")
         queue.close()
 
     def test_repr(self) -> None:

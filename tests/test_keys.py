@@ -112,14 +112,3 @@ class MemoryKeysTests(SynchronousTestCase):
         The low byte is random too.
         """
         self.assertEqual(len({self.keys.issue() & 0xFF for _ in range(5000)}), 256)
-
-    def test_renew(self) -> None:
-        """
-        A renewed key has the same index and always another low byte.
-        """
-        key = self.keys.issue()
-        for _ in range(2000):
-            new = self.keys.renew(key)
-            self.assertEqual(new >> 8, key >> 8)
-            self.assertNotEqual(new, key)
-            key = new

@@ -159,7 +159,7 @@ class StateTests(RequesterTestCase):
         self.a.qp.close()
         self.p.settle()
         self.assertEqual(self.a.statuses(), [])
-        self.assertEqual((self.a.sends.users, self.a.receives.users), (0, 0))
+        self.assertEqual((self.a.sends.users, self.a.receives.users), ({}, {}))
         self.assertNotIn("queue pairs", self.a.pd.users)
 
 

@@ -411,7 +411,7 @@ class KeyedContract:
             side.memory.deallocateDomain(side.pd)
             used = side.device.inUse()
             self.assertEqual((used["pd"], used["mr"], used["qp"]), (0, 0, 0))
-            self.assertEqual((side.sends.users, side.receives.users), (0, 0))
+            self.assertEqual((side.sends.users, side.receives.users), ({}, {}))
         self.settled()
         self.assertEqual(len(self.one.path.unacknowledged), 0)
 

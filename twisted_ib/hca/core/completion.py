@@ -8,10 +8,14 @@ C{enum ibv_wc_flags}).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
 
 from twisted_ib import limits
-from twisted_ib.errors import ResourceBusyError, ResourceLimitError
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.core.events import EventType
+from twisted_ib.hca.core.held import Held
+from twisted_ib.hca.core.timers import Timer, Timers
 
 
 class WCStatus(IntEnum):
@@ -133,38 +137,72 @@ class WorkCompletion:
         )
 
 
-class CompletionQueue:
+# What a completion queue is armed for.
+_NOTHING = 0
+_ANY = 1
+_SOLICITED = 2
+
+_MICROSECONDS = 1_000_000
+
+
+class CompletionQueue(Held):
     """
     A bounded queue of completions.
 
     What is queued stays in order.  A completion for which there is no room is lost; that
     is an error of the program, which gave the queue too few places, and is fatal for the
-    queue pair that completes (IBTA vol. 1 11.6.3.2).  Notification (arming, solicited
-    events, moderation) hangs in C{push}, which is told whether the completion is
-    solicited.
+    queue pair that completes (IBTA vol. 1 11.6.3.2) but for no other.
+
+    The program may poll, or ask to be told: L{arm} asks for one call of C{onCompletion},
+    when the next completion comes.  Moderation (L{modify}) lets that call wait until
+    there are several.
 
     @ivar depth: its bound.
     @ivar overflowed: whether a completion was ever lost.
-    @ivar users: how many work queues complete here.
+    @ivar onCompletion: L{None}, or what to call with the queue, once per arming.
+    @ivar onEvent: L{None}, or what to call with C{CQ_ERR} and the queue, once, when the
+        first completion is lost.
+    @ivar count: completions that one call of C{onCompletion} waits for; 0 and 1 are none.
+    @ivar period: how long it waits for them at most, in microseconds; 0 is for ever.
     """
 
-    __slots__ = ("_completions", "depth", "overflowed", "users")
+    __slots__ = (
+        "_armed",
+        "_completions",
+        "_noticed",
+        "_timer",
+        "_timers",
+        "count",
+        "depth",
+        "onCompletion",
+        "onEvent",
+        "overflowed",
+        "period",
+    )
 
-    def __init__(self, depth: int) -> None:
+    kind = "completion queue"
+
+    def __init__(self, depth: int, timers: Timers | None = None) -> None:
         """
         @param depth: how many completions it holds.
+        @param timers: the device's, for moderation.
 
         @raise ResourceLimitError: C{depth} is not between 1 and
             L{limits.COMPLETION_QUEUE_DEPTH}.
         """
-        if not 1 <= depth <= limits.COMPLETION_QUEUE_DEPTH:
-            raise ResourceLimitError(
-                f"a completion queue has 1 to {limits.COMPLETION_QUEUE_DEPTH} places, not {depth}"
-            )
+        super().__init__()
+        _checkDepth(depth)
         self.depth = depth
         self.overflowed = False
-        self.users = 0
+        self.onCompletion: Callable[[CompletionQueue], None] | None = None
+        self.onEvent: Callable[[EventType, object], None] | None = None
+        self.count = 0
+        self.period = 0
         self._completions: deque[WorkCompletion] = deque()
+        self._armed = _NOTHING
+        self._noticed = 0
+        self._timer: Timer | None = None
+        self._timers = timers
 
     def __len__(self) -> int:
         """
@@ -177,14 +215,16 @@ class CompletionQueue:
         Queue a completion.
 
         @param completion: the work request's end.
-        @param solicited: the sender asked for an event, or the status is an error.
+        @param solicited: the sender asked for an event.
 
         @return: whether there was room.
         """
         if len(self._completions) >= self.depth:
-            self.overflowed = True
+            self._overflow()
             return False
         self._completions.append(completion)
+        if self._armed:
+            self._notice(completion, solicited)
         return True
 
     def poll(self, count: int = 1) -> list[WorkCompletion]:
@@ -194,11 +234,124 @@ class CompletionQueue:
         completions = self._completions
         return [completions.popleft() for _ in range(min(count, len(completions)))]
 
+    def arm(self, solicitedOnly: bool = False) -> None:
+        """
+        Ask for one call of C{onCompletion} when a completion comes; those that wait
+        already do not count.  Who asked for any completion and asks for solicited ones
+        before the call still gets any (IBTA vol. 1 11.4.2.2).
+
+        @param solicitedOnly: only for a completion that the sender solicited, or for an
+            error.
+        """
+        if not solicitedOnly:
+            self._armed = _ANY
+        elif not self._armed:
+            self._armed = _SOLICITED
+
+    def modify(self, count: int, period: int) -> None:
+        """
+        Moderate the calls of C{onCompletion}: one waits until C{count} completions that
+        it is for have come since L{arm}, but no longer than C{period} after the first.
+
+        @param count: completions; with 0 only the time counts.
+        @param period: microseconds; 0 is no end.  Both 0: no moderation.
+
+        @raise ResourceLimitError: one of them is more than
+            L{limits.COMPLETION_MODERATION}, or there are no timers.
+        """
+        most = limits.COMPLETION_MODERATION
+        if not (0 <= count <= most and 0 <= period <= most):
+            raise ResourceLimitError(f"moderation counts to {most}, not to {count} and {period} us")
+        if period and self._timers is None:
+            raise ResourceLimitError("this completion queue has no timers")
+        self.count = count
+        self.period = period
+        if self._noticed:
+            self._cancel()
+            self._moderate()
+
+    def resize(self, depth: int) -> None:
+        """
+        Change the bound.
+
+        @raise ResourceLimitError: as for a new queue, or more completions than C{depth}
+            wait; nothing changes then.
+        """
+        _checkDepth(depth)
+        if depth < len(self._completions):
+            raise ResourceLimitError(
+                f"{len(self._completions)} completions wait, which {depth} places do not hold"
+            )
+        self.depth = depth
+
     def close(self) -> None:
         """
-        Check that it may go away.
+        Let it go: what waits is forgotten and nobody is called any more.
 
-        @raise ResourceBusyError: queue pairs still complete here.
+        @raise ResourceBusyError: work queues still complete here.
         """
-        if self.users:
-            raise ResourceBusyError(f"{self.users} work queues still use the completion queue")
+        self.checkFree()
+        self._disarm()
+        self.onCompletion = self.onEvent = None
+        self._completions.clear()
+
+    def _overflow(self) -> None:
+        """
+        A completion is lost.
+        """
+        if not self.overflowed:
+            self.overflowed = True
+            if self.onEvent is not None:
+                self.onEvent(EventType.CQ_ERR, self)
+
+    def _notice(self, completion: WorkCompletion, solicited: bool) -> None:
+        """
+        A completion came to an armed queue.
+        """
+        if self._armed == _ANY or solicited or completion.status:
+            self._noticed += 1
+            self._moderate()
+
+    def _moderate(self) -> None:
+        """
+        Call now, or see to it that the call comes.
+        """
+        if self._noticed >= self.count and (self.count or not self.period):
+            self._tell()
+        elif self.period and self._timer is None:
+            assert self._timers is not None
+            self._timer = self._timers.start(self.period / _MICROSECONDS, self._tell)
+
+    def _tell(self) -> None:
+        """
+        Make the call that was asked for.
+        """
+        self._disarm()
+        if self.onCompletion is not None:
+            self.onCompletion(self)
+
+    def _disarm(self) -> None:
+        """
+        There is no call to make.
+        """
+        self._armed = _NOTHING
+        self._noticed = 0
+        self._cancel()
+
+    def _cancel(self) -> None:
+        """
+        Stop the timer of moderation.
+        """
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+
+def _checkDepth(depth: int) -> None:
+    """
+    @raise ResourceLimitError: no completion queue has so many places.
+    """
+    if not 1 <= depth <= limits.COMPLETION_QUEUE_DEPTH:
+        raise ResourceLimitError(
+            f"a completion queue has 1 to {limits.COMPLETION_QUEUE_DEPTH} places, not {depth}"
+        )

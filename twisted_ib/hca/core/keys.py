@@ -7,8 +7,9 @@ soon.  Both hold without remembering anything: a counter is sent through a secre
 permutation of all 24-bit numbers (a Feistel network of keyed BLAKE2s), so an index comes
 again only after 2^24 others.
 
-A key has 32 bits: the upper 24 are the index, the lower 8 change when the same region is
-registered anew (IBTA vol. 1 10.6.3.3).
+A key has 32 bits: the upper 24 are the index.  A region that is registered anew gets
+another index, so the lower 8 are more of the same, except in the keys of memory windows
+of type 2, where they belong to the program (IBTA vol. 1 10.6.7.2.3).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class RandomIndices:
 
 class MemoryKeys:
     """
-    Issues the 32-bit keys of memory regions.
+    Issues the 32-bit keys of memory regions and windows.
 
     Two keys that are in use never share their index.
     """
@@ -103,13 +104,6 @@ class MemoryKeys:
         index = self._indices.draw(self._inUse)
         self._inUse.add(index)
         return index << KEY_BITS | self._randomBits(KEY_BITS)
-
-    def renew(self, key: int) -> int:
-        """
-        Another key with the same index, for a region that is registered anew.
-        """
-        low = (key + 1 + self._randomBits(KEY_BITS) % 255) & 0xFF
-        return key & ~0xFF | low
 
     def withdraw(self, key: int) -> None:
         """

@@ -13,46 +13,41 @@ random, and only the difference to it counts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntFlag
 
 from twisted_ib import limits
 from twisted_ib.errors import (
     MemoryAccessError,
     MemoryRegionError,
-    ResourceBusyError,
     ResourceLimitError,
 )
+from twisted_ib.hca.core.access import (
+    LOCAL_READ,
+    LOCAL_WRITE,
+    REMOTE,
+    REMOTE_ATOMIC,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    ZERO_BASED,
+    Access,
+    checkKnown,
+)
+from twisted_ib.hca.core.held import Held
 from twisted_ib.hca.core.keys import MemoryKeys
+from twisted_ib.hca.core.windows import MemoryWindow, Windows, WindowType
 
-
-class Access(IntFlag):
-    """
-    Rights on memory, and on what a queue pair lets its peer do, as
-    C{enum ibv_access_flags}.
-    """
-
-    LOCAL_WRITE = 1
-    REMOTE_WRITE = 2
-    REMOTE_READ = 4
-    REMOTE_ATOMIC = 8
-    MW_BIND = 0x10
-    ZERO_BASED = 0x20
-    ON_DEMAND = 0x40
-    HUGETLB = 0x80
-    FLUSH_GLOBAL = 0x100
-    FLUSH_PERSISTENT = 0x200
-    RELAXED_ORDERING = 0x100000
-
-
-# Plain integers: an IntFlag operation makes an object and costs ten times as much.
-LOCAL_READ = 0
-LOCAL_WRITE = int(Access.LOCAL_WRITE)
-REMOTE_WRITE = int(Access.REMOTE_WRITE)
-REMOTE_READ = int(Access.REMOTE_READ)
-REMOTE_ATOMIC = int(Access.REMOTE_ATOMIC)
-_REMOTE = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
-_ZERO_BASED = int(Access.ZERO_BASED)
-_KNOWN = int(sum(Access))
+__all__ = [
+    "LOCAL_READ",
+    "LOCAL_WRITE",
+    "REMOTE_ATOMIC",
+    "REMOTE_READ",
+    "REMOTE_WRITE",
+    "Access",
+    "Memory",
+    "MemoryRegion",
+    "MemoryWindow",
+    "ProtectionDomain",
+    "WindowType",
+]
 
 _ADDRESS_END = 1 << 64
 _PAGE_BITS = 12
@@ -60,41 +55,26 @@ _ADDRESS_BITS = 47
 _NOTHING = memoryview(b"")
 
 
-class ProtectionDomain:
+class ProtectionDomain(Held):
     """
     A fence: what belongs to one domain is of no use to what belongs to another.
 
     @ivar memory: the table of the device that it belongs to.
-    @ivar users: how many objects of each kind belong to it, by the kind's name.
     """
 
-    __slots__ = ("memory", "users")
+    __slots__ = ("memory",)
+
+    kind = "protection domain"
 
     def __init__(self, memory: Memory) -> None:
         """
         Only L{Memory.allocateDomain} calls this.
         """
+        super().__init__()
         self.memory = memory
-        self.users: dict[str, int] = {}
-
-    def hold(self, kind: str) -> None:
-        """
-        One object of a kind now belongs to this domain.
-        """
-        self.users[kind] = self.users.get(kind, 0) + 1
-
-    def release(self, kind: str) -> None:
-        """
-        One object of a kind no longer belongs to this domain.
-        """
-        count = self.users[kind] - 1
-        if count:
-            self.users[kind] = count
-        else:
-            del self.users[kind]
 
 
-class MemoryRegion:
+class MemoryRegion(Held):
     """
     A registered buffer.
 
@@ -110,6 +90,8 @@ class MemoryRegion:
 
     __slots__ = ("access", "address", "key", "length", "pd", "segment", "view")
 
+    kind = "memory region"
+
     def __init__(
         self,
         view: memoryview,
@@ -121,6 +103,7 @@ class MemoryRegion:
         """
         Only L{Memory.register} calls this, and gives the key.
         """
+        super().__init__()
         self.view = view
         self.address = address
         self.length = len(view)
@@ -141,18 +124,19 @@ class MemoryRegion:
         """
         The key for peers; 0 if the region grants them nothing.
         """
-        return self.key if self.access & _REMOTE else 0
+        return self.key if self.access & REMOTE else 0
 
 
 class Memory:
     """
-    The protection domains and memory regions of one device.
+    The protection domains, memory regions and memory windows of one device.
 
     @ivar regions: the regions by key.
     @ivar domains: the protection domains.
+    @ivar windows: the windows by key.
     """
 
-    __slots__ = ("_keys", "_randomBits", "domains", "regions")
+    __slots__ = ("_keys", "_randomBits", "_windows", "domains", "regions", "windows")
 
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
@@ -161,6 +145,8 @@ class Memory:
         self.regions: dict[int, MemoryRegion] = {}
         self.domains: set[ProtectionDomain] = set()
         self._keys = MemoryKeys(randomBits)
+        self._windows = Windows(self._keys)
+        self.windows = self._windows.byKey
         self._randomBits = randomBits
 
     def allocateDomain(self) -> ProtectionDomain:
@@ -182,9 +168,7 @@ class Memory:
         @raise ResourceBusyError: something still belongs to it.
         @raise MemoryRegionError: it is not, or no longer, one of this device.
         """
-        if pd.users:
-            held = ", ".join(f"{count} {kind}" for kind, count in pd.users.items())
-            raise ResourceBusyError(f"the protection domain still holds {held}")
+        pd.checkFree()
         if pd not in self.domains:
             raise MemoryRegionError("this protection domain was deallocated before")
         self.domains.remove(pd)
@@ -211,39 +195,176 @@ class Memory:
         @raise MemoryRegionError: the rights, the buffer or the address are not possible.
         @raise ResourceLimitError: there are too many regions.
         """
-        view = self._view(buffer, access)
-        if pd not in self.domains:
-            raise MemoryRegionError("the protection domain is not one of this device")
+        self._checkDomain(pd)
         if len(self.regions) >= limits.MEMORY_REGIONS:
             raise ResourceLimitError(f"a device registers at most {limits.MEMORY_REGIONS} memory regions")
-        if access & _ZERO_BASED:
-            address = 0
-        elif address is None:
-            address = self._randomAddress()
-        if address < 0 or address + len(view) > _ADDRESS_END:
-            raise MemoryRegionError(f"{len(view)} bytes at {address:#x} are not within 64-bit addresses")
-        region = MemoryRegion(view, address, int(access), pd, segment)
+        view = _view(buffer)
+        access = _checkAccess(view, access)
+        region = MemoryRegion(view, self._address(address, len(view), access), access, pd, segment)
         region.key = self._keys.issue()
         self.regions[region.key] = region
         pd.hold("memory regions")
         return region
+
+    def reregister(
+        self,
+        region: MemoryRegion,
+        buffer: object = None,
+        access: int | None = None,
+        pd: ProtectionDomain | None = None,
+        address: int | None = None,
+        segment: object = ...,
+    ) -> None:
+        """
+        Change what a region is; its key changes too, whatever else does (IBTA vol. 1
+        10.6.3.3).  If it can not be, the region stays as it was.
+
+        @param region: a region of this device.
+        @param buffer: see L{register}; the same as before if L{None}.
+        @param access: L{Access} bits; the same as before if L{None}.
+        @param pd: a protection domain; the same as before if L{None}.
+        @param address: the name of the first byte; if L{None} it stays with the buffer,
+            and a new buffer gets one as L{register} gives it.
+        @param segment: see L{MemoryRegion.segment}; if it is not given it stays with the
+            buffer, and a new buffer has none.
+
+        @raise MemoryRegionError: as L{register}, or the region is not registered here.
+        @raise ResourceBusyError: memory windows are bound to it.
+        """
+        self._checkRegistered(region)
+        if pd is not None:
+            self._checkDomain(pd)
+        region.checkFree()
+        old = region.access
+        view = region.view if buffer is None else _view(buffer)
+        access = _checkAccess(view, old if access is None else access)
+        if address is None and buffer is None and access & ZERO_BASED == old & ZERO_BASED:
+            address = region.address
+        address = self._address(address, len(view), access)
+        if segment is ...:
+            segment = region.segment if buffer is None else None
+        self._forgetKey(region)
+        region.view, region.length, region.address = view, len(view), address
+        region.access, region.segment = access, segment
+        if pd is not None:
+            region.pd.release("memory regions")
+            region.pd = pd
+            pd.hold("memory regions")
+        region.key = self._keys.issue()
+        self.regions[region.key] = region
 
     def deregister(self, region: MemoryRegion) -> None:
         """
         Take a region's rights back: its key opens nothing from now on.
 
         @raise MemoryRegionError: it is not registered here.
+        @raise ResourceBusyError: memory windows are bound to it.
         """
-        if self.regions.get(region.key) is not region:
-            raise MemoryRegionError("this memory region was deregistered before")
-        del self.regions[region.key]
-        self._keys.withdraw(region.key)
+        self._checkRegistered(region)
+        region.checkFree()
+        self._forgetKey(region)
         region.pd.release("memory regions")
         region.segment = None
         region.view = _NOTHING
 
+    # -- windows
+
+    def allocateWindow(self, pd: ProtectionDomain, type: int) -> MemoryWindow:
+        """
+        A new memory window, not bound.
+
+        @param pd: its protection domain.
+        @param type: a L{WindowType}.
+
+        @raise MemoryRegionError: there is no such type, or the domain is not one of this
+            device.
+        @raise ResourceLimitError: there are too many.
+        """
+        self._checkDomain(pd)
+        return self._windows.allocate(pd, type)
+
+    def deallocateWindow(self, window: MemoryWindow) -> None:
+        """
+        Give a memory window back; if it is bound it opens nothing any more.
+
+        @raise MemoryRegionError: it is not, or no longer, one of this device.
+        """
+        self._windows.deallocate(window)
+
+    def bind(
+        self,
+        window: MemoryWindow,
+        region: MemoryRegion | None,
+        address: int,
+        length: int,
+        access: int,
+        key: int | None = None,
+        queuePair: object = None,
+        pd: ProtectionDomain | None = None,
+    ) -> None:
+        """
+        Open a part of a region to peers through a window.  If it can not be, the window
+        stays as it was.
+
+        @param window: a window of type 1, bound or not, or a free one of type 2.
+        @param region: what to bind it to; it must be in the window's protection domain
+            and grant C{MW_BIND}.  Not asked for if C{length} is 0.
+        @param address: the name of the window's first byte in the region.
+        @param length: its size in bytes.  0 unbinds a window of type 1 and is an error
+            for one of type 2.
+        @param access: L{Access} bits: of these the remote ones are granted, and with
+            C{ZERO_BASED}, for type 2 only, peers count the window's bytes from 0.
+        @param key: for type 2, the new key: the upper 24 bits are those of the window's
+            key.  A window of type 1 gets a random one.
+        @param queuePair: for type 2, the only queue pair that it will serve.
+        @param pd: the protection domain of the queue pair that the bind was posted to;
+            L{None} if there is none to compare.
+
+        @raise MemoryAccessError: one of these is not so (IBTA vol. 1 10.6.7.2).
+        """
+        self._windows.bind(window, region, address, length, access, key, queuePair, pd)
+
+    def invalidate(self, key: int, queuePair: object) -> None:
+        """
+        Free a window of type 2, at the wish of its owner (LOCAL_INV) or of the peer
+        (SEND with invalidate).
+
+        @param key: the key that opens it.
+        @param queuePair: the queue pair where the wish was posted or arrived.
+
+        @raise MemoryAccessError: no window of type 2 with this key is bound to this
+            queue pair.
+        """
+        self._windows.invalidate(key, queuePair)
+
+    def freeWindows(self, queuePair: object) -> None:
+        """
+        A queue pair is gone: the windows that served it are free.
+        """
+        self._windows.forget(queuePair)
+
+    def find(self, key: int) -> MemoryRegion | None:
+        """
+        The region whose bytes a key opens, be it the region's or that of a window on it.
+        Whether it opens them to somebody is for L{check}.
+        """
+        region = self.regions.get(key)
+        if region is None:
+            window = self.windows.get(key)
+            if window is not None:
+                region = window.region
+        return region
+
+    # -- rights
+
     def check(
-        self, key: int, address: int, length: int, access: int, pd: ProtectionDomain
+        self,
+        key: int,
+        address: int,
+        length: int,
+        access: int,
+        pd: ProtectionDomain,
+        queuePair: object = None,
     ) -> tuple[memoryview, int]:
         """
         Find the bytes that a key, an address and a length name, if they may be used so.
@@ -251,12 +372,15 @@ class Memory:
         An access of no bytes is not checked at all and finds none: programs send it with
         a key and an address of garbage, as a sign of life (Linux rxe C{check_rkey}).
 
-        @param key: the key of a region.
+        @param key: the key of a region; if only remote bits are needed, of a region or
+            of a window.
         @param address: the name of the first byte.
         @param length: how many bytes.
         @param access: the L{Access} bits that are needed: L{LOCAL_READ} for sending from
             it, L{LOCAL_WRITE} for receiving into it, the remote bits for a peer.
         @param pd: the protection domain of the queue pair that asks.
+        @param queuePair: the queue pair whose peer asks; without it no window of type 2
+            opens.
 
         @return: the region's view, and the offset of the first byte in it.
 
@@ -266,7 +390,7 @@ class Memory:
             return _NOTHING, 0
         region = self.regions.get(key)
         if region is None:
-            raise MemoryAccessError(f"no memory region has key {key:#010x}")
+            return self._windows.check(key, address, length, access, pd, queuePair)
         if region.pd is not pd:
             raise MemoryAccessError(f"the memory region of key {key:#010x} is in another protection domain")
         offset = address - region.address
@@ -280,28 +404,66 @@ class Memory:
             )
         return region.view, offset
 
-    def _view(self, buffer: object, access: int) -> memoryview:
+    def _checkDomain(self, pd: ProtectionDomain) -> None:
         """
-        The bytes of a buffer, if it can give what the access bits promise.
+        @raise MemoryRegionError: the domain is not one of this device.
         """
-        if access & ~_KNOWN:
-            raise MemoryRegionError(f"unknown access bits {access & ~_KNOWN:#x}")
-        # IBTA vol. 1 10.6.3.1: who may write from afar may write from near.
-        if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not access & LOCAL_WRITE:
-            raise MemoryRegionError("remote write and remote atomic access demand local write access")
-        try:
-            view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        except TypeError as error:
-            raise MemoryRegionError(f"this can not be registered: {error}") from None
-        if access & LOCAL_WRITE and view.readonly:
-            raise MemoryRegionError("local write access to a read-only buffer")
-        if len(view) > limits.REGION_BYTES:
-            raise MemoryRegionError(f"a memory region has at most {limits.REGION_BYTES} bytes")
-        return view
+        if pd not in self.domains:
+            raise MemoryRegionError("the protection domain is not one of this device")
 
-    def _randomAddress(self) -> int:
+    def _checkRegistered(self, region: MemoryRegion) -> None:
         """
-        A page's address in the upper half of what a user process can have.
+        @raise MemoryRegionError: the region is not one of this device.
         """
-        top = _ADDRESS_BITS - 1
-        return 1 << top | self._randomBits(top - _PAGE_BITS) << _PAGE_BITS
+        if self.regions.get(region.key) is not region:
+            raise MemoryRegionError("this memory region was deregistered before")
+
+    def _forgetKey(self, region: MemoryRegion) -> None:
+        """
+        A region's key opens nothing from now on.
+        """
+        del self.regions[region.key]
+        self._keys.withdraw(region.key)
+
+    def _address(self, address: int | None, length: int, access: int) -> int:
+        """
+        The name of a region's first byte: 0, as asked for, or a page's random one in the
+        upper half of what a user process can have.
+        """
+        if access & ZERO_BASED:
+            return 0
+        if address is None:
+            top = _ADDRESS_BITS - 1
+            return 1 << top | self._randomBits(top - _PAGE_BITS) << _PAGE_BITS
+        if address < 0 or address + length > _ADDRESS_END:
+            raise MemoryRegionError(f"{length} bytes at {address:#x} are not within 64-bit addresses")
+        return address
+
+
+def _view(buffer: object) -> memoryview:
+    """
+    The bytes of a buffer.
+    """
+    try:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+    except TypeError as error:
+        raise MemoryRegionError(f"this can not be registered: {error}") from None
+    if len(view) > limits.REGION_BYTES:
+        raise MemoryRegionError(f"a memory region has at most {limits.REGION_BYTES} bytes")
+    return view
+
+
+def _checkAccess(view: memoryview, access: int) -> int:
+    """
+    The access bits as a plain integer, if the bytes can be used so.
+    """
+    try:
+        access = checkKnown(access)
+    except ValueError as error:
+        raise MemoryRegionError(str(error)) from None
+    # IBTA vol. 1 10.6.3.1: who may write from afar may write from near.
+    if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not access & LOCAL_WRITE:
+        raise MemoryRegionError("remote write and remote atomic access demand local write access")
+    if access & LOCAL_WRITE and view.readonly:
+        raise MemoryRegionError("local write access to a read-only buffer")
+    return access

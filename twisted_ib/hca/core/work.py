@@ -97,8 +97,8 @@ class WorkQueues:
         self.requester = Requester(self)
         self.responder = Responder(self)
         pd.hold("queue pairs")
-        sendCompletions.users += 1
-        receiveCompletions.users += 1
+        sendCompletions.hold("work queues")
+        receiveCompletions.hold("work queues")
         queuePair.work = self
 
     # -- verbs
@@ -179,8 +179,8 @@ class WorkQueues:
         """
         self._reset()
         self.pd.release("queue pairs")
-        self.sendCompletions.users -= 1
-        self.receiveCompletions.users -= 1
+        self.sendCompletions.release("work queues")
+        self.receiveCompletions.release("work queues")
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """

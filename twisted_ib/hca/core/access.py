@@ -1,0 +1,49 @@
+"""
+Rights on memory.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+
+class Access(IntFlag):
+    """
+    Rights on memory, and on what a queue pair lets its peer do, as
+    C{enum ibv_access_flags}.
+    """
+
+    LOCAL_WRITE = 1
+    REMOTE_WRITE = 2
+    REMOTE_READ = 4
+    REMOTE_ATOMIC = 8
+    MW_BIND = 0x10
+    ZERO_BASED = 0x20
+    ON_DEMAND = 0x40
+    HUGETLB = 0x80
+    FLUSH_GLOBAL = 0x100
+    FLUSH_PERSISTENT = 0x200
+    RELAXED_ORDERING = 0x100000
+
+
+# Plain integers: an IntFlag operation makes an object and costs ten times as much.
+LOCAL_READ = 0
+LOCAL_WRITE = int(Access.LOCAL_WRITE)
+REMOTE_WRITE = int(Access.REMOTE_WRITE)
+REMOTE_READ = int(Access.REMOTE_READ)
+REMOTE_ATOMIC = int(Access.REMOTE_ATOMIC)
+MW_BIND = int(Access.MW_BIND)
+ZERO_BASED = int(Access.ZERO_BASED)
+REMOTE = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
+KNOWN = int(sum(Access))
+
+
+def checkKnown(access: int) -> int:
+    """
+    @return: the bits as a plain integer.
+
+    @raise ValueError: some of them are none of L{Access}.
+    """
+    if access & ~KNOWN:
+        raise ValueError(f"unknown access bits {access & ~KNOWN:#x}")
+    return int(access)
