@@ -25,6 +25,7 @@ PURE = (
     "twisted_ib.sdp.machine",
     "twisted_ib.sdp.wire",
     "twisted_ib.sdp.zerocopy",
+    "twisted_ib.hca.attributes",
     "twisted_ib.hca.cm",
     "twisted_ib.hca.core",
     "twisted_ib.hca.interfaces",
