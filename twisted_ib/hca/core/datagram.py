@@ -1,0 +1,402 @@
+"""
+Unreliable datagrams over a fabric of operations.
+
+A queue pair of this service has no peer: each send request names an address handle, a queue
+pair number and a Q_Key; each receive begins with the 40 bytes of the GRH that say who sent
+it (IBTA vol. 1 9.8.3).  A record is GRH, DETH, the immediate and the payload, and never more
+than the path MTU.
+
+A send is done when it is on its way or lost, which is the same to the sender.  What a
+receiver can not use it drops and counts: a malformed or misaddressed record, a wrong Q_Key,
+one without a receive or longer than it.  IBTA completes the last in error where the receive
+came from a shared queue, as it can not be put back; here it can, and stays for the next.
+
+A request longer than the path MTU ends with LOC_LEN_ERR.  Linux's rxe completes it with
+success and sends nothing, which a program finds out by waiting for ever; HCAs do as is
+done here.  Like any error of a send it brings the queue pair to SQE (IBTA vol. 1 10.3.1.6):
+what is posted later is flushed, receives go on, and a transition to RTS revives it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError, WireError
+from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
+from twisted_ib.hca.core.requests import ReceiveRequest, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.core.scatter import locate, scatter, total
+from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, guidGID, isMulticast, length
+from twisted_ib.hca.wire.headers import IMMEDIATE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.core.work import WorkQueues
+
+_CODES = {SendOpcode.SEND: UD_SEND_ONLY, SendOpcode.SEND_WITH_IMM: UD_SEND_ONLY_IMMEDIATE}
+_SIGNALED = int(SendFlags.SIGNALED)
+_SOLICITED_FLAG = int(SendFlags.SOLICITED)
+#: A remote Q_Key with this bit stands for the sender's own (IBTA vol. 1 10.2.5).
+_OWN_KEY = 1 << 31
+_FLUSHING = frozenset((QPState.SQE, QPState.ERR))
+_RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
+_GRH_FLAG = int(WCFlags.GRH)
+_IMMEDIATE_FLAG = int(WCFlags.WITH_IMM)
+
+
+class DatagramRequester:
+    """
+    The send queue.
+
+    @ivar work: the pair of queues it belongs to.
+    """
+
+    __slots__ = ("_unsent", "work")
+
+    def __init__(self, work: WorkQueues) -> None:
+        """
+        An empty queue.
+        """
+        self.work: WorkQueues | None = work
+        self._unsent: deque[SendRequest] = deque()
+
+    # -- posting
+
+    def enqueue(self, request: SendRequest) -> None:
+        """
+        Take a request; the state was checked.
+
+        @raise QueuePairError: the queue pair can not do this.
+        @raise ResourceLimitError: the queue is full.
+        """
+        work = self.work
+        assert work is not None
+        queuePair = work.queuePair
+        if request.opcode not in _CODES:
+            raise QueuePairError(f"queue pair {queuePair.number} sends datagrams, not {request.opcode!r}")
+        _checkDestination(request, work)
+        if len(self._unsent) >= work.capabilities.sends:
+            raise ResourceLimitError(f"the send queue of queue pair {queuePair.number} is full")
+        self._unsent.append(request)
+        if queuePair.state in _FLUSHING:
+            self.flush(WCStatus.WR_FLUSH_ERR)
+        else:
+            self.pump()
+
+    def drained(self) -> bool:
+        """
+        Whether nothing that was started is on its way (SQD).
+        """
+        return True
+
+    # -- sending
+
+    def resume(self) -> None:
+        """
+        Nothing waits here: the ways of datagrams wait for room.
+        """
+
+    def pathFound(self) -> None:
+        """
+        This queue pair has no path.
+        """
+
+    def acknowledged(self, position: int) -> None:
+        """
+        Nobody asked.
+        """
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        Nothing answers a datagram.
+        """
+
+    def pump(self) -> None:
+        """
+        Send what is posted, if the state permits.
+        """
+        work, unsent = self.work, self._unsent
+        if work is None:
+            return
+        queuePair = work.queuePair
+        while unsent and queuePair.state == QPState.RTS:
+            request = unsent.popleft()
+            try:
+                size = _send(request, work)
+            except MemoryAccessError:
+                self._fail(work, request, WCStatus.LOC_PROT_ERR)
+            except ResourceLimitError:
+                self._fail(work, request, WCStatus.LOC_LEN_ERR)
+            else:
+                if request.flags & _SIGNALED or work.signalAll:
+                    work.complete(
+                        work.sendCompletions,
+                        WorkCompletion(
+                            request.id, WCStatus.SUCCESS, WCOpcode.SEND, queuePair.number, size
+                        ),
+                    )
+
+    # -- ends
+
+    def _fail(self, work: WorkQueues, request: SendRequest, status: WCStatus) -> None:
+        """
+        A request ends badly, and what is behind it is flushed.
+        """
+        self._push(work, request, status)
+        number = work.queuePair.number
+        work.queuePair.stopSending(QueuePairError(f"a datagram of queue pair {number} ended with {status.name}"))
+
+    def _push(self, work: WorkQueues, request: SendRequest, status: WCStatus) -> None:
+        """
+        Queue the completion of a request that ended badly, signalled or not.
+        """
+        work.sendCompletions.push(
+            WorkCompletion(request.id, status, WCOpcode.SEND, work.queuePair.number), True
+        )
+
+    def flush(self, first: WCStatus) -> None:
+        """
+        Complete everything, in order, with WR_FLUSH_ERR.
+
+        @param first: the status of the first, if it is the one that failed.
+        """
+        work, unsent, status = self.work, self._unsent, first
+        assert work is not None
+        while unsent:
+            self._push(work, unsent.popleft(), status)
+            status = WCStatus.WR_FLUSH_ERR
+
+    def close(self) -> None:
+        """
+        Forget everything.
+        """
+        self.work = None
+        self._unsent.clear()
+
+
+def _checkDestination(request: SendRequest, work: WorkQueues) -> None:
+    """
+    @raise QueuePairError: a request says not, or wrongly, where to.
+    """
+    destination, number = request.destination, work.queuePair.number
+    if destination is None:
+        raise QueuePairError(f"a datagram of queue pair {number} needs a destination")
+    handle = destination.handle
+    if handle.closed or handle.pd is not work.pd:
+        raise QueuePairError(f"queue pair {number} can not use this address handle")
+    if not 0 <= destination.number < 1 << 24 or not 0 <= destination.key < 1 << 32:
+        raise QueuePairError(
+            f"there is no queue pair {destination.number:#x} with Q_Key {destination.key:#x}"
+        )
+
+
+def _send(request: SendRequest, work: WorkQueues) -> int:
+    """
+    Send a datagram.
+
+    @return: bytes of its payload.
+    @raise MemoryAccessError: a right on local memory is missing.
+    @raise ResourceLimitError: it is longer than the path MTU.
+    """
+    destination, queuePair = request.destination, work.queuePair
+    assert destination is not None
+    inline = request.inline
+    size = total(request.pieces) if inline is None else len(inline)
+    if size > limits.DATAGRAM_BYTES:
+        raise ResourceLimitError(f"a datagram has at most {limits.DATAGRAM_BYTES} bytes, not {size}")
+    payload: Any = locate(work.pd, request.pieces, 0, size, LOCAL_READ) if inline is None else inline
+    opcode = _CODES[request.opcode]
+    immediate = b"" if opcode == UD_SEND_ONLY else IMMEDIATE.pack(request.immediate)
+    if request.flags & _SOLICITED_FLAG:
+        opcode |= SOLICITED
+    handle = destination.handle
+    vector = handle.vector
+    grh = GRH(
+        vector.trafficClass,
+        vector.flowLabel,
+        length(len(immediate) + size),
+        vector.hopLimit,
+        guidGID(queuePair.device.guid),
+        vector.gid,
+    )
+    key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
+    header = grh.pack() + DETH(key, queuePair.number).pack() + immediate
+    handle.send(opcode << 24 | destination.number, header, payload, size)
+    return size
+
+
+class DatagramResponder:
+    """
+    The receive queue.
+
+    @ivar work: the pair of queues it belongs to.
+    """
+
+    __slots__ = ("_receives", "work")
+
+    def __init__(self, work: WorkQueues) -> None:
+        """
+        An empty queue.
+        """
+        self.work: WorkQueues | None = work
+        self._receives: deque[ReceiveRequest] = deque()
+
+    def enqueue(self, request: ReceiveRequest) -> None:
+        """
+        Take a receive; the state was checked.
+
+        @raise ResourceLimitError: the queue is full.
+        """
+        work = self.work
+        assert work is not None
+        if len(self._receives) >= work.capabilities.receives:
+            raise ResourceLimitError(f"the receive queue of queue pair {work.queuePair.number} is full")
+        self._receives.append(request)
+        if work.queuePair.state == QPState.ERR:
+            self.flush()
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Nobody has a path to this queue pair of its own.
+        """
+        return 0
+
+    def received(self, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        A record came for this queue pair, or for a group that it is attached to.
+
+        @param path: the way it came.
+        @param opcode: its code.
+        @param buffer: the medium's own, valid during this call only.
+        """
+        work = self.work
+        if work is None or work.queuePair.state not in _RECEIVING:
+            return
+        fault = self._take(work, path, opcode, buffer, start, stop)
+        if fault:
+            path.fabric.count(fault)
+
+    def _take(self, work: WorkQueues, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> str:
+        """
+        Take a record.
+
+        @return: the counter of why it is dropped, or nothing.
+        """
+        # Once, as it may lie in memory that the peer writes.
+        head = bytes(buffer[start : min(stop, start + HEADER_BYTES + IMMEDIATE.size)])
+        try:
+            grh = GRH.parse(head, 0, len(head))
+            deth = DETH.parse(head, GRH_BYTES, len(head))
+        except WireError:
+            return "datagrams_malformed"
+        code = opcode & ~SOLICITED
+        start += HEADER_BYTES
+        flags, immediate, behind = _GRH_FLAG, 0, stop - start
+        if code == UD_SEND_ONLY_IMMEDIATE and behind >= IMMEDIATE.size:
+            (immediate,) = IMMEDIATE.unpack_from(head, HEADER_BYTES)
+            start += IMMEDIATE.size
+            flags |= _IMMEDIATE_FLAG
+        elif code != UD_SEND_ONLY:
+            return "datagrams_malformed"
+        if grh.payload != length(behind) or stop - start > limits.DATAGRAM_BYTES:
+            return "datagrams_malformed"
+        if grh.source != guidGID(path.peer.guid) or not (
+            isMulticast(grh.destination) or work.queuePair.device.hasGID(grh.destination)
+        ):
+            return "datagrams_misaddressed"
+        if deth.key != work.attributes.queueKey:
+            return "qkey_violations"
+        completion = WorkCompletion(
+            0, WCStatus.SUCCESS, WCOpcode.RECV, work.queuePair.number, GRH_BYTES, flags, immediate
+        )
+        completion.sourceQueuePair = deth.source
+        payload = memoryview(buffer)[start:stop]
+        return self._place(work, head[:GRH_BYTES], payload, completion, bool(opcode & SOLICITED))
+
+    def _place(
+        self,
+        work: WorkQueues,
+        head: bytes,
+        payload: memoryview,
+        completion: WorkCompletion,
+        solicited: bool,
+    ) -> str:
+        """
+        Put a datagram into a receive, and complete that.
+
+        @return: the counter of why it is dropped, or nothing.
+        """
+        receive = self._next(work)
+        if receive is None:
+            return "datagrams_without_receive"
+        size = len(payload)
+        if total(receive.pieces) < GRH_BYTES + size:
+            self._giveBack(work, receive)
+            return "datagrams_too_long"
+        pieces = receive.pieces
+        try:
+            first = locate(work.pd, pieces, 0, GRH_BYTES, LOCAL_WRITE)
+            rest = locate(work.pd, pieces, GRH_BYTES, size, LOCAL_WRITE)
+        except MemoryAccessError:
+            self._fail(work, receive)
+            return ""
+        scatter(first, memoryview(head))
+        scatter(rest, payload)
+        completion.workRequestID = receive.id
+        completion.byteLength += size
+        work.complete(work.receiveCompletions, completion, solicited)
+        return ""
+
+    def _next(self, work: WorkQueues) -> ReceiveRequest | None:
+        """
+        The oldest receive, or L{None}.
+        """
+        if work.shared is not None:
+            return work.shared.take()
+        return self._receives.popleft() if self._receives else None
+
+    def _giveBack(self, work: WorkQueues, receive: ReceiveRequest) -> None:
+        """
+        A receive was not used.
+        """
+        if work.shared is not None:
+            work.shared.giveBack(receive)
+        else:
+            self._receives.appendleft(receive)
+
+    # -- ends
+
+    def _fail(self, work: WorkQueues, receive: ReceiveRequest) -> None:
+        """
+        A receive names memory that it may not: the program's error, which brings the
+        queue pair to ERR (IBTA vol. 1 9.9.3).
+        """
+        number = work.queuePair.number
+        work.receiveCompletions.push(
+            WorkCompletion(receive.id, WCStatus.LOC_PROT_ERR, WCOpcode.RECV, number), True
+        )
+        work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
+
+    def flush(self) -> None:
+        """
+        Complete all receives, in order, with WR_FLUSH_ERR.
+        """
+        work, receives = self.work, self._receives
+        assert work is not None
+        while receives:
+            work.receiveCompletions.push(
+                WorkCompletion(
+                    receives.popleft().id, WCStatus.WR_FLUSH_ERR, WCOpcode.RECV, work.queuePair.number
+                ),
+                True,
+            )
+
+    def close(self) -> None:
+        """
+        Forget everything.
+        """
+        self.work = None
+        self._receives.clear()
