@@ -143,6 +143,16 @@ CM_OUTPUTS = 65536
 CM_EVENTS = 131072
 #: Deadlines that are no longer meant, beyond as many as are.
 CM_IDLE_DEADLINES = 64
+#: Lookups of datagram services that wait for an answer.
+CM_LOOKUPS = 65536
+#: Lookups of one path that our consumers have not answered; over it more count as lost.
+CM_LOOKUPS_PER_PATH = 4096
+#: The same of all paths together.
+CM_LOOKUPS_PATHS = 65536
+#: Answers that are kept in case that the same is asked again; over it the oldest goes.
+CM_LOOKUPS_ANSWERED = 2048
+#: How long they are kept: longer than RDMA-CM's time between two repetitions.
+CM_LOOKUP_SECONDS = 9.0
 
 # -- SDP ports and connectors
 
@@ -275,3 +285,5 @@ SHARED_RECEIVE_DEPTH = 32768
 #: The most completions, and the most microseconds, that one event of a completion queue
 #: waits for: what verbs has 16 bits for.
 COMPLETION_MODERATION = 65535
+#: Binds of one memory window of type 1 that are posted and not done.
+WINDOW_PROMISES = WORK_QUEUE_DEPTH

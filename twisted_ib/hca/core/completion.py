@@ -157,23 +157,23 @@ class CompletionQueue(Held):
     when the next completion comes.  Moderation (L{modify}) lets that call wait until
     there are several.
 
-    @ivar depth: its bound.
     @ivar overflowed: whether a completion was ever lost.
     @ivar onCompletion: L{None}, or what to call with the queue, once per arming.
     @ivar onEvent: L{None}, or what to call with C{CQ_ERR} and the queue, once, when the
         first completion is lost.
-    @ivar count: completions that one call of C{onCompletion} waits for; 0 and 1 are none.
-    @ivar period: how long it waits for them at most, in microseconds; 0 is for ever.
+    @ivar count: see L{modify}.
+    @ivar period: see L{modify}; in microseconds.
     """
 
     __slots__ = (
         "_armed",
         "_completions",
+        "_depth",
         "_noticed",
+        "_quiet",
         "_timer",
         "_timers",
         "count",
-        "depth",
         "onCompletion",
         "onEvent",
         "overflowed",
@@ -192,7 +192,10 @@ class CompletionQueue(Held):
         """
         super().__init__()
         _checkDepth(depth)
-        self.depth = depth
+        self._depth = depth
+        # Up to how many completions push() has nothing else to do: as many as there are
+        # places, and none while the queue is armed.  So arming costs nothing otherwise.
+        self._quiet = depth
         self.overflowed = False
         self.onCompletion: Callable[[CompletionQueue], None] | None = None
         self.onEvent: Callable[[EventType, object], None] | None = None
@@ -210,6 +213,13 @@ class CompletionQueue(Held):
         """
         return len(self._completions)
 
+    @property
+    def depth(self) -> int:
+        """
+        How many completions it holds.
+        """
+        return self._depth
+
     def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:
         """
         Queue a completion.
@@ -219,12 +229,9 @@ class CompletionQueue(Held):
 
         @return: whether there was room.
         """
-        if len(self._completions) >= self.depth:
-            self._overflow()
-            return False
+        if len(self._completions) >= self._quiet:
+            return self._pushArmed(completion, solicited)
         self._completions.append(completion)
-        if self._armed:
-            self._notice(completion, solicited)
         return True
 
     def poll(self, count: int = 1) -> list[WorkCompletion]:
@@ -243,6 +250,7 @@ class CompletionQueue(Held):
         @param solicitedOnly: only for a completion that the sender solicited, or for an
             error.
         """
+        self._quiet = 0
         if not solicitedOnly:
             self._armed = _ANY
         elif not self._armed:
@@ -252,9 +260,10 @@ class CompletionQueue(Held):
         """
         Moderate the calls of C{onCompletion}: one waits until C{count} completions that
         it is for have come since L{arm}, but no longer than C{period} after the first.
+        Moderation ends with 0 and 0, or with a count of 1.
 
-        @param count: completions; with 0 only the time counts.
-        @param period: microseconds; 0 is no end.  Both 0: no moderation.
+        @param count: completions; 0 is any number: only the time counts.
+        @param period: microseconds; 0 is any time: only the completions count.
 
         @raise ResourceLimitError: one of them is more than
             L{limits.COMPLETION_MODERATION}, or there are no timers.
@@ -282,7 +291,9 @@ class CompletionQueue(Held):
             raise ResourceLimitError(
                 f"{len(self._completions)} completions wait, which {depth} places do not hold"
             )
-        self.depth = depth
+        self._depth = depth
+        if not self._armed:
+            self._quiet = depth
 
     def close(self) -> None:
         """
@@ -295,22 +306,21 @@ class CompletionQueue(Held):
         self.onCompletion = self.onEvent = None
         self._completions.clear()
 
-    def _overflow(self) -> None:
+    def _pushArmed(self, completion: WorkCompletion, solicited: bool) -> bool:
         """
-        A completion is lost.
+        Queue a completion where that is not all: the queue is full, or armed.
         """
-        if not self.overflowed:
-            self.overflowed = True
-            if self.onEvent is not None:
-                self.onEvent(EventType.CQ_ERR, self)
-
-    def _notice(self, completion: WorkCompletion, solicited: bool) -> None:
-        """
-        A completion came to an armed queue.
-        """
+        if len(self._completions) >= self._depth:
+            if not self.overflowed:
+                self.overflowed = True
+                if self.onEvent is not None:
+                    self.onEvent(EventType.CQ_ERR, self)
+            return False
+        self._completions.append(completion)
         if self._armed == _ANY or solicited or completion.status:
             self._noticed += 1
             self._moderate()
+        return True
 
     def _moderate(self) -> None:
         """
@@ -335,6 +345,7 @@ class CompletionQueue(Held):
         There is no call to make.
         """
         self._armed = _NOTHING
+        self._quiet = self._depth
         self._noticed = 0
         self._cancel()
 

@@ -23,7 +23,6 @@ from twisted_ib.errors import (
 from twisted_ib.hca.core.access import (
     LOCAL_READ,
     LOCAL_WRITE,
-    REMOTE,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
@@ -31,8 +30,8 @@ from twisted_ib.hca.core.access import (
     Access,
     checkKnown,
 )
-from twisted_ib.hca.core.held import Held
 from twisted_ib.hca.core.keys import MemoryKeys
+from twisted_ib.hca.core.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.windows import MemoryWindow, Windows, WindowType
 
 __all__ = [
@@ -53,78 +52,6 @@ _ADDRESS_END = 1 << 64
 _PAGE_BITS = 12
 _ADDRESS_BITS = 47
 _NOTHING = memoryview(b"")
-
-
-class ProtectionDomain(Held):
-    """
-    A fence: what belongs to one domain is of no use to what belongs to another.
-
-    @ivar memory: the table of the device that it belongs to.
-    """
-
-    __slots__ = ("memory",)
-
-    kind = "protection domain"
-
-    def __init__(self, memory: Memory) -> None:
-        """
-        Only L{Memory.allocateDomain} calls this.
-        """
-        super().__init__()
-        self.memory = memory
-
-
-class MemoryRegion(Held):
-    """
-    A registered buffer.
-
-    @ivar view: its bytes, writable if the region grants any write.
-    @ivar address: the name of its first byte.
-    @ivar length: its size in bytes.
-    @ivar access: the L{Access} bits that it grants.
-    @ivar pd: its protection domain.
-    @ivar key: the key that opens it, locally and remotely.
-    @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them
-        so that a peer can map them; else L{None}.  Opaque here.
-    """
-
-    __slots__ = ("access", "address", "key", "length", "pd", "segment", "view")
-
-    kind = "memory region"
-
-    def __init__(
-        self,
-        view: memoryview,
-        address: int,
-        access: int,
-        pd: ProtectionDomain,
-        segment: object,
-    ) -> None:
-        """
-        Only L{Memory.register} calls this, and gives the key.
-        """
-        super().__init__()
-        self.view = view
-        self.address = address
-        self.length = len(view)
-        self.access = access
-        self.pd = pd
-        self.segment = segment
-        self.key = 0
-
-    @property
-    def localKey(self) -> int:
-        """
-        The key for the owner's scatter/gather lists.
-        """
-        return self.key
-
-    @property
-    def remoteKey(self) -> int:
-        """
-        The key for peers; 0 if the region grants them nothing.
-        """
-        return self.key if self.access & REMOTE else 0
 
 
 class Memory:
@@ -214,10 +141,11 @@ class Memory:
         pd: ProtectionDomain | None = None,
         address: int | None = None,
         segment: object = ...,
+        keepKey: bool = False,
     ) -> None:
         """
-        Change what a region is; its key changes too, whatever else does (IBTA vol. 1
-        10.6.3.3).  If it can not be, the region stays as it was.
+        Change what a region is, and its key (IBTA vol. 1 10.6.3.3).  If it can not be,
+        the region stays as it was.
 
         @param region: a region of this device.
         @param buffer: see L{register}; the same as before if L{None}.
@@ -227,6 +155,8 @@ class Memory:
             and a new buffer gets one as L{register} gives it.
         @param segment: see L{MemoryRegion.segment}; if it is not given it stays with the
             buffer, and a new buffer has none.
+        @param keepKey: leave the key as it is, as Linux rxe does.  A new buffer has a new
+            key in any case: who knows the old one was not promised these bytes.
 
         @raise MemoryRegionError: as L{register}, or the region is not registered here.
         @raise ResourceBusyError: memory windows are bound to it.
@@ -243,15 +173,16 @@ class Memory:
         address = self._address(address, len(view), access)
         if segment is ...:
             segment = region.segment if buffer is None else None
-        self._forgetKey(region)
         region.view, region.length, region.address = view, len(view), address
         region.access, region.segment = access, segment
         if pd is not None:
             region.pd.release("memory regions")
             region.pd = pd
             pd.hold("memory regions")
-        region.key = self._keys.issue()
-        self.regions[region.key] = region
+        if buffer is not None or not keepKey:
+            self._forgetKey(region)
+            region.key = self._keys.issue()
+            self.regions[region.key] = region
 
     def deregister(self, region: MemoryRegion) -> None:
         """
@@ -315,7 +246,7 @@ class Memory:
         @param access: L{Access} bits: of these the remote ones are granted, and with
             C{ZERO_BASED}, for type 2 only, peers count the window's bytes from 0.
         @param key: for type 2, the new key: the upper 24 bits are those of the window's
-            key.  A window of type 1 gets a random one.
+            key.  For type 1, what L{promiseKey} gave, or L{None}: a random one.
         @param queuePair: for type 2, the only queue pair that it will serve.
         @param pd: the protection domain of the queue pair that the bind was posted to;
             L{None} if there is none to compare.
@@ -336,6 +267,23 @@ class Memory:
             queue pair.
         """
         self._windows.invalidate(key, queuePair)
+
+    def promiseKey(self, window: MemoryWindow) -> int:
+        """
+        A key that the next L{bind} of a window of type 1 may be given, so that it is
+        known when the bind is posted (C{ibv_bind_mw}).  It opens nothing until then.
+
+        @raise MemoryAccessError: the window is not of type 1, or deallocated.
+        @raise ResourceLimitError: too many promises to this window were neither kept nor
+            broken.
+        """
+        return self._windows.promise(window)
+
+    def breakPromise(self, window: MemoryWindow, key: int) -> None:
+        """
+        The bind that a promised key was for does not happen; harmless if it did.
+        """
+        self._windows.breakPromise(window, key)
 
     def freeWindows(self, queuePair: object) -> None:
         """

@@ -33,7 +33,7 @@ from twisted_ib.hca.core.access import (
 from twisted_ib.hca.core.keys import KEY_BITS, MemoryKeys
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.core.memory import MemoryRegion, ProtectionDomain
+    from twisted_ib.hca.core.regions import MemoryRegion, ProtectionDomain
 
 _KIND = "memory windows"
 
@@ -60,9 +60,10 @@ class MemoryWindow:
     @ivar access: the remote L{Access} bits that it grants, and C{ZERO_BASED} if peers
         count its bytes from 0.
     @ivar queuePair: the queue pair that a window of type 2 serves, or L{None}.
+    @ivar promised: keys that later binds will give it.
     """
 
-    __slots__ = ("access", "address", "key", "length", "pd", "queuePair", "region", "type")
+    __slots__ = ("access", "address", "key", "length", "pd", "promised", "queuePair", "region", "type")
 
     def __init__(self, pd: ProtectionDomain, type: WindowType, key: int) -> None:
         """
@@ -76,6 +77,7 @@ class MemoryWindow:
         self.length = 0
         self.access = 0
         self.queuePair: object = None
+        self.promised: set[int] = set()
 
 
 class Windows:
@@ -85,7 +87,7 @@ class Windows:
     @ivar byKey: the windows by key, bound or not.
     """
 
-    __slots__ = ("_keys", "byKey")
+    __slots__ = ("_keys", "_served", "byKey")
 
     def __init__(self, keys: MemoryKeys) -> None:
         """
@@ -93,6 +95,7 @@ class Windows:
         """
         self._keys = keys
         self.byKey: dict[int, MemoryWindow] = {}
+        self._served: dict[object, set[MemoryWindow]] = {}
 
     def allocate(self, pd: ProtectionDomain, type: int) -> MemoryWindow:
         """
@@ -122,7 +125,9 @@ class Windows:
             raise MemoryRegionError("this memory window was deallocated before")
         self._unbind(window)
         del self.byKey[window.key]
-        self._keys.withdraw(window.key)
+        for key in (window.key, *window.promised):
+            self._keys.withdraw(key)
+        window.promised.clear()
         window.pd.release(_KIND)
 
     def bind(
@@ -137,10 +142,9 @@ class Windows:
         pd: ProtectionDomain | None,
     ) -> None:
         """
-        See L{Memory.bind}.
+        See L{Memory.bind<twisted_ib.hca.core.memory.Memory.bind>}.
         """
-        if self.byKey.get(window.key) is not window:
-            raise MemoryAccessError("the memory window was deallocated")
+        self._checkAllocated(window)
         if pd is not None and window.pd is not pd:
             raise MemoryAccessError("the memory window is in another protection domain than the queue pair")
         try:
@@ -149,25 +153,29 @@ class Windows:
             raise MemoryAccessError(f"a memory window can not be bound: {error}") from None
         if window.type is WindowType.TYPE_2:
             self._checkType2(window, length, key, queuePair)
-        elif access & ZERO_BASED:
-            raise MemoryAccessError("a memory window of type 1 is not zero-based")  # o10-36.2.2
+        elif access & ZERO_BASED:  # o10-36.2.2
+            raise MemoryAccessError("a memory window of type 1 is not zero-based")
+        elif key is not None and key not in window.promised:
+            raise MemoryAccessError(f"key {key:#010x} was not promised to the memory window")
         if length:
             if region is None:
                 raise MemoryAccessError("a memory window is bound to a memory region")
             _checkRegion(window, region, address, length, access)
         self._unbind(window)
-        self._rekey(window, key if window.type is WindowType.TYPE_2 else None)
+        self._rekey(window, key)
         if region is not None and length:
             region.hold(_KIND)
             window.region = region
             window.address = address
             window.length = length
             window.access = access & (REMOTE | ZERO_BASED)
-            window.queuePair = queuePair if window.type is WindowType.TYPE_2 else None
+            if window.type is WindowType.TYPE_2:
+                window.queuePair = queuePair
+                self._served.setdefault(queuePair, set()).add(window)
 
     def invalidate(self, key: int, queuePair: object) -> None:
         """
-        See L{Memory.invalidate}.
+        See L{Memory.invalidate<twisted_ib.hca.core.memory.Memory.invalidate>}.
         """
         window = self.byKey.get(key)
         if window is None or window.region is None:
@@ -181,19 +189,39 @@ class Windows:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
         self._unbind(window)
 
+    def promise(self, window: MemoryWindow) -> int:
+        """
+        See L{Memory.promiseKey<twisted_ib.hca.core.memory.Memory.promiseKey>}.
+        """
+        self._checkAllocated(window)
+        if window.type is not WindowType.TYPE_1:
+            raise MemoryAccessError("the program chooses the keys of a memory window of type 2")
+        if len(window.promised) >= limits.WINDOW_PROMISES:
+            raise ResourceLimitError(f"a memory window has at most {limits.WINDOW_PROMISES} promised keys")
+        key = self._keys.issue()
+        window.promised.add(key)
+        return key
+
+    def breakPromise(self, window: MemoryWindow, key: int) -> None:
+        """
+        See L{Memory.breakPromise<twisted_ib.hca.core.memory.Memory.breakPromise>}.
+        """
+        if key in window.promised:
+            window.promised.remove(key)
+            self._keys.withdraw(key)
+
     def forget(self, queuePair: object) -> None:
         """
         A queue pair is gone: the windows that served it are free.
         """
-        for window in self.byKey.values():
-            if window.queuePair is queuePair:
-                self._unbind(window)
+        for window in list(self._served.get(queuePair, ())):
+            self._unbind(window)
 
     def check(
         self, key: int, address: int, length: int, access: int, pd: ProtectionDomain, queuePair: object
     ) -> tuple[memoryview, int]:
         """
-        See L{Memory.check}.
+        See L{Memory.check<twisted_ib.hca.core.memory.Memory.check>}.
         """
         window = self.byKey.get(key)
         if window is None or not access & REMOTE or access & ~REMOTE:
@@ -230,14 +258,24 @@ class Windows:
         if key is None or key >> KEY_BITS != window.key >> KEY_BITS:
             raise MemoryAccessError("a memory window of type 2 keeps the upper 24 bits of its key")
 
+    def _checkAllocated(self, window: MemoryWindow) -> None:
+        """
+        @raise MemoryAccessError: the window is not one of this device.
+        """
+        if self.byKey.get(window.key) is not window:
+            raise MemoryAccessError("the memory window was deallocated")
+
     def _rekey(self, window: MemoryWindow, key: int | None) -> None:
         """
-        Give a window another key: one with the same index, or a new one.
+        Give a window another key: the program's, the promised or a new one.
         """
-        del self.byKey[window.key]
-        if key is None:
+        if window.type is WindowType.TYPE_1:
             self._keys.withdraw(window.key)
-            key = self._keys.issue()
+            if key is None:
+                key = self._keys.issue()
+            window.promised.discard(key)
+        assert key is not None
+        del self.byKey[window.key]
         window.key = key
         self.byKey[key] = window
 
@@ -249,7 +287,12 @@ class Windows:
         if region is not None:
             region.release(_KIND)
         window.address = window.length = window.access = 0
-        window.queuePair = None
+        queuePair, window.queuePair = window.queuePair, None
+        if queuePair is not None:
+            served = self._served[queuePair]
+            served.remove(window)
+            if not served:
+                del self._served[queuePair]
 
 
 def _checkRegion(window: MemoryWindow, region: MemoryRegion, address: int, length: int, access: int) -> None:
