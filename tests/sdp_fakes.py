@@ -14,9 +14,9 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.sdp import handshake, wire
-from twisted_ib.sdp.addresses import addressOf
 
 
 @implementer(IReactorPluggableNameResolver)

@@ -18,10 +18,10 @@ from zope.interface import implementer
 
 from twisted_ib.hca.channel import DeviceChannel
 from twisted_ib.hca.device import PS_SDP, Device
+from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.sdp import handshake
-from twisted_ib.sdp.addresses import addressOf
 from twisted_ib.sdp.machine import Machine
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.sdp.wire import BSDH, MID
@@ -364,7 +364,7 @@ class _Listener:
         Accept for C{stream}.
         """
         hello = handshake.requested(request)
-        reply = handshake.reply(self.stream, hello)
+        reply = handshake.reply(self.stream, request, hello)
         handshake.accepted(self.stream, connection, request, hello)
         assert connection.accept(reply, self.device.clock())
 

@@ -1,5 +1,5 @@
 """
-Tests for the plugin: the reactor C{ib} and the endpoints C{sdp:} by name.
+Tests for the plugin: the reactor C{ib} and the endpoints C{sdp:} and C{ib:} by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twisted.plugin import IPlugin, getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from twisted_ib.sdp.strings import SDPParser
+from twisted_ib.hca.endpoints.strings import EndpointParser
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,18 +56,17 @@ class PluginTests(SynchronousTestCase):
 
     def test_parserListed(self) -> None:
         """
-        One parser with the prefix C{sdp} is found for servers and one for
-        clients.
+        One parser with each prefix is found for servers and one for clients.
         """
         for interface in (IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor):
             prefixes = [parser.prefix for parser in getPlugins(interface)]
-            self.assertEqual(prefixes.count("sdp"), 1)
+            self.assertEqual((prefixes.count("sdp"), prefixes.count("ib")), (1, 1))
 
     def test_parserInterfaces(self) -> None:
         """
         The parser provides what it says.
         """
-        parser = SDPParser()
+        parser = EndpointParser("sdp", "twisted_ib.sdp.endpoints", "Server", "Client")
         verifyObject(IPlugin, parser)
         verifyObject(IStreamServerEndpointStringParser, parser)
         verifyObject(IStreamClientEndpointStringParserWithReactor, parser)
@@ -82,7 +81,8 @@ class PluginTests(SynchronousTestCase):
             "print(*[name for name in sys.modules if name.startswith('twisted_ib.')"
             " or name.endswith('reactor')])"
         ).split()
-        self.assertEqual(sorted(loaded), ["twisted_ib.sdp", "twisted_ib.sdp.strings"])
+        package = "twisted_ib.hca.endpoints"
+        self.assertEqual(sorted(loaded), ["twisted_ib.hca", package, f"{package}.strings"])
 
     def test_reactorModuleHasNoSideEffect(self) -> None:
         """
@@ -109,7 +109,11 @@ class PluginTests(SynchronousTestCase):
 class StringTests(SynchronousTestCase):
     """
     Endpoint strings, as C{serverFromString} and C{clientFromString} take them.
+
+    @cvar prefix: What they begin with.
     """
+
+    prefix = "sdp"
 
     def setUp(self) -> None:
         """
@@ -137,12 +141,12 @@ class StringTests(SynchronousTestCase):
         A server string with every argument gives a server endpoint.
         """
         for description in (
-            "sdp:8080",
-            "sdp:0",
-            "sdp:65535",
-            "sdp:port=8080",
-            "sdp:8080:interface=127.0.0.1:backlog=7:device=shm0",
-            "sdp:8080:interface=\\:\\:1",
+            f"{self.prefix}:8080",
+            f"{self.prefix}:0",
+            f"{self.prefix}:65535",
+            f"{self.prefix}:port=8080",
+            f"{self.prefix}:8080:interface=127.0.0.1:backlog=7:device=shm0",
+            f"{self.prefix}:8080:interface=\\:\\:1",
         ):
             verifyObject(IStreamServerEndpoint, serverFromString(self.reactor, description))
 
@@ -151,11 +155,11 @@ class StringTests(SynchronousTestCase):
         A client string with every argument gives a client endpoint.
         """
         for description in (
-            "sdp:localhost:8080",
-            "sdp:host=localhost:port=1",
-            "sdp:127.0.0.1:65535:timeout=3:bindAddress=127.0.0.1:device=shm0",
-            "sdp:127.0.0.1:8080:timeout=0.5",
-            "sdp:fe80\\:\\:1%ib0:7000",
+            f"{self.prefix}:localhost:8080",
+            f"{self.prefix}:host=localhost:port=1",
+            f"{self.prefix}:127.0.0.1:65535:timeout=3:bindAddress=127.0.0.1:device=shm0",
+            f"{self.prefix}:127.0.0.1:8080:timeout=0.5",
+            f"{self.prefix}:fe80\\:\\:1%ib0:7000",
         ):
             verifyObject(IStreamClientEndpoint, clientFromString(self.reactor, description))
 
@@ -165,14 +169,15 @@ class StringTests(SynchronousTestCase):
         L{ValueError} when the string is parsed, and its text has the number.
         """
         for text in ("http", "-1", "65536", "80a", "8_0", "1.5", "9" * 5000):
-            self.refused(ValueError, f"sdp:{text}", "port", text, server=True)
+            self.refused(ValueError, f"{self.prefix}:{text}", "port", text, server=True)
         for text in ("-1", "-0", "65536", "9" * 5000, "-" + "9" * 5000):
-            self.refused(ValueError, f"sdp:{text}", f"port {text} is out of range (0 to 65535)", server=True)
+            words = f"port {text} is out of range (0 to 65535)"
+            self.refused(ValueError, f"{self.prefix}:{text}", words, server=True)
         for text in ("-", "--1", "+1", "\u0665"):
-            self.refused(ValueError, f"sdp:{text}", f"port {text!r} is not a number", server=True)
-        self.refused(ValueError, "sdp:", "port", server=True)
-        self.refused(ValueError, "sdp:80:backlog=many", "backlog", "many", server=True)
-        self.refused(ValueError, "sdp:80:backlog=-1", "backlog", "-1", server=True)
+            self.refused(ValueError, f"{self.prefix}:{text}", f"port {text!r} is not a number", server=True)
+        self.refused(ValueError, f"{self.prefix}:", "port", server=True)
+        self.refused(ValueError, f"{self.prefix}:80:backlog=many", "backlog", "many", server=True)
+        self.refused(ValueError, f"{self.prefix}:80:backlog=-1", "backlog", "-1", server=True)
 
     def test_clientNumbers(self) -> None:
         """
@@ -180,20 +185,30 @@ class StringTests(SynchronousTestCase):
         L{ValueError} when the string is parsed, and its text has the number.
         """
         for text in ("http", "0", "-1", "65536"):
-            self.refused(ValueError, f"sdp:localhost:{text}", "port", text, server=False)
+            self.refused(ValueError, f"{self.prefix}:localhost:{text}", "port", text, server=False)
         for text in ("soon", "-1", "nan", "inf"):
-            self.refused(ValueError, f"sdp:localhost:80:timeout={text}", "timeout", text, server=False)
-        self.refused(ValueError, "sdp::7000", "host", "7000", server=False)
+            where = f"{self.prefix}:localhost:80"
+            self.refused(ValueError, f"{where}:timeout={text}", "timeout", text, server=False)
+        self.refused(ValueError, f"{self.prefix}::7000", "host", "7000", server=False)
 
     def test_arguments(self) -> None:
         """
         A missing, unknown or repeated argument is a L{TypeError} when the
         string is parsed, and its text has the string.
         """
-        self.refused(TypeError, "sdp:80:colour=red", "sdp:80", "colour", server=True)
-        self.refused(TypeError, "sdp:interface=127.0.0.1", "port", server=True)
-        self.refused(TypeError, "sdp:80:127.0.0.1:50:shm0:5", "sdp:80", server=True)
-        self.refused(TypeError, "sdp:80:port=81", "sdp:80", "port", server=True)
-        self.refused(TypeError, "sdp:localhost", "sdp:localhost", "port", server=False)
-        self.refused(TypeError, "sdp:localhost:80:backlog=5", "sdp:localhost:80", "backlog", server=False)
-        self.refused(TypeError, "sdp:localhost:80:reactor=mine", "reactor", server=False)
+        self.refused(TypeError, f"{self.prefix}:80:colour=red", f"{self.prefix}:80", "colour", server=True)
+        self.refused(TypeError, f"{self.prefix}:interface=127.0.0.1", "port", server=True)
+        self.refused(TypeError, f"{self.prefix}:80:127.0.0.1:50:shm0:5", f"{self.prefix}:80", server=True)
+        self.refused(TypeError, f"{self.prefix}:80:port=81", f"{self.prefix}:80", "port", server=True)
+        self.refused(TypeError, f"{self.prefix}:localhost", f"{self.prefix}:localhost", "port", server=False)
+        where = f"{self.prefix}:localhost:80"
+        self.refused(TypeError, f"{where}:backlog=5", where, "backlog", server=False)
+        self.refused(TypeError, f"{self.prefix}:localhost:80:reactor=mine", "reactor", server=False)
+
+
+class MessageStringTests(StringTests):
+    """
+    C{ib:} takes what C{sdp:} does.
+    """
+
+    prefix = "ib"

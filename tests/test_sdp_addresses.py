@@ -1,6 +1,7 @@
 """
-Tests for L{twisted_ib.sdp.addresses}, L{twisted_ib.sdp.localports},
-L{twisted_ib.sdp.resolution} and L{twisted_ib.sdp.failures}: what happens to hosts, ports, names and errors.
+Tests for L{twisted_ib.hca.endpoints.addresses}, L{twisted_ib.hca.endpoints.localports},
+L{twisted_ib.hca.endpoints.resolution} and L{twisted_ib.hca.endpoints.failures}: what happens
+to hosts, ports, names and errors.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
-from twisted_ib.sdp import addresses, failures
-from twisted_ib.sdp.localports import LocalPorts, localPorts
-from twisted_ib.sdp.resolution import resolve
+from twisted_ib.hca.endpoints import addresses, failures
+from twisted_ib.hca.endpoints.localports import LocalPorts, localPorts
+from twisted_ib.hca.endpoints.resolution import resolve
 
 
 class AddressTests(SynchronousTestCase):
     """
-    Tests for L{twisted_ib.sdp.addresses}.
+    Tests for L{twisted_ib.hca.endpoints.addresses}.
     """
 
     def test_checkPort(self) -> None:
@@ -312,7 +313,7 @@ class LocalPortTests(SynchronousTestCase):
 
 class FailureTests(SynchronousTestCase):
     """
-    Tests for L{twisted_ib.sdp.failures}: classes and texts.
+    Tests for L{twisted_ib.hca.endpoints.failures}: classes and texts.
     """
 
     def test_connectErrors(self) -> None:
@@ -348,7 +349,7 @@ class FailureTests(SynchronousTestCase):
             ),
         ]
         for reason, kind, text in cases:
-            made = failures.connectError(reason, "host:80")
+            made = failures.connectError(reason, "SDP host:80")
             self.assertIs(type(made), kind)
             self.assertIsInstance(made, error.ConnectError)
             self.assertEqual(str(made), text)
@@ -358,7 +359,7 @@ class FailureTests(SynchronousTestCase):
         What is a C{ConnectError} already is not changed.
         """
         reason = error.UserError()
-        self.assertIs(failures.connectError(reason, "host:80"), reason)
+        self.assertIs(failures.connectError(reason, "SDP host:80"), reason)
 
     def test_otherConnectErrors(self) -> None:
         """
@@ -366,24 +367,24 @@ class FailureTests(SynchronousTestCase):
         """
         for made, kind, text in [
             (
-                failures.rejected("host:80", 28),
+                failures.rejected("SDP host:80", 28),
                 error.ConnectionRefusedError,
                 "Connection was refused by other side: 111: "
                 "SDP host:80 rejected the connection: consumer defined (28).",
             ),
             (
-                failures.rejected("host:80", 999),
+                failures.rejected("SDP host:80", 999),
                 error.ConnectionRefusedError,
                 "Connection was refused by other side: 111: "
                 "SDP host:80 rejected the connection: unknown (999).",
             ),
             (
-                failures.noAnswer("host:80"),
+                failures.noAnswer("SDP host:80"),
                 error.TCPTimedOutError,
                 f"TCP connection timed out: {errno.ETIMEDOUT}: SDP host:80 did not answer.",
             ),
             (
-                failures.timedOut("host:80", 2.5),
+                failures.timedOut("SDP host:80", 2.5),
                 error.TimeoutError,
                 "User timeout caused connection failure: SDP host:80 did not answer within 2.5 s.",
             ),

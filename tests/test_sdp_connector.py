@@ -22,10 +22,10 @@ from twisted_ib.errors import (
     ResourceLimitError,
     UnknownDeviceError,
 )
+from twisted_ib.hca.endpoints import connector as connectorModule
+from twisted_ib.hca.endpoints.localports import localPorts
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
-from twisted_ib.sdp import connector as connectorModule
 from twisted_ib.sdp import handshake
-from twisted_ib.sdp.localports import localPorts
 from twisted_ib.sdp.port import connectSDP
 
 

@@ -11,9 +11,10 @@ from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp_fakes import FakeChannel, FakeReactor, RecordingProtocol
+from twisted_ib.hca.endpoints.addresses import addressOf
+from twisted_ib.hca.endpoints.ends import End
 from twisted_ib.sdp import wire
-from twisted_ib.sdp.addresses import addressOf
-from twisted_ib.sdp.ends import End, SDPClient, SDPServer
+from twisted_ib.sdp.ends import SDPClient, SDPServer
 
 
 class _Connector:

@@ -10,9 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
+from twisted_ib.hca.endpoints import addresses
+from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.sdp import addresses, handshake, wire
-from twisted_ib.sdp.addresses import addressOf
+from twisted_ib.sdp import handshake, wire
 from twisted_ib.sdp.machine import Machine
 
 
@@ -222,7 +223,7 @@ class PassiveTests(SynchronousTestCase):
         The REP has our queue pair and a HelloAck of 196 bytes.
         """
         stream: Any = _Stream()
-        message = handshake.reply(stream, handshake.requested(asked(stream)))
+        message = handshake.reply(stream, asked(stream), handshake.requested(asked(stream)))
         self.assertEqual(message.localQPN, 0x123456)
         self.assertEqual(
             message.privateData.hex(),
@@ -238,7 +239,7 @@ class PassiveTests(SynchronousTestCase):
         request = asked(stream)
         for offered, answered in [(0x11, 0x11), (0x10, 0x11), (0x22, 0x22), (0x2F, 0x22)]:
             changed(request, 16, offered)
-            message = handshake.reply(stream, handshake.requested(request))
+            message = handshake.reply(stream, request, handshake.requested(request))
             self.assertEqual(message.privateData[16], answered)
 
     def test_accepted(self) -> None:

@@ -30,8 +30,8 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
+from twisted_ib.hca.endpoints import port as portModule
 from twisted_ib.hca.wire.cm import RejectReason
-from twisted_ib.sdp import port as portModule
 from twisted_ib.sdp import wire
 from twisted_ib.sdp.port import SDPPort, listenSDP
 

@@ -16,7 +16,7 @@ from tests.sdp_pair import LOCALHOST, Pair, PairTestCase, Recorder
 from tests.test_sdp_closing import HalfRecorder
 from tests.test_sdp_transport import Producer
 from twisted_ib.errors import PathLostError
-from twisted_ib.sdp.addresses import addressOf
+from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.sdp.ends import SDPClient, SDPServer
 
 #: An opcode that nobody refuses and a queue pair that nobody has.

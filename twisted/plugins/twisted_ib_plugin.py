@@ -1,5 +1,5 @@
 """
-What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:}.
+What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:} and C{ib:}.
 
 Twisted imports every plugin module, before it chooses a reactor, whenever its
 cache is rebuilt. So nothing here, nor what it imports, may import a reactor.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from twisted.application.reactors import Reactor
 
-from twisted_ib.sdp.strings import SDPParser
+from twisted_ib.hca.endpoints.strings import EndpointParser
 
 ib = Reactor(
     "ib",
@@ -17,4 +17,5 @@ ib = Reactor(
     "epoll reactor that looks at the completion queues of an HCA before it sleeps.",
 )
 
-sdp = SDPParser()
+sdp = EndpointParser("sdp", "twisted_ib.sdp.endpoints", "SDPServerEndpoint", "SDPClientEndpoint")
+messages = EndpointParser("ib", "twisted_ib.hca.rdma.endpoints", "RDMAServerEndpoint", "RDMAClientEndpoint")

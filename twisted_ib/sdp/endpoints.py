@@ -6,131 +6,21 @@ Nothing is opened before C{listen} or C{connect} is called.
 
 from __future__ import annotations
 
-from typing import Any
-
-from twisted.internet.defer import Deferred, execute, fail
-from twisted.internet.endpoints import _WrappingFactory
-from twisted.internet.interfaces import (
-    IListeningPort,
-    IProtocol,
-    IProtocolFactory,
-    IStreamClientEndpoint,
-    IStreamServerEndpoint,
-)
-from zope.interface import implementer
-
-from twisted_ib.sdp.addresses import bindPair, checkPort, withPort
+from twisted_ib.hca.endpoints.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
 
-@implementer(IStreamServerEndpoint)
-class SDPServerEndpoint:
+class SDPServerEndpoint(ServerEndpoint):
     """
     Listens on an SDP port.
     """
 
-    def __init__(
-        self,
-        reactor: Any,
-        port: int,
-        backlog: int = 50,
-        interface: str = "",
-        device: str | None = None,
-    ) -> None:
-        """
-        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-        @param port: The port; 0 for any that is free.
-        @param backlog: How many requests wait while the port does not accept.
-        @param interface: The address to bind; all IPv4 addresses by default.
-        @param device: The HCA's name; the host's default by default.
-        @raise ValueError: C{port} is not a port number.
-        """
-        self._reactor = reactor
-        self._port = checkPort(port, 0)
-        self._backlog = backlog
-        self._interface = interface
-        self._device = device
-
-    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """
-        Listen.
-
-        @return: Fires with the port, or fails with C{CannotListenError}.
-        """
-        return execute(
-            listenSDP,
-            self._reactor,
-            self._port,
-            protocolFactory,
-            backlog=self._backlog,
-            interface=self._interface,
-            device=self._device,
-        )
-
-    def __repr__(self) -> str:
-        """
-        Say where.
-        """
-        return f"<SDPServerEndpoint {withPort(self._interface or '*', self._port)}>"
+    listenCall = staticmethod(listenSDP)
 
 
-@implementer(IStreamClientEndpoint)
-class SDPClientEndpoint:
+class SDPClientEndpoint(ClientEndpoint):
     """
     Connects to an SDP port.
     """
 
-    def __init__(
-        self,
-        reactor: Any,
-        host: str,
-        port: int,
-        timeout: float | None = 30,
-        bindAddress: tuple[str, int] | str | None = None,
-        device: str | None = None,
-    ) -> None:
-        """
-        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
-            resolver, if C{host} is a name.
-        @param host: The peer's address or name.
-        @param port: The peer's port.
-        @param timeout: The seconds to wait for the connection.
-        @param bindAddress: The local host and port to connect from.
-        @param device: The HCA's name; the host's default by default.
-        @raise ValueError: C{port} or C{bindAddress} makes no sense.
-        """
-        bindPair(bindAddress)
-        self._reactor = reactor
-        self._host = host
-        self._port = checkPort(port, 1)
-        self._timeout = timeout
-        self._bindAddress = bindAddress
-        self._device = device
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """
-        Connect.
-
-        @return: Fires with the connected protocol, or fails; to cancel it ends
-            the attempt.
-        """
-        try:
-            factory = _WrappingFactory(protocolFactory)
-            connectSDP(
-                self._reactor,
-                self._host,
-                self._port,
-                factory,
-                timeout=self._timeout,
-                bindAddress=self._bindAddress,
-                device=self._device,
-            )
-            return factory._onConnection
-        except BaseException:
-            return fail()
-
-    def __repr__(self) -> str:
-        """
-        Say where to.
-        """
-        return f"<SDPClientEndpoint {withPort(self._host, self._port)}>"
+    connectCall = staticmethod(connectSDP)

@@ -5,189 +5,21 @@ C{Client}.
 
 from __future__ import annotations
 
-from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from twisted.internet.interfaces import IProtocol
-from twisted.internet.protocol import Protocol
-from twisted.python.failure import Failure
-
-from twisted_ib.sdp.addresses import Address
-from twisted_ib.sdp.localports import localPorts
+from twisted_ib.hca.endpoints.ends import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, ServerEnd
 from twisted_ib.sdp.transport import SDPTransport
 
-if TYPE_CHECKING:
-    from twisted_ib.hca.channel import DeviceChannel
 
-
-class End(SDPTransport):
-    """
-    A transport that comes into being while data may be close behind.
-
-    Over TCP nothing is read in the turn in which a connection is made, and
-    applications rely on it: C{ClientCreator} gives them their protocol in the
-    next turn.  A ring may hold the REP, the first data and the end of the
-    stream together, so what comes in that turn is held until the next one.
-
-    @ivar _settling: The call that ends this, while it lasts.
-    """
-
-    __slots__ = ("_settling",)
-
-    def __init__(self, channel: DeviceChannel, local: Address, peer: Address) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
-        self._settling: Any = None
-        SDPTransport.__init__(self, channel, local, peer)
-
-    def begin(self, protocol: IProtocol | None) -> bool:
-        """
-        The connection stands: take its protocol, or dispose of the connection
-        quickly if there is none.
-
-        @return: Whether the protocol is to be told.
-        """
-        self.connected = 1
-        self.protocol = Protocol() if protocol is None else protocol
-        if protocol is None:
-            self.loseConnection()
-            return False
-        self.startReading()
-        if self.held is None:
-            self.held = deque()
-        self._settling = self.reactor.callLater(0, self._settled)
-        return True
-
-    def _settled(self) -> None:
-        """
-        The next turn has come: what was held comes with its batch.
-        """
-        self._settling = None
-        if not self.held:
-            self.held = None
-        else:
-            self.cork()
-
-    def read(self) -> None:
-        """
-        Deliver what was held, unless it is too early.
-        """
-        if self._settling is None:
-            SDPTransport.read(self)
-
-    def stopReading(self) -> None:
-        """
-        Take no data.  The protocol has decided for itself: the next turn does
-        not matter any more.
-        """
-        settling, self._settling = self._settling, None
-        if settling is not None:
-            settling.cancel()
-            if not self.held:
-                self.held = None
-        SDPTransport.stopReading(self)
-
-
-class SDPServer(End):
+class SDPServer(ServerEnd, SDPTransport):
     """
     The transport of a passive side.
-
-    @ivar server: The L{SDPPort} that accepted it.
-    @ivar sessionno: Its number among that port's connections.
     """
 
-    __slots__ = ("client", "hostname", "repstr", "server", "sessionno")
-
-    def __init__(
-        self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
-    ) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
-        self.server = server
-        self.sessionno = sessionno
-        self.client = (peer.host, peer.port)
-        self.hostname = peer.host
-        self.repstr = ""
-        End.__init__(self, channel, local, peer)
-
-    def attach(self, protocol: IProtocol | None) -> None:
-        """
-        The connection is accepted: hook the protocol up.  What it raises goes
-        to the port.
-        """
-        proceed = self.begin(protocol)
-        self.logstr = f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
-        self.repstr = f"<{self.protocol.__class__.__name__} #{self.sessionno} on {self.getHost().port}>"
-        if proceed:
-            self.protocol.makeConnection(self)
-
-    def __repr__(self) -> str:
-        """
-        Name protocol, number and port.
-        """
-        return self.repstr
+    __slots__ = SERVER_FIELDS
 
 
-class SDPClient(End):
+class SDPClient(ClientEnd, SDPTransport):
     """
     The transport of an active side.
-
-    @ivar connector: The L{SDPConnector} that made it.
     """
 
-    __slots__ = ("connector",)
-
-    _tlsClientDefault = True
-
-    def __init__(self, channel: DeviceChannel, local: Address, peer: Address, connector: Any) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
-        self.connector = connector
-        End.__init__(self, channel, local, peer)
-
-    def attach(self, protocol: IProtocol | None) -> None:
-        """
-        The connection stands: hook the protocol up.  What it raises ends the
-        connection.
-        """
-        proceed = self.begin(protocol)
-        self._tell(partial(self._hookUp, protocol, proceed))
-
-    def _hookUp(self, protocol: IProtocol | None, proceed: bool) -> None:
-        """
-        Ask the protocol for its name, and tell it.
-        """
-        self.logstr = f"{self._getLogPrefix(protocol)},client"
-        if proceed:
-            self.protocol.makeConnection(self)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        Tell the connector after the protocol.
-        """
-        first = not self.disconnected
-        SDPTransport.connectionLost(self, reason)
-        if first:
-            localPorts(self.channel).giveBack(self._local, self._peer)
-            self._log(self.connector.connectionLost, reason)
-
-    def abandon(self) -> None:
-        """
-        The handshake failed.
-        """
-        localPorts(self.channel).giveBack(self._local, self._peer)
-        SDPTransport.abandon(self)
-
-    def __repr__(self) -> str:
-        """
-        Say where to.
-        """
-        peer = self.getPeer()
-        return f"<{self.__class__} to {(peer.host, peer.port)} at {id(self):x}>"
+    __slots__ = CLIENT_FIELDS

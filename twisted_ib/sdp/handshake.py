@@ -12,8 +12,8 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
+from twisted_ib.hca.endpoints.addresses import Address
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.sdp.addresses import Address
 from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.wire import (
     BSDH_BYTES,
@@ -98,7 +98,14 @@ def addresses(hello: Hello) -> tuple[str, str]:
     )
 
 
-def reply(stream: Stream, hello: Hello) -> REP:
+def sourcePort(hello: Hello) -> int:
+    """
+    Give the port number of the active side.
+    """
+    return hello.localPort
+
+
+def reply(stream: Stream, message: REQ, hello: Hello) -> REP:
     """
     Make the REP of a passive side.
     """

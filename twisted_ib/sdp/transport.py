@@ -13,16 +13,13 @@ from collections.abc import Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet import error, interfaces
+from twisted.internet import interfaces
 from twisted.internet._newtls import startTLS
-from twisted.internet.abstract import _ConsumerMixin, _LogOwner
 from twisted.internet.main import CONNECTION_DONE
-from twisted.python import log
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib import limits
-from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
+from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.sdp.secure import SecureMixin, secured
 from twisted_ib.sdp.sender import GATHER_LEFT
@@ -34,19 +31,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
 
 
-def misused(device: Any) -> HCAError:
-    """
-    @return: The error for a call from a thread that is not the reactor's, or
-        from a forked child.
-    """
-    if device.closed:
-        return DeviceClosedError("an SDP transport was used in a forked child; it is its parent's")
-    return WrongThreadError(
-        "an SDP transport was used outside its reactor's thread;"
-        " use reactor.callFromThread"
-    )
-
-
 @implementer(
     interfaces.ITCPTransport,
     interfaces.ITLSTransport,
@@ -55,7 +39,7 @@ def misused(device: Any) -> HCAError:
     interfaces.IHalfCloseableDescriptor,
     interfaces.IReadWriteDescriptor,
 )
-class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
+class SDPTransport(Transport, Stream):
     """
     One SDP connection as Twisted sees it.
 
@@ -69,22 +53,11 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
     """
 
     __slots__ = (
-        "_aborting",
+        *FIELDS,
         "_keepAlive",
-        "_local",
         "_noDelay",
-        "_peer",
         "_writeDisconnected",
         "_writeDisconnecting",
-        "bufferSize",
-        "connected",
-        "disconnected",
-        "disconnecting",
-        "logstr",
-        "producer",
-        "producerPaused",
-        "protocol",
-        "streamingProducer",
     )
 
     _tlsClientDefault = False
@@ -100,22 +73,9 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         @param peer: The address of the other end.
         """
         Stream.__init__(self, channel)
-        self._local, self._peer = local, peer
-        self.protocol: Any = None
-        self.connected = self.disconnected = self.disconnecting = 0
+        self._begin(local, peer)
         self._writeDisconnecting = self._writeDisconnected = False
-        self._aborting = self._noDelay = self._keepAlive = False
-        self.logstr = "-"
-        self.bufferSize = limits.SEND_BUFFER
-        self.producer = None
-        self.producerPaused = self.streamingProducer = False
-
-    @property
-    def reactor(self) -> Any:
-        """
-        The reactor that this transport belongs to.
-        """
-        return self.channel.reactor
+        self._noDelay = self._keepAlive = False
 
     # -- ITransport
 
@@ -163,19 +123,15 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
 
     def loseConnection(self, _connDone: object = None) -> None:
         """
-        Close after everything written has left, and a pull or a paused producer
-        is done.  As with TCP a push producer that is not paused is stopped.
+        See L{Transport.loseConnection}; after a half-close nothing is left to
+        wait for.
         """
-        if get_ident() != self.thread:
-            raise misused(self.channel.device)
-        if not self.connected or self.disconnecting:
-            return
-        self.stopReading()
-        if self._writeDisconnected:
+        closed = self._writeDisconnected and not self.disconnecting
+        if closed and self.connected and get_ident() == self.thread:
+            self.stopReading()
             self.connectionLost(Failure(CONNECTION_DONE))
-            return
-        self.disconnecting = 1
-        self.startWriting()
+        else:
+            Transport.loseConnection(self)
 
     def loseWriteConnection(self) -> None:
         """
@@ -184,36 +140,6 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         if self.connected:
             self._writeDisconnecting = True
             self.startWriting()
-
-    def abortConnection(self) -> None:
-        """
-        Drop what is queued and reset the connection; the peer sees it as lost.
-        """
-        if get_ident() != self.thread:
-            raise misused(self.channel.device)
-        if self.disconnected or self._aborting:
-            return
-        self._aborting = True
-        self.stopReading()
-        self.discard()
-        # The reset is in the next turn, together with the protocol's end; on a
-        # reactor that serves several batches in a turn it waits for no other.
-        self.channel.endTurn()
-        self.reactor.callLater(
-            0, self.connectionLost, Failure(error.ConnectionAborted())
-        )
-
-    def getHost(self) -> IPv4Address | IPv6Address:
-        """
-        @return: The address of this end.
-        """
-        return self._local
-
-    def getPeer(self) -> IPv4Address | IPv6Address:
-        """
-        @return: The address of the other end.
-        """
-        return self._peer
 
     # -- ITCPTransport: remembered, since a message is never held back
 
@@ -267,80 +193,6 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         if started:
             self.__class__ = secured(self.__class__)
 
-    def stopConsuming(self) -> None:
-        """
-        The producer has nothing more: close.
-        """
-        self.unregisterProducer()
-        self.loseConnection()
-
-    # -- reading: IPushProducer, IReadDescriptor
-
-    def stopReading(self) -> None:
-        """
-        Take no data until L{startReading}.
-        """
-        self.reading = False
-
-    def startReading(self) -> None:
-        """
-        Take data again; what was held comes in a later turn.
-        """
-        if not self.reading and not self._aborting:
-            self.readAgain()
-
-    def pauseProducing(self) -> None:
-        """
-        Deliver nothing until L{resumeProducing}.
-        """
-        self.stopReading()
-
-    def resumeProducing(self) -> None:
-        """
-        Deliver again.
-        """
-        if self.connected and not self.disconnecting:
-            self.startReading()
-
-    def stopProducing(self) -> None:
-        """
-        Close the connection.
-        """
-        self.loseConnection()
-
-    def fileno(self) -> int:
-        """
-        @return: -1: there is no descriptor per connection.
-        """
-        return -1
-
-    def doRead(self) -> None:
-        """
-        Nothing: data comes from the device.
-        """
-
-    def doWrite(self) -> None:
-        """
-        Nothing: data goes to the device.
-        """
-
-    def getHandle(self) -> Any:
-        """
-        @return: The queue pair.
-        """
-        return self.queuePair
-
-    def startWriting(self) -> None:
-        """
-        Look at what is queued at the end of this batch.
-        """
-        self.cork()
-
-    def stopWriting(self) -> None:
-        """
-        Nothing: data leaves by itself.
-        """
-
     # -- from the stream
 
     def deliver(self, data: bytes) -> None:
@@ -379,51 +231,11 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         """
         self.connectionLost(reason)
 
-    def _tell(self, call: Any) -> None:
-        """
-        Call the protocol; its exceptions end the connection.
-        """
-        upcalls.current = self
-        try:
-            call()
-        except BaseException:
-            self._raised()
-        finally:
-            upcalls.current = None
-
-    def _raised(self) -> None:
-        """
-        The protocol or producer raised: log it, as the reactor does, and close.
-        """
-        failure = Failure()
-        log.err(failure)
-        self.connectionLost(failure)
-
-    def lost(self, reason: Exception) -> None:
-        """
-        The connection broke.
-        """
-        if self.connected and not self._aborting:
-            self.connectionLost(Failure(error.ConnectionLost(str(reason))))
-
-    def filled(self) -> None:
-        """
-        Pause a streaming producer.
-        """
-        producer: Any = self.producer
-        if producer is not None and self.streamingProducer and not self.producerPaused:
-            self.producerPaused = True
-            producer.pauseProducing()
-
     def writing(self) -> bool:
         """
         @return: Whether a producer is paused or a close waits.
         """
-        return bool(
-            self.producerPaused
-            or self.disconnecting
-            or (self._writeDisconnecting and not self._writeDisconnected)
-        )
+        return Transport.writing(self) or (self._writeDisconnecting and not self._writeDisconnected)
 
     def drained(self) -> None:
         """
@@ -454,61 +266,3 @@ class SDPTransport(Stream, _ConsumerMixin, _LogOwner):
         self.ending = True
         self.sendDisconn()
         return not self.ending and self.queuePair.pending is None
-
-    # -- the end
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        The last thing that happens, once.
-
-        @param reason: L{error.ConnectionAborted} resets the connection; any
-            other closes it in order.
-        """
-        if self.disconnected or self.protocol is None:
-            return
-        self.disconnected = 1
-        self.connected = 0
-        producer, self.producer = self.producer, None
-        if producer is not None:
-            self._log(producer.stopProducing)
-        self.stopReading()
-        if reason.check(error.ConnectionAborted):
-            self.attached = False
-            self.reset()
-        else:
-            if not self.disconnecting:
-                self.discard()
-            self.detach()
-        self.channel.release(self)
-        protocol, self.protocol = self.protocol, None
-        self._log(protocol.connectionLost, reason)
-
-    def _log(self, call: Any, *arguments: Any) -> None:
-        """
-        Call the application for the last time; its exceptions are logged and
-        are nobody else's.
-        """
-        upcalls.current = self
-        try:
-            call(*arguments)
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
-
-    def abandon(self) -> None:
-        """
-        Give everything back without telling anybody: the handshake failed.
-        """
-        self.disconnected = 1
-        self.connected = 0
-        self.attached = False
-        self.stopReading()
-        self.queuePair.close()
-        self.channel.release(self)
-
-    def logPrefix(self) -> str:
-        """
-        @return: The prefix of log lines about this connection.
-        """
-        return self.logstr

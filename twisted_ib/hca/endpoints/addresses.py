@@ -29,9 +29,9 @@ def checkPort(port: int, lowest: int) -> int:
     @raise ValueError: C{port} is no integer, or out of range.
     """
     if not isinstance(port, int) or isinstance(port, bool):
-        raise ValueError(f"SDP port {port!r} is not a number")
+        raise ValueError(f"port {port!r} is not a number")
     if not lowest <= port <= HIGHEST_PORT:
-        raise ValueError(f"SDP port {port} is not between {lowest} and {HIGHEST_PORT}")
+        raise ValueError(f"port {port} is not between {lowest} and {HIGHEST_PORT}")
     return port
 
 

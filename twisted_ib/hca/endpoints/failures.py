@@ -19,8 +19,8 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
+from twisted_ib.hca.endpoints.addresses import withPort
 from twisted_ib.hca.wire.cm import RejectReason
-from twisted_ib.sdp.addresses import withPort
 
 cmReasons: dict[int, str] = {reason.value: reason.name for reason in RejectReason}
 
@@ -38,23 +38,23 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
     Say in Twisted's terms why a connect failed.
 
     @param reason: What the device, the CM or a codec raised.
-    @param where: Host and port.
+    @param where: The protocol, host and port.
     """
     if isinstance(reason, error.ConnectError):
         return reason
     if isinstance(reason, NoListenerError):
         return refused(where)
     if isinstance(reason, NoRouteError):
-        return error.NoRouteError(errno.ENETUNREACH, f"no HCA reaches SDP {where}")
+        return error.NoRouteError(errno.ENETUNREACH, f"no HCA reaches {where}")
     text = oneLine(reason) or type(reason).__name__
-    return error.ConnectError(string=f"SDP {where}: {text}")
+    return error.ConnectError(string=f"{where}: {text}")
 
 
 def refused(where: str) -> error.ConnectionRefusedError:
     """
     Nobody listens.
     """
-    return error.ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on SDP {where}")
+    return error.ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {where}")
 
 
 def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
@@ -65,7 +65,7 @@ def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
     """
     name = cmReasons.get(reason, "unknown").lower().replace("_", " ")
     return error.ConnectionRefusedError(
-        errno.ECONNREFUSED, f"SDP {where} rejected the connection: {name} ({reason})"
+        errno.ECONNREFUSED, f"{where} rejected the connection: {name} ({reason})"
     )
 
 
@@ -73,14 +73,14 @@ def noAnswer(where: str) -> error.TCPTimedOutError:
     """
     The CM's retries are used up.
     """
-    return error.TCPTimedOutError(errno.ETIMEDOUT, f"SDP {where} did not answer")
+    return error.TCPTimedOutError(errno.ETIMEDOUT, f"{where} did not answer")
 
 
 def timedOut(where: str, seconds: float | None) -> error.TimeoutError:
     """
     The user's timeout has passed.
     """
-    return error.TimeoutError(string=f"SDP {where} did not answer within {seconds} s")
+    return error.TimeoutError(string=f"{where} did not answer within {seconds} s")
 
 
 def notOurs(host: str) -> error.ConnectBindError:

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.sdp.addresses import canonical
+from twisted_ib.hca.endpoints.addresses import canonical
 
 
 @implementer(IResolutionReceiver)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
-from twisted_ib.sdp.addresses import FIRST_EPHEMERAL_PORT, HIGHEST_PORT, Address
+from twisted_ib.hca.endpoints.addresses import FIRST_EPHEMERAL_PORT, HIGHEST_PORT, Address
 
 _Pair = tuple[str, int]
 

@@ -1,0 +1,395 @@
+"""
+The active side: from a host and a port to a connected transport.
+
+An attempt goes through these steps, each of which may fail it, and any of
+which the timeout or the user may end:
+
+    name -> addresses -> path to an HCA -> REQ with a greeting -> REP with the answer
+
+What happens afterwards is the transport's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import base, error
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConnector
+from twisted.python import log
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, PathLostError
+from twisted_ib.hca.channel import DeviceChannel, channelFor
+from twisted_ib.hca.endpoints import failures
+from twisted_ib.hca.endpoints.addresses import (
+    Address,
+    addressOf,
+    bindPair,
+    canonical,
+    checkPort,
+    reachable,
+    withPort,
+)
+from twisted_ib.hca.endpoints.localports import localPorts
+from twisted_ib.hca.endpoints.resolution import resolve
+from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
+
+
+class Attempt:
+    """
+    One attempt to connect.
+
+    It stands in C{connector.transport} until there is a transport.
+
+    @ivar _channel: Set, and held, once the device is open.
+    @ivar _addresses: Those of the host that are not tried yet.
+    @ivar _peer: The one that is being tried.
+    @ivar _route: The search for a path, while it goes on.
+    @ivar _path: The path, once found.
+    @ivar _transport: The transport to be, once there is a path.
+    @ivar _connection: The CM's connection, once a REQ is sent.
+    @ivar _over: The attempt has succeeded or failed.
+    @cvar logstr: What a TCP transport has here until it is connected.
+    """
+
+    logstr = "Uninitialized"
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._channel: DeviceChannel | None = None
+        self._addresses: list[str] = []
+        self._peer = ""
+        self._route: Any = None
+        self._path: Any = None
+        self._transport: Any | None = None
+        self._connection: Any = None
+        self._rounds = 0
+        self._over = False
+        # A connecting call never calls back before it returns.
+        self._start = connector.reactor.callLater(0, self._begin)
+
+    # -- the way to the peer
+
+    def _begin(self) -> None:
+        """
+        Open the device and find the host's addresses.
+        """
+        connector = self._connector
+        try:
+            channel = channelFor(connector.reactor, connector.device)
+        except (HCAError, OSError) as e:
+            self.failIfNotConnected(failures.connectError(e, connector.where()))
+            return
+        channel.acquire(self)
+        self._channel = channel
+        found: Deferred[list[str]] = resolve(connector.reactor, connector.host)
+        found.addCallback(self._resolved)
+        found.addErrback(self.failIfNotConnected)
+
+    def _resolved(self, addresses: list[str]) -> None:
+        """
+        The host's addresses are known: try the first.
+        """
+        if not self._over:
+            self._addresses = [reachable(address) for address in addresses]
+            self._tryNext(None)
+
+    def _tryNext(self, reason: Exception | None) -> None:
+        """
+        Try the next address, or fail if there is none.
+
+        @param reason: Why the one before it failed.
+        """
+        while self._addresses:
+            self._peer = self._addresses.pop(0)
+            try:
+                self._try()
+            except (HCAError, ValueError, error.ConnectError) as e:
+                self._forget()
+                reason = failures.connectError(e, self._connector.where(self._peer))
+            else:
+                return
+        assert reason is not None
+        self.failIfNotConnected(reason)
+
+    def _try(self) -> None:
+        """
+        Look for the path to one address.
+
+        @raise HCAError: There is none.
+        """
+        channel, connector = self._channel, self._connector
+        assert channel is not None
+        peer = addressOf(self._peer, connector.port)
+        local = self._localAddress(peer)
+        try:
+            transport = connector.makeTransport(channel, local, peer)
+        except BaseException:
+            localPorts(channel).giveBack(local, peer)
+            raise
+        channel.acquire(transport)
+        self._transport = transport
+        route = channel.device.connect(
+            connector.handshake.PORT_SPACE, self._peer, connector.port, self, channel.now()
+        )
+        if self._transport is transport and self._path is None:
+            self._route = route
+
+    def _localAddress(self, peer: Address) -> Address:
+        """
+        Choose the local end for one address.
+
+        @raise ConnectBindError: What the user has bound does not fit.
+        """
+        channel = self._channel
+        assert channel is not None
+        host, port = self._connector.bound
+        try:
+            here = channel.device.localAddressFor(self._peer, host)
+        except (HCAError, ValueError):
+            raise failures.notOurs(host) from None
+        if (":" in here) != (":" in self._peer):
+            raise failures.notOurs(host)
+        number = localPorts(channel).take(here, port, peer)
+        if number is None:
+            raise failures.localPortInUse(here, port)
+        return addressOf(here, number)
+
+    def connectFailed(self, reason: HCAError) -> None:
+        """
+        The device found no path.
+        """
+        if not self._over:
+            self._failed(reason)
+
+    def _failed(self, reason: Exception) -> None:
+        """
+        This address failed: drop what was made for it and try the next.
+        """
+        self._forget()
+        self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
+
+    def pathReady(self, path: Any) -> None:
+        """
+        The device found a path: send a REQ over it.
+        """
+        if not self._over:
+            self._route = None
+            self._path = path
+            self._ask()
+
+    def _ask(self) -> None:
+        """
+        Send a REQ, or fail.
+        """
+        try:
+            self._request()
+        except HCAError as e:
+            self._failed(e)
+
+    def _request(self) -> None:
+        """
+        Send the REQ that carries our greeting.
+        """
+        channel, transport = self._channel, self._transport
+        assert channel is not None and transport is not None
+        request = self._connector.handshake.request(transport, transport.getHost(), transport.getPeer())
+        self._connection = channel.device.cm.connect(self._path, request, self, channel.now())
+
+    # -- what the CM says
+
+    def replied(self, connection: Any, reply: REP) -> None:
+        """
+        The passive side accepts: check its answer, send RTU.
+        """
+        if connection is not self._connection:
+            return
+        channel, transport = self._channel, self._transport
+        assert channel is not None and transport is not None
+        try:
+            self._connector.handshake.replied(transport, connection, reply)
+        except HCAError as e:
+            connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
+            self._connection = None
+            self._failed(e)
+            return
+        connection.ready(channel.now())
+        self._succeed(channel, transport)
+
+    def rejected(self, connection: Any, rejection: REJ) -> None:
+        """
+        The passive side refuses.
+        """
+        if connection is not self._connection:
+            return
+        self._connection = None
+        where = self._connector.where(self._peer)
+        if rejection.reason == RejectReason.INVALID_SERVICE_ID:
+            self._failed(failures.refused(where))
+        else:
+            self._failed(failures.rejected(where, rejection.reason))
+
+    def unreachable(self, connection: Any) -> None:
+        """
+        No answer to any REQ.  The peer's backlog may be full: go on as long as
+        TCP does, unless a timeout comes first.
+        """
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._rounds += 1
+        if self._rounds < limits.CONNECT_ROUNDS:
+            self._ask()
+        else:
+            self._failed(failures.noAnswer(self._connector.where(self._peer)))
+
+    def pathLost(self, reason: PathLostError) -> None:
+        """
+        The peer's process is gone.
+        """
+        if not self._over:
+            self._connection = None
+            self._failed(reason)
+
+    # -- the end
+
+    def _succeed(self, channel: DeviceChannel, transport: Any) -> None:
+        """
+        Hand over to the transport.
+        """
+        connector = self._connector
+        try:
+            protocol = connector.buildProtocol(transport.getPeer())
+        except BaseException:
+            # As the reactor does with what a descriptor's doRead raises.
+            log.err()
+            self.failIfNotConnected(error.ConnectError(string=failures.oneLine(Failure().value)))
+            return
+        if self._over:
+            return
+        self._over = True
+        self._connection = self._path = self._transport = None
+        connector.transport = transport
+        transport.attach(protocol)
+        channel.release(self)
+
+    def _forget(self) -> None:
+        """
+        Drop what was made for one address.
+        """
+        route, self._route = self._route, None
+        if route is not None:
+            route.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            assert self._channel is not None
+            connection.abandon(self._channel.now())
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abandon()
+        self._path = None
+
+    def failIfNotConnected(self, reason: Exception | Failure) -> None:
+        """
+        End the attempt, if it has not ended.
+        """
+        if self._over:
+            return
+        self._over = True
+        if self._start.active():
+            self._start.cancel()
+        if isinstance(reason, error.TimeoutError):
+            reason = failures.timedOut(self._connector.where(), self._connector.timeout)
+        self._forget()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.release(self)
+        try:
+            self._connector.connectionFailed(Failure(reason))
+        except BaseException:
+            # The factory's mistake: nothing to end a turn of the device for,
+            # which others share.
+            log.err()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The channel is going, with the reactor.
+        """
+        self.failIfNotConnected(error.ConnectError(string=failures.oneLine(reason.value)))
+
+    def loseConnection(self) -> None:
+        """
+        There is no connection yet.
+        """
+        self.failIfNotConnected(error.UserError())
+
+
+@implementer(IConnector)
+class Connector(base.BaseConnector):
+    """
+    What a connecting call gives.
+
+    @cvar handshake: What REQ and REP say in this protocol, a module: C{PORT_SPACE},
+        C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
+    @cvar protocolName: The protocol, for error texts.
+    @cvar transportClass: What it makes once there is a path.
+
+    @ivar host: The host as the user wrote it.
+    @ivar port: The port.
+    @ivar bound: Host and port of a C{bindAddress}; empty and 0 for any.
+    @ivar device: The HCA's name, or L{None} for the default.
+    """
+
+    handshake: Any
+    protocolName: str
+    transportClass: Any
+    transport: Any
+
+    def __init__(
+        self,
+        host: str | bytes,
+        port: int,
+        factory: Any,
+        timeout: float | None,
+        bindAddress: Any,
+        reactor: Any,
+        device: str | None = None,
+    ) -> None:
+        self.host = host.decode("ascii") if isinstance(host, bytes) else host
+        self.port = checkPort(port, 1)
+        self.bindAddress = bindAddress
+        self.bound = bindPair(bindAddress)
+        self.device = device
+        base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
+
+    def _makeTransport(self) -> Any:
+        """
+        Begin an attempt.
+        """
+        return Attempt(self)
+
+    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> Any:
+        """
+        Make the transport for one address.
+        """
+        return self.transportClass(channel, host, peer, self)
+
+    def where(self, address: str | None = None) -> str:
+        """
+        Say where to, for error texts.
+
+        @param address: The address that is tried, if one is.
+        """
+        text = f"{self.protocolName} {withPort(self.host, self.port)}"
+        if address is None or address == canonical(self.host):
+            return text
+        return f"{text} ({address})"
+
+    def getDestination(self) -> Address:
+        """
+        Give the address as far as it is known without a resolver.
+        """
+        return addressOf(self.host, self.port)

@@ -1,0 +1,156 @@
+"""
+What the endpoints of all protocols have in common; they are used like
+C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+
+Nothing is opened before C{listen} or C{connect} is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred, execute, fail
+from twisted.internet.endpoints import _WrappingFactory
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
+from zope.interface import implementer
+
+from twisted_ib.hca.endpoints.addresses import bindPair, checkPort, withPort
+
+
+@implementer(IStreamServerEndpoint)
+class ServerEndpoint:
+    """
+    Listens on a port.
+
+    @cvar listenCall: The call that does, as C{listenSDP}.
+    """
+
+    listenCall: Any
+
+    def __init__(
+        self,
+        reactor: Any,
+        port: int,
+        backlog: int = 50,
+        interface: str = "",
+        device: str | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
+        @param port: The port; 0 for any that is free.
+        @param backlog: How many requests wait while the port does not accept.
+        @param interface: The address to bind; all IPv4 addresses by default.
+        @param device: The HCA's name; the host's default by default.
+        @param more: What else the call takes.
+        @raise ValueError: C{port} is not a port number.
+        """
+        self._reactor = reactor
+        self._port = checkPort(port, 0)
+        self._backlog = backlog
+        self._interface = interface
+        self._device = device
+        self._more = more
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        """
+        Listen.
+
+        @return: Fires with the port, or fails with C{CannotListenError}.
+        """
+        return execute(
+            type(self).listenCall,
+            self._reactor,
+            self._port,
+            protocolFactory,
+            backlog=self._backlog,
+            interface=self._interface,
+            device=self._device,
+            **self._more,
+        )
+
+    def __repr__(self) -> str:
+        """
+        Say where.
+        """
+        return f"<{type(self).__name__} {withPort(self._interface or '*', self._port)}>"
+
+
+@implementer(IStreamClientEndpoint)
+class ClientEndpoint:
+    """
+    Connects to a port.
+
+    @cvar connectCall: The call that does, as C{connectSDP}.
+    @cvar wrappingFactory: Makes a factory of the user's, which tells when its protocol is
+        connected, or why not.
+    """
+
+    connectCall: Any
+    wrappingFactory: Any = _WrappingFactory
+
+    def __init__(
+        self,
+        reactor: Any,
+        host: str,
+        port: int,
+        timeout: float | None = 30,
+        bindAddress: tuple[str, int] | str | None = None,
+        device: str | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
+            resolver, if C{host} is a name.
+        @param host: The peer's address or name.
+        @param port: The peer's port.
+        @param timeout: The seconds to wait for the connection.
+        @param bindAddress: The local host and port to connect from.
+        @param device: The HCA's name; the host's default by default.
+        @param more: What else the call takes.
+        @raise ValueError: C{port} or C{bindAddress} makes no sense.
+        """
+        bindPair(bindAddress)
+        self._reactor = reactor
+        self._host = host
+        self._port = checkPort(port, 1)
+        self._timeout = timeout
+        self._bindAddress = bindAddress
+        self._device = device
+        self._more = more
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """
+        Connect.
+
+        @return: Fires with the connected protocol, or fails; to cancel it ends
+            the attempt.
+        """
+        try:
+            factory = self.wrappingFactory(protocolFactory)
+            type(self).connectCall(
+                self._reactor,
+                self._host,
+                self._port,
+                factory,
+                timeout=self._timeout,
+                bindAddress=self._bindAddress,
+                device=self._device,
+                **self._more,
+            )
+            made: Deferred[IProtocol] = factory._onConnection
+            return made
+        except BaseException:
+            return fail()
+
+    def __repr__(self) -> str:
+        """
+        Say where to.
+        """
+        return f"<{type(self).__name__} {withPort(self._host, self._port)}>"

@@ -1,0 +1,349 @@
+"""
+What the transports of all protocols have in common: the faces of TCP's transport that have
+nothing to do with what is sent.
+
+L{Transport} is one base of a transport; the other, the protocol's own, sends and receives.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import error
+from twisted.internet.abstract import _ConsumerMixin, _LogOwner
+from twisted.python import log
+from twisted.python.failure import Failure
+
+from twisted_ib import limits
+from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
+from twisted_ib.hca.logcontext import upcalls
+
+if TYPE_CHECKING:
+    from twisted.internet.address import IPv4Address, IPv6Address
+
+    from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.hca.core.queuepair import QueuePair
+
+
+#: The attributes of L{Transport}: a class that is made of it has them among its C{__slots__}.
+FIELDS = (
+    "_aborting",
+    "_local",
+    "_peer",
+    "bufferSize",
+    "connected",
+    "disconnected",
+    "disconnecting",
+    "logstr",
+    "producer",
+    "producerPaused",
+    "protocol",
+    "streamingProducer",
+)
+
+
+def misused(device: Any) -> HCAError:
+    """
+    @return: The error for a call from a thread that is not the reactor's, or
+        from a forked child.
+    """
+    if device.closed:
+        return DeviceClosedError("a transport was used in a forked child; it is its parent's")
+    return WrongThreadError(
+        "a transport was used outside its reactor's thread;"
+        " use reactor.callFromThread"
+    )
+
+
+class Transport(_ConsumerMixin, _LogOwner):
+    """
+    One connection as Twisted sees it; a base beside what sends and receives.
+
+    All methods belong to the reactor's thread.
+
+    @ivar protocol: Who gets the data.
+    @ivar connected: 1 from the first to the last call to the protocol.
+    @ivar logstr: The log prefix, as TCP's.
+    @ivar bufferSize: A streaming producer is paused when more than this many
+        bytes wait, or are written at once.
+    """
+
+    __slots__ = ()
+
+    channel: DeviceChannel
+    queuePair: QueuePair
+    thread: int
+    reading: bool
+    attached: bool
+    _local: IPv4Address | IPv6Address
+    _peer: IPv4Address | IPv6Address
+
+    def _begin(self, local: IPv4Address | IPv6Address, peer: IPv4Address | IPv6Address) -> None:
+        """
+        Set the attributes.
+
+        @param local: The address of this end.
+        @param peer: The address of the other end.
+        """
+        self._local, self._peer = local, peer
+        self.protocol: Any = None
+        self.connected = self.disconnected = self.disconnecting = 0
+        self._aborting = False
+        self.logstr = "-"
+        self.bufferSize = limits.SEND_BUFFER
+        self.producer = None
+        self.producerPaused = self.streamingProducer = False
+
+    if TYPE_CHECKING:  # What the other base does.
+
+        def cork(self) -> None:
+            """
+            Have the end of the batch told.
+            """
+
+        def discard(self) -> None:
+            """
+            Forget what the application wrote and has not left.
+            """
+
+        def readAgain(self) -> None:
+            """
+            The application reads again.
+            """
+
+        def reset(self) -> None:
+            """
+            End the connection so that the peer sees it as lost.
+            """
+
+        def detach(self) -> None:
+            """
+            The application's part is over.
+            """
+
+    # -- ITransport
+
+    @property
+    def reactor(self) -> Any:
+        """
+        The reactor that this transport belongs to.
+        """
+        return self.channel.reactor
+
+    def loseConnection(self, _connDone: object = None) -> None:
+        """
+        Close after everything written has left, and a pull or a paused producer
+        is done.  As with TCP a push producer that is not paused is stopped.
+        """
+        if get_ident() != self.thread:
+            raise misused(self.channel.device)
+        if not self.connected or self.disconnecting:
+            return
+        self.stopReading()
+        self.disconnecting = 1
+        self.startWriting()
+
+    def abortConnection(self) -> None:
+        """
+        Drop what is queued and reset the connection; the peer sees it as lost.
+        """
+        if get_ident() != self.thread:
+            raise misused(self.channel.device)
+        if self.disconnected or self._aborting:
+            return
+        self._aborting = True
+        self.stopReading()
+        self.discard()
+        # The reset is in the next turn, together with the protocol's end; on a
+        # reactor that serves several batches in a turn it waits for no other.
+        self.channel.endTurn()
+        self.reactor.callLater(
+            0, self.connectionLost, Failure(error.ConnectionAborted())
+        )
+
+    def getHost(self) -> IPv4Address | IPv6Address:
+        """
+        @return: The address of this end.
+        """
+        return self._local
+
+    def getPeer(self) -> IPv4Address | IPv6Address:
+        """
+        @return: The address of the other end.
+        """
+        return self._peer
+
+    def stopConsuming(self) -> None:
+        """
+        The producer has nothing more: close.
+        """
+        self.unregisterProducer()
+        self.loseConnection()
+
+    # -- reading: IPushProducer, IReadDescriptor
+
+    def stopReading(self) -> None:
+        """
+        Take no data until L{startReading}.
+        """
+        self.reading = False
+
+    def startReading(self) -> None:
+        """
+        Take data again; what was held comes in a later turn.
+        """
+        if not self.reading and not self._aborting:
+            self.readAgain()
+
+    def pauseProducing(self) -> None:
+        """
+        Deliver nothing until L{resumeProducing}.
+        """
+        self.stopReading()
+
+    def resumeProducing(self) -> None:
+        """
+        Deliver again.
+        """
+        if self.connected and not self.disconnecting:
+            self.startReading()
+
+    def stopProducing(self) -> None:
+        """
+        Close the connection.
+        """
+        self.loseConnection()
+
+    def fileno(self) -> int:
+        """
+        @return: -1: there is no descriptor per connection.
+        """
+        return -1
+
+    def doRead(self) -> None:
+        """
+        Nothing: data comes from the device.
+        """
+
+    def doWrite(self) -> None:
+        """
+        Nothing: data goes to the device.
+        """
+
+    def getHandle(self) -> Any:
+        """
+        @return: The queue pair.
+        """
+        return self.queuePair
+
+    def startWriting(self) -> None:
+        """
+        Look at what is queued at the end of this batch.
+        """
+        self.cork()
+
+    def stopWriting(self) -> None:
+        """
+        Nothing: data leaves by itself.
+        """
+
+    def _tell(self, call: Any) -> None:
+        """
+        Call the protocol; its exceptions end the connection.
+        """
+        upcalls.current = self
+        try:
+            call()
+        except BaseException:
+            self._raised()
+        finally:
+            upcalls.current = None
+
+    def _raised(self) -> None:
+        """
+        The protocol or producer raised: log it, as the reactor does, and close.
+        """
+        failure = Failure()
+        log.err(failure)
+        self.connectionLost(failure)
+
+    def lost(self, reason: Exception) -> None:
+        """
+        The connection broke.
+        """
+        if self.connected and not self._aborting:
+            self.connectionLost(Failure(error.ConnectionLost(str(reason))))
+
+    def filled(self) -> None:
+        """
+        Pause a streaming producer.
+        """
+        producer: Any = self.producer
+        if producer is not None and self.streamingProducer and not self.producerPaused:
+            self.producerPaused = True
+            producer.pauseProducing()
+
+    def writing(self) -> bool:
+        """
+        @return: Whether a producer is paused or a close waits.
+        """
+        return bool(self.producerPaused or self.disconnecting)
+
+    # -- the end
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The last thing that happens, once.
+
+        @param reason: L{error.ConnectionAborted} resets the connection; any
+            other closes it in order.
+        """
+        if self.disconnected or self.protocol is None:
+            return
+        self.disconnected = 1
+        self.connected = 0
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            self._log(producer.stopProducing)
+        self.stopReading()
+        if reason.check(error.ConnectionAborted):
+            self.attached = False
+            self.reset()
+        else:
+            if not self.disconnecting:
+                self.discard()
+            self.detach()
+        self.channel.release(self)
+        protocol, self.protocol = self.protocol, None
+        self._log(protocol.connectionLost, reason)
+
+    def _log(self, call: Any, *arguments: Any) -> None:
+        """
+        Call the application for the last time; its exceptions are logged and
+        are nobody else's.
+        """
+        upcalls.current = self
+        try:
+            call(*arguments)
+        except BaseException:
+            log.err()
+        finally:
+            upcalls.current = None
+
+    def abandon(self) -> None:
+        """
+        Give everything back without telling anybody: the handshake failed.
+        """
+        self.disconnected = 1
+        self.connected = 0
+        self.attached = False
+        self.stopReading()
+        self.queuePair.close()
+        self.channel.release(self)
+
+    def logPrefix(self) -> str:
+        """
+        @return: The prefix of log lines about this connection.
+        """
+        return self.logstr

@@ -1,0 +1,3 @@
+"""
+Messages and RDMA for Twisted: what C{ib:} endpoints give.
+"""
