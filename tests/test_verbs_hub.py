@@ -51,7 +51,14 @@ class HubTests(SynchronousTestCase):
         """
         @return: what takes records at a device of each hub, joined by a path.
         """
-        first, second = self.open(a), self.open(b)
+        first = self.open(a)
+        if a is b:
+            # A second HCA, which no verb opens.
+            second = Device("shm0", anyThread=True)
+            b.devices[second] = 1
+            self.addCleanup(b.close, second)
+        else:
+            second = self.open(b)
         second.listen(SDP, "127.0.0.1", 7001, LISTENER)
         user = User()
         first.connect(SDP, "127.0.0.1", 7001, user, 0.0)
@@ -208,7 +215,20 @@ class HubTests(SynchronousTestCase):
         A device that there is not leaves nothing behind.
         """
         self.assertRaises(UnknownDeviceError, self.near.open, "mlx5_0")
-        self.assertEqual(self.near.devices, [])
+        self.assertEqual(self.near.devices, {})
+
+    def test_contextsShareADevice(self) -> None:
+        """
+        Who opens a device again gets the same HCA, which goes with the last of them.
+        """
+        device = self.near.open("shm0")
+        self.assertIs(self.near.open("shm0"), device)
+        self.assertIsNot(self.open(self.far), device)
+        self.near.close(device)
+        self.assertFalse(device.closed)
+        self.near.close(device)
+        self.assertTrue(device.closed)
+        self.assertIsNot(self.open(self.near), device)
 
     def test_fork(self) -> None:
         """

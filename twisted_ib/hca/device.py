@@ -37,6 +37,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.core.address import Departures
 from twisted_ib.hca.core.keys import RandomIndices
 from twisted_ib.hca.core.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
@@ -45,6 +46,7 @@ from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
+from twisted_ib.hca.objects import Objects
 from twisted_ib.hca.wire.cm import RejectReason
 
 #: RDMA-CM's port space of SDP (the destination address is in the Hello) and
@@ -115,6 +117,8 @@ class Device:
     @ivar cm: The communication manager.
     @ivar memory: Protection domains and memory regions.
     @ivar timers: Those of its queue pairs.
+    @ivar objects: Completion queues, shared receive queues, address handles.
+    @ivar departures: The ways that its datagrams go.
     @ivar counters: How often what happened.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
@@ -147,6 +151,8 @@ class Device:
         self.cm = _Manager(self.guid, randomBits)
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
+        self.objects = Objects(self)
+        self.departures = Departures(self)
         self.queuePairs: dict[int, QueuePair] = {}
         self._numbers = RandomIndices(randomBits)
         self._holders: dict[Any, int] = {}
@@ -166,6 +172,15 @@ class Device:
         @return: The GID table: the GUID's GID, then the host's addresses.
         """
         return [normalise(_gid(_PREFIX | self.guid)), *localAddresses()]
+
+    def hasGID(self, gid: int) -> bool:
+        """
+        @param gid: 128 bits; an IPv4 address is in them as C{::ffff:a.b.c.d}.
+        @return: Whether it is one of the GID table.
+        """
+        if gid == _PREFIX | self.guid:
+            return True
+        return self.isLocal(_address(4 if gid >> 32 == 0xFFFF else 6, gid.to_bytes(16, "big")))
 
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """
@@ -208,11 +223,11 @@ class Device:
         return {
             "pd": len(self.memory.domains),
             "mr": len(self.memory.regions),
-            "cq": 0,
+            "cq": len(self.objects.completionQueues),
             "qp": len(self.queuePairs),
-            "srq": 0,
-            "ah": 0,
-            "mw": 0,
+            "srq": len(self.objects.sharedReceiveQueues),
+            "ah": len(self.objects.addressHandles),
+            "mw": len(self.memory.windows),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -302,6 +317,7 @@ class Device:
         See L{IFabricOwner}.
         """
         first: BaseException | None = None
+        self.departures.pathLost(path)
         for connection in self.cm.pathLost(path):
             try:
                 self._connectionLost(connection, reason)
@@ -585,11 +601,17 @@ class Device:
             return
         self.closed = True
         _devices.discard(self)
+        self.departures.close()
         self.fabric.close()
         for queuePair in list(self.queuePairs.values()):
             queuePair.close()
+        self.objects.close()
+        for window in list(self.memory.windows.values()):
+            self.memory.deallocateWindow(window)
         for region in list(self.memory.regions.values()):
             self.deregisterMemory(region)
+        for pd in list(self.memory.domains):
+            self.memory.deallocateDomain(pd)
         self._dirty.clear()
 
 

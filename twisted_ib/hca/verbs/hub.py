@@ -5,6 +5,9 @@ Verbs have no reactor.  A device makes progress when the program asks it somethi
 both ends of a connection may be in one process, whoever polls one device drives all that are
 open here.  Programs call from any thread, so every verb takes L{Hub.lock}.
 
+Contexts of one name share one HCA, as those of one card do: they have its GIDs, and a queue
+pair of one reaches those of the other through it.
+
 A child that was forked inherits no device: its hub is empty, and what its parent had open
 refuses every verb by name.
 """
@@ -70,7 +73,7 @@ class Hub:
     The open devices of this process's verbs.
 
     @ivar lock: held by whoever touches a device or anything that belongs to one.
-    @ivar devices: the devices.
+    @ivar devices: the devices, and how many contexts each has.
     """
 
     def __init__(self) -> None:
@@ -84,7 +87,7 @@ class Hub:
         Begin anew; in a forked child the lock may be held by a thread that is not there.
         """
         self.lock = RLock()
-        self.devices: list[Device] = []
+        self.devices: dict[Device, int] = {}
         self._depth = 0
         self._unrung: set[Device] = set()
         self._armed = False
@@ -96,26 +99,34 @@ class Hub:
 
     def open(self, name: str) -> Device:
         """
-        Open a device, an HCA of its own.
+        The device of a name, for one more context.
 
         @raise UnknownDeviceError: there is none of this name.
         @raise RunDirectoryError: processes can not meet.
         """
         with self:
+            for device in self.devices:
+                if device.name == name and not device.closed:
+                    self.devices[device] += 1
+                    return device
             device = Device(name, anyThread=True)
             device.wanted = partial(self._unrung.add, device)
-            self.devices.append(device)
+            self.devices[device] = 1
             return device
 
     def close(self, device: Device) -> None:
         """
-        Close a device and everything that it has.  Harmless when repeated.
+        A context does not need a device any more.  The last one closes it, with everything
+        that it has.
         """
         with self:
-            if device in self.devices:
-                self.devices.remove(device)
-            self._unrung.discard(device)
-            device.close()
+            left = self.devices.get(device, 1) - 1
+            if left:
+                self.devices[device] = left
+            else:
+                self.devices.pop(device, None)
+                self._unrung.discard(device)
+                device.close()
             self._wakeSleepers()
 
     # -- the lock
@@ -126,6 +137,20 @@ class Hub:
         """
         self.lock.acquire()
         self._depth += 1
+
+    def enterIfFree(self) -> bool:
+        """
+        Take the lock if nobody has it, not even this thread; L{__exit__} gives it back.
+
+        @return: whether it was free.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        if self._depth:
+            self.lock.release()
+            return False
+        self._depth = 1
+        return True
 
     def __exit__(self, *exception: object) -> None:
         """
