@@ -148,15 +148,16 @@ class HostileTests(SynchronousTestCase):
 
     def test_datagramServices(self) -> None:
         """
-        Nobody serves datagrams here: status 1, whoever asks.
+        A datagram service that nobody serves: status 1, whoever asks.  See
+        C{test_cm_sidr} for those that somebody does.
         """
         net = Net()
         self.assertEqual(
-            send(net.b, SIDR_REQ(7, serviceID=SERVICE)),
-            [SIDR_REP(7, 1, serviceID=SERVICE, additionalInfo=bytes(72), privateData=bytes(136))],
+            send(net.b, SIDR_REQ(7, serviceID=SERVICE + 1)),
+            [SIDR_REP(7, 1, serviceID=SERVICE + 1, additionalInfo=bytes(72), privateData=bytes(136))],
         )
         self.assertEqual(send(net.b, SIDR_REP(7)), [])
-        self.assertEqual(net.b.counters["unexpected"], 1)
+        self.assertEqual(net.b.counters["unknownID"], 1)
 
     def test_noise(self) -> None:
         """

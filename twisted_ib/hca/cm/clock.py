@@ -5,13 +5,27 @@ When connections want to be woken, and whose ids are still reserved.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from twisted_ib import limits
-from twisted_ib.hca.cm.machine import Connection
 
 
-class Deadlines:
+class Waiting(Protocol):
+    """
+    What waits for an answer.
+
+    @ivar localID: names it.
+    @ivar deadline: until when it waits, or L{None}.
+    """
+
+    localID: int
+    deadline: float | None
+
+
+Waits = TypeVar("Waits", bound=Waiting)
+
+
+class Deadlines(Generic[Waits]):
     """
     The deadlines of connections that wait for an answer.
 
@@ -27,7 +41,7 @@ class Deadlines:
         Nobody waits.
         """
         self._heap: list[tuple[float, int]] = []
-        self._waiting: dict[int, Connection] = {}
+        self._waiting: dict[int, Waits] = {}
 
     def __len__(self) -> int:
         """
@@ -35,7 +49,7 @@ class Deadlines:
         """
         return len(self._heap)
 
-    def set(self, connection: Connection, deadline: float) -> None:
+    def set(self, connection: Waits, deadline: float) -> None:
         """
         Set or move a deadline.
         """
@@ -44,7 +58,7 @@ class Deadlines:
         heappush(self._heap, (deadline, connection.localID))
         self._prune()
 
-    def clear(self, connection: Connection) -> None:
+    def clear(self, connection: Waits) -> None:
         """
         Take a deadline away.
         """
@@ -61,7 +75,7 @@ class Deadlines:
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def takeDue(self, now: float) -> list[Connection]:
+    def takeDue(self, now: float) -> list[Waits]:
         """
         Clear the deadlines that are over.
         """

@@ -83,6 +83,10 @@ class Event(IntEnum):
         that said so, or L{None} if our DREQ was never answered.
     @cvar TIMEWAIT_EXIT: the connection is L{None}; the message is the number
         of the local queue pair, which may be used again.
+    @cvar LOOKUP: passive: the "connection" is a L{Lookup
+        <twisted_ib.hca.cm.sidr.Lookup>}, and its listener is asked; L{SIDR_REQ}.
+    @cvar FOUND: active: the answer to a lookup; L{SIDR_REP}.  UNREACHABLE if
+        there is none.
     """
 
     REQUEST = 0
@@ -92,3 +96,5 @@ class Event(IntEnum):
     UNREACHABLE = 4
     DISCONNECTED = 5
     TIMEWAIT_EXIT = 6
+    LOOKUP = 7
+    FOUND = 8

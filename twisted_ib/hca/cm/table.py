@@ -26,6 +26,7 @@ from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.cm.clock import Deadlines, Ended, Timewait
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.sidr import Lookup, Lookups
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.transitions import HALF_OPEN
 from twisted_ib.hca.wire.cm import (
@@ -43,14 +44,13 @@ from twisted_ib.hca.wire.cm import (
     Buffer,
     MessageKind,
     RejectReason,
-    SIDRStatus,
     byAttribute,
     timeoutSeconds,
 )
 
 _Parse = Callable[[Buffer, int, int], AnyMessage]
 _Take = Callable[[Any, Any, float], None]
-CMEvent = tuple[Event, "Connection | None", Any]
+CMEvent = tuple[Event, "Connection | Lookup | None", Any]
 
 COUNTERS = (
     "malformed",
@@ -71,6 +71,8 @@ COUNTERS = (
     "timewaitDropped",
     "retransmitted",
     "unreachable",
+    "repeatedSIDR",
+    "lookupsExceeded",
 )
 
 
@@ -79,6 +81,7 @@ class ConnectionTable:
     The communication manager of one HCA.
 
     @ivar counters: how often things happened that should not, by name.
+    @ivar lookups: questions for datagram services.
     @ivar outputs: what L{nextOutput} takes from; a user that must put one back
         does so with C{appendleft}.
     """
@@ -107,7 +110,8 @@ class ConnectionTable:
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
-        self._deadlines = Deadlines()
+        self._deadlines: Deadlines[Connection] = Deadlines()
+        self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
         take: dict[type[AnyMessage], _Take] = {
             REQ: self._takeREQ,
@@ -119,6 +123,7 @@ class ConnectionTable:
             DREP: self._takeDREP,
             LAP: self._takeLAP,
             SIDR_REQ: self._takeSIDR_REQ,
+            SIDR_REP: self.lookups.takeREP,
         }
         self._receivers: dict[int, tuple[_Parse, _Take]] = {
             attribute: (message.parse, take.get(message, self._takeOther))
@@ -196,26 +201,27 @@ class ConnectionTable:
             self._expire(now)
         take(source, message, now)
 
-    def pathLost(self, source: Any) -> list[Connection]:
+    def pathLost(self, source: Any) -> list[Connection | Lookup]:
         """
         Forget everything about a source: nothing will come from there, nothing
         need be sent.
 
-        @return: its connections, which are IDLE now; no events are left for
-            them.
+        @return: its connections and lookups, which are IDLE now; no events are
+            left for them.
         """
         kept = [output for output in self.outputs if output[0] != source]
         self.outputs.clear()
         self.outputs.extend(kept)
+        lost: list[Connection | Lookup] = [*self.lookups.pathLost(source)]
         peer = self._peers.get(source)
-        if peer is None:
-            return []
-        lost = [*peer.calling.values(), *peer.connections.values()]
-        for connection in lost:
-            connection.feed(Input.PATH_LOST, None, 0.0)
-        if peer.waiting:
-            self._timewait.forget(peer)
-        self._peers.pop(source, None)
+        if peer is not None:
+            connections = [*peer.calling.values(), *peer.connections.values()]
+            for connection in connections:
+                connection.feed(Input.PATH_LOST, None, 0.0)
+            if peer.waiting:
+                self._timewait.forget(peer)
+            self._peers.pop(source, None)
+            lost += connections
         gone = set(map(id, lost))
         self._events = deque(event for event in self._events if id(event[1]) not in gone)
         return lost
@@ -239,11 +245,9 @@ class ConnectionTable:
         @param withTimewait: whether to be called for the end of a TIMEWAIT
             alone, which otherwise is noticed whenever something else happens.
         """
-        soonest = self._deadlines.soonest()
         expiry = self._timewait.soonest() if withTimewait else None
-        if soonest is None or expiry is None:
-            return expiry if soonest is None else soonest
-        return min(soonest, expiry)
+        found = (self._deadlines.soonest(), self.lookups.deadline(), expiry)
+        return min((when for when in found if when is not None), default=None)
 
     def tick(self, now: float) -> None:
         """
@@ -256,6 +260,7 @@ class ConnectionTable:
             else:
                 self.counters["unreachable"] += 1
                 connection.feed(Input.EXHAUSTED, None, now)
+        self.lookups.tick(now)
         self._expire(now)
 
     # What connections ask for, see machine.Surroundings.
@@ -269,7 +274,7 @@ class ConnectionTable:
             return
         self.outputs.append(output)
 
-    def report(self, event: Event, connection: Connection, message: object) -> None:
+    def report(self, event: Event, connection: Connection | Lookup, message: object) -> None:
         """
         Queue an event.  A connection has few in its life, and L{_takeREQ}
         looks at the length of the queue.
@@ -479,15 +484,14 @@ class ConnectionTable:
 
     def _takeSIDR_REQ(self, source: Any, message: SIDR_REQ, now: float) -> None:
         """
-        No datagram service is listened for here.
+        Somebody looks for a datagram service.
         """
-        self.counters["noListener"] += 1
-        reply = SIDR_REP(
-            requestID=message.requestID,
-            status=SIDRStatus.SERVICE_ID_UNSUPPORTED,
-            serviceID=message.serviceID,
-        )
-        self.send((source, reply.attribute, reply.pack()))
+        self.lookups.expire(now)
+        listener = self._listeners.get(message.serviceID)
+        if listener is not None and len(self._events) >= limits.CM_EVENTS:
+            self.counters["eventsFull"] += 1
+            return
+        self.lookups.takeREQ(source, message, listener, now)
 
     def _takeOther(self, source: Any, message: AnyMessage, now: float) -> None:
         """
