@@ -4,8 +4,10 @@ The errors of verbs, by pyverbs' names (rdma-core 65, C{pyverbs/pyverbs_error.py
 
 from __future__ import annotations
 
+import errno
 import os
 
+from twisted_ib import errors
 from twisted_ib.errors import HCAError
 
 
@@ -43,3 +45,38 @@ class PyverbsUserError(PyverbsError):
         @param msg: what is wrong with the call.
         """
         super().__init__(msg)
+
+
+ERRNOS: dict[type[HCAError], int] = {
+    HCAError: errno.EIO,
+    errors.WireError: errno.EPROTO,
+    errors.ResourceLimitError: errno.ENOMEM,
+    errors.WrongThreadError: errno.EPERM,
+    errors.DeviceError: errno.EIO,
+    errors.UnknownDeviceError: errno.ENODEV,
+    errors.DeviceClosedError: errno.ENODEV,
+    errors.RunDirectoryError: errno.EACCES,
+    errors.ServiceInUseError: errno.EADDRINUSE,
+    errors.NoRouteError: errno.ENETUNREACH,
+    errors.NoListenerError: errno.ECONNREFUSED,
+    errors.HandshakeError: errno.ECONNABORTED,
+    errors.PeerIdentityError: errno.EACCES,
+    errors.SilentPeerError: errno.ETIMEDOUT,
+    errors.PathLostError: errno.ECONNRESET,
+    errors.QueuePairError: errno.EINVAL,
+    errors.MemoryRegionError: errno.EINVAL,
+    errors.MemoryAccessError: errno.EINVAL,
+    errors.ResourceBusyError: errno.EBUSY,
+    errors.ConnectionStateError: errno.EINVAL,
+}
+"""
+The errno of each error: what libibverbs and Linux rxe give in that case.  A class that is not
+here has its base's.
+"""
+
+
+def errnoOf(error: HCAError) -> int:
+    """
+    @return: the errno of an error of twisted_ib.
+    """
+    return next(ERRNOS[kind] for kind in type(error).__mro__ if kind in ERRNOS)
