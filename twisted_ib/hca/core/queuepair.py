@@ -18,10 +18,12 @@ entered when it can receive (RTR) and taken out when it can not.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.states import QPState, QPType, checkTransition
 from twisted_ib.hca.operation import (
     ACKNOWLEDGE,
@@ -35,6 +37,16 @@ from twisted_ib.hca.operation import (
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.path import Path
 
+#: What L{QueuePair.query} says of an attribute that was never set.
+_UNSET: dict[str, Any] = dict.fromkeys(
+    (
+        *("path_mtu", "path_mig_state", "qkey", "rq_psn", "sq_psn", "dest_qp_num", "qp_access_flags"),
+        *("pkey_index", "alt_pkey_index", "en_sqd_async_notify", "max_rd_atomic", "max_dest_rd_atomic"),
+        *("min_rnr_timer", "port_num", "timeout", "retry_cnt", "rnr_retry", "alt_port_num", "alt_timeout"),
+        "rate_limit",
+    ),
+    0,
+)
 _RTS = QPState.RTS
 #: States whose queue pairs are in their path's table.
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
@@ -47,27 +59,33 @@ class QueuePair:
     @ivar number: The queue pair number, 24 bits.
     @ivar remote: The peer's queue pair number, 0 before RTR.
     @ivar state: A L{QPState}.
-    @ivar path: The way to the peer, L{None} before RTR.
+    @ivar path: The way to the peer, L{None} before RTR, or until it is found.
+    @ivar vector: The address vector that the way is found by, if it was not given.
     @ivar posted: Receives that are posted (promised) and not used.
     @ivar pending: Inline sends that the medium did not take yet, in order:
         tuples of word, header, payload, length.  L{None} when there are none.
     @ivar work: The keyed path of this queue pair, or L{None}.
+    @ivar attributes: What it was told by L{modify}, for L{query}; L{None} if nothing.
+    @ivar onEvent: Called with an L{EventType} and this object, or L{None}.
     """
 
     __slots__ = (
         "__weakref__",
         "_word",
+        "attributes",
         "consumer",
         "device",
         "maxMessage",
         "minRNRTimer",
         "number",
+        "onEvent",
         "path",
         "pending",
         "posted",
         "remote",
         "state",
         "type",
+        "vector",
         "work",
     )
 
@@ -91,6 +109,9 @@ class QueuePair:
         self.maxMessage = maxMessage
         self.minRNRTimer = 0
         self.work: Any = None
+        self.vector: Any = None
+        self.attributes: dict[str, Any] | None = None
+        self.onEvent: Callable[[EventType, object], None] | None = None
         self._word = 0
 
     # -- states
@@ -101,7 +122,7 @@ class QueuePair:
 
         @param attributes: What this transition takes, by the names of
             L{twisted_ib.hca.core.states}; C{ah_attr}, the address vector, is
-            the path.
+            the path, or an address vector by which the device finds it.
         @raise QueuePairError: the transition or an attribute is not allowed;
             then nothing has changed.
         """
@@ -110,7 +131,13 @@ class QueuePair:
             self.remote = attributes["dest_qp_num"]
             self._word = SEND_ONLY << 24 | self.remote
         self.minRNRTimer = attributes.get("min_rnr_timer", self.minRNRTimer)
-        self.path = attributes.get("ah_attr", self.path)
+        if "ah_attr" in attributes:
+            address = attributes["ah_attr"]
+            if hasattr(address, "gid"):
+                self.vector = address
+            else:
+                self.path = address
+        self._remember(state, attributes)
         old, self.state = self.state, state
         if state in _RECEIVING:
             if old not in _RECEIVING and self.path is not None:
@@ -119,6 +146,21 @@ class QueuePair:
             self._leave()
         if self.work is not None:
             self.work.modified(attributes)
+        if old not in _RECEIVING and self.vector is not None and self.state in _RECEIVING:
+            device = self.device
+            if device is not None:
+                device.meet(self)
+
+    def _remember(self, state: QPState, attributes: dict[str, Any]) -> None:
+        """
+        Keep what L{query} shall say.
+        """
+        if state == QPState.RESET:
+            self.attributes = self.vector = None
+        elif attributes:
+            if self.attributes is None:
+                self.attributes = {}
+            self.attributes.update(attributes)
 
     def _check(self, state: QPState, attributes: dict[str, Any]) -> None:
         """
@@ -130,12 +172,18 @@ class QueuePair:
         remote = attributes.get("dest_qp_num", 0)
         if not 0 <= remote <= QPN_MASK:
             raise QueuePairError(f"dest_qp_num has 24 bits, not {remote:#x}")
-        path = attributes.get("ah_attr", self.path)
-        if self.state in _RECEIVING and path is not self.path:
-            # Positions and what is on the way belong to one path.
-            raise QueuePairError(f"queue pair {self.number} is connected: its path can not change")
-        if "ah_attr" in attributes and path is None:
-            raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
+        current = attributes.get("cur_qp_state", self.state)
+        if current != self.state:
+            raise QueuePairError(f"queue pair {self.number} is in {self.state.name}, not {current!r}")
+        if "ah_attr" in attributes:
+            address = attributes["ah_attr"]
+            if self.state in _RECEIVING and address is not self.path and address != self.vector:
+                # Positions and what is on the way belong to one path.
+                raise QueuePairError(f"queue pair {self.number} is connected: its path can not change")
+            if address is None:
+                raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
+            if hasattr(address, "gid"):
+                address.check()
         if self.work is not None:
             self.work.check(state, attributes)
 
@@ -160,6 +208,62 @@ class QueuePair:
         path.absent.pop(self.number, None)
         path.bind(self)
         self.state = _RTS
+
+    def pathFound(self, path: Path) -> None:
+        """
+        The way that the address vector names is found.
+        """
+        if self.vector is not None and self.path is None and self.state in _RECEIVING:
+            self.path = path
+            path.bind(self)
+            if self.work is not None:
+                self.work.pathFound()
+
+    def pathFailed(self, error: Exception) -> None:
+        """
+        The way that the address vector names is not found.  To work requests the peer is
+        silent, and may yet be found while they wait for it.
+        """
+        if self.vector is not None and self.path is None and self.state in _RECEIVING:
+            if self.work is not None:
+                self.work.pathFailed(error)
+            else:
+                self.fail(error)
+
+    def query(self) -> dict[str, Any]:
+        """
+        What it was told, and its state, by the names of C{struct ibv_qp_attr}.
+
+        @return: C{cap} is the L{Capabilities<twisted_ib.hca.core.requests.Capabilities>}
+            of its work queues, C{ah_attr} the address vector or the path, each L{None} if
+            there is none; what was never set is 0.
+        """
+        work = self.work
+        found = {**_UNSET, **(self.attributes or {})}
+        found["qp_state"] = found["cur_qp_state"] = self.state
+        found["sq_draining"] = self.state == QPState.SQD and work is not None and not work.requester.drained()
+        found["ah_attr"] = self.path if self.vector is None else self.vector
+        found["cap"] = None if work is None else work.capabilities
+        return found
+
+    def raiseEvent(self, kind: EventType) -> None:
+        """
+        Something happened that no call and no completion tells of.
+        """
+        if self.onEvent is not None:
+            self.onEvent(kind, self)
+
+    def stop(self, reason: Exception) -> None:
+        """
+        A send request of an unreliable queue pair ended badly: what is behind it is
+        flushed, and what is posted, until it is brought back to RTS; receiving goes on
+        (SQE, IBTA vol. 1 10.3.1.7).
+
+        @param reason: What happened.
+        """
+        if self.state in (QPState.RTS, QPState.SQD):
+            self.state = QPState.SQE
+            self.work.stopped(reason)
 
     def fail(self, reason: Exception) -> None:
         """

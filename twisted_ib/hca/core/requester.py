@@ -5,8 +5,8 @@ The medium is reliable and ordered, so what a packet transport needs to repeat l
 is not here.  What is left of IBTA vol. 1 9.7: the peer may refuse a record, because it has
 no receive (RNR) or because its queue pair is not there (yet), and drops what comes after it
 until it is told to resume; then that request and those after it are sent again, later.  A
-request is done when the peer has taken its last record, a READ when its bytes have come;
-completions keep the order of posting.
+request is done when the peer has taken its last record, a READ or an atomic when its answer
+has come; completions keep the order of posting.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.core.delays import rnrSeconds, timeoutSeconds
+from twisted_ib.hca.core.events import EventType
+from twisted_ib.hca.core.local import RELIABLE, Local
 from twisted_ib.hca.core.requests import SendFlags, SendRequest
-from twisted_ib.hca.core.sending import OPERATIONS, Operation, Read
+from twisted_ib.hca.core.sending import Inline, Operation, Question
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.core.timers import Timer
 from twisted_ib.hca.operation import (
@@ -47,6 +49,13 @@ _SYNDROME_MASK = 0xE0
 _FOR_EVER = 7
 _LATER_SECONDS = 0.0001
 _SIGNALED = int(SendFlags.SIGNALED)
+_FENCE = int(SendFlags.FENCE)
+_SUCCESS = WCStatus.SUCCESS
+_FLUSHING = frozenset((QPState.SQE, QPState.ERR))
+
+#: What somebody waits for: room for more requests; that all are in the medium; that all
+#: are done; that all that were started are.
+_ROOM, _SENT, _IDLE, _DRAINED = 1, 2, 4, 8
 
 
 class Requester:
@@ -57,20 +66,26 @@ class Requester:
     can not be sent, it goes to C{_onTheWay}; when everything before it is done and its own
     end is known, it completes.
 
+    @cvar operations: what it can do, by opcode.
+    @cvar transport: the bits of the service in operation codes.
     @ivar work: the pair of queues it belongs to.
     """
 
     __slots__ = (
         "_acknowledged",
+        "_asked",
+        "_awaited",
         "_onTheWay",
         "_pausing",
-        "_reads",
         "_resuming",
         "_timer",
         "_unsent",
         "_waiting",
         "work",
     )
+
+    operations = RELIABLE
+    transport = 0
 
     def __init__(self, work: WorkQueues) -> None:
         """
@@ -79,8 +94,9 @@ class Requester:
         self.work: WorkQueues | None = work
         self._unsent: deque[Operation] = deque()
         self._onTheWay: deque[Operation] = deque()
-        self._reads: deque[Read] = deque()
+        self._asked: deque[Question] = deque()
         self._acknowledged = 0
+        self._awaited = 0
         self._waiting = self._pausing = self._resuming = False
         self._timer: Timer | None = None
 
@@ -96,24 +112,102 @@ class Requester:
         work = self.work
         assert work is not None
         number = work.queuePair.number
-        operation = OPERATIONS.get(request.opcode)
+        operation = self.operations.get(request.opcode)
         if operation is None:
             raise QueuePairError(f"queue pair {number} does not do {request.opcode!r}")
-        if operation.isRead and not work.attributes.reads:
-            raise QueuePairError(f"queue pair {number} may not have READs on the way")
-        if len(self._unsent) + len(self._onTheWay) >= work.capabilities.sends:
-            raise ResourceLimitError(f"the send queue of queue pair {number} is full")
-        self._unsent.append(operation(request))
-        if work.queuePair.state == QPState.ERR:
+        made = operation(request)
+        if made.asks and not work.attributes.reads:
+            raise QueuePairError(f"queue pair {number} may not have READs or atomics on the way")
+        if work.signalAll:
+            made.flags |= _SIGNALED
+        self._append(work, made)
+
+    def enqueueInline(self, payload: Any, length: int, immediate: int | None, id: int | None) -> bool:
+        """
+        Take a SEND of bytes; the state was checked.
+
+        @return: whether all that is posted is in the medium.
+        @raise ResourceLimitError: the queue is full.
+        """
+        work = self.work
+        assert work is not None
+        operation = Inline(payload, length, immediate, id)
+        self._append(work, operation)
+        if self._unsent:
+            self._awaited |= _SENT
+            return False
+        return True
+
+    def _append(self, work: WorkQueues, operation: Operation) -> None:
+        """
+        Queue an operation and do what can be done.
+
+        @raise ResourceLimitError: the queue is full.
+        """
+        queuePair, unsent = work.queuePair, self._unsent
+        if len(unsent) + len(self._onTheWay) >= work.capabilities.sends:
+            self._awaited |= _ROOM
+            raise ResourceLimitError(f"the send queue of queue pair {queuePair.number} is full")
+        unsent.append(operation)
+        if queuePair.state in _FLUSHING:
             self.flush(WCStatus.WR_FLUSH_ERR)
         else:
             self.pump()
+
+    def canPost(self) -> bool:
+        """
+        Whether there is a place; if not, the consumer hears when there are many.
+        """
+        work = self.work
+        assert work is not None
+        if len(self._unsent) + len(self._onTheWay) < work.capabilities.sends:
+            return True
+        self._awaited |= _ROOM
+        return False
+
+    def idle(self) -> bool:
+        """
+        Whether all that was posted is done; if not, the consumer hears when it is.
+        """
+        if self._unsent or self._onTheWay:
+            self._awaited |= _IDLE
+            return False
+        return True
 
     def drained(self) -> bool:
         """
         Whether nothing that was started is on its way (SQD).
         """
         return not self._onTheWay and not (self._unsent and self._unsent[0].started)
+
+    def awaitDrained(self) -> None:
+        """
+        Have SQ_DRAINED raised when L{drained} becomes true.
+        """
+        self._awaited |= _DRAINED
+
+    def _tell(self) -> None:
+        """
+        Tell those who wait for something that has come.
+        """
+        work, unsent = self.work, self._unsent
+        if work is None:
+            return
+        queuePair, awaited = work.queuePair, self._awaited
+        count = len(unsent) + len(self._onTheWay)
+        true = 0 if unsent else _SENT
+        if not unsent and 2 * count <= work.capabilities.sends:
+            true |= _ROOM
+        if not count:
+            true |= _IDLE
+        if awaited & _DRAINED and self.drained():
+            true |= _DRAINED
+        self._awaited = awaited & ~true
+        true &= awaited
+        if true & _DRAINED and queuePair.state == QPState.SQD:
+            queuePair.raiseEvent(EventType.SQ_DRAINED)
+        if true & ~_DRAINED and queuePair.state not in _FLUSHING:
+            queuePair.consumer.resume()
 
     # -- sending
 
@@ -122,55 +216,93 @@ class Requester:
         The medium has room again.
         """
         self._waiting = False
-        self.pump()
+        self._go()
+
+    def pathFound(self) -> None:
+        """
+        There is a way to the peer.
+        """
+        if not self._pausing:
+            self._cancelTimer()
+        self._go()
+
+    def _go(self) -> None:
+        """
+        Go on after something has happened.
+        """
+        if self._unsent:
+            self.pump()
+        if self._awaited:
+            self._tell()
 
     def pump(self) -> None:
         """
         Publish what the state, the medium and the number of READs permit.
         """
         work = self.work
-        if work is None or self._waiting or self._pausing or not self._unsent:
+        if work is None or self._waiting or self._pausing:
             return
-        queuePair, unsent = work.queuePair, self._unsent
+        unsent, onTheWay, anyLocal = self._unsent, self._onTheWay, False
+        while unsent and self._mayGo(unsent[0], work):
+            operation = unsent[0]
+            if isinstance(operation, Local):
+                operation.execute(work)
+                anyLocal = True
+            elif not self._publish(operation, work):
+                break
+            unsent.popleft()
+            onTheWay.append(operation)
+            if operation.status is not _SUCCESS:
+                anyLocal = True
+                break
+            if isinstance(operation, Question):
+                self._asked.append(operation)
+        if anyLocal:
+            self._complete()
+
+    def _publish(self, operation: Operation, work: WorkQueues) -> bool:
+        """
+        Publish the records of an operation.
+
+        @return: False if some must wait.
+        """
+        queuePair = work.queuePair
         path, remote = queuePair.path, queuePair.remote
         if path is None:
-            return
+            self._awaitPath(work)
+            return False
         if self._resuming:
             if not path.post(RESUME << 24 | remote, b"", b"", 0):
                 self._wait(path)
-                return
+                return False
             self._resuming = False
-        while unsent and self._mayGo(unsent[0], work):
-            operation = unsent[0]
-            if operation.length > limits.MESSAGE_BYTES:
-                operation.status = WCStatus.LOC_LEN_ERR
-            else:
-                try:
-                    if not operation.publish(path, remote, work.pd):
-                        self._wait(path)
-                        return
-                except MemoryAccessError:
-                    operation.status = WCStatus.LOC_PROT_ERR
-            unsent.popleft()
-            self._onTheWay.append(operation)
-            if operation.status is not WCStatus.SUCCESS:
-                self._complete()
-                return
-            if isinstance(operation, Read):
-                self._reads.append(operation)
-            path.requesters[remote] = queuePair
-            path.unacknowledged.append((operation.position, self))
+        if operation.length > limits.MESSAGE_BYTES:
+            operation.status = WCStatus.LOC_LEN_ERR
+            return True
+        try:
+            if not operation.publish(path, self.transport << 24 | remote, work.pd):
+                self._wait(path)
+                return False
+        except MemoryAccessError:
+            operation.status = WCStatus.LOC_PROT_ERR
+            return True
+        path.requesters[remote] = queuePair
+        path.unacknowledged.append((operation.position, self))
+        return True
 
     def _mayGo(self, operation: Operation, work: WorkQueues) -> bool:
         """
         Whether the first request that is not sent may be sent now.
         """
         onTheWay = self._onTheWay
-        if onTheWay and onTheWay[-1].status is not WCStatus.SUCCESS:
+        if onTheWay and (onTheWay[-1].status is not _SUCCESS or operation.isLast):
             return False  # Nothing goes behind a request that can only fail.
         if work.queuePair.state != QPState.RTS and not operation.started:
             return False
-        return not operation.isRead or len(self._reads) < work.attributes.reads
+        asked = self._asked
+        if asked and operation.flags & _FENCE:
+            return False
+        return not operation.asks or len(asked) < work.attributes.reads
 
     def _wait(self, path: Any) -> None:
         """
@@ -178,6 +310,26 @@ class Requester:
         """
         self._waiting = True
         path.wantSpace(self)
+
+    def _awaitPath(self, work: WorkQueues) -> None:
+        """
+        There is no way to the peer yet: as if it were silent, the request ends when all
+        retries are used up.
+        """
+        if self._timer is None:
+            attributes = work.attributes
+            seconds = timeoutSeconds(attributes.timeout)
+            if seconds is not None:
+                self._timer = work.timers.start(seconds * (attributes.retries + 1), self._unreachable)
+
+    def _unreachable(self) -> None:
+        """
+        The peer was not found in time.
+        """
+        self._timer = None
+        work, unsent = self.work, self._unsent
+        if work is not None and unsent and work.queuePair.path is None:
+            self._fail(unsent[0], WCStatus.RETRY_EXC_ERR)
 
     # -- what the peer did
 
@@ -189,6 +341,7 @@ class Requester:
         if self.work is not None:
             self._acknowledged = max(self._acknowledged, position)
             self._complete()
+            self._go()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
@@ -202,26 +355,25 @@ class Requester:
 
     def _responded(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
-        A part of the answer to the oldest READ came.
+        A part of the answer to the oldest READ or atomic came.
         """
-        work, reads = self.work, self._reads
-        if work is None or not reads:
-            return  # Of a READ that is forgotten, or of none.
-        read = reads[0]
-        status = read.take(work.queuePair.path, work.pd, opcode, buffer, start, stop)
-        if status is not WCStatus.SUCCESS:
-            self._fail(read, status)
-        elif read.answered:
-            reads.popleft()
+        work, asked = self.work, self._asked
+        if work is None or not asked:
+            return  # Of one that is forgotten, or of none.
+        question = asked[0]
+        status = question.take(work.queuePair.path, work.pd, opcode, buffer, start, stop)
+        if status is not _SUCCESS:
+            self._fail(question, status)
+        elif question.answered:
+            asked.popleft()
             # Who answers has taken the request and all before it; a refusal would have
             # come earlier.
-            self.acknowledged(read.position)
-            self.pump()
+            self.acknowledged(question.position)
 
     def _refused(self, syndrome: int, position: int) -> None:
         """
-        The peer refused the record that ends at a position; 0 stands for the oldest READ,
-        whose answer broke off.
+        The peer refused the record that ends at a position; 0 stands for the oldest READ
+        or atomic, whose answer broke off.
         """
         operation = self._at(position)
         work = self.work
@@ -232,7 +384,7 @@ class Requester:
             self._repeat(operation, _LATER_SECONDS)
         elif syndrome & _SYNDROME_MASK == RNR:
             exhausted = operation.rnrRefusals >= attributes.rnrRetries
-            if exhausted and attributes.rnrRetries != _FOR_EVER and not self._readBefore(operation):
+            if exhausted and attributes.rnrRetries != _FOR_EVER and not self._answerBefore(operation):
                 self._fail(operation, WCStatus.RNR_RETRY_EXC_ERR)
                 return
             operation.rnrRefusals += 1
@@ -251,7 +403,7 @@ class Requester:
         The operation whose record ends at a position of the medium.
         """
         if not position:
-            return self._reads[0] if self._reads else None
+            return self._asked[0] if self._asked else None
         if position <= self._acknowledged:
             return None
         for operation in self._onTheWay:
@@ -261,11 +413,11 @@ class Requester:
             return self._unsent[0]
         return None
 
-    def _readBefore(self, operation: Operation) -> bool:
+    def _answerBefore(self, operation: Operation) -> bool:
         """
-        Whether an answer to a READ before an operation is still to come.
+        Whether an answer to a READ or atomic before an operation is still to come.
         """
-        return bool(self._reads) and self._reads[0] is not operation
+        return bool(self._asked) and self._asked[0] is not operation
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         """
@@ -281,9 +433,9 @@ class Requester:
             unsent[0].rewind()
         while not unsent or unsent[0] is not operation:
             last = onTheWay.pop()
-            if self._reads and self._reads[-1] is last:
-                self._reads.pop()
-            last.status = WCStatus.SUCCESS
+            if self._asked and self._asked[-1] is last:
+                self._asked.pop()
+            last.status = _SUCCESS
             last.rewind()
             unsent.appendleft(last)
         self._resuming = self._pausing = True
@@ -305,7 +457,7 @@ class Requester:
         """
         self._timer = None
         self._pausing = False
-        self.pump()
+        self._go()
 
     # -- ends
 
@@ -317,10 +469,10 @@ class Requester:
         assert work is not None
         while onTheWay:
             operation = onTheWay[0]
-            if operation.status is not WCStatus.SUCCESS:
+            if operation.status is not _SUCCESS:
                 self._fail(operation, operation.status)
                 return
-            if operation.position > self._acknowledged or (operation.isRead and not operation.answered):
+            if operation.position > self._acknowledged or (operation.asks and not operation.answered):
                 return
             onTheWay.popleft()
             self._succeed(work, operation)
@@ -329,10 +481,10 @@ class Requester:
         """
         Complete an operation that is done.
         """
-        if operation.flags & _SIGNALED:
+        if operation.flags & _SIGNALED and operation.id is not None:
             completion = WorkCompletion(
-                operation.request.id,
-                WCStatus.SUCCESS,
+                operation.id,
+                _SUCCESS,
                 operation.completionOpcode,
                 work.queuePair.number,
                 operation.length,
@@ -345,15 +497,16 @@ class Requester:
         or it would not have come to this one.  What is behind it is flushed by the queue
         pair, which fails.
 
-        A READ before it whose answer has not come is what fails, as if its peer were gone:
-        nobody answers after a fatal refusal, and L{LATER} makes sure that nobody has to.
+        A READ or atomic before it whose answer has not come is what fails, as if its peer
+        were gone: nobody answers after a fatal refusal, and L{LATER} makes sure that nobody
+        has to.
         """
         work, onTheWay, unsent = self.work, self._onTheWay, self._unsent
         assert work is not None
         queuePair = work.queuePair
         while onTheWay and onTheWay[0] is not operation:
             before = onTheWay[0]
-            if before.isRead and not before.answered:
+            if before.asks and not before.answered:
                 operation, status = before, WCStatus.RETRY_EXC_ERR
                 break
             onTheWay.popleft()
@@ -362,17 +515,26 @@ class Requester:
                 return  # A completion was lost, and everything is flushed.
         (onTheWay or unsent).popleft()
         self._push(work, operation, status)
-        kind = operation.completionOpcode.name
-        queuePair.fail(QueuePairError(f"a {kind} of queue pair {queuePair.number} ended with {status.name}"))
+        text = f"a {operation.completionOpcode.name} of queue pair {queuePair.number} ended with {status.name}"
+        if work.unreachable is not None:
+            text += f": {work.unreachable}"
+        self._stop(work, QueuePairError(text))
+
+    def _stop(self, work: WorkQueues, reason: Exception) -> None:
+        """
+        A request ended badly, and with it the service.
+        """
+        work.queuePair.fail(reason)
 
     def _push(self, work: WorkQueues, operation: Operation, status: WCStatus) -> None:
         """
         Queue the completion of an operation that ended badly, signalled or not.
         """
-        work.sendCompletions.push(
-            WorkCompletion(operation.request.id, status, operation.completionOpcode, work.queuePair.number),
-            True,
-        )
+        if operation.id is not None:
+            work.sendCompletions.push(
+                WorkCompletion(operation.id, status, operation.completionOpcode, work.queuePair.number),
+                True,
+            )
 
     def flush(self, first: WCStatus) -> None:
         """
@@ -383,7 +545,7 @@ class Requester:
         work, status = self.work, first
         assert work is not None
         self._cancelTimer()
-        self._reads.clear()
+        self._asked.clear()
         for queue in (self._onTheWay, self._unsent):
             while queue:
                 self._push(work, queue.popleft(), status)
@@ -395,6 +557,6 @@ class Requester:
         """
         self.work = None
         self._cancelTimer()
-        self._reads.clear()
+        self._asked.clear()
         self._onTheWay.clear()
         self._unsent.clear()

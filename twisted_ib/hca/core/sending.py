@@ -9,15 +9,20 @@ process copies them, once, and a record may then stand for more bytes than it co
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.core.completion import WCOpcode, WCStatus
 from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
-from twisted_ib.hca.core.requests import SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.core.requests import ATOMIC_BYTES, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.core.scatter import find, locate, payload, scatter, total
 from twisted_ib.hca.operation import (
+    ATOMIC_ACKNOWLEDGE,
+    COMPARE_SWAP,
+    FETCH_ADD,
     OPERATION_MASK,
     READ_REQUEST,
     READ_RESPONSE_FIRST,
@@ -28,9 +33,11 @@ from twisted_ib.hca.operation import (
     SEND_FIRST,
     SEND_LAST,
     SEND_LAST_IMMEDIATE,
+    SEND_LAST_INVALIDATE,
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_IMMEDIATE,
+    SEND_ONLY_INVALIDATE,
     SOLICITED,
     WRITE_FIRST,
     WRITE_LAST,
@@ -40,7 +47,7 @@ from twisted_ib.hca.operation import (
     WRITE_ONLY_IMMEDIATE,
 )
 from twisted_ib.hca.wire import headers
-from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
+from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, IMMEDIATE, INVALIDATE, RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.memory import ProtectionDomain
@@ -53,6 +60,13 @@ _CODES = {
         SEND_FIRST,
         SEND_MIDDLE,
         SEND_LAST_IMMEDIATE,
+        WCOpcode.SEND,
+    ),
+    SendOpcode.SEND_WITH_INV: (
+        SEND_ONLY_INVALIDATE,
+        SEND_FIRST,
+        SEND_MIDDLE,
+        SEND_LAST_INVALIDATE,
         WCOpcode.SEND,
     ),
     SendOpcode.RDMA_WRITE: (WRITE_ONLY, WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WCOpcode.RDMA_WRITE),
@@ -71,6 +85,7 @@ _ANSWERS = {
     READ_RESPONSE_LAST: (False, True),
     READ_RESPONSE_ONLY: (True, True),
 }
+_SIGNALED_FLAG = int(SendFlags.SIGNALED)
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
 _WITH_IMMEDIATE = frozenset((SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_WRITE_WITH_IMM))
 _WRITES = frozenset((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM))
@@ -80,7 +95,10 @@ class Operation:
     """
     What all send requests have in common on their way.
 
-    @ivar request: the request.
+    @cvar asks: whether it is done only when an answer has come.
+    @cvar isLast: whether it begins only when all before it is done.
+    @ivar id: the program's number for it; L{None} if it has no completion, however it
+        ends.
     @ivar flags: its flags, as a plain integer: those of an IntFlag cost ten times as much.
     @ivar length: its bytes.
     @ivar begun: whether one of its records is in the medium.
@@ -88,33 +106,22 @@ class Operation:
     @ivar status: how it ended, if it ended badly.
     @ivar rnrRefusals: how often it was refused for want of a receive.
     @ivar absences: how often for want of a queue pair.
-    @ivar isRead: whether it is done only when an answer has come.
-    @ivar answered: whether that answer has come.
+    @ivar answered: whether the answer has come.
     @ivar completionOpcode: what its completion calls it.
     """
 
-    __slots__ = (
-        "absences",
-        "answered",
-        "begun",
-        "flags",
-        "length",
-        "position",
-        "request",
-        "rnrRefusals",
-        "status",
-    )
+    __slots__ = ("absences", "answered", "begun", "flags", "id", "length", "position", "rnrRefusals", "status")
 
-    isRead = False
+    asks = isLast = False
     completionOpcode: WCOpcode
 
-    def __init__(self, request: SendRequest) -> None:
+    def __init__(self, id: int | None, flags: int, length: int) -> None:
         """
         Nothing of it is sent.
         """
-        self.request = request
-        self.flags = int(request.flags)
-        self.length = total(request.pieces)
+        self.id = id
+        self.flags = flags
+        self.length = length
         self.status = WCStatus.SUCCESS
         self.rnrRefusals = self.absences = 0
         self.rewind()
@@ -149,19 +156,24 @@ class Operation:
 
 class Message(Operation):
     """
-    A SEND or a WRITE, with immediate or without.
+    A SEND or a WRITE.
 
+    @ivar request: the request.
+    @ivar inline: its bytes, if the request has them; else they are in memory.
     @ivar sent: how many bytes are in the medium.
     """
 
-    __slots__ = ("completionOpcode", "sent")
+    __slots__ = ("completionOpcode", "inline", "request", "sent")
 
     def __init__(self, request: SendRequest) -> None:
         """
         Nothing of it is sent.
         """
-        super().__init__(request)
+        self.request = request
+        self.inline: Any = request.inline
         self.completionOpcode = _CODES[request.opcode][4]
+        length = total(request.pieces) if request.inline is None else len(request.inline)
+        super().__init__(request.id, int(request.flags), length)
 
     def rewind(self) -> None:
         """
@@ -174,26 +186,42 @@ class Message(Operation):
         """
         See L{Operation.publish}.
         """
-        pieces, length = self.request.pieces, self.length
+        length = self.length
         while True:
             start = self.sent
-            reference, count = refer(path, pd, pieces, start, length - start, LOCAL_READ)
-            if reference:
-                payload: Any = reference
-            else:
-                found = locate(pd, pieces, start, count, LOCAL_READ)
-                payload = found[0] if len(found) == 1 else found
+            reference, count, payload = self._payload(path, pd, start)
             ends = start + count == length
             opcode, header = self._header(ends)
             if reference:
                 opcode |= REFERENCE
-            if not path.post(opcode << 24 | remote, header, payload, len(reference) or count):
+            if not path.post(opcode << 24 | remote, header, payload, reference or count):
                 return False
             self.begun = True
             self.sent = start + count
             self.position = path.position()
             if ends:
                 return True
+
+    def _payload(self, path: Any, pd: ProtectionDomain, start: int) -> tuple[int, int, Any]:
+        """
+        The payload of the next record.
+
+        @param start: its first byte, counted in the message.
+
+        @return: the size of a reference to it, or 0; its bytes; what to put in the record.
+        """
+        left, inline = self.length - start, self.inline
+        if inline is not None:
+            if left == self.length <= limits.INLINE_MESSAGE:
+                return 0, left, inline
+            count = min(left, limits.INLINE_MESSAGE)
+            return 0, count, memoryview(inline)[start : start + count]
+        pieces = self.request.pieces
+        reference, count = refer(path, pd, pieces, start, left, LOCAL_READ)
+        if reference:
+            return len(reference), count, reference
+        found = locate(pd, pieces, start, count, LOCAL_READ)
+        return 0, count, found[0] if len(found) == 1 else found
 
     def _header(self, ends: bool) -> tuple[int, bytes]:
         """
@@ -213,12 +241,73 @@ class Message(Operation):
         if ends:
             if request.opcode in _WITH_IMMEDIATE:
                 header += IMMEDIATE.pack(request.immediate)
+            elif request.opcode == SendOpcode.SEND_WITH_INV:
+                header = INVALIDATE.pack(request.invalidateKey)
             if self.flags & _SOLICITED_FLAG:
                 opcode |= SOLICITED
         return opcode, header
 
 
-class Read(Operation):
+class Inline(Message):
+    """
+    A SEND of bytes that has no request, and no completion unless it has a number.
+
+    @ivar immediate: 32 bits for the peer, or L{None}.
+    """
+
+    __slots__ = ("immediate",)
+
+    def __init__(self, payload: Any, length: int, immediate: int | None, id: int | None) -> None:
+        """
+        Nothing of it is sent.
+
+        @param payload: bytes-like, or a list of bytes-like objects.
+        @param length: bytes in C{payload}.
+        """
+        if length > limits.INLINE_MESSAGE and payload.__class__ is list:
+            payload = b"".join(payload)
+        self.inline = payload
+        self.immediate = immediate
+        self.completionOpcode = WCOpcode.SEND
+        Operation.__init__(self, id, 0 if id is None else _SIGNALED_FLAG, length)
+
+    def _header(self, ends: bool) -> tuple[int, bytes]:
+        """
+        See L{Message._header}.
+        """
+        if not ends:
+            return SEND_MIDDLE if self.begun else SEND_FIRST, b""
+        if self.immediate is None:
+            return SEND_LAST if self.begun else SEND_ONLY, b""
+        return (
+            SEND_LAST_IMMEDIATE if self.begun else SEND_ONLY_IMMEDIATE,
+            IMMEDIATE.pack(self.immediate),
+        )
+
+
+class Question(Operation):
+    """
+    A request that is done when its answer has come.
+
+    @ivar request: the request.
+    """
+
+    __slots__ = ("request",)
+
+    asks = True
+
+    def take(
+        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+    ) -> WCStatus:
+        """
+        Take a part of the answer.
+
+        @return: C{SUCCESS}, or how the request ends now.
+        """
+        raise NotImplementedError
+
+
+class Read(Question):
     """
     A READ.
 
@@ -227,8 +316,14 @@ class Read(Operation):
 
     __slots__ = ("received",)
 
-    isRead = True
     completionOpcode = WCOpcode.RDMA_READ
+
+    def __init__(self, request: SendRequest) -> None:
+        """
+        It is not sent.
+        """
+        self.request = request
+        super().__init__(request.id, int(request.flags), total(request.pieces))
 
     def rewind(self) -> None:
         """
@@ -254,9 +349,7 @@ class Read(Operation):
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
-        Take a part of the answer.
-
-        @return: C{SUCCESS}, or how the READ ends now.
+        See L{Question.take}.
         """
         shape = _ANSWERS.get(opcode & OPERATION_MASK)
         source = payload(path, opcode, buffer, start, stop)
@@ -273,6 +366,57 @@ class Read(Operation):
         scatter(target, source)
         self.received = end
         self.answered = last
+        return WCStatus.SUCCESS
+
+
+class Atomic(Question):
+    """
+    A compare-and-swap or a fetch-and-add: its answer is what was there before.
+    """
+
+    __slots__ = ("completionOpcode",)
+
+    def __init__(self, request: SendRequest) -> None:
+        """
+        It is not sent.
+        """
+        self.request = request
+        swaps = request.opcode == SendOpcode.ATOMIC_CMP_AND_SWP
+        self.completionOpcode = WCOpcode.COMP_SWAP if swaps else WCOpcode.FETCH_ADD
+        super().__init__(request.id, int(request.flags), ATOMIC_BYTES)
+
+    def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
+        """
+        See L{Operation.publish}.
+        """
+        request = self.request
+        locate(pd, request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
+        if self.completionOpcode is WCOpcode.COMP_SWAP:
+            opcode, new, compare = COMPARE_SWAP, request.swap, request.compare
+        else:
+            opcode, new, compare = FETCH_ADD, request.compare, 0
+        header = ATOMIC.pack(request.remoteAddress, request.remoteKey, new, compare)
+        if not path.post(opcode << 24 | remote, header, b"", 0):
+            return False
+        self.begun = True
+        self.position = path.position()
+        return True
+
+    def take(
+        self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
+    ) -> WCStatus:
+        """
+        See L{Question.take}.
+        """
+        if opcode != ATOMIC_ACKNOWLEDGE or stop - start != ATOMIC_RESULT.size:
+            return WCStatus.BAD_RESP_ERR
+        (value,) = ATOMIC_RESULT.unpack_from(buffer, start)
+        try:
+            target = locate(pd, self.request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
+        except MemoryAccessError:
+            return WCStatus.LOC_PROT_ERR
+        scatter(target, memoryview(value.to_bytes(ATOMIC_BYTES, byteorder)))
+        self.answered = True
         return WCStatus.SUCCESS
 
 
@@ -303,11 +447,14 @@ def refer(
     return b"", min(left, limits.INLINE_MESSAGE)
 
 
-#: What a reliable connection does, by opcode.
-OPERATIONS: dict[SendOpcode, type[Operation]] = {
+#: What needs the peer, by opcode.
+OPERATIONS: dict[SendOpcode, Callable[[SendRequest], Operation]] = {
     SendOpcode.SEND: Message,
     SendOpcode.SEND_WITH_IMM: Message,
+    SendOpcode.SEND_WITH_INV: Message,
     SendOpcode.RDMA_WRITE: Message,
     SendOpcode.RDMA_WRITE_WITH_IMM: Message,
     SendOpcode.RDMA_READ: Read,
+    SendOpcode.ATOMIC_CMP_AND_SWP: Atomic,
+    SendOpcode.ATOMIC_FETCH_AND_ADD: Atomic,
 }

@@ -16,5 +16,14 @@ RETH: Final = Struct(">QII")
 #: ImmDt: four bytes for the peer's completion.
 IMMEDIATE: Final = Struct(">I")
 
+#: IETH: the R_Key to invalidate.
+INVALIDATE: Final = Struct(">I")
+
+#: AtomicETH: virtual address, R_Key, what to put there or to add, what to compare with.
+ATOMIC: Final = Struct(">QIQQ")
+
+#: AtomicAckETH: what was there before.
+ATOMIC_RESULT: Final = Struct(">Q")
+
 #: Where a record's payload is: number of an offered segment, bytes, offset in the segment.
 REFERENCE: Final = Struct(">IIQ")
