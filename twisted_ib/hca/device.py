@@ -296,11 +296,13 @@ class Device:
         self._check()
         return self.fabric.resolve(portSpace << 16 | port, normalise(address), user)
 
-    def disconnect(self, connection: Connection) -> None:
+    def disconnect(self, connection: Connection, privateData: bytes = b"") -> None:
         """
         Send a DREQ.
+
+        @param privateData: what it says to the peer's user.
         """
-        connection.disconnect(self.clock())
+        connection.disconnect(self.clock(), privateData)
         self._dispatch()
 
     def managementReceived(

@@ -75,12 +75,15 @@ class Connection:
     @ivar deadline: when, or L{None}.
     @ivar period: seconds between two retries.
     @ivar ackSeconds: the path's timeout: how long an MRA and TIMEWAIT add.
+    @ivar farewell: the private data of the DREQ or REJ by which the peer ended it; empty if
+        it did not.
     """
 
     __slots__ = (
         "ackSeconds",
         "deadline",
         "destination",
+        "farewell",
         "listener",
         "localID",
         "localQPN",
@@ -114,6 +117,7 @@ class Connection:
         self.user: Any = None
         self.state = State.IDLE
         self.output: Output | None = None
+        self.farewell = b""
         self.deadline: float | None = None
         self.maxRetries = self.retriesLeft = request.maxCMRetries
         self.period = 0.0
@@ -163,14 +167,15 @@ class Connection:
         """
         return self.feed(Input.DATA, None, now)
 
-    def disconnect(self, now: float) -> bool:
+    def disconnect(self, now: float, privateData: bytes = b"") -> bool:
         """
         End it, in any state: DREQ if it is open, else a REJ.
 
+        @param privateData: of the DREQ, or of the REJ after a REP: at most 148 bytes.
         @return: False if it is over or ending already.  If L{state} is
             DREQ_SENT now, DISCONNECTED follows; else nothing does.
         """
-        return self.feed(Input.CLOSE, None, now)
+        return self.feed(Input.CLOSE, privateData, now)
 
     def abandon(self, now: float) -> bool:
         """

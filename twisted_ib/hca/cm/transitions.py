@@ -211,14 +211,22 @@ def _withdraw(connection: Connection, message: object, now: float) -> None:
     The consumer accepted, and went away before the peer was ready.
     """
     connection.output = None
-    _tell(connection, REJ(messageRejected=MessageKind.OTHER, reason=RejectReason.CONSUMER_DEFINED))
+    _tell(
+        connection,
+        REJ(
+            messageRejected=MessageKind.OTHER,
+            reason=RejectReason.CONSUMER_DEFINED,
+            privateData=message if isinstance(message, bytes) else b"",
+        ),
+    )
 
 
 def _sendDREQ(connection: Connection, message: object, now: float) -> None:
     """
     Ask the peer to end it.
     """
-    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN)
+    farewell = message if isinstance(message, bytes) else b""
+    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, farewell)
     _ask(connection, request, now)
 
 
@@ -227,6 +235,7 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     The peer ends it.
     """
     connection.output = None
+    connection.farewell = message.privateData
     _tell(connection, DREP())
     connection.table.report(Event.DISCONNECTED, connection, message)
 
@@ -236,6 +245,8 @@ def _disconnected(connection: Connection, message: object, now: float) -> None:
     It is over.
     """
     connection.output = None
+    if isinstance(message, REJ):
+        connection.farewell = message.privateData
     connection.table.report(Event.DISCONNECTED, connection, message)
 
 
