@@ -32,6 +32,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca import device as deviceModule
 from twisted_ib.hca.core.memory import Access
 from twisted_ib.hca.device import PS_SDP, Device
+from twisted_ib.hca.fabric.handshake import Answer
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 
@@ -463,11 +464,43 @@ class ObjectTests(DeviceTestCase):
         self.a.createQueuePair(User())
         shown = json.loads(json.dumps(self.a.describe()))
         self.assertEqual(shown["hca_id"], "lo0")
-        self.assertEqual(shown["guid"], f"{self.a.guid:016x}")
+        self.assertEqual(shown["attributes"]["node_guid"], self.a.guid)
+        self.assertEqual(shown["port"]["gid_tbl_len"], len(self.a.gids()))
+        self.assertEqual(shown["gids"], self.a.gids())
+        self.assertEqual(shown["counters"], self.a.statistics())
         self.assertEqual(shown["pid"], os.getpid())
         self.assertTrue(shown["program"])
         counts = {"pd": len(self.a.memory.domains), "mr": 0, "cq": 0, "qp": 1, "srq": 0, "ah": 0, "mw": 0}
         self.assertEqual(shown["in_use"], counts)
+
+    def test_describeManyAddresses(self) -> None:
+        """
+        However many addresses a host has, the answer has room for what is said.
+        """
+        longest = [f"fe80::{n:04x}:1111:2222:3333:4444%2147483647" for n in range(300)]
+        self.a.gids = lambda: longest  # type: ignore[method-assign]
+        for n in range(64):
+            self.a.count(f"a counter with quite a long name, number {n}")
+        shown = self.a.describe()
+        self.assertEqual(len(shown["gids"]), limits.DESCRIBED_GIDS)
+        self.assertEqual(shown["port"]["gid_tbl_len"], 300)
+        self.assertLess(len(Answer(shown).pack()), limits.ANSWER_BYTES)
+
+    def test_statistics(self) -> None:
+        """
+        What queue pairs moved stays when they are gone, and counts once.
+        """
+        consumer = User()
+        consumer.traffic = lambda: (3, 4, 1, 2)  # type: ignore[attr-defined]
+        queuePair = self.a.createQueuePair(consumer)
+        self.a.createQueuePair(User())
+        for _ in range(2):
+            shown = self.a.statistics()
+            names = ("sent_pkts", "rcvd_pkts", "rdma_sends", "rdma_recvs")
+            self.assertEqual([shown[name] for name in names], [3, 4, 1, 2])
+            queuePair.close()
+        self.a.queuePairClosed(queuePair)
+        self.assertEqual(self.a.statistics(), shown)
 
     def test_counters(self) -> None:
         """

@@ -28,6 +28,7 @@ PURE = (
     "twisted_ib.hca.attributes",
     "twisted_ib.hca.cm",
     "twisted_ib.hca.core",
+    "twisted_ib.hca.counters",
     "twisted_ib.hca.interfaces",
     "twisted_ib.hca.mad",
     "twisted_ib.hca.operation",

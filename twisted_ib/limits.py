@@ -113,6 +113,11 @@ LOCAL_ADDRESSES = 256
 Addresses of this host that an HCA shows as GIDs.
 """
 
+DESCRIBED_GIDS = 96
+"""
+GIDs that the answer to a query has; it says how many there are.
+"""
+
 # -- communication manager
 
 #: Connections that one source has asked for and that are not open yet, if the

@@ -34,6 +34,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
     WrongThreadError,
 )
+from twisted_ib.hca.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
@@ -43,6 +44,7 @@ from twisted_ib.hca.core.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.core.timers import Timers
+from twisted_ib.hca.counters import Traffic, counters
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
@@ -63,7 +65,11 @@ _PREFIX = 0xFE80 << 112
 class _Manager(ConnectionTable):
     """
     A connection table whose messages leave in the order of everything else.
+
+    @ivar messagesSent: How many have left.
     """
+
+    messagesSent = 0
 
     def send(self, output: Output) -> None:
         """
@@ -71,6 +77,7 @@ class _Manager(ConnectionTable):
         connection must arrive after the REP.
         """
         path, attribute, body = output
+        self.messagesSent += 1
         path.sendManagement(attribute, body)
 
 
@@ -119,7 +126,8 @@ class Device:
     @ivar timers: Those of its queue pairs.
     @ivar objects: Completion queues, shared receive queues, address handles.
     @ivar departures: The ways that its datagrams go.
-    @ivar counters: How often what happened.
+    @ivar counters: How often what happened; L{statistics} has everything.
+    @ivar traffic: What queue pairs moved that are gone.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
 
@@ -144,6 +152,7 @@ class Device:
         self.thread = 0 if anyThread else get_ident()
         self.guid = randomBits(64) & ~(1 << 57) | 1
         self.counters: Counter[str] = Counter()
+        self.traffic = Traffic()
         self.heldBytes = 0
         self.closed = False
         #: Called when there is something to do outside of a turn.
@@ -230,16 +239,29 @@ class Device:
             "mw": len(self.memory.windows),
         }
 
+    def statistics(self) -> dict[str, int]:
+        """
+        @return: All counters by name: first rxe's, then ours
+            (L{twisted_ib.hca.counters}).
+        """
+        events = {**self.counters, "management_sent": self.cm.messagesSent}
+        return counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
+
     def describe(self) -> dict[str, Any]:
         """
-        @return: What C{ib-devinfo} shows of this HCA.
+        @return: What C{ib-devinfo} shows of this HCA: plain values, for JSON, at most
+            L{limits.ANSWER_BYTES} of it.
         """
+        gids = self.gids()
         return {
             "hca_id": self.name,
-            "guid": f"{self.guid:016x}",
             "pid": os.getpid(),
-            "program": os.path.basename(sys.argv[0] or "python"),
+            "program": os.path.basename(sys.argv[0] or "python")[: limits.PROGRAM_BYTES],
+            "attributes": {**deviceAttributes(self.guid), **extendedAttributes()},
+            "port": portAttributes(len(gids)),
+            "gids": gids[: limits.DESCRIBED_GIDS],
             "in_use": self.inUse(),
+            "counters": self.statistics(),
         }
 
     # -- services and connections
@@ -311,6 +333,7 @@ class Device:
         """
         See L{IFabricOwner}.
         """
+        self.count("management_received")
         self.cm.receive(path, attribute, buffer, start, stop, self.clock())
         self._dispatch()
 
@@ -420,7 +443,8 @@ class Device:
         """
         A queue pair was destroyed.
         """
-        self.queuePairs.pop(queuePair.number, None)
+        if self.queuePairs.pop(queuePair.number, None) is not None:
+            self.traffic.add(queuePair)
 
     @property
     def queuePairsOpened(self) -> int:
