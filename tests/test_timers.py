@@ -82,3 +82,20 @@ class TimersTests(SynchronousTestCase):
         self.assertLess(len(self.timers._heap), 200)
         self.timers.tick(200)
         self.assertEqual(self.seen, ["stays"])
+
+    def test_boundedAmongMany(self) -> None:
+        """
+        With many that run, cancelled timers are at most as many again, and looking for
+        them is rare.
+        """
+        for _ in range(1000):
+            self.start(50, "stays")
+        swept = 0
+        for _ in range(10000):
+            before = len(self.timers._heap)
+            self.timers.start(60, lambda: None).cancel()
+            swept += len(self.timers._heap) < before
+            self.assertLess(len(self.timers._heap), 2100)
+        self.assertTrue(0 < swept < 20, swept)
+        self.timers.tick(200)
+        self.assertEqual(self.seen, ["stays"] * 1000)

@@ -260,7 +260,8 @@ class CompletionQueue(Held):
         """
         Moderate the calls of C{onCompletion}: one waits until C{count} completions that
         it is for have come since L{arm}, but no longer than C{period} after the first.
-        Moderation ends with 0 and 0, or with a count of 1.
+        A queue that is full waits for nothing.  Moderation ends with 0 and 0, or with a
+        count of 1.
 
         @param count: completions; 0 is any number: only the time counts.
         @param period: microseconds; 0 is any time: only the completions count.
@@ -326,7 +327,8 @@ class CompletionQueue(Held):
         """
         Call now, or see to it that the call comes.
         """
-        if self._noticed >= self.count and (self.count or not self.period):
+        enough = self._noticed >= self.count and (self.count or not self.period)
+        if enough or len(self._completions) >= self._depth:
             self._tell()
         elif self.period and self._timer is None:
             assert self._timers is not None

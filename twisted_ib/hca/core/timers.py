@@ -1,8 +1,8 @@
 """
 The timers of one device's queue pairs.
 
-A heap, because few run at a time: a timer runs only while a refused request waits to be
-sent again.  Whoever drives the device asks L{Timers.deadline} and calls L{Timers.tick}.
+A heap: a timer runs while a refused request waits to be sent again, and while an event of
+a completion queue is held back.  Whoever drives the device asks L{Timers.deadline} and calls L{Timers.tick}.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class Timers:
     All running timers of one device.
     """
 
-    __slots__ = ("_clock", "_heap")
+    __slots__ = ("_clock", "_heap", "_sweepAt")
 
-    # Cancelled timers are swept when they are more than this many and more than half.
+    # Cancelled timers are swept when there are twice as many timers as ran after the last
+    # time, but not for so few.
     _IDLE = 64
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -57,17 +58,17 @@ class Timers:
         """
         self._clock = clock
         self._heap: list[Timer] = []
+        self._sweepAt = self._IDLE
 
     def start(self, seconds: float, expired: Callable[[], None]) -> Timer:
         """
         Call C{expired} in C{seconds} seconds.
         """
         heap = self._heap
-        if len(heap) > self._IDLE:
-            running = [timer for timer in heap if timer.expired is not None]
-            if 2 * len(running) < len(heap):
-                heap[:] = running
-                heapify(heap)
+        if len(heap) > self._sweepAt:
+            heap[:] = [timer for timer in heap if timer.expired is not None]
+            heapify(heap)
+            self._sweepAt = max(self._IDLE, 2 * len(heap))
         timer = Timer(self._clock() + seconds, expired)
         heappush(heap, timer)
         return timer
