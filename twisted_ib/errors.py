@@ -75,6 +75,13 @@ class NoRouteError(HCAError):
     """
 
 
+class SharedGIDError(NoRouteError):
+    """
+    A GID is an address of this host, which all its HCAs have: it names none of them.  Use
+    the peer's GID with index 0, or the connection manager.
+    """
+
+
 class NoListenerError(HCAError):
     """
     Nobody listens on this service.

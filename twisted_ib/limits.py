@@ -274,6 +274,12 @@ MULTICAST_GROUPS = 8192
 MULTICAST_QUEUE_PAIRS = 56
 #: HCAs of one host in one multicast group that a datagram is sent to.
 MULTICAST_MEMBERS = 256
+#: HCAs that queue pairs of one device wait to meet.
+MEETINGS = 4096
+#: The first pause of a queue pair that looks for an HCA which is not there, in seconds.
+MEETING_SECONDS = 0.02
+#: The pauses double up to this.
+MEETING_SECONDS_MOST = 0.32
 #: The most bytes that a send request carries in itself (Linux rxe: 444).
 INLINE_DATA = 1024
 #: Asynchronous events that wait for the program; the oldest stay, and what comes on top is

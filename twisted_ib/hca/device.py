@@ -48,6 +48,7 @@ from twisted_ib.hca.counters import Traffic, counters
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
+from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.objects import Objects
 from twisted_ib.hca.wire.cm import RejectReason
 
@@ -126,6 +127,7 @@ class Device:
     @ivar timers: Those of its queue pairs.
     @ivar objects: Completion queues, shared receive queues, address handles.
     @ivar departures: The ways that its datagrams go.
+    @ivar paths: Which path leads to which GID; multicast groups.
     @ivar counters: How often what happened; L{statistics} has everything.
     @ivar traffic: What queue pairs moved that are gone.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
@@ -162,6 +164,7 @@ class Device:
         self.timers = Timers(clock)
         self.objects = Objects(self)
         self.departures = Departures(self)
+        self.paths = Paths(self)
         self.queuePairs: dict[int, QueuePair] = {}
         self._numbers = RandomIndices(randomBits)
         self._holders: dict[Any, int] = {}
@@ -343,6 +346,7 @@ class Device:
         """
         first: BaseException | None = None
         self.departures.pathLost(path)
+        self.paths.pathLost(path)
         for connection in self.cm.pathLost(path):
             try:
                 self._connectionLost(connection, reason)
@@ -422,6 +426,36 @@ class Device:
         listener = connection.listener
         return None if isinstance(listener, dict) else listener
 
+    # -- paths
+
+    def meet(self, queuePair: QueuePair) -> None:
+        """
+        Find the path of a queue pair's address vector: see L{Paths.meet}.
+        """
+        self._check()
+        self.paths.meet(queuePair)
+
+    def reach(self, gid: int, user: Any) -> Any:
+        """
+        Find the way for datagrams to a GID: see L{Paths.reach}.
+        """
+        self._check()
+        return self.paths.reach(gid, user)
+
+    def datagramReceived(
+        self, path: Any, opcode: int, number: int, buffer: Any, start: int, stop: int
+    ) -> None:
+        """
+        See L{IFabricOwner}.
+        """
+        self.paths.datagramReceived(path, opcode, number, buffer, start, stop)
+
+    def pathAccepted(self, path: Any) -> None:
+        """
+        See L{IFabricOwner}.
+        """
+        self.paths.pathAccepted(path)
+
     # -- queue pairs
 
     def createQueuePair(self, consumer: Any, type: QPType = QPType.RC) -> QueuePair:
@@ -443,6 +477,7 @@ class Device:
         """
         A queue pair was destroyed.
         """
+        self.paths.queuePairClosed(queuePair)
         if self.queuePairs.pop(queuePair.number, None) is not None:
             self.traffic.add(queuePair)
 
@@ -627,6 +662,7 @@ class Device:
             return
         self.closed = True
         _devices.discard(self)
+        self.paths.close()
         self.departures.close()
         self.fabric.close()
         for queuePair in list(self.queuePairs.values()):

@@ -57,6 +57,43 @@ class IFabric(Interface):
         @raise NoListenerError: nobody serves it.
         """
 
+    def reach(guid, user):  # type: ignore[no-untyped-def]
+        """
+        Find the path to the HCA of a GUID: the one that this side has dialled, or a new
+        one.  A path to this HCA itself has its other end as C{twin}.
+
+        @param user: As for C{resolve}.
+        @return: Something with C{cancel()}.
+        @raise NoListenerError: there is no such HCA.
+        """
+
+    def proves(path, guid):  # type: ignore[no-untyped-def]
+        """
+        Whether the HCA at the other end of a path has a GUID.  What a caller says of
+        itself is no proof.
+
+        @return: L{None} if that can not be found out now.
+        """
+
+    def join(group):  # type: ignore[no-untyped-def]
+        """
+        Let others find this HCA as a member of a multicast group.
+
+        @param group: A multicast GID, an integer of 128 bits.
+        @raise HCAError: they would not find it.
+        """
+
+    def leave(group):  # type: ignore[no-untyped-def]
+        """
+        Take back what C{join} did; harmless if it is not a member.
+        """
+
+    def members(group):  # type: ignore[no-untyped-def]
+        """
+        @return: The GUIDs of the HCAs in a multicast group, this one perhaps among
+            them; not to be changed.  The same object while nothing has changed.
+        """
+
     def progress(budget):  # type: ignore[no-untyped-def]
         """
         Take what has arrived.
@@ -154,6 +191,20 @@ class IFabricOwner(Interface):
     def managementReceived(path, attribute, buffer, start, stop):  # type: ignore[no-untyped-def]
         """
         A connection management message came: 232 bytes of C{buffer}.
+        """
+
+    def datagramReceived(path, opcode, number, buffer, start, stop):  # type: ignore[no-untyped-def]
+        """
+        A datagram came: GRH, DETH, what follows.
+
+        @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.operation.UD_SEND_ONLY>} or the one
+            with immediate, perhaps solicited.
+        @param number: The queue pair number that it is for.
+        """
+
+    def pathAccepted(path):  # type: ignore[no-untyped-def]
+        """
+        A path that the other end has dialled is complete.  Nothing proves who that is.
         """
 
     def pathLost(path, reason):  # type: ignore[no-untyped-def]

@@ -44,8 +44,12 @@ READ_RESPONSE_ONLY: Final = 0x10
 ACKNOWLEDGE: Final = 0x11
 ATOMIC_ACKNOWLEDGE: Final = 0x12
 
+#: The bit that unreliable services have in their codes, and reliable ones have not.
+UNRELIABLE: Final = 0x20
+
 # UD
 UD_SEND_ONLY: Final = 0x64
+UD_SEND_ONLY_IMMEDIATE: Final = 0x65
 
 #: The requester starts again at the operation that was refused: the code that reliable
 #: datagrams had for "Resync", reserved otherwise.
@@ -110,3 +114,12 @@ def word(opcode: int, number: int) -> int:
     @return: The word of a record: operation and destination queue pair.
     """
     return opcode << 24 | number
+
+
+def isDatagram(opcode: int) -> bool:
+    """
+    @return: Whether an unreliable operation for a queue pair that no path knows is a
+        datagram.  Those of unreliable connections have their queue pair in the path's
+        table; there the same codes are SEND with a L{REFERENCE}.
+    """
+    return opcode & ~SOLICITED in (UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE)

@@ -10,6 +10,10 @@ symbolic link to that socket::
 SERVICE is the service id (16 hex digits), NAMESPACE the inode of the network
 namespace: a path crosses namespaces and an IP address must not.  ADDRESS is what
 the listener is bound to.
+
+Each multicast group that it is a member of is such a link too, GROUP being the GID::
+
+    mcg-GROUP-GUID -> hca-GUID
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from twisted_ib.hca.fabric.rundirectory import RunDirectory
 
 HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
+GROUP = re.compile(r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z")
 
 
 @attrs.frozen
@@ -50,6 +55,13 @@ def serviceName(serviceID: int, namespace: int, address: str) -> str:
     The name of a service's entry.
     """
     return f"svc-{serviceID:016x}-{namespace}-{address}"
+
+
+def groupName(group: int, guid: int) -> str:
+    """
+    The name of the entry of an HCA in a multicast group.
+    """
+    return f"mcg-{group:032x}-{guid:016x}"
 
 
 def connect(directory: RunDirectory, name: str, kind: int) -> socket.socket:
@@ -125,7 +137,7 @@ def reclaim(directory: RunDirectory) -> None:
             dead.add(name)
             budget -= 1
     for name in names:
-        if budget and SERVICE.match(name):
+        if budget and (SERVICE.match(name) or GROUP.match(name)):
             target = directory.readLink(name)
             if target is not None and (target in dead or target not in sockets):
                 directory.remove(name)
@@ -134,4 +146,15 @@ def reclaim(directory: RunDirectory) -> None:
         directory.remove(name)
 
 
-__all__ = ["HCA", "SERVICE", "Entry", "connect", "isBound", "isServed", "reclaim", "serviceName"]
+__all__ = [
+    "GROUP",
+    "HCA",
+    "SERVICE",
+    "Entry",
+    "connect",
+    "groupName",
+    "isBound",
+    "isServed",
+    "reclaim",
+    "serviceName",
+]

@@ -1,7 +1,8 @@
 """
 C{lo0}: the fabric within one thread.
 
-It joins an HCA with itself and with the other C{lo0} devices of the same thread.
+It joins an HCA with itself and with its neighbours: the other C{lo0} devices of the same
+thread, unless it is told which (L{twisted_ib.hca.fabric.neighbours}).
 A record is a copy in a queue; nothing is shared with another process, nothing
 is asked of the kernel but a pipe to wake a reactor, so it works wherever Python
 does.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +28,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.fabric.addresses import checkLocal, conflict, freePort, normalise, servedBy
+from twisted_ib.hca.fabric.neighbours import Neighbours, ofThisThread
 from twisted_ib.hca.fabric.path import Forked, Path, PeerIdentity
 from twisted_ib.hca.interfaces import IFabric
 
@@ -35,20 +36,6 @@ _ROOM = limits.RING - limits.RING_RESERVE
 _MANAGEMENT_ROOM = limits.RING - limits.REFUSAL_RESERVE
 #: Waiters go on when no more than this is on the way.
 _LOW = limits.RING // 2
-
-
-class _Services(threading.local):
-    """
-    Who listens on what, in this thread.
-
-    @ivar fabrics: By service and address.
-    """
-
-    def __init__(self) -> None:
-        self.fabrics: dict[tuple[int, str], LoopbackFabric] = {}
-
-
-_services = _Services()
 
 
 class LoopbackPath(Path):
@@ -226,10 +213,17 @@ class LoopbackFabric:
     attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
     hot: tuple[Any, ...] = ()
 
-    def __init__(self, owner: Any, guid: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        guid: int,
+        clock: Callable[[], float],
+        neighbours: Neighbours | None = None,
+    ) -> None:
         """
-        @param owner: The device: C{managementReceived}, C{pathLost}, C{count}.
+        @param owner: The device, an L{IFabricOwner<twisted_ib.hca.interfaces.IFabricOwner>}.
         @param clock: Not needed: there is nothing to wait for.
+        @param neighbours: Whom it can reach; by default those of this thread.
         """
         self.owner = owner
         self.guid = guid
@@ -238,7 +232,9 @@ class LoopbackFabric:
         self.rung = self.sleeps = 0
         self._ends: list[LoopbackPath] = []
         self._paths: dict[int, LoopbackPath] = {}
-        self._services = _services.fabrics
+        self._neighbours = ofThisThread() if neighbours is None else neighbours
+        self._neighbours.fabrics[guid] = self
+        self._services = self._neighbours.services
         self._pipe = os.pipe()
         for fd in self._pipe:
             os.set_blocking(fd, False)
@@ -305,16 +301,56 @@ class LoopbackFabric:
                 return _Found()
         raise NoListenerError(f"nobody in this thread serves {address}")
 
+    def reach(self, guid: int, user: Any) -> _Found:
+        """
+        Find the path to the HCA of a GUID.
+
+        @param user: Gets C{pathReady(path)} before this returns.
+        @raise NoListenerError: it is not among the neighbours.
+        """
+        fabric = self._neighbours.fabrics.get(guid)
+        if fabric is None:
+            raise NoListenerError(f"there is no HCA {guid:016x} in this thread")
+        user.pathReady(self._pathTo(fabric))
+        return _Found()
+
+    def proves(self, path: Any, guid: int) -> bool:
+        """
+        See L{IFabric}: nobody lies to himself.
+        """
+        return bool(path.peer.guid == guid)
+
+    def join(self, group: int) -> None:
+        """
+        Let others find this HCA as a member of a multicast group.
+        """
+        self._neighbours.join(group, self.guid)
+
+    def leave(self, group: int) -> None:
+        """
+        Take back what L{join} did.
+        """
+        self._neighbours.leave(group, self.guid)
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """
+        @return: See L{IFabric}.
+        """
+        return self._neighbours.groups.get(group, ())[: limits.MULTICAST_MEMBERS]
+
     def _pathTo(self, fabric: LoopbackFabric) -> LoopbackPath:
         """
-        @return: This end of the path to an HCA, made if need be.
+        @return: This end of the path that this HCA has dialled to another, made if need
+            be.
         """
         path = self._paths.get(fabric.guid)
         if path is None or not path.alive or path.other.closed:
             path, other = self._end(fabric), fabric._end(self)
             path.other, other.other = other, path
+            if fabric is self:
+                path.twin, other.twin = other, path
             self._paths[fabric.guid] = path
-            fabric._paths.setdefault(self.guid, other)
+            fabric.owner.pathAccepted(other)
         return path
 
     def _end(self, peer: LoopbackFabric) -> LoopbackPath:
@@ -493,8 +529,7 @@ class LoopbackFabric:
         """
         Nobody finds this HCA any more.
         """
-        for key in [key for key, fabric in self._services.items() if fabric is self]:
-            del self._services[key]
+        self._neighbours.forget(self)
 
     def close(self) -> None:
         """

@@ -40,6 +40,8 @@ _MESSAGE = Struct(">B3xIQ")
 class Offers:
     """
     What the two ends of one path have offered each other.
+
+    @ivar next: The number of the next segment that is offered.
     """
 
     __slots__ = (
@@ -47,11 +49,11 @@ class Offers:
         "_gone",
         "_mine",
         "_mineBytes",
-        "_next",
         "_path",
         "_socket",
         "_theirBytes",
         "_theirs",
+        "next",
     )
 
     def __init__(self, path: Any, pair: socket.socket) -> None:
@@ -62,7 +64,7 @@ class Offers:
         """
         self._path = path
         self._socket = pair
-        self._next = 1
+        self.next = 1
         self._mine: dict[Any, int] = {}
         # Withdrawn: the position after which the peer may be told, the number, the size.
         self._gone: deque[tuple[int, int, int]] = deque()
@@ -86,10 +88,10 @@ class Offers:
             return 0
         if self._mineBytes + segment.size > limits.OFFERED_BYTES:
             return 0
-        if segment.fd < 0 or not self._send(_OFFER, self._next, segment.size, [segment.fd]):
+        if segment.fd < 0 or not self._send(_OFFER, self.next, segment.size, [segment.fd]):
             return 0
-        number = self._mine[segment] = self._next
-        self._next += 1
+        number = self._mine[segment] = self.next
+        self.next += 1
         self._mineBytes += segment.size
         return number
 

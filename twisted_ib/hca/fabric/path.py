@@ -27,6 +27,8 @@ from twisted_ib.hca.operation import (
     REFUSAL,
     RESPONSES,
     RESUME,
+    UNRELIABLE,
+    isDatagram,
 )
 
 
@@ -152,6 +154,9 @@ class Path:
         tell when the peer has taken the record before that position.
     @ivar requesters: By the peer's queue pair number: who is told that it does
         not exist.  Only requesters that keep what they sent are in here.
+    @ivar refused: Of the peer's queue pair numbers, those that the peer said do not
+        exist: it waits for the requester to resume.
+    @ivar twin: Of a path from an HCA to itself, the other end; else L{None}.
     """
 
     __slots__ = (
@@ -163,8 +168,10 @@ class Path:
         "owed",
         "pairing",
         "peer",
+        "refused",
         "requesters",
         "table",
+        "twin",
         "unacknowledged",
         "waiting",
     )
@@ -177,6 +184,8 @@ class Path:
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
+        self.refused: set[int] = set()
+        self.twin: Any = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
         self.owed: tuple[int, int, int] | None = None
@@ -186,7 +195,17 @@ class Path:
 
     def bind(self, queuePair: Any) -> None:
         """
-        From now on C{queuePair} takes the records of its number.
+        From now on C{queuePair} takes the records of its number.  One that is connected
+        to itself sends from this end and receives at the other one: its requests come
+        there, and their refusals here.
+        """
+        self._enter(queuePair)
+        if self.twin is not None and queuePair.number == queuePair.remote:
+            self.twin._enter(queuePair)
+
+    def _enter(self, queuePair: Any) -> None:
+        """
+        Enter a queue pair into the table.
         """
         number = queuePair.number
         if number in self.absent:
@@ -201,10 +220,16 @@ class Path:
         C{queuePair} takes nothing any more.
         """
         self.table.pop(queuePair.number, None)
+        if self.twin is not None:
+            self.twin.table.pop(queuePair.number, None)  # Numbers are an HCA's own.
         self.wantNoSpace(queuePair)
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
             del self.requesters[remote]
+            if remote in self.refused and self.alive:
+                # The peer would drop what the next requester sends to this number.
+                self.refused.discard(remote)
+                self.postReserved(RESUME << 24 | remote, b"", False)
 
     def queuePairs(self) -> list[Any]:
         """
@@ -376,7 +401,8 @@ class Path:
         target = ABSENT_WORD
         if entry is not None:
             target = ACKNOWLEDGE << 24 | entry.remote
-            if entry.path is self:  # Not closed while it refused.
+            # Not closed while it refused; who is connected to itself sends at the twin.
+            if entry.path is self or (self.twin is not None and entry.path is self.twin):
                 self.table[number] = Refusing(self, entry)
         elif syndrome == ABSENT:
             if number in self.absent:
@@ -419,10 +445,17 @@ class Path:
         if not self.alive:
             return 0  # Lost while records were being taken.
         opcode, number = word >> 24, word & QPN_MASK
+        if opcode & UNRELIABLE:
+            if isDatagram(opcode):
+                self.fabric.owner.datagramReceived(self, opcode, number, buffer, start, stop)
+            else:
+                self.fabric.count("absent_queue_pair")
+            return 0  # Nobody hears that these are lost.
         if opcode == ACKNOWLEDGE and number == 0 and stop - start == REFUSAL.size:
             _, remote, _ = REFUSAL.unpack_from(buffer, start)
             requester = self.requesters.get(remote)
             if requester is not None:
+                self.refused.add(remote)
                 requester.delivered(ACKNOWLEDGE, buffer, start, stop)
             return 0
         if opcode == RESUME:
@@ -474,6 +507,8 @@ class Path:
         self.waiting.clear()
         self.unacknowledged.clear()
         self.requesters.clear()
+        self.refused.clear()
+        self.twin = None
         if failure is not None:
             raise failure
 

@@ -31,7 +31,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.fabric import addresses
-from twisted_ib.hca.fabric.entries import SERVICE, Entry, isServed, reclaim, serviceName
+from twisted_ib.hca.fabric.entries import SERVICE, Entry, groupName, isServed, reclaim, serviceName
 from twisted_ib.hca.fabric.rundirectory import RunDirectory
 from twisted_ib.hca.fabric.search import Search
 
@@ -55,6 +55,7 @@ class Rendezvous(Search):
         self.name = f"hca-{guid:016x}"
         self._listener: socket.socket | None = None
         self._services: dict[tuple[int, str], str] = {}
+        self._joined: dict[int, str] = {}
         self._home = self._directories[0]
 
     def _isHome(self, directory: RunDirectory) -> bool:
@@ -180,15 +181,52 @@ class Rendezvous(Search):
         @raise ServiceInUseError: another user has just made it.
         @raise RunDirectoryError: it can not be made.
         """
-        home = self._home
         name = serviceName(serviceID, self.namespace, address)
         try:
-            os.symlink(self.name, name, dir_fd=home.fd)
+            self._point(name)
         except FileExistsError as error:
-            raise ServiceInUseError(f"{home.path}/{name} is taken") from error
+            raise ServiceInUseError(f"{self._home.path}/{name} is taken") from error
+        self._services[serviceID, address] = name
+
+    def _point(self, name: str) -> None:
+        """
+        Make an entry that points to our socket.
+
+        @raise FileExistsError: it is there.
+        @raise RunDirectoryError: it can not be made.
+        """
+        home = self._home
+        try:
+            os.symlink(self.name, name, dir_fd=home.fd)
+        except FileExistsError:
+            raise
         except OSError as error:
             raise RunDirectoryError(f"{home.path}/{name} can not be made: {error.strerror}") from error
-        self._services[serviceID, address] = name
+
+    def join(self, group: int) -> None:
+        """
+        Let the HCA be found as a member of a multicast group.
+
+        @param group: A GID, an integer of 128 bits.
+        @raise RunDirectoryError: the entry can not be made.
+        """
+        self._check()
+        name = groupName(group, self.guid)
+        try:
+            self._point(name)
+        except FileExistsError as error:
+            if self._home.readLink(name) != self.name:
+                raise RunDirectoryError(f"{self._home.path}/{name} is taken; remove it") from error
+        self._joined[group] = name
+
+    def leave(self, group: int) -> None:
+        """
+        Let the HCA no longer be found as a member of a multicast group.  Harmless when
+        repeated, and in a forked child.
+        """
+        name = self._joined.pop(group, None)
+        if name is not None and os.getpid() == self._pid:
+            self._unlink(name)
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
@@ -201,7 +239,7 @@ class Rendezvous(Search):
 
     def _unlink(self, name: str) -> None:
         """
-        Remove a service's entry if it is still ours.
+        Remove an entry if it is still ours.
         """
         if self._home.readLink(name) == self.name:
             self._home.remove(name)
@@ -219,7 +257,7 @@ class Rendezvous(Search):
 
     def successor(self) -> Rendezvous | None:
         """
-        After this process has changed its user: the same HCA and services,
+        After this process has changed its user: the same HCA, services and groups,
         bound anew in the directory of the user that it is now.
 
         @return: None if the user has not changed.
@@ -233,6 +271,8 @@ class Rendezvous(Search):
             following.bind()
             for serviceID, address in self._services:
                 following.publish(serviceID, address)
+            for group in self._joined:
+                following.join(group)
         except BaseException:
             following.close()
             raise
@@ -244,11 +284,12 @@ class Rendezvous(Search):
         child only the child's descriptors are closed.
         """
         if self._directories and os.getpid() == self._pid:
-            for name in self._services.values():
+            for name in (*self._services.values(), *self._joined.values()):
                 self._unlink(name)
             if self._listener is not None:
                 self._home.remove(self.name)
         self._services.clear()
+        self._joined.clear()
         super().close()
 
     def _closeDescriptors(self) -> None:

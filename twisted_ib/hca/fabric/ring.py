@@ -48,6 +48,9 @@ BULK = 16384
 SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
 #: Records start at multiples of this; a refusal takes one.
 _SLOT = 64
+#: Where an HCA has a path to itself, one end numbers what it offers from here on: no
+#: number means something at both ends.
+_TWIN_OFFERS = 1 << 31
 #: No position is ever this large.
 NEVER = 1 << 62
 
@@ -402,6 +405,8 @@ class RingPath(Path):
         """
         if self._offers is None and isinstance(self.doorbell, EventDoorbell) and self.pairing is not None:
             self._offers = Offers(self, self.pairing.socket)
+            if self.twin is not None and self.pairing.server:
+                self._offers.next = _TWIN_OFFERS
         return self._offers
 
     def offer(self, segment: Any) -> int:
@@ -423,7 +428,13 @@ class RingPath(Path):
         @return: See L{Path.offered}.
         """
         offers = self._offersOf()
-        return None if offers is None else offers.offered(number)
+        if offers is None:
+            return None
+        found = offers.offered(number)
+        if found is None and self.twin is not None:
+            # Who is connected to itself sends from one end and receives at the other.
+            return self.twin._offersOf().offered(number)
+        return found
 
     def socketReadable(self, pairing: Any) -> None:
         """

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.fabric import addresses
-from twisted_ib.hca.fabric.entries import HCA, Entry, connect, serviceName
+from twisted_ib.hca.fabric.entries import HCA, Entry, connect, groupName, serviceName
+from twisted_ib.hca.fabric.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.fabric.rundirectory import RunDirectory, allowedUids, openDirectories
 
 # A directory's time of change is as coarse as the kernel's tick: two changes
@@ -47,6 +48,7 @@ class Search:
         self._environment = dict(environment)
         self._pid = os.getpid()
         self._known: dict[tuple[int, str], tuple[list[int], list[Entry]]] = {}
+        self._groups: dict[int, tuple[list[int], tuple[int, ...]]] = {}
         self._directories, refused = openDirectories(self._environment, self.uid, create)
         if refused and not self._directories:
             raise RunDirectoryError("; and ".join([str(error) for error in refused]))
@@ -125,7 +127,7 @@ class Search:
 
     def _hcaOf(self, directory: RunDirectory, name: str) -> str | None:
         """
-        The HCA that a service's entry points to; None if there is no entry or
+        The HCA that an entry of a service or a group points to; None if there is no entry or
         a user who is not let in made it or the HCA's socket.
         """
         target = directory.readLink(name)
@@ -185,6 +187,63 @@ class Search:
             raise ResourceLimitError(f"too many processes wait for {entry.name}") from error
         except OSError as error:
             raise NoListenerError(f"nobody serves {entry.name}: {error.strerror}") from error
+
+    def listenerOf(self, guid: int) -> PeerCredentials | None:
+        """
+        The process that listens where others find the HCA of a GUID; None if nobody
+        does.
+
+        @raise ResourceLimitError: too many wait there; try again later.
+        """
+        entry = self.find(guid)
+        if entry is None:
+            return None
+        try:
+            pair = self.connect(entry)
+        except NoListenerError:
+            return None
+        try:
+            return peerCredentials(pair)
+        finally:
+            pair.close()
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """
+        The GUIDs of the HCAs in a multicast group, at most L{limits.MULTICAST_MEMBERS}
+        of them; some may be dead.  The same tuple while the directories do not change.
+
+        @raise RunDirectoryError: they can not be read.
+        """
+        self._check()
+        stamps = [directory.stamp() for directory in self._directories]
+        known = self._groups.get(group)
+        if known is not None and known[0] == stamps:
+            return known[1]
+        if known is None:
+            self._refresh()
+        found = tuple(sorted(self._searchGroup(group))[: limits.MULTICAST_MEMBERS])
+        if known is not None and known[1] == found:
+            found = known[1]
+        if max(stamps, default=0) >= time.time_ns() - _SETTLED_NANOSECONDS:
+            stamps = []  # There may be more that look the same.
+        if known is None and len(self._groups) >= limits.LOOKUPS_REMEMBERED:
+            self._groups.clear()
+        self._groups[group] = (stamps, found)
+        return found
+
+    def _searchGroup(self, group: int) -> set[int]:
+        """
+        The GUIDs that a group's entries name, in all directories.
+        """
+        start = groupName(group, 0)[:-16]
+        found = set()
+        for directory in self._directories:
+            for name in directory.names():
+                if name.startswith(start):
+                    hca = self._hcaOf(directory, name)
+                    if hca is not None and hca[4:] == name[len(start) :]:
+                        found.add(int(hca[4:], 16))
+        return found
 
     def _isHome(self, directory: RunDirectory) -> bool:
         """

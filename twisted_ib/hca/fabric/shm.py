@@ -4,8 +4,9 @@ C{shm0}: the fabric between the processes of one host.
 One L{SharedMemoryFabric} belongs to one HCA.  It finds other HCAs through the
 L{Rendezvous}, and dials one path to each of them, over a pair of rings (or, where
 there is no shared memory, over the pair's socket).  Connections go out only over
-paths that it dialled: the GUID of whoever called is only what that one says.  So
-two HCAs that both dial have two paths.
+paths that it dialled: the GUID of whoever called is only what that one says, until
+L{SharedMemoryFabric.proves} has asked who listens under it.  So two HCAs that both
+dial have two paths.
 
 A path is I{hot} while it is looked at each turn, and I{asleep} otherwise: then
 the peer rings a doorbell when it publishes something.  Going to sleep is
@@ -82,8 +83,7 @@ class SharedMemoryFabric:
         self, owner: Any, guid: int, clock: Callable[[], float], rings: bool = True
     ) -> None:
         """
-        @param owner: The device: C{managementReceived}, C{pathLost}, C{count},
-            C{describe}.
+        @param owner: The device, an L{IFabricOwner<twisted_ib.hca.interfaces.IFabricOwner>}.
         @param clock: Gives the time in seconds.
         @param rings: False to carry the records over sockets all the same.
         @raise RunDirectoryError: no directory to meet in can be used.
@@ -102,6 +102,8 @@ class SharedMemoryFabric:
         self._user = os.geteuid()
         #: By GUID, the paths that this side dialled.
         self._paths: dict[int, Any] = {}
+        #: The latest path on which this HCA has called itself, the end that was called.
+        self._ownCall: Any = None
         self._pairings: dict[int, Pairing] = {}
         self._pidfds: dict[int, Pairing] = {}
         self._buried: list[Any] = []
@@ -182,6 +184,59 @@ class SharedMemoryFabric:
             except (HCAError, OSError) as error:
                 failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
         raise failure
+
+    def reach(self, guid: int, user: Any) -> Resolution:
+        """
+        Find the path to the HCA of a GUID.
+
+        @param user: See L{resolve}.
+        @raise NoListenerError: there is no such HCA.
+        """
+        entry = self.rendezvous.find(guid)
+        if entry is None:
+            raise NoListenerError(f"there is no HCA {guid:016x}")
+        try:
+            self._reach(entry, user)
+        except OSError as error:
+            raise HandshakeError(str(error)) from error
+        return Resolution(self, user)
+
+    def proves(self, path: Any, guid: int) -> bool | None:
+        """
+        See L{IFabric}: a caller's process must be the one that listens where others
+        find the HCA.
+        """
+        pairing = path.pairing
+        if not pairing.server:
+            return bool(pairing.guid == guid)
+        try:
+            listener = self.rendezvous.listenerOf(guid)
+        except (HCAError, OSError):
+            return None
+        if listener is None or not listener.pid:
+            return False  # Processes outside of our process namespace all have the number 0.
+        caller = pairing.credentials
+        return bool((listener.pid, listener.uid) == (caller.pid, caller.uid))
+
+    def join(self, group: int) -> None:
+        """
+        Let others find this HCA as a member of a multicast group.
+
+        @raise RunDirectoryError: the directory can not be written.
+        """
+        self.rendezvous.join(group)
+
+    def leave(self, group: int) -> None:
+        """
+        Take back what L{join} did.
+        """
+        self.rendezvous.leave(group)
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """
+        @return: See L{IFabric}.
+        """
+        return self.rendezvous.members(group)
 
     def _reach(self, entry: Any, user: Any) -> None:
         """
@@ -362,10 +417,17 @@ class SharedMemoryFabric:
                 self._unpaired(pairing, error)
                 self._lose(pairing, error)
                 return
-        # Who called us may say any GUID: only whom we called is who we looked up.
-        if not pairing.server:
-            self._paths[pairing.guid] = path
         self.hot += (path,)
+        if pairing.server:
+            if pairing.guid == self.guid:  # In this process, or it were refused.
+                self._ownCall = path
+            self.owner.pathAccepted(path)
+            return
+        # Who called us may say any GUID: only whom we called is who we looked up.
+        self._paths[pairing.guid] = path
+        twin = self._ownCall
+        if pairing.guid == self.guid and twin is not None:
+            path.twin, twin.twin = twin, path
         users, pairing.users = pairing.users, []
         for user in users:
             user.pathReady(path)
@@ -393,7 +455,10 @@ class SharedMemoryFabric:
                 if not isinstance(reason, RingError):
                     path.drain()
             finally:
+                twin = path.twin
                 self._bury(pairing, path, reason)
+            if twin is not None and twin.alive:
+                self._lose(twin.pairing, reason)
         finally:
             pairing.close()
             self._doors.reopen()
@@ -414,6 +479,8 @@ class SharedMemoryFabric:
         path.alive = False
         if self._paths.get(pairing.guid) is path:
             del self._paths[pairing.guid]
+        if self._ownCall is path:
+            self._ownCall = None
         self.hot = tuple(other for other in self.hot if other is not path)
         if path in self.bells:
             self.bells.remove(path)
