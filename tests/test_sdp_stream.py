@@ -397,6 +397,19 @@ class ReceiveTests(PairTestCase):
             self.pair.advance(10)
         self.assertEqual((one.machine.sequence, two.machine.sequence), numbers)
 
+    def test_traffic(self) -> None:
+        """
+        What one end has sent the other has received, message for message.
+        """
+        one, two = self.pair.connected()
+        for _ in range(3):
+            one.write(b"x")
+            self.settle()
+        sent, received, messagesSent, messagesReceived = one.traffic()
+        self.assertGreaterEqual(sent, 3)
+        self.assertEqual((messagesSent, messagesReceived), (sent, received))
+        self.assertEqual(two.traffic(), (received, sent, received, sent))
+
     def test_pausedGetsFewReceives(self) -> None:
         """
         A connection whose reader pauses takes what is on the way and then no

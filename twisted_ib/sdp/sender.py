@@ -104,6 +104,14 @@ class Sender:
         """
         self.thread = 0
 
+    def traffic(self) -> tuple[int, int, int, int]:
+        """
+        @return: For L{Traffic<twisted_ib.hca.counters.Traffic>}: each message is one record,
+            and has its number.
+        """
+        machine = self.machine
+        return machine.sequence, machine.received, machine.sequence, machine.received
+
     # -- stream data
 
     def send(self, data: bytes) -> None:
