@@ -8,7 +8,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.keyed_pair import Pair, piece
+from tests.keyed_pair import ALL, Pair, piece
+from twisted_ib.hca.core.memory import WindowType
 from twisted_ib.hca.core.requests import SendOpcode
 from twisted_ib.hca.wire.headers import RETH
 
@@ -89,6 +90,18 @@ class ResponderTestCase(SynchronousTestCase):
         A header that names the target's bytes from C{address} on.
         """
         return RETH.pack(self.target.address + address, self.target.remoteKey if key is None else key, length)
+
+    def window(self, address: int = 0, length: int = 100) -> int:
+        """
+        Bind a new window of type 2 to bytes of the target.
+
+        @return: its key.
+        """
+        memory = self.b.memory
+        window = memory.allocateWindow(self.b.pd, WindowType.TYPE_2)
+        address += self.target.address
+        memory.bind(window, self.target, address, length, int(ALL) & ~1, window.key ^ 1, self.b.qp)
+        return window.key
 
     def clean(self) -> bool:
         """

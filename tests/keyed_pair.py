@@ -30,7 +30,13 @@ from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.fabric.path import Path
 
-ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+ALL = (
+    Access.LOCAL_WRITE
+    | Access.REMOTE_WRITE
+    | Access.REMOTE_READ
+    | Access.REMOTE_ATOMIC
+    | Access.MW_BIND
+)
 
 #: What brings a queue pair to RTR and to RTS, besides the path and the peer's number.
 RTR = {"path_mtu": 5, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}

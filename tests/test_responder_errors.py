@@ -13,7 +13,7 @@ from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.memory import Access, MemoryRegion
 from twisted_ib.hca.core.requests import SendFlags, SendOpcode
 from twisted_ib.hca.core.states import QPState
-from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
+from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, INVALIDATE, REFERENCE, RETH
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
@@ -181,8 +181,8 @@ class SequenceTests(ResponderTestCase):
         of the standard; all others are invalid requests.
         """
         fits = {
-            None: {0x00, 0x04, 0x05, 0x06, 0x0A, 0x0B, 0x0C, 0x15},
-            0x00: {0x01, 0x02, 0x03, 0x15},
+            None: {0x00, 0x04, 0x05, 0x06, 0x0A, 0x0B, 0x0C, 0x13, 0x14, 0x15, 0x17},
+            0x00: {0x01, 0x02, 0x03, 0x15, 0x16},
             0x06: {0x07, 0x08, 0x09, 0x15},
         }
         for begun, good in fits.items():
@@ -201,6 +201,10 @@ class SequenceTests(ResponderTestCase):
                     data += b"12345"
                 elif code == 0x0C:
                     data = self.reth(5)
+                elif code in (0x13, 0x14):
+                    data = ATOMIC.pack(self.target.address, self.target.remoteKey, 1, 1)
+                elif code in (0x16, 0x17):
+                    data = INVALIDATE.pack(self.window()) + b"12345"
                 elif code in (0x03, 0x05, 0x09):
                     data = IMMEDIATE.pack(1) + b"12345"
                 elif code == 0x07:
@@ -211,12 +215,16 @@ class SequenceTests(ResponderTestCase):
 
     def test_otherTransports(self) -> None:
         """
-        Codes of other transports are no answer to anything here.
+        Codes of unreliable services are dropped without a word, also in the middle of a
+        message.
         """
-        for code in (0x20, 0x24, 0x2A, 0x60, 0x64):
+        for code in (0x20, 0x24, 0x2A, 0x60, 0x64, 0xE5):
             self.connect()
             self.b.receive(1, piece(self.target))
-            self.assertEqual(self.put(code, b"12345"), INVALID, code)
+            self.assertEqual(self.put(0x00, b"12345"), 0)
+            self.assertEqual(self.put(code, b"12345"), 0, code)
+            self.assertEqual(self.put(0x02, b"678"), 0)
+            self.assertEqual(bytes(self.target.view[:9]), b"12345678\0")
 
     def test_cutShort(self) -> None:
         """

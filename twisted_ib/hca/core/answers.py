@@ -1,25 +1,31 @@
 """
-The answers to a peer's READs.
+The answers to a peer's READs and atomics, in the order of the requests.
 
 The bytes go through the medium, as it has room, or the record refers to memory that the
 peer can map.  A peer that reads as fast as it is answered does not keep others from their
 turn: an answer goes on in the next batch after some records.  Rights are asked for each
 record: what is deregistered is not read any more.
+
+An atomic is executed when it is its turn, once, and its answer kept until it is published
+(IBTA vol. 1 9.4.5: the responder executes READs and atomics in order).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
-from twisted_ib.hca.core.memory import REMOTE_READ
-from twisted_ib.hca.core.requests import SGE
+from twisted_ib.hca.core.events import EventType
+from twisted_ib.hca.core.memory import REMOTE_ATOMIC, REMOTE_READ
+from twisted_ib.hca.core.requests import ATOMIC_BYTES, SGE
 from twisted_ib.hca.core.scatter import locate
 from twisted_ib.hca.core.sending import refer
 from twisted_ib.hca.operation import (
     ACKNOWLEDGE,
+    ATOMIC_ACKNOWLEDGE,
     NAK_REMOTE_ACCESS,
     READ_RESPONSE_FIRST,
     READ_RESPONSE_LAST,
@@ -28,12 +34,15 @@ from twisted_ib.hca.operation import (
     REFERENCE,
     REFUSAL,
 )
+from twisted_ib.hca.wire.headers import ATOMIC_RESULT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.work import WorkQueues
 
+_64_BITS = (1 << 64) - 1
 
-class _Answer:
+
+class ReadAnswer:
     """
     One READ.
 
@@ -61,9 +70,9 @@ class _Answer:
         @return: False if the medium has no room for it.
         @raise MemoryAccessError: the right to the memory is gone.
         """
-        sent = self.sent
-        reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ)
-        body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ)
+        sent, asker = self.sent, work.queuePair
+        reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ, asker)
+        body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ, asker)
         ends = sent + count == self.length
         if sent:
             opcode = READ_RESPONSE_LAST if ends else READ_RESPONSE_MIDDLE
@@ -76,6 +85,62 @@ class _Answer:
         self.sent = sent + count
         self.done = ends
         return True
+
+
+class AtomicAnswer:
+    """
+    One atomic.
+
+    @ivar address: of the eight bytes.
+    @ivar key: that opens them.
+    @ivar compare: what a compare-and-swap expects; L{None} for a fetch-and-add.
+    @ivar operand: what is put there, or added.
+    @ivar done: whether the answer is in the medium.
+    """
+
+    __slots__ = ("_answer", "address", "compare", "done", "key", "operand")
+
+    def __init__(self, address: int, key: int, operand: int, compare: int | None) -> None:
+        """
+        It is not executed.
+        """
+        self.address = address
+        self.key = key
+        self.operand = operand
+        self.compare = compare
+        self.done = False
+        self._answer = b""
+
+    def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
+        """
+        Publish the answer.
+
+        @return: False if the medium has no room for it.
+        @raise MemoryAccessError: the right to the memory is gone.
+        """
+        if not self._answer:
+            self._answer = ATOMIC_RESULT.pack(self._execute(work))
+        self.done = path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size)
+        return self.done
+
+    def _execute(self, work: WorkQueues) -> int:
+        """
+        Do what was asked, in host byte order.
+
+        @return: what was there before.
+        @raise MemoryAccessError: the right to the memory is gone.
+        """
+        view, offset = work.pd.memory.check(
+            self.key, self.address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair
+        )
+        end = offset + ATOMIC_BYTES
+        old = int.from_bytes(view[offset:end], byteorder)
+        if self.compare is None:
+            new = old + self.operand & _64_BITS
+        else:
+            new = self.operand if old == self.compare else old
+        view[offset:end] = new.to_bytes(ATOMIC_BYTES, byteorder)
+        return old
 
 
 class Answers:
@@ -93,7 +158,7 @@ class Answers:
         None is owed.
         """
         self.work: WorkQueues | None = work
-        self._owed: deque[_Answer] = deque()
+        self._owed: deque[ReadAnswer | AtomicAnswer] = deque()
         self._path: Any = None
 
     def __len__(self) -> int:
@@ -102,11 +167,11 @@ class Answers:
         """
         return len(self._owed)
 
-    def add(self, address: int, key: int, length: int) -> None:
+    def add(self, answer: ReadAnswer | AtomicAnswer) -> None:
         """
-        Answer a READ, now or when there is room.
+        Answer a request, now or when there is room.
         """
-        self._owed.append(_Answer(address, key, length))
+        self._owed.append(answer)
         if self._path is None:
             self._publish()
 
@@ -153,12 +218,13 @@ class Answers:
 
     def _refuse(self, work: WorkQueues, path: Any, remote: int) -> None:
         """
-        The memory went while it was read.  The request was taken, so position 0 stands
-        for it: the oldest READ.
+        The memory went before the answer was out.  The request was taken, so position 0
+        stands for it: the oldest that waits for an answer.
         """
         queuePair = work.queuePair
         body = REFUSAL.pack(NAK_REMOTE_ACCESS, queuePair.number, 0)
         if path.post(ACKNOWLEDGE << 24 | remote, b"", body, len(body)):
+            queuePair.raiseEvent(EventType.QP_ACCESS_ERR)
             queuePair.fail(QueuePairError(f"memory that queue pair {queuePair.number} gave is gone"))
         else:
             self._wait(path)

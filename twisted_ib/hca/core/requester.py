@@ -515,7 +515,8 @@ class Requester:
                 return  # A completion was lost, and everything is flushed.
         (onTheWay or unsent).popleft()
         self._push(work, operation, status)
-        text = f"a {operation.completionOpcode.name} of queue pair {queuePair.number} ended with {status.name}"
+        kind = operation.completionOpcode.name
+        text = f"a {kind} of queue pair {queuePair.number} ended with {status.name}"
         if work.unreachable is not None:
             text += f": {work.unreachable}"
         self._stop(work, QueuePairError(text))

@@ -5,22 +5,29 @@ Each record is looked at in the order that Linux's rxe keeps to (C{rxe_resp.c}; 
 9.7.4): sequence of codes, what the queue pair permits, whether a receive is there, length,
 key.  What is wrong is answered with the syndrome of IBTA vol. 1 9.7.5.2; an RNR leaves
 everything as it was, any other brings the queue pair to ERR.
+
+A message goes into a receive that was posted, or to the queue pair's consumer if that has
+promised to take some (C{queuePair.posted}); promises are used first.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
-from twisted_ib.hca.core.answers import Answers
+from twisted_ib.errors import MemoryAccessError, QueuePairError
+from twisted_ib.hca.core.answers import Answers, AtomicAnswer, ReadAnswer
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.core.memory import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
-from twisted_ib.hca.core.requests import ReceiveRequest
+from twisted_ib.hca.core.events import EventType
+from twisted_ib.hca.core.memory import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.core.receives import Receives
+from twisted_ib.hca.core.requests import ATOMIC_BYTES, ReceiveRequest
 from twisted_ib.hca.core.scatter import locate, payload, scatter, total
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import (
+    COMPARE_SWAP,
+    FETCH_ADD,
     LATER,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
@@ -32,10 +39,13 @@ from twisted_ib.hca.operation import (
     SEND_FIRST,
     SEND_LAST,
     SEND_LAST_IMMEDIATE,
+    SEND_LAST_INVALIDATE,
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_IMMEDIATE,
+    SEND_ONLY_INVALIDATE,
     SOLICITED,
+    UNRELIABLE,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_LAST_IMMEDIATE,
@@ -43,25 +53,34 @@ from twisted_ib.hca.operation import (
     WRITE_ONLY,
     WRITE_ONLY_IMMEDIATE,
 )
-from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
+from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, INVALIDATE, RETH
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.core.queuepair import QueuePair
     from twisted_ib.hca.core.work import WorkQueues
 
-# Code -> (is a WRITE, begins a message, ends it, has an immediate).
-_SHAPES = {
-    SEND_FIRST: (False, True, False, False),
-    SEND_MIDDLE: (False, False, False, False),
-    SEND_LAST: (False, False, True, False),
-    SEND_LAST_IMMEDIATE: (False, False, True, True),
-    SEND_ONLY: (False, True, True, False),
-    SEND_ONLY_IMMEDIATE: (False, True, True, True),
-    WRITE_FIRST: (True, True, False, False),
-    WRITE_MIDDLE: (True, False, False, False),
-    WRITE_LAST: (True, False, True, False),
-    WRITE_LAST_IMMEDIATE: (True, False, True, True),
-    WRITE_ONLY: (True, True, True, False),
-    WRITE_ONLY_IMMEDIATE: (True, True, True, True),
+# Code -> (is a WRITE, begins a message, ends it, what follows the RETH).
+_SHAPES: dict[int, tuple[bool, bool, bool, Struct | None]] = {
+    SEND_FIRST: (False, True, False, None),
+    SEND_MIDDLE: (False, False, False, None),
+    SEND_LAST: (False, False, True, None),
+    SEND_LAST_IMMEDIATE: (False, False, True, IMMEDIATE),
+    SEND_LAST_INVALIDATE: (False, False, True, INVALIDATE),
+    SEND_ONLY: (False, True, True, None),
+    SEND_ONLY_IMMEDIATE: (False, True, True, IMMEDIATE),
+    SEND_ONLY_INVALIDATE: (False, True, True, INVALIDATE),
+    WRITE_FIRST: (True, True, False, None),
+    WRITE_MIDDLE: (True, False, False, None),
+    WRITE_LAST: (True, False, True, None),
+    WRITE_LAST_IMMEDIATE: (True, False, True, IMMEDIATE),
+    WRITE_ONLY: (True, True, True, None),
+    WRITE_ONLY_IMMEDIATE: (True, True, True, IMMEDIATE),
+}
+#: A refusal that no completion tells of -> the event (IBTA vol. 1 11.6.3.2).
+_EVENTS = {
+    NAK_INVALID_REQUEST: EventType.QP_REQ_ERR,
+    NAK_REMOTE_ACCESS: EventType.QP_ACCESS_ERR,
+    NAK_REMOTE_OPERATIONAL: EventType.QP_FATAL,
 }
 
 
@@ -69,7 +88,7 @@ class _Refused(Exception):
     """
     A record is answered with a refusal.
 
-    @ivar syndrome: which.
+    @ivar syndrome: which; 0 if the record is taken, and only this side's queue pair ends.
     @ivar status: how the receive that it used up ends, if it used up one.
     """
 
@@ -93,8 +112,11 @@ class Responder:
         "_address",
         "_answers",
         "_done",
+        "_flushed",
+        "_fresh",
         "_key",
         "_length",
+        "_parts",
         "_receive",
         "_receives",
         "_room",
@@ -107,11 +129,14 @@ class Responder:
         An empty queue.
         """
         self.work: WorkQueues | None = work
-        self._receives: deque[ReceiveRequest] = deque()
+        self._receives = Receives(work)
         self._answers = Answers(work)
+        self._fresh = True  # Nothing has come.
+        self._flushed = False
         # The message that has begun and not ended: None, or whether it is a WRITE.
         self._writing: bool | None = None
         self._receive: ReceiveRequest | None = None  # of a SEND
+        self._parts: list[bytes] | None = None  # of a SEND for the consumer
         self._room = self._done = 0
         self._address = self._key = self._length = 0  # of a WRITE
 
@@ -125,9 +150,7 @@ class Responder:
         """
         work = self.work
         assert work is not None
-        if len(self._receives) >= work.capabilities.receives:
-            raise ResourceLimitError(f"the receive queue of queue pair {work.queuePair.number} is full")
-        self._receives.append(request)
+        self._receives.add(request)
         if work.queuePair.state == QPState.ERR:
             self.flush()
 
@@ -141,6 +164,17 @@ class Responder:
         """
         work = self.work
         assert work is not None
+        if opcode & UNRELIABLE:
+            return self._misaddressed(work)
+        if self._fresh:
+            self._fresh = False
+            work.established()
+        queuePair = work.queuePair
+        if opcode == SEND_ONLY and queuePair.posted and self._writing is None:
+            if stop - start <= queuePair.maxMessage:
+                queuePair.posted -= 1
+                queuePair.consumer.received(buffer, start, stop)
+                return 0
         try:
             self._take(work, opcode, buffer, start, stop)
         except _Refused as refused:
@@ -155,6 +189,15 @@ class Responder:
             return syndrome
         return 0
 
+    def _misaddressed(self, work: WorkQueues) -> int:
+        """
+        A record of another service: on a wire it would be dropped silently.
+        """
+        device = work.queuePair.device
+        if device is not None:
+            device.count("unreliable_misaddressed")
+        return 0
+
     def _rewind(self) -> None:
         """
         The message that has begun comes again, from its beginning.
@@ -162,7 +205,11 @@ class Responder:
         self._writing = None
         receive, self._receive = self._receive, None
         if receive is not None:
-            self._receives.appendleft(receive)
+            self._receives.giveBack(receive)
+        elif self._parts is not None:
+            self._parts = None
+            if self.work is not None:
+                self.work.queuePair.posted += 1
 
     def _take(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
@@ -173,41 +220,48 @@ class Responder:
             return  # Nothing was refused.
         shape = _SHAPES.get(code)
         if shape is None:
-            if code != READ_REQUEST or self._writing is not None:
-                raise _Refused(NAK_INVALID_REQUEST)
-            self._takeRead(work, buffer, start, stop)
+            self._takeQuestion(work, code, buffer, start, stop)
             return
-        isWrite, begins, ends, immediate = shape
+        isWrite, begins, ends, extra = shape
         if begins is not (self._writing is None) or not (begins or self._writing is isWrite):
             raise _Refused(NAK_INVALID_REQUEST)
         if isWrite:
             if not work.attributes.access & REMOTE_WRITE:
                 raise _Refused(NAK_INVALID_REQUEST)
-            if immediate and not self._receives:
+            if extra and not (work.queuePair.posted or self._receives):
                 raise _Refused(RNR | work.attributes.minRNRTimer)
             if begins:
                 start = self._beginWrite(work, buffer, start, stop)
         elif begins:
             self._beginSend(work)
         value = 0
-        if immediate:
-            if stop - start < IMMEDIATE.size:
+        if extra:
+            if stop - start < extra.size:
                 raise _Refused(NAK_INVALID_REQUEST)
-            (value,) = IMMEDIATE.unpack_from(buffer, start)
-            start += IMMEDIATE.size
+            (value,) = extra.unpack_from(buffer, start)
+            start += extra.size
         self._place(work, opcode, buffer, start, stop, ends)
+        if extra is INVALIDATE:
+            self._invalidate(work, value)
         if ends:
             self._writing = None
-            self._ended(work, isWrite, value if immediate else None, bool(opcode & SOLICITED))
+            if not isWrite or extra:
+                self._ended(work, isWrite, extra, value, bool(opcode & SOLICITED))
 
     def _beginSend(self, work: WorkQueues) -> None:
         """
         A SEND begins: it needs a receive.
         """
-        if not self._receives:
-            raise _Refused(RNR | work.attributes.minRNRTimer)
-        self._receive = self._receives.popleft()
-        self._room = total(self._receive.pieces)
+        queuePair = work.queuePair
+        if queuePair.posted:
+            queuePair.posted -= 1
+            self._parts = []
+            self._room = queuePair.maxMessage
+        else:
+            self._receive = self._receives.take()
+            if self._receive is None:
+                raise _Refused(RNR | work.attributes.minRNRTimer)
+            self._room = total(self._receive.pieces)
         self._done = 0
         self._writing = False
 
@@ -236,7 +290,7 @@ class Responder:
         if length > limits.MESSAGE_BYTES:
             raise _Refused(NAK_INVALID_REQUEST)
         try:
-            work.pd.memory.check(key, address, length, access, work.pd)
+            work.pd.memory.check(key, address, length, access, work.pd, work.queuePair)
         except MemoryAccessError:
             raise _Refused(NAK_REMOTE_ACCESS) from None
         return address, key, length
@@ -256,13 +310,13 @@ class Responder:
                 if done + count > self._length or ends is not (done + count == self._length):
                     raise _Refused(NAK_INVALID_REQUEST)
                 if count:
-                    address = self._address + done
-                    view, offset = work.pd.memory.check(self._key, address, count, REMOTE_WRITE, work.pd)
-                    view[offset : offset + count] = source
+                    self._write(work, done, source)
+            elif done + count > self._room:
+                raise _Refused(NAK_INVALID_REQUEST, WCStatus.LOC_LEN_ERR)
+            elif self._parts is not None:
+                self._parts.append(bytes(source))
             else:
                 assert self._receive is not None
-                if done + count > self._room:
-                    raise _Refused(NAK_INVALID_REQUEST, WCStatus.LOC_LEN_ERR)
                 scatter(locate(work.pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
         except MemoryAccessError:
             if self._writing:
@@ -270,41 +324,109 @@ class Responder:
             raise _Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self._done = done + count
 
-    def _ended(self, work: WorkQueues, isWrite: bool, immediate: int | None, solicited: bool) -> None:
+    def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
         """
-        A message is complete: complete the receive that it used.
+        Write a part of a WRITE.
+
+        @raise MemoryAccessError: the right to the memory is gone.
         """
-        if not isWrite:
-            receive, self._receive = self._receive, None
-        elif immediate is None:
+        count = len(source)
+        view, offset = work.pd.memory.check(
+            self._key, self._address + done, count, REMOTE_WRITE, work.pd, work.queuePair
+        )
+        view[offset : offset + count] = source
+
+    def _invalidate(self, work: WorkQueues, key: int) -> None:
+        """
+        A SEND ends a key.  If it can not, the peer's request is done all the same, but
+        the receive ends badly (Linux's rxe_resp.c, C{RESPST_ERR_INVALIDATE_RKEY}).
+        """
+        try:
+            work.pd.memory.invalidate(key, work.queuePair)
+        except MemoryAccessError:
+            raise _Refused(0, WCStatus.REM_INV_REQ_ERR) from None
+
+    def _ended(
+        self, work: WorkQueues, isWrite: bool, extra: Struct | None, value: int, solicited: bool
+    ) -> None:
+        """
+        A message is complete: so is the receive that it used.
+
+        @param value: what C{extra} says.
+        """
+        queuePair = work.queuePair
+        if self._parts is not None or (isWrite and queuePair.posted):
+            self._hand(queuePair, isWrite, extra, value)
             return
-        else:
-            receive = self._receives.popleft()
+        receive, self._receive = self._receive, None
+        if isWrite:
+            receive = self._receives.take()
         assert receive is not None
+        flags = 0
+        if extra is not None:
+            flags = int(WCFlags.WITH_INV if extra is INVALIDATE else WCFlags.WITH_IMM)
         completion = WorkCompletion(
             receive.id,
             WCStatus.SUCCESS,
             WCOpcode.RECV_RDMA_WITH_IMM if isWrite else WCOpcode.RECV,
-            work.queuePair.number,
+            queuePair.number,
             self._done,
-            0 if immediate is None else int(WCFlags.WITH_IMM),
-            immediate or 0,
+            flags,
+            value,
         )
         work.complete(work.receiveCompletions, completion, solicited)
 
-    # -- READs
+    def _hand(self, queuePair: QueuePair, isWrite: bool, extra: Struct | None, value: int) -> None:
+        """
+        Hand a message to the consumer, which promised to take it.
+        """
+        parts, self._parts = self._parts, None
+        consumer = queuePair.consumer
+        if isWrite:
+            queuePair.posted -= 1
+            consumer.remoteMemoryWritten(value, self._length)
+            return
+        data = b"".join(parts or ())
+        if extra is IMMEDIATE:
+            consumer.immediateReceived(value, data, 0, len(data))
+        else:
+            consumer.received(data, 0, len(data))
 
-    def _takeRead(self, work: WorkQueues, buffer: Any, start: int, stop: int) -> None:
+    # -- READs and atomics
+
+    def _takeQuestion(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
         """
-        Begin to answer a READ.
+        Begin to answer a READ or an atomic.
         """
-        attributes = work.attributes
-        if not attributes.access & REMOTE_READ or len(self._answers) >= attributes.peerReads:
+        if self._writing is not None or code not in (READ_REQUEST, COMPARE_SWAP, FETCH_ADD):
             raise _Refused(NAK_INVALID_REQUEST)
+        attributes = work.attributes
+        access = REMOTE_READ if code == READ_REQUEST else REMOTE_ATOMIC
+        if not attributes.access & access or len(self._answers) >= attributes.peerReads:
+            raise _Refused(NAK_INVALID_REQUEST)
+        if code != READ_REQUEST:
+            self._takeAtomic(work, code, buffer, start, stop)
+            return
         address, key, length = self._reth(work, buffer, start, stop, REMOTE_READ)
         if stop - start != RETH.size:
             raise _Refused(NAK_INVALID_REQUEST)
-        self._answers.add(address, key, length)
+        self._answers.add(ReadAnswer(address, key, length))
+
+    def _takeAtomic(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        Begin to answer an atomic: the key is looked at before the alignment, as Linux's
+        rxe_resp.c does.
+        """
+        if stop - start != ATOMIC.size:
+            raise _Refused(NAK_INVALID_REQUEST)
+        address, key, operand, compare = ATOMIC.unpack_from(buffer, start)
+        try:
+            work.pd.memory.check(key, address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair)
+        except MemoryAccessError:
+            raise _Refused(NAK_REMOTE_ACCESS) from None
+        if address % ATOMIC_BYTES:
+            raise _Refused(NAK_INVALID_REQUEST)
+        self._answers.add(AtomicAnswer(address, key, operand, compare if code == COMPARE_SWAP else None))
 
     # -- ends
 
@@ -313,34 +435,40 @@ class Responder:
         Complete the receive in use with an error, and bring the queue pair to ERR.
         """
         receive, self._receive = self._receive, None
-        number = work.queuePair.number
+        self._parts = None
+        queuePair = work.queuePair
         if receive is not None:
-            work.receiveCompletions.push(WorkCompletion(receive.id, status, WCOpcode.RECV, number), True)
-        work.queuePair.fail(
-            QueuePairError(f"queue pair {number} refused a request of its peer (syndrome {syndrome:#04x})")
+            self._receives.end(receive, status)
+        if status is WCStatus.WR_FLUSH_ERR and syndrome in _EVENTS:
+            queuePair.raiseEvent(_EVENTS[syndrome])
+        queuePair.fail(
+            QueuePairError(
+                f"queue pair {queuePair.number} refused a request of its peer (syndrome {syndrome:#04x})"
+            )
         )
 
     def flush(self) -> None:
         """
         Complete all receives, in order, with WR_FLUSH_ERR.
         """
-        work, receives = self.work, self._receives
+        work = self.work
         assert work is not None
         self._answers.close()
-        self._rewind()
-        while receives:
-            work.receiveCompletions.push(
-                WorkCompletion(
-                    receives.popleft().id, WCStatus.WR_FLUSH_ERR, WCOpcode.RECV, work.queuePair.number
-                ),
-                True,
-            )
+        self._writing = self._parts = None
+        receive, self._receive = self._receive, None
+        if receive is not None:
+            self._receives.end(receive, WCStatus.WR_FLUSH_ERR)
+        self._receives.flush()
+        if work.shared is not None and not self._flushed:
+            self._flushed = True
+            work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
 
     def close(self) -> None:
         """
         Forget everything; what the medium still knows of this queue does nothing.
         """
+        self._parts = None
+        self._rewind()
         self.work = None
         self._receives.clear()
         self._answers.close()
-        self._receive = None

@@ -32,7 +32,12 @@ def find(pieces: Sequence[SGE], start: int) -> tuple[SGE, int]:
 
 
 def locate(
-    pd: ProtectionDomain, pieces: Sequence[SGE], start: int, length: int, access: int
+    pd: ProtectionDomain,
+    pieces: Sequence[SGE],
+    start: int,
+    length: int,
+    access: int,
+    queuePair: object = None,
 ) -> list[memoryview]:
     """
     The memory that holds a part of a message.
@@ -42,7 +47,9 @@ def locate(
 
     @param start: the part's first byte, counted in the message.
     @param length: its size; the list has at least C{start + length} bytes.
-    @param access: what is done with it: C{LOCAL_READ} or C{LOCAL_WRITE}.
+    @param access: what is done with it: C{LOCAL_READ} or C{LOCAL_WRITE}, or for a peer
+        C{REMOTE_READ}.
+    @param queuePair: the queue pair whose peer asks, if one does.
 
     @return: slices of the regions.
 
@@ -58,7 +65,7 @@ def locate(
             start -= piece.length
             continue
         count = min(size, length)
-        view, offset = check(piece.key, piece.address + start, count, access, pd)
+        view, offset = check(piece.key, piece.address + start, count, access, pd, queuePair)
         found.append(view[offset : offset + count])
         length -= count
         start = 0

@@ -110,7 +110,17 @@ class Operation:
     @ivar completionOpcode: what its completion calls it.
     """
 
-    __slots__ = ("absences", "answered", "begun", "flags", "id", "length", "position", "rnrRefusals", "status")
+    __slots__ = (
+        "absences",
+        "answered",
+        "begun",
+        "flags",
+        "id",
+        "length",
+        "position",
+        "rnrRefusals",
+        "status",
+    )
 
     asks = isLast = False
     completionOpcode: WCOpcode
@@ -421,7 +431,13 @@ class Atomic(Question):
 
 
 def refer(
-    path: Any, pd: ProtectionDomain, pieces: Any, start: int, left: int, access: int
+    path: Any,
+    pd: ProtectionDomain,
+    pieces: Any,
+    start: int,
+    left: int,
+    access: int,
+    queuePair: object = None,
 ) -> tuple[bytes, int]:
     """
     Refer to the bytes of the next record, if the peer can map where they lie.
@@ -429,6 +445,7 @@ def refer(
     @param start: the first byte, counted in the message.
     @param left: bytes of the message from there on.
     @param access: the right that is needed.
+    @param queuePair: the queue pair whose peer asks, if one does.
 
     @return: the packed reference, or nothing if the bytes must travel themselves; and
         how many bytes the record stands for.
@@ -438,9 +455,9 @@ def refer(
     if left >= limits.PULL_LEAST:
         piece, offset = find(pieces, start)
         count = min(piece.length - offset, left, limits.PULL_MOST)
-        region = pd.memory.regions.get(piece.key)
+        region = pd.memory.find(piece.key)
         if region is not None and region.segment is not None and count >= limits.PULL_LEAST:
-            _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd)
+            _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd, queuePair)
             number = path.offer(region.segment)
             if number:
                 return headers.REFERENCE.pack(number, count, offset), count
