@@ -291,6 +291,8 @@ DATAGRAM_BYTES = 4096
 DATAGRAMS_UNRESOLVED = 64
 #: Datagrams of one device that wait, for their way or for room on it: 16 MiB.
 DATAGRAMS_WAITING = 4096
+#: How long messages of an unreliable connection wait until the way to the peer is found.
+UNRELIABLE_WAIT_SECONDS = 5.0
 #: Receives that wait in one shared receive queue (Linux rxe: 2^20).
 SHARED_RECEIVE_DEPTH = 32768
 #: The most completions, and the most microseconds, that one event of a completion queue
@@ -298,3 +300,18 @@ SHARED_RECEIVE_DEPTH = 32768
 COMPLETION_MODERATION = 65535
 #: Binds of one memory window of type 1 that are posted and not done.
 WINDOW_PROMISES = WORK_QUEUE_DEPTH
+
+# -- messages and RDMA for Twisted (ib:)
+
+#: The longest message of a connection, unless its user says otherwise.
+RDMA_MESSAGE = 64 * 1024
+#: What a user may say: a message is put together in memory.
+RDMA_MESSAGE_MOST = 64 * 1024 * 1024
+#: Receives that one connection promises while its protocol reads.
+RDMA_RECEIVES = 64
+#: Send requests that one connection has on the way; more wait behind them.
+RDMA_SENDS = 128
+#: READs and atomics that one connection has on the way, each way.
+RDMA_READS = 16
+#: Messages and requests that wait behind those leave in one turn, before others have theirs.
+RDMA_SENDS_PER_FLUSH = 64

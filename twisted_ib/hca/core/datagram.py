@@ -86,11 +86,38 @@ class DatagramRequester:
         else:
             self.pump()
 
+    def enqueueInline(self, payload: Any, length: int, immediate: int | None, id: int | None) -> bool:
+        """
+        A datagram needs a destination, so there are none without a request.
+
+        @raise QueuePairError: always.
+        """
+        assert self.work is not None
+        raise QueuePairError(f"queue pair {self.work.queuePair.number} sends datagrams, which need requests")
+
+    def canPost(self) -> bool:
+        """
+        Whether there is a place.
+        """
+        work = self.work
+        return work is not None and len(self._unsent) < work.capabilities.sends
+
+    def idle(self) -> bool:
+        """
+        Whether all that was posted is done.
+        """
+        return not self._unsent
+
     def drained(self) -> bool:
         """
-        Whether nothing that was started is on its way (SQD).
+        Whether nothing that was started is on its way (SQD): a datagram is sent at once.
         """
         return True
+
+    def awaitDrained(self) -> None:
+        """
+        Nobody has to wait for that.
+        """
 
     # -- sending
 
@@ -147,7 +174,7 @@ class DatagramRequester:
         """
         self._push(work, request, status)
         number = work.queuePair.number
-        work.queuePair.stopSending(QueuePairError(f"a datagram of queue pair {number} ended with {status.name}"))
+        work.queuePair.stop(QueuePairError(f"a datagram of queue pair {number} ended with {status.name}"))
 
     def _push(self, work: WorkQueues, request: SendRequest, status: WCStatus) -> None:
         """

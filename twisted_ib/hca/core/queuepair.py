@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.states import QPState, QPType, checkTransition
 from twisted_ib.hca.operation import (
@@ -272,6 +272,11 @@ class QueuePair:
         @param reason: What happened.
         """
         if self.state in (QPState.ERR, QPState.RESET):
+            return
+        if self.type == QPType.UC and isinstance(reason, PathLostError) and self.work is not None:
+            # Nobody tells an unreliable connection that its peer is gone.
+            self._leave()
+            self.work.requester.pathLost()
             return
         self.state = QPState.ERR
         self._leave()

@@ -18,6 +18,7 @@ from attrs import evolve
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.core.completion import CompletionQueue, WCStatus, WorkCompletion
+from twisted_ib.hca.core.datagram import DatagramRequester, DatagramResponder
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.memory import LOCAL_READ, ProtectionDomain
 from twisted_ib.hca.core.requester import Requester
@@ -33,6 +34,7 @@ from twisted_ib.hca.core.responder import Responder
 from twisted_ib.hca.core.scatter import locate, total
 from twisted_ib.hca.core.states import QPState, QPType
 from twisted_ib.hca.core.timers import Timers
+from twisted_ib.hca.core.unreliable import UnreliableRequester, UnreliableResponder
 from twisted_ib.hca.operation import RESPONSES
 
 if TYPE_CHECKING:
@@ -64,7 +66,11 @@ _RANGES = {
 }
 
 #: The classes of send and receive queue, by the type of queue pair.
-SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {QPType.RC: (Requester, Responder)}
+SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
+    QPType.RC: (Requester, Responder),
+    QPType.UC: (UnreliableRequester, UnreliableResponder),
+    QPType.UD: (DatagramRequester, DatagramResponder),
+}
 
 _INLINE_FLAG = int(SendFlags.INLINE)
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
@@ -166,11 +172,12 @@ class WorkQueues:
         """
         pieces = request.pieces
         length = total(pieces)
-        if length > self.capabilities.inline:
-            raise QueuePairError(f"a request has at most {self.capabilities.inline} bytes inline, not {length}")
+        most = self.capabilities.inline
+        if length > most:
+            raise QueuePairError(f"a request has at most {most} bytes inline, not {length}")
         data = b"".join(locate(self.pd, pieces, 0, length, LOCAL_READ))
         request = evolve(request, pieces=(), inline=data)
-        request.check(0, self.capabilities.inline)
+        request.check(0, most)
         return request
 
     def postInline(
