@@ -39,6 +39,7 @@ from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.core.address import Departures
+from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.keys import RandomIndices
 from twisted_ib.hca.core.memory import Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
@@ -159,6 +160,8 @@ class Device:
         self.closed = False
         #: Called when there is something to do outside of a turn.
         self.wanted: Callable[[], None] | None = None
+        #: Called with an L{EventType} and this device, or L{None}.
+        self.onEvent: Callable[[EventType, object], None] | None = None
         self.cm = _Manager(self.guid, randomBits)
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
@@ -517,9 +520,15 @@ class Device:
         segment: Any = region.segment
         self.memory.deregister(region)
         if segment is not None:
-            for path in self.fabric.paths():
-                path.withdraw(segment)
-            segment.close()
+            self.releaseSegment(segment)
+
+    def releaseSegment(self, segment: Any) -> None:
+        """
+        Give back what a region was allocated from, and have no peer map it any more.
+        """
+        for path in self.fabric.paths():
+            path.withdraw(segment)
+        segment.close()
 
     # -- batches and progress
 
