@@ -1,5 +1,6 @@
 """
-Reach and work requests on each fabric: L{tests.contracts.fabric}, L{tests.contracts.keyed}.
+Reach, work requests and meeting on each fabric: L{tests.contracts.fabric},
+L{tests.contracts.keyed}, L{tests.contracts.meeting}.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from unittest import skipIf
 
 from tests.contracts.fabric import ReachContract
 from tests.contracts.keyed import KeyedContract
+from tests.contracts.meeting import MeetingContract
 from tests.hcas import HCATestCase
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
@@ -17,7 +19,7 @@ from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 MISSING = libc.available()
 
 
-class LoopbackTests(ReachContract, KeyedContract, HCATestCase):
+class LoopbackTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
     """
     C{lo0}.
     """
@@ -26,7 +28,7 @@ class LoopbackTests(ReachContract, KeyedContract, HCATestCase):
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")
-class RingTests(ReachContract, KeyedContract, HCATestCase):
+class RingTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
     """
     C{shm0} over rings.
     """
@@ -34,7 +36,7 @@ class RingTests(ReachContract, KeyedContract, HCATestCase):
     fabric = SharedMemoryFabric
 
 
-class CarrierTests(ReachContract, KeyedContract, HCATestCase):
+class CarrierTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
     """
     C{shm0} over sockets.
     """

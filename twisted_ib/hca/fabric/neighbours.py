@@ -51,12 +51,13 @@ class Neighbours:
         """
         Nobody finds an HCA any more.
         """
+        guid: int = fabric.guid
         for key in [key for key, other in self.services.items() if other is fabric]:
             del self.services[key]
-        for group in [group for group, members in self.groups.items() if fabric.guid in members]:
-            self.leave(group, fabric.guid)
-        if self.fabrics.get(fabric.guid) is fabric:
-            del self.fabrics[fabric.guid]
+        for group in [group for group, members in self.groups.items() if guid in members]:
+            self.leave(group, guid)
+        if self.fabrics.get(guid) is fabric:
+            del self.fabrics[guid]
 
 
 class _OfThread(threading.local):

@@ -1,0 +1,431 @@
+"""
+How the queue pairs of two HCAs, or of one, find their path by GID: tests to mix into a
+L{HCATestCase<tests.hcas.HCATestCase>}.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from itertools import permutations
+from typing import Any
+
+from tests.hcas import LISTENER, SDP, settle
+from tests.keyed_pair import DeviceSide, piece
+from twisted_ib import limits
+from twisted_ib.errors import (
+    NoListenerError,
+    NoRouteError,
+    PathLostError,
+    ResourceLimitError,
+    SharedGIDError,
+)
+from twisted_ib.hca.core.address import AddressVector
+from twisted_ib.hca.core.completion import WCStatus
+from twisted_ib.hca.core.requests import SendOpcode
+from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.wire.grh import guidGID
+
+LOW, HIGH, HIGHER = 0x11, 0x9900000000000021, 0xA900000000000031
+SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ
+OK, FLUSH, RETRIES = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR, WCStatus.RETRY_EXC_ERR
+
+
+class MeetingSide(DeviceSide):
+    """
+    A queue pair that is told its peer's GID.
+    """
+
+    def __init__(self, device: Device, guid: int) -> None:
+        """
+        @param guid: The peer's.
+        """
+        super().__init__(device, AddressVector(guidGID(guid)))
+
+    def inbox(self, id: int, size: int = 64) -> Any:
+        """
+        Post a receive.
+
+        @return: its memory.
+        """
+        region = self.register(size)
+        self.receive(id, piece(region))
+        return region
+
+    def say(self, id: int, data: bytes) -> None:
+        """
+        Post a send.
+        """
+        self.send(id, SEND, piece(self.register(data)))
+
+
+class MeetingContract:
+    """
+    Two HCAs with known GUIDs.
+    """
+
+    def deviceOf(self: Any, guid: int) -> Device:
+        """
+        @return: an HCA with a GUID, closed after the test.
+        """
+        drawn = [guid]
+        device = Device(
+            "test",
+            self.clock.seconds,
+            type(self).fabric,
+            lambda bits: drawn.pop() if drawn else secrets.randbits(bits),
+        )
+        assert device.guid == guid
+        self.addCleanup(device.close)
+        return device
+
+    def run_(self: Any, seconds: float, *devices: Device) -> None:
+        """
+        Serve devices while time passes.
+        """
+        end = self.clock.seconds() + seconds
+        settle(*devices)
+        while self.clock.seconds() < end:
+            self.clock.advance(0.01)
+            for device in devices:
+                if not device.closed:
+                    device.tick(self.clock.seconds())
+            settle(*devices)
+
+    def talk(self: Any, one: DeviceSide, two: DeviceSide) -> None:
+        """
+        Both send what the other has no receive for yet, so that refusals and
+        acknowledgements go both ways, too.
+        """
+        devices = {id(side.device): side.device for side in (one, two)}.values()
+        for side in (one, two):
+            side.say(77, b"from %d" % side.qp.number)
+        settle(*devices)
+        got = [side.inbox(78) for side in (one, two)]
+        self.run_(1.0, *devices)
+        for side, other, inbox in ((one, two, got[0]), (two, one, got[1])):
+            self.assertEqual(side.statuses(), [(77, OK)])
+            self.assertEqual([(c.workRequestID, c.status) for c in side.received()], [(78, OK)])
+            expected = b"from %d" % other.qp.number
+            self.assertEqual(bytes(inbox.view[: len(expected)]), expected)
+
+    def assertNoneMeets(self: Any, *devices: Device) -> None:
+        """
+        Nothing is kept of meetings.
+        """
+        for device in devices:
+            self.assertEqual((device.paths._meetings, device.paths._met), ({}, {}))
+
+    def test_eitherFirst(self: Any) -> None:
+        """
+        Whoever is ready first, and whoever has the lower GUID, and whoever has dialled
+        whom before: the two meet on the two ends of one path, the lower one's.
+        """
+        for dialled in (False, True):
+            for guids in permutations((LOW, HIGH)):
+                a, b = map(self.deviceOf, guids)
+                if dialled:
+                    for port, (caller, called) in enumerate(((a, b), (b, a)), 7001):
+                        called.listen(SDP, "127.0.0.1", port, LISTENER)
+                        self.pathTo(caller, called, port)
+                one, two = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+                one.to(QPState.RTS, two.qp.number)
+                settle(a, b)
+                two.to(QPState.RTS, one.qp.number)
+                settle(a, b)
+                self.talk(one, two)
+                self.assertEqual((one.qp.path.peer.guid, two.qp.path.peer.guid), (b.guid, a.guid))
+                lower, higher = sorted((one, two), key=lambda side: side.device.guid)
+                self.assertIs(lower.qp.path, lower.device.fabric._paths[HIGH])
+                self.assertNotIn(higher.qp.path, higher.device.fabric._paths.values())
+                self.assertNoneMeets(a, b)
+                a.close()
+                b.close()
+
+    def test_many(self: Any) -> None:
+        """
+        All queue pairs of two HCAs share a path; the later ones have it at once.
+        """
+        a, b = self.deviceOf(HIGH), self.deviceOf(LOW)
+        for n in range(3):
+            one, two = MeetingSide(a, LOW), MeetingSide(b, HIGH)
+            one.to(QPState.RTS, two.qp.number)
+            two.to(QPState.RTS, one.qp.number)
+            if n:
+                self.assertEqual((one.qp.path is None, two.qp.path is None), (False, False))
+            self.talk(one, two)
+        self.assertEqual((len(a.fabric.paths()), len(b.fabric.paths())), (1, 1))
+
+    def test_seconds(self: Any) -> None:
+        """
+        A peer that is ready seconds later finds what was sent to it: with no path, with a
+        path that does not know its number yet, and whatever its GUID.
+        """
+        for guids in permutations((LOW, HIGH)):
+            for known in (False, True):
+                a, b = map(self.deviceOf, guids)
+                if known:
+                    first, other = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+                    first.to(QPState.RTS, other.qp.number)
+                    other.to(QPState.RTS, first.qp.number)
+                    settle(a, b)
+                one, two = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+                one.to(QPState.RTS, two.qp.number, timeout=19, retry_cnt=7)
+                one.say(1, b"early")
+                self.run_(3.0, a, b)
+                self.assertEqual(one.statuses(), [])
+                two.to(QPState.RTS, one.qp.number)
+                inbox = two.inbox(2)
+                self.run_(3.0, a, b)
+                self.assertEqual(one.statuses(), [(1, OK)])
+                self.assertEqual(bytes(inbox.view[:5]), b"early")
+                two.received()
+                self.talk(one, two)
+                a.close()
+                b.close()
+
+    def test_absentForgotten(self: Any) -> None:
+        """
+        What a queue pair sent to a number that was not there does not stand in the way of
+        the next one that sends to it.
+        """
+        a, b = self.deviceOf(LOW), self.deviceOf(HIGH)
+        pair = MeetingSide(a, HIGH), MeetingSide(b, LOW)
+        pair[0].to(QPState.RTS, pair[1].qp.number)
+        pair[1].to(QPState.RTS, pair[0].qp.number)
+        settle(a, b)
+        one, two = MeetingSide(a, HIGH), MeetingSide(b, LOW)
+        one.to(QPState.RTS, two.qp.number, timeout=14, retry_cnt=1)
+        one.say(1, b"early")
+        self.run_(1.0, a, b)
+        self.assertEqual(one.statuses(), [(1, RETRIES)])
+        one.qp.close()
+        three = MeetingSide(a, HIGH)
+        three.to(QPState.RTS, two.qp.number)
+        settle(a, b)
+        two.to(QPState.RTS, three.qp.number)
+        self.talk(three, two)
+
+    def test_notThereYet(self: Any) -> None:
+        """
+        An HCA that is not there yet is found when it is, without haste meanwhile; the one
+        that waits to be called does not look at all.
+        """
+        for guids in permutations((LOW, HIGH)):
+            a = self.deviceOf(guids[0])
+            calls: list[int] = []
+            reach = a.fabric.reach
+            a.fabric.reach = lambda guid, user, calls=calls, reach=reach: (calls.append(guid), reach(guid, user))[1]
+            one = MeetingSide(a, guids[1])
+            number = 0x1234
+            one.to(QPState.RTS, number)
+            self.run_(10.0, a)
+            self.assertIsNone(one.qp.path)
+            if guids[0] == HIGH:
+                self.assertEqual((calls, a.timers.deadline()), ([], None))
+            else:
+                self.assertTrue(20 < len(calls) < 50, len(calls))
+            b = self.deviceOf(guids[1])
+            two = MeetingSide(b, guids[0])
+            b.queuePairs[number] = b.queuePairs.pop(two.qp.number)
+            two.qp.number = number
+            two.to(QPState.RTS, one.qp.number)
+            self.run_(1.0, a, b)
+            self.talk(one, two)
+            a.close()
+            b.close()
+
+    def test_dies(self: Any) -> None:
+        """
+        The end of the peer's HCA fails who is connected; who comes later waits for the next
+        HCA with that GUID.
+        """
+        for guids in permutations((LOW, HIGH)):
+            a, b = map(self.deviceOf, guids)
+            one, two = MeetingSide(a, b.guid), MeetingSide(b, a.guid)
+            one.to(QPState.RTS, two.qp.number)
+            two.to(QPState.RTS, one.qp.number)
+            self.talk(one, two)
+            b.close()
+            one.say(5, b"nobody")
+            settle(a)
+            self.assertEqual((one.qp.state, one.statuses()), (QPState.ERR, [(5, RETRIES)]))
+            self.assertIsInstance(one.consumer.failures[0], PathLostError)
+            three = MeetingSide(a, guids[1])
+            three.to(QPState.RTS, 0x1234)
+            self.run_(1.0, a)
+            b = self.deviceOf(guids[1])
+            four = MeetingSide(b, guids[0])
+            four.to(QPState.RTS, three.qp.number)
+            self.run_(1.0, a, b)
+            self.assertEqual(three.qp.path.peer.guid, b.guid)
+            self.assertEqual(four.qp.path.peer.guid, a.guid)
+            a.close()
+            b.close()
+
+    def test_leaves(self: Any) -> None:
+        """
+        A queue pair that is destroyed, reset or failed while it meets gets no path and is
+        forgotten; one that was reset and is ready again does.
+        """
+        for guids in permutations((LOW, HIGH)):
+            a = self.deviceOf(guids[0])
+            sides = [MeetingSide(a, guids[1]) for _ in range(4)]
+            for side in sides:
+                side.to(QPState.RTR, 0x1234)
+            destroyed, reset, failed, again = (side.qp for side in sides)
+            destroyed.close()
+            reset.modify(QPState.RESET)
+            failed.modify(QPState.ERR)
+            again.modify(QPState.RESET)
+            sides[3].to(QPState.RTR, 0x1234)
+            self.run_(1.0, a)
+            b = self.deviceOf(guids[1])
+            side = MeetingSide(b, guids[0])
+            side.to(QPState.RTR, again.number)
+            self.run_(1.0, a, b)
+            self.assertEqual([qp.path for qp in (destroyed, reset, failed)], [None, None, None])
+            self.assertEqual(again.path.peer.guid, b.guid)
+            self.assertEqual(again.path.queuePairs(), [again])
+            self.assertNoneMeets(a, b)
+            a.close()
+            b.close()
+
+    def test_bound(self: Any) -> None:
+        """
+        The HCAs that are waited for are bounded; those that nobody waits for any more do
+        not count.
+        """
+        self.patch(limits, "MEETINGS", 2)
+        a = self.deviceOf(LOW)
+        sides = [MeetingSide(a, HIGH + 2 * n) for n in range(3)]
+        for side in sides[:2]:
+            side.to(QPState.RTR, 0x1234)
+        self.assertRaises(ResourceLimitError, sides[2].to, QPState.RTR, 0x1234)
+        same = MeetingSide(a, HIGH)
+        same.to(QPState.RTR, 0x1235)
+        sides[1].qp.modify(QPState.RESET)
+        another = MeetingSide(a, HIGH + 4)
+        another.to(QPState.RTR, 0x1234)
+        self.assertEqual(len(a.paths._meetings), 2)
+        a.close()
+        self.assertNoneMeets(a)
+
+    def test_addresses(self: Any) -> None:
+        """
+        GIDs that are no HCA's are refused by name.
+        """
+        a = self.deviceOf(LOW)
+        check = a.paths.check
+        for gid in (0xFFFF_7F000001, 1):
+            error = self.assertRaises(SharedGIDError, check, gid)
+            self.assertIn("index 0", str(error))
+            self.assertRaises(SharedGIDError, a.reach, gid, None)
+        elsewhere = (0, guidGID(0), 0xFFFF_C0000201, 0x20010DB8 << 96 | 1, 0xFF02 << 112 | 1, 0xFEC0 << 112 | HIGH)
+        for gid in elsewhere:
+            self.assertRaises(NoRouteError, check, gid)
+        self.assertEqual((check(guidGID(LOW)), check(guidGID(HIGH))), (LOW, HIGH))
+        self.assertRaises(NoListenerError, a.reach, guidGID(HIGH), None)
+
+    # -- one HCA
+
+    def test_oneHCA(self: Any) -> None:
+        """
+        Two queue pairs of one HCA are on the two ends of its path to itself, whoever is
+        first; the lower number has the end that dialled.
+        """
+        for first in (0, 1):
+            a = self.deviceOf(HIGH)
+            sides = [MeetingSide(a, HIGH), MeetingSide(a, HIGH)]
+            numbers = [side.qp.number for side in sides]
+            for n in (first, 1 - first):
+                sides[n].to(QPState.RTS, numbers[1 - n])
+                settle(a)
+            self.talk(*sides)
+            lower, higher = sorted(sides, key=lambda side: side.qp.number)
+            self.assertIs(lower.qp.path, a.fabric._paths[HIGH])
+            self.assertIs(lower.qp.path.twin, higher.qp.path)
+            self.assertIs(higher.qp.path.twin, lower.qp.path)
+            a.close()
+
+    def test_itsOwn(self: Any) -> None:
+        """
+        A queue pair connected to itself: sends that must wait for a receive keep their
+        order, READ and WRITE work in all sizes, and its end leaves nothing.
+        """
+        a = self.deviceOf(HIGH)
+        side = MeetingSide(a, HIGH)
+        side.to(QPState.RTS, side.qp.number)
+        settle(a)
+        for id in range(3):
+            side.say(id, b"%d" % id)
+        settle(a)
+        self.assertEqual(side.statuses(), [])
+        inboxes = []
+        for id in range(3):
+            inboxes.append(side.inbox(id))
+            self.run_(1.0, a)
+            self.assertEqual(side.statuses(), [(id, OK)])
+        self.assertEqual([bytes(inbox.view[:1]) for inbox in inboxes], [b"0", b"1", b"2"])
+        data = random.Random(4).randbytes(1 << 20)
+        for new in (side.register, side.allocate):
+            source, target, back = new(data), new(len(data)), new(len(data))
+            remote = {"remoteAddress": target.address, "remoteKey": target.remoteKey}
+            side.send(7, WRITE, piece(source), **remote)
+            side.send(8, READ, piece(back), **remote)
+            self.run_(1.0, a)
+            self.assertEqual(side.statuses(), [(7, OK), (8, OK)])
+            self.assertTrue(bytes(target.view) == bytes(back.view) == data)
+        path = side.qp.path
+        side.qp.close()
+        settle(a)
+        self.assertEqual((path.queuePairs(), path.twin.queuePairs()), ([], []))
+
+    def test_itsOwnLost(self: Any) -> None:
+        """
+        An HCA's path to itself ends at both ends at once, and there is a new one.
+        """
+        a = self.deviceOf(HIGH)
+        side = MeetingSide(a, HIGH)
+        side.to(QPState.RTS, side.qp.number)
+        settle(a)
+        for called in (True, False):
+            fabric, end = a.fabric, side.qp.path
+            if called:
+                end = end.twin
+            if not hasattr(fabric, "_broken"):
+                return  # On lo0 nothing is lost but with the HCA.
+            fabric._lose(end.pairing, PathLostError("a test"))
+            self.assertEqual(fabric.paths(), [])
+            self.assertEqual(side.qp.state, QPState.ERR)
+            side = MeetingSide(a, HIGH)
+            side.to(QPState.RTS, side.qp.number)
+            settle(a)
+            side.inbox(1)
+            side.say(2, b"again")
+            settle(a)
+            self.assertEqual(side.statuses(), [(2, OK)])
+
+    def test_sibling(self: Any) -> None:
+        """
+        Where a process has HCAs that answer to each other's GID, the queue pair number says
+        which one is meant.
+        """
+        for guids in permutations((LOW, HIGH)):
+            a, b = map(self.deviceOf, guids)
+            for device, other in ((a, b), (b, a)):
+                device.paths.sibling = (
+                    lambda number, other=other: other if number in other.queuePairs else None
+                )
+            one, two, three = MeetingSide(a, a.guid), MeetingSide(b, b.guid), MeetingSide(a, a.guid)
+            four = MeetingSide(a, a.guid)
+            one.to(QPState.RTS, two.qp.number)
+            two.to(QPState.RTS, one.qp.number)
+            three.to(QPState.RTS, four.qp.number)
+            four.to(QPState.RTS, three.qp.number)
+            settle(a, b)
+            self.talk(one, two)
+            self.talk(three, four)
+            a.close()
+            b.close()
