@@ -15,13 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
+from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.core.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.core.delays import rnrSeconds, timeoutSeconds
-from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.local import RELIABLE, Local
-from twisted_ib.hca.core.requests import SendFlags, SendRequest
-from twisted_ib.hca.core.sending import Inline, Operation, Question
+from twisted_ib.hca.core.requests import SendFlags
+from twisted_ib.hca.core.sending import Operation, Question
+from twisted_ib.hca.core.sendqueue import SendQueue
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.core.timers import Timer
 from twisted_ib.hca.operation import (
@@ -51,14 +51,9 @@ _LATER_SECONDS = 0.0001
 _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE = int(SendFlags.FENCE)
 _SUCCESS = WCStatus.SUCCESS
-_FLUSHING = frozenset((QPState.SQE, QPState.ERR))
-
-#: What somebody waits for: room for more requests; that all are in the medium; that all
-#: are done; that all that were started are.
-_ROOM, _SENT, _IDLE, _DRAINED = 1, 2, 4, 8
 
 
-class Requester:
+class Requester(SendQueue):
     """
     Sends, repeats and completes the requests of one send queue.
 
@@ -66,22 +61,16 @@ class Requester:
     can not be sent, it goes to C{_onTheWay}; when everything before it is done and its own
     end is known, it completes.
 
-    @cvar operations: what it can do, by opcode.
     @cvar transport: the bits of the service in operation codes.
-    @ivar work: the pair of queues it belongs to.
     """
 
     __slots__ = (
         "_acknowledged",
         "_asked",
-        "_awaited",
-        "_onTheWay",
         "_pausing",
         "_resuming",
         "_timer",
-        "_unsent",
         "_waiting",
-        "work",
     )
 
     operations = RELIABLE
@@ -91,123 +80,11 @@ class Requester:
         """
         An empty queue.
         """
-        self.work: WorkQueues | None = work
-        self._unsent: deque[Operation] = deque()
-        self._onTheWay: deque[Operation] = deque()
+        super().__init__(work)
         self._asked: deque[Question] = deque()
         self._acknowledged = 0
-        self._awaited = 0
         self._waiting = self._pausing = self._resuming = False
         self._timer: Timer | None = None
-
-    # -- posting
-
-    def enqueue(self, request: SendRequest) -> None:
-        """
-        Take a request; the state was checked.
-
-        @raise QueuePairError: the queue pair can not do this.
-        @raise ResourceLimitError: the queue is full.
-        """
-        work = self.work
-        assert work is not None
-        number = work.queuePair.number
-        operation = self.operations.get(request.opcode)
-        if operation is None:
-            raise QueuePairError(f"queue pair {number} does not do {request.opcode!r}")
-        made = operation(request)
-        if made.asks and not work.attributes.reads:
-            raise QueuePairError(f"queue pair {number} may not have READs or atomics on the way")
-        if work.signalAll:
-            made.flags |= _SIGNALED
-        self._append(work, made)
-
-    def enqueueInline(self, payload: Any, length: int, immediate: int | None, id: int | None) -> bool:
-        """
-        Take a SEND of bytes; the state was checked.
-
-        @return: whether all that is posted is in the medium.
-        @raise ResourceLimitError: the queue is full.
-        """
-        work = self.work
-        assert work is not None
-        operation = Inline(payload, length, immediate, id)
-        self._append(work, operation)
-        if self._unsent:
-            self._awaited |= _SENT
-            return False
-        return True
-
-    def _append(self, work: WorkQueues, operation: Operation) -> None:
-        """
-        Queue an operation and do what can be done.
-
-        @raise ResourceLimitError: the queue is full.
-        """
-        queuePair, unsent = work.queuePair, self._unsent
-        if len(unsent) + len(self._onTheWay) >= work.capabilities.sends:
-            self._awaited |= _ROOM
-            raise ResourceLimitError(f"the send queue of queue pair {queuePair.number} is full")
-        unsent.append(operation)
-        if queuePair.state in _FLUSHING:
-            self.flush(WCStatus.WR_FLUSH_ERR)
-        else:
-            self.pump()
-
-    def canPost(self) -> bool:
-        """
-        Whether there is a place; if not, the consumer hears when there are many.
-        """
-        work = self.work
-        assert work is not None
-        if len(self._unsent) + len(self._onTheWay) < work.capabilities.sends:
-            return True
-        self._awaited |= _ROOM
-        return False
-
-    def idle(self) -> bool:
-        """
-        Whether all that was posted is done; if not, the consumer hears when it is.
-        """
-        if self._unsent or self._onTheWay:
-            self._awaited |= _IDLE
-            return False
-        return True
-
-    def drained(self) -> bool:
-        """
-        Whether nothing that was started is on its way (SQD).
-        """
-        return not self._onTheWay and not (self._unsent and self._unsent[0].started)
-
-    def awaitDrained(self) -> None:
-        """
-        Have SQ_DRAINED raised when L{drained} becomes true.
-        """
-        self._awaited |= _DRAINED
-
-    def _tell(self) -> None:
-        """
-        Tell those who wait for something that has come.
-        """
-        work, unsent = self.work, self._unsent
-        if work is None:
-            return
-        queuePair, awaited = work.queuePair, self._awaited
-        count = len(unsent) + len(self._onTheWay)
-        true = 0 if unsent else _SENT
-        if not unsent and 2 * count <= work.capabilities.sends:
-            true |= _ROOM
-        if not count:
-            true |= _IDLE
-        if awaited & _DRAINED and self.drained():
-            true |= _DRAINED
-        self._awaited = awaited & ~true
-        true &= awaited
-        if true & _DRAINED and queuePair.state == QPState.SQD:
-            queuePair.raiseEvent(EventType.SQ_DRAINED)
-        if true & ~_DRAINED and queuePair.state not in _FLUSHING:
-            queuePair.consumer.resume()
 
     # -- sending
 
@@ -225,15 +102,6 @@ class Requester:
         if not self._pausing:
             self._cancelTimer()
         self._go()
-
-    def _go(self) -> None:
-        """
-        Go on after something has happened.
-        """
-        if self._unsent:
-            self.pump()
-        if self._awaited:
-            self._tell()
 
     def pump(self) -> None:
         """
@@ -514,6 +382,7 @@ class Requester:
             if queuePair.state == QPState.ERR:
                 return  # A completion was lost, and everything is flushed.
         (onTheWay or unsent).popleft()
+        self._pausing = True  # Who hears of it may post, but nothing goes any more.
         self._push(work, operation, status)
         kind = operation.completionOpcode.name
         text = f"a {kind} of queue pair {queuePair.number} ended with {status.name}"
@@ -546,6 +415,7 @@ class Requester:
         work, status = self.work, first
         assert work is not None
         self._cancelTimer()
+        self._pausing = False
         self._asked.clear()
         for queue in (self._onTheWay, self._unsent):
             while queue:
