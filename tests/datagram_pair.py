@@ -15,9 +15,11 @@ from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.core.address import AddressHandle, AddressVector, Departures
 from twisted_ib.hca.core.memory import Memory
 from twisted_ib.hca.core.queuepair import QueuePair
-from twisted_ib.hca.core.requests import Destination, SendOpcode
+from twisted_ib.hca.core.requests import Capabilities, Destination, SendOpcode
+from twisted_ib.hca.core.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.core.states import QPState, QPType
 from twisted_ib.hca.core.timers import Timers
+from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.fabric.path import PeerIdentity
 from twisted_ib.hca.wire.grh import guidGID
 
@@ -118,6 +120,20 @@ class DatagramSide(Side):
         self.consumer = Consumer()
         self.qp = hca.queuePairs[number] = QueuePair(number, self.consumer, hca, QPType.UD)
         self.equip(depth)
+
+    def share(self, depth: int = 16) -> SharedReceiveQueue:
+        """
+        Make the queue pair anew, with a shared receive queue, and bring it to RTS.
+        """
+        self.qp.close()
+        shared = SharedReceiveQueue(self.pd, depth, 4)
+        number = self.qp.number
+        self.qp = self.hca.queuePairs[number] = QueuePair(number, self.consumer, self.hca, QPType.UD)
+        self.work = WorkQueues(
+            self.qp, self.pd, self.sends, self.receives, self.timers, Capabilities(), shared
+        )
+        self.to(QPState.RTS)
+        return shared
 
     def to(self, state: QPState, peer: int = 0, access: int = 0, **changes: int) -> None:
         """

@@ -15,7 +15,6 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.core.memory import Memory
 from twisted_ib.hca.core.requests import SGE, Destination, ReceiveRequest, SendFlags, SendOpcode
-from twisted_ib.hca.core.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.wire.grh import GRH, guidGID
 
@@ -127,7 +126,8 @@ class SendTests(DatagramTestCase):
         """
         The payload is gathered.
         """
-        self.a.datagram(7, self.b, piece(self.source, 1, 2), piece(self.source, 9, 1), piece(self.source, 5, 1))
+        pieces = [piece(self.source, start, length) for start, length in ((1, 2), (9, 1), (5, 1))]
+        self.a.datagram(7, self.b, *pieces)
         self.assertEqual(self.wire(), [(0x64000012, record("01020905", 28))])
 
     def test_inline(self) -> None:
@@ -472,8 +472,7 @@ class ReceiveTests(DatagramTestCase):
         """
         Pieces may end anywhere, also within the GRH.
         """
-        cuts = (0, 13, 13, 41, 45)
-        pieces = [piece(self.target, 1000 * i, b - a) for i, (a, b) in enumerate(zip(cuts, cuts[1:]))]
+        pieces = [piece(self.target, 1000 * i, size) for i, size in enumerate((13, 0, 28, 4))]
         self.b.receive(7, *pieces)
         self.a.datagram(1, self.b, piece(self.source, 1, 5))
         self.p.flow()
@@ -663,8 +662,7 @@ class SharedTests(DatagramTestCase):
         C{b} takes from one.
         """
         super().setUp()
-        self.shared = SharedReceiveQueue(self.b.pd, 16, 4)
-        self.b.work.shared = self.shared
+        self.shared = self.b.share()
 
     def test_receive(self) -> None:
         """
@@ -678,8 +676,18 @@ class SharedTests(DatagramTestCase):
 
     def test_error(self) -> None:
         """
-        Its receives outlive a queue pair's error.
+        Its receives outlive a queue pair's error, which is an event: nothing more is taken.
         """
+        events: list[str] = []
+        self.b.qp.onEvent = lambda kind, element: events.append(kind.name)
         self.shared.post(ReceiveRequest(7))
         self.b.qp.modify(QPState.ERR)
         self.assertEqual((self.got(), len(self.shared)), ([], 1))
+        self.b.qp.modify(QPState.ERR)
+        self.assertEqual(events, ["QP_LAST_WQE_REACHED"])
+
+    def test_posting(self) -> None:
+        """
+        Its receives are not posted to the queue pair.
+        """
+        self.assertRaises(QueuePairError, self.b.receive, 1)

@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError, WireError
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
+from twisted_ib.hca.core.receives import Receives
 from twisted_ib.hca.core.requests import ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.core.scatter import locate, scatter, total
 from twisted_ib.hca.core.states import QPState
@@ -262,14 +264,15 @@ class DatagramResponder:
     @ivar work: the pair of queues it belongs to.
     """
 
-    __slots__ = ("_receives", "work")
+    __slots__ = ("_flushed", "_receives", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         """
         An empty queue.
         """
         self.work: WorkQueues | None = work
-        self._receives: deque[ReceiveRequest] = deque()
+        self._receives = Receives(work)
+        self._flushed = False
 
     def enqueue(self, request: ReceiveRequest) -> None:
         """
@@ -279,9 +282,7 @@ class DatagramResponder:
         """
         work = self.work
         assert work is not None
-        if len(self._receives) >= work.capabilities.receives:
-            raise ResourceLimitError(f"the receive queue of queue pair {work.queuePair.number} is full")
-        self._receives.append(request)
+        self._receives.add(request)
         if work.queuePair.state == QPState.ERR:
             self.flush()
 
@@ -356,12 +357,12 @@ class DatagramResponder:
 
         @return: the counter of why it is dropped, or nothing.
         """
-        receive = self._next(work)
+        receive = self._receives.take()
         if receive is None:
             return "datagrams_without_receive"
         size = len(payload)
         if total(receive.pieces) < GRH_BYTES + size:
-            self._giveBack(work, receive)
+            self._receives.giveBack(receive)
             return "datagrams_too_long"
         pieces = receive.pieces
         try:
@@ -377,23 +378,6 @@ class DatagramResponder:
         work.complete(work.receiveCompletions, completion, solicited)
         return ""
 
-    def _next(self, work: WorkQueues) -> ReceiveRequest | None:
-        """
-        The oldest receive, or L{None}.
-        """
-        if work.shared is not None:
-            return work.shared.take()
-        return self._receives.popleft() if self._receives else None
-
-    def _giveBack(self, work: WorkQueues, receive: ReceiveRequest) -> None:
-        """
-        A receive was not used.
-        """
-        if work.shared is not None:
-            work.shared.giveBack(receive)
-        else:
-            self._receives.appendleft(receive)
-
     # -- ends
 
     def _fail(self, work: WorkQueues, receive: ReceiveRequest) -> None:
@@ -402,24 +386,19 @@ class DatagramResponder:
         queue pair to ERR (IBTA vol. 1 9.9.3).
         """
         number = work.queuePair.number
-        work.receiveCompletions.push(
-            WorkCompletion(receive.id, WCStatus.LOC_PROT_ERR, WCOpcode.RECV, number), True
-        )
+        self._receives.end(receive, WCStatus.LOC_PROT_ERR)
         work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
 
     def flush(self) -> None:
         """
-        Complete all receives, in order, with WR_FLUSH_ERR.
+        Complete all receives of its own, in order, with WR_FLUSH_ERR.
         """
-        work, receives = self.work, self._receives
+        work = self.work
         assert work is not None
-        while receives:
-            work.receiveCompletions.push(
-                WorkCompletion(
-                    receives.popleft().id, WCStatus.WR_FLUSH_ERR, WCOpcode.RECV, work.queuePair.number
-                ),
-                True,
-            )
+        self._receives.flush()
+        if work.shared is not None and not self._flushed:
+            self._flushed = True
+            work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
 
     def close(self) -> None:
         """

@@ -176,6 +176,9 @@ class UnreliableResponder(Responder):
         if not opcode & UNRELIABLE:
             # To a reliable requester it is as if there were no queue pair.
             return 0 if opcode & OPERATION_MASK == RESUME else ABSENT
+        if self._fresh:
+            self._fresh = False
+            work.established()
         code = opcode & ~UNRELIABLE
         if code & OPERATION_MASK in _BEGINNINGS:
             if self._writing is not None:
