@@ -188,6 +188,8 @@ class AHAttr(PyverbsObject):
     @ivar sgid_index: likewise.
     @ivar hop_limit: likewise.
     @ivar traffic_class: likewise.
+    @ivar path: the way there, if the communication manager has found it already; None if the
+        device is to find it by C{dgid}.  Not in pyverbs.
     """
 
     dlid: int = attrs.field(converter=u16)
@@ -221,6 +223,7 @@ class AHAttr(PyverbsObject):
         """
         self.dlid, self.sl, self.src_path_bits, self.static_rate = dlid, sl, src_path_bits, static_rate
         self.is_global, self.port_num = is_global, port_num
+        self.path: object = None
         self.gr = GlobalRoute(hop_limit=0)
         if self.is_global:
             if gr is None:
@@ -232,7 +235,7 @@ class AHAttr(PyverbsObject):
         @return: the same attributes again.
         """
         other = AHAttr(self.dlid, self.sl, self.src_path_bits, self.static_rate, 0, self.port_num)
-        other.is_global = self.is_global
+        other.is_global, other.path = self.is_global, self.path
         other.gr = attrs.evolve(self.gr)
         return other
 
