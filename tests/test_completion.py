@@ -391,6 +391,10 @@ class NotificationTests(SynchronousTestCase):
             self.push(1)
             self.assertEqual((self.calls, self.timers.deadline()), ([4], None))
             self.queue.poll(4)
+        self.queue.arm()
+        self.push(2)
+        self.queue.resize(2)
+        self.assertEqual(self.calls, [4, 2])
 
     def test_off(self) -> None:
         """

@@ -295,6 +295,8 @@ class CompletionQueue(Held):
         self._depth = depth
         if not self._armed:
             self._quiet = depth
+        elif self._noticed:
+            self._moderate()
 
     def close(self) -> None:
         """
