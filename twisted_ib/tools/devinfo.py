@@ -1,5 +1,5 @@
 """
-C{ib-devinfo}: the HCAs of this user's running processes, and what each has in use.
+C{ib-devinfo}: the HCAs of this user's running processes, what they can do and have in use.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import socket
 import struct
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
+from twisted_ib.hca.attributes import PORT
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.query import ask
 from twisted_ib.hca.fabric.search import Search
+from twisted_ib.tools.devicetext import heading, present, printable
 from twisted_ib.tools.program import ArgumentParser, complain
 
 PROGRAM = "ib-devinfo"
@@ -94,9 +96,22 @@ def describe(search: Search, entry: Entry) -> dict[str, Any] | None:
         answer = None
     except HCAError:
         return None
-    if answer is None or not isinstance(answer.get("in_use"), dict):
+    if answer is None or not isinstance(answer.get("in_use"), dict) or not writable(answer):
         return silent(search, entry)
     return answer
+
+
+def writable(answer: dict[str, Any]) -> bool:
+    """
+    @param answer: what a process says of its HCA.
+
+    @return: whether it can be written; one that is nested deep enough can not.
+    """
+    try:
+        json.dumps(answer, indent=2)
+    except RecursionError:
+        return False
+    return True
 
 
 def others(search: Search, guid: int) -> list[dict[str, Any]]:
@@ -113,15 +128,20 @@ def others(search: Search, guid: int) -> list[dict[str, Any]]:
         return [answer for answer in answers if answer is not None]
 
 
-def devices() -> list[dict[str, Any]]:
+def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
     """
-    @return: our own HCA, opened for this, and every other one of this user's
-        live processes.
+    @param name: what they are called.
 
+    @return: our own HCA of this name, opened for this, and every other one of this
+        user's live processes; of C{lo0} nothing is seen from outside its process.
+
+    @raise UnknownDeviceError: there is no such device.
     @raise HCAError: processes can not meet here.
     """
-    device = Device(SHARED_MEMORY)
+    device = Device(name)
     try:
+        if name != SHARED_MEMORY:
+            return [device.describe()]
         search = Search()
         try:
             return [device.describe(), *others(search, device.guid)]
@@ -129,26 +149,6 @@ def devices() -> list[dict[str, Any]]:
             search.close()
     finally:
         device.close()
-
-
-def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
-    """
-    @param entry: what is known of an HCA.
-    @param verbose: whether to say what is in use too.
-
-    @return: the lines that say so, as C{ibv_devinfo} prints them.
-    """
-    lines = [f"hca_id:\t{entry['hca_id']}"]
-    for name, value in entry.items():
-        if name not in ("hca_id", "in_use"):
-            lines.append(f"\t{name + ':':<32}{value}")
-    counts = entry["in_use"]
-    if counts is None:
-        lines.append(f"\t{'in_use:':<32}does not answer")
-    elif verbose:
-        lines.append("\tin_use:")
-        lines += [f"\t\t{name + ':':<24}{count}" for name, count in counts.items()]
-    return lines
 
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
@@ -160,9 +160,14 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(
         prog=PROGRAM, description="List the HCAs of your running processes, and what each has in use."
     )
-    parser.add_argument("-d", "--ib-dev", metavar="NAME", help="only devices with this name")
+    parser.add_argument(
+        "-d", "--ib-dev", metavar="DEV", default=SHARED_MEMORY, help="the device, by default shm0"
+    )
+    parser.add_argument("-i", "--ib-port", metavar="PORT", type=int, default=PORT, help="the port, only 1")
     parser.add_argument("-l", "--list", action="store_true", help="only the names")
-    parser.add_argument("-v", "--verbose", action="store_true", help="what is in use too")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="limits, GIDs, what is in use and counters too"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
     return parser.parse_args(arguments)
 
@@ -177,18 +182,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        found = devices()
-        if options.ib_dev is not None:
-            found = [entry for entry in found if entry["hca_id"] == options.ib_dev]
-            if not found:
-                raise UnknownDeviceError(f"no device {options.ib_dev}")
+        found = devices(options.ib_dev)
+        if options.ib_port != PORT:
+            raise UnknownDeviceError(f"device {options.ib_dev} has no port {options.ib_port}")
     except (HCAError, OSError) as error:
         complain(PROGRAM, error)
         return 1
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps([present(entry) for entry in found], indent=2))
     elif options.list:
-        print("\n".join(entry["hca_id"] for entry in found))
+        print("\n".join(printable(str(entry["hca_id"])) for entry in found))
     else:
         print("\n\n".join("\n".join(heading(entry, options.verbose)) for entry in found))
     return 0
