@@ -215,8 +215,15 @@ class MeetingContract:
         for guids in permutations((LOW, HIGH)):
             a = self.deviceOf(guids[0])
             calls: list[int] = []
-            reach = a.fabric.reach
-            a.fabric.reach = lambda guid, user, calls=calls, reach=reach: (calls.append(guid), reach(guid, user))[1]
+
+            def reach(guid: int, user: Any, calls: list[int] = calls, real: Any = a.fabric.reach) -> Any:
+                """
+                Count it.
+                """
+                calls.append(guid)
+                return real(guid, user)
+
+            a.fabric.reach = reach
             one = MeetingSide(a, guids[1])
             number = 0x1234
             one.to(QPState.RTS, number)
@@ -322,8 +329,8 @@ class MeetingContract:
             error = self.assertRaises(SharedGIDError, check, gid)
             self.assertIn("index 0", str(error))
             self.assertRaises(SharedGIDError, a.reach, gid, None)
-        elsewhere = (0, guidGID(0), 0xFFFF_C0000201, 0x20010DB8 << 96 | 1, 0xFF02 << 112 | 1, 0xFEC0 << 112 | HIGH)
-        for gid in elsewhere:
+        elsewhere = (0xFFFF_C0000201, 0x20010DB8 << 96 | 1, 0xFF02 << 112 | 1, 0xFEC0 << 112 | HIGH)
+        for gid in (0, guidGID(0), *elsewhere):
             self.assertRaises(NoRouteError, check, gid)
         self.assertEqual((check(guidGID(LOW)), check(guidGID(HIGH))), (LOW, HIGH))
         self.assertRaises(NoListenerError, a.reach, guidGID(HIGH), None)

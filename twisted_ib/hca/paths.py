@@ -25,145 +25,25 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import (
-    DeviceError,
     HCAError,
-    LayoutError,
     NoRouteError,
     PathLostError,
-    PeerIdentityError,
-    PeerRefusedError,
     QueuePairError,
     ResourceLimitError,
     SharedGIDError,
 )
 from twisted_ib.hca.core.address import Departure
-from twisted_ib.hca.core.states import QPState, QPType
-from twisted_ib.hca.core.timers import Timer
+from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.fabric.addresses import normalise
+from twisted_ib.hca.meeting import RECEIVING, Meeting
 from twisted_ib.hca.wire.grh import HEADER_BYTES, guidGID, isMulticast
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.queuepair import QueuePair
 
-_RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 _GUID_MASK = (1 << 64) - 1
-#: Where a GRH has the destination.
-_DESTINATION = slice(24, 40)
-#: What does not get better by trying again.
-_FINAL = (DeviceError, LayoutError, PeerIdentityError, PeerRefusedError)
-
-
-class Meeting:
-    """
-    The queue pairs that wait for the path to one HCA.
-
-    @ivar guid: of that HCA.
-    @ivar waiting: the queue pairs, each with the address vector that it waits for.
-    """
-
-    __slots__ = ("_paths", "_pause", "_search", "_timer", "guid", "waiting")
-
-    def __init__(self, paths: Paths, guid: int) -> None:
-        """
-        Nothing is looked for yet.
-        """
-        self._paths = paths
-        self.guid = guid
-        self.waiting: dict[QueuePair, Any] = {}
-        self._pause = limits.MEETING_SECONDS
-        self._search: Any = None
-        self._timer: Timer | None = None
-
-    def look(self) -> None:
-        """
-        Look for the path, unless that is being done.
-        """
-        if self._search is not None:
-            return
-        self._stopTimer()
-        self._search = self  # Not again from within.
-        try:
-            search = self._paths.find(self.guid, self)
-        except (HCAError, OSError) as error:
-            self.connectFailed(error)
-            return
-        if self._search is self:
-            self._search = search
-
-    def pathReady(self, path: Any) -> None:
-        """
-        It is found: all go on.  One queue pair's exception keeps no other from that; the
-        first is raised at the end.
-        """
-        self._search = None
-        twin = path.twin
-        if not path.alive or (twin is None and self.guid == self._paths.guid):
-            self.connectFailed(PathLostError("the path was lost when it was found"))
-            return
-        waiting = self.end()
-        failure: Exception | None = None
-        for queuePair, vector in waiting.items():
-            if not isWaiting(queuePair, vector):
-                continue
-            try:
-                # Only a path from an HCA to itself has a twin.
-                queuePair.pathFound(path if twin is None or queuePair.number <= queuePair.remote else twin)
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def connectFailed(self, error: Exception) -> None:
-        """
-        It is not found now; perhaps later.
-        """
-        self._search = None
-        self.prune()
-        if isinstance(error, _FINAL):
-            for queuePair, vector in self.end().items():
-                if isWaiting(queuePair, vector):
-                    queuePair.pathFailed(error)
-        elif self.waiting:
-            self._stopTimer()
-            self._timer = self._paths.timers.start(self._pause, self.look)
-            self._pause = min(2 * self._pause, limits.MEETING_SECONDS_MOST)
-
-    def prune(self) -> None:
-        """
-        Forget queue pairs that wait no more.
-        """
-        for queuePair, vector in list(self.waiting.items()):
-            if not isWaiting(queuePair, vector):
-                self._paths.leave(queuePair)
-
-    def end(self) -> dict[QueuePair, Any]:
-        """
-        Nobody waits any more.
-
-        @return: who waited.
-        """
-        self._stopTimer()
-        search, self._search = self._search, None
-        if search is not None and search is not self:
-            search.cancel()
-        waiting, self.waiting = self.waiting, {}
-        self._paths.ended(self, waiting)
-        return waiting
-
-    def _stopTimer(self) -> None:
-        """
-        Stop the timer, if it runs.
-        """
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-
-def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
-    """
-    @return: Whether a queue pair still wants the path that an address vector names.
-    """
-    return queuePair.path is None and queuePair.vector is vector and queuePair.state in _RECEIVING
+#: Where a GRH has the destination, and its end.
+_DESTINATION, _END = 24, 40
 
 
 class Group:
@@ -429,8 +309,8 @@ class Paths:
         if stop - start < HEADER_BYTES:
             device.count("datagrams_malformed")
             return
-        if buffer[start + _DESTINATION.start] == 0xFF:
-            gid = int.from_bytes(buffer[start + _DESTINATION.start : start + _DESTINATION.stop], "big")
+        gid = int.from_bytes(buffer[start + _DESTINATION : start + _END], "big")
+        if isMulticast(gid):
             # A program may attach and detach over what it gets.
             targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
         else:
@@ -529,8 +409,8 @@ def takesDatagrams(queuePair: Any) -> bool:
         queuePair is not None
         and queuePair.type == QPType.UD
         and queuePair.work is not None
-        and queuePair.state in _RECEIVING
+        and queuePair.state in RECEIVING
     )
 
 
-__all__ = ["Group", "Meeting", "Paths"]
+__all__ = ["Group", "Paths"]
