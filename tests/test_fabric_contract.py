@@ -1,6 +1,6 @@
 """
-Reach, work requests and meeting on each fabric: L{tests.contracts.fabric},
-L{tests.contracts.keyed}, L{tests.contracts.meeting}.
+Reach, work requests, meeting and datagrams on each fabric: L{tests.contracts.fabric},
+L{tests.contracts.keyed}, L{tests.contracts.meeting}, L{tests.contracts.groups}.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from functools import partial
 from unittest import skipIf
 
 from tests.contracts.fabric import ReachContract
+from tests.contracts.groups import GroupContract
 from tests.contracts.keyed import KeyedContract
 from tests.contracts.meeting import MeetingContract
 from tests.hcas import HCATestCase
@@ -19,7 +20,7 @@ from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 MISSING = libc.available()
 
 
-class LoopbackTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
+class LoopbackTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HCATestCase):
     """
     C{lo0}.
     """
@@ -28,7 +29,7 @@ class LoopbackTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")
-class RingTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
+class RingTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HCATestCase):
     """
     C{shm0} over rings.
     """
@@ -36,7 +37,7 @@ class RingTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
     fabric = SharedMemoryFabric
 
 
-class CarrierTests(ReachContract, KeyedContract, MeetingContract, HCATestCase):
+class CarrierTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HCATestCase):
     """
     C{shm0} over sockets.
     """
