@@ -8,10 +8,23 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.keyed_pair import ALL, Pair, piece
-from twisted_ib.hca.core.memory import WindowType
-from twisted_ib.hca.core.requests import SendOpcode
+from tests.keyed_pair import ALL, Pair, Side, piece
+from twisted_ib.hca.core.memory import Access, MemoryRegion, MemoryWindow, WindowType
+from twisted_ib.hca.core.requests import SendOpcode, WindowBind
 from twisted_ib.hca.wire.headers import RETH
+
+
+def bound(
+    side: Side, region: MemoryRegion, offset: int = 0, length: int = 100, access: int = int(ALL)
+) -> MemoryWindow:
+    """
+    A new window of type 2, bound to bytes of a region for the side's queue pair.
+    """
+    memory = side.memory
+    window = memory.allocateWindow(side.pd, WindowType.TYPE_2)
+    remote = access & int(Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)
+    memory.bind(window, region, region.address + offset, length, remote, window.key ^ 1, side.qp)
+    return window
 
 
 class RequesterTestCase(SynchronousTestCase):
@@ -36,11 +49,24 @@ class RequesterTestCase(SynchronousTestCase):
 
     def post(self, id: int, opcode: SendOpcode, length: int = 100, **fields: Any) -> None:
         """
-        Post a send of the first bytes of the source; what is remote is the target.
+        Post a send of the first bytes of the source; what is remote is the target.  A BIND_MW
+        binds a new window of type 1, a LOCAL_INV or SEND with invalidate ends a new one of
+        type 2.
         """
         fields.setdefault("remoteAddress", self.target.address)
         fields.setdefault("remoteKey", self.target.remoteKey)
-        self.a.send(id, opcode, piece(self.source, 0, length), **fields)
+        if opcode == SendOpcode.BIND_MW:
+            window = self.a.memory.allocateWindow(self.a.pd, WindowType.TYPE_1)
+            bind = WindowBind(window, self.source, self.source.address, 100, int(Access.REMOTE_READ))
+            fields.setdefault("bind", bind)
+        elif opcode == SendOpcode.LOCAL_INV:
+            fields.setdefault("invalidateKey", bound(self.a, self.source).key)
+        elif opcode == SendOpcode.SEND_WITH_INV:
+            fields.setdefault("invalidateKey", bound(self.b, self.target).key)
+        pieces = (
+            () if opcode in (SendOpcode.BIND_MW, SendOpcode.LOCAL_INV) else (piece(self.source, 0, length),)
+        )
+        self.a.send(id, opcode, *pieces, **fields)
 
     def receives(self, count: int = 1) -> None:
         """
@@ -97,11 +123,7 @@ class ResponderTestCase(SynchronousTestCase):
 
         @return: its key.
         """
-        memory = self.b.memory
-        window = memory.allocateWindow(self.b.pd, WindowType.TYPE_2)
-        address += self.target.address
-        memory.bind(window, self.target, address, length, int(ALL) & ~1, window.key ^ 1, self.b.qp)
-        return window.key
+        return bound(self.b, self.target, address, length).key
 
     def clean(self) -> bool:
         """

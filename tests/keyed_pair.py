@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.core.completion import CompletionQueue, WCStatus, WorkCompletion
+from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.memory import Access, Memory, MemoryRegion, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.requests import (
@@ -25,18 +26,13 @@ from twisted_ib.hca.core.requests import (
     SendOpcode,
     SendRequest,
 )
+from twisted_ib.hca.core.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.fabric.path import Path
 
-ALL = (
-    Access.LOCAL_WRITE
-    | Access.REMOTE_WRITE
-    | Access.REMOTE_READ
-    | Access.REMOTE_ATOMIC
-    | Access.MW_BIND
-)
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC | Access.MW_BIND
 
 #: What brings a queue pair to RTR and to RTS, besides the path and the peer's number.
 RTR = {"path_mtu": 5, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
@@ -177,7 +173,10 @@ class Fabric:
 
 class Consumer:
     """
-    Remembers why its queue pair failed.
+    Remembers why its queue pair failed, and what came to it.
+
+    @ivar got: messages, each with its immediate or L{None}; for a WRITE its length.
+    @ivar resumed: how often it was told to go on.
     """
 
     def __init__(self) -> None:
@@ -185,6 +184,32 @@ class Consumer:
         It has not failed.
         """
         self.failures: list[Exception] = []
+        self.got: list[tuple[bytes | int, int | None]] = []
+        self.resumed = 0
+
+    def received(self, buffer: Any, start: int, stop: int) -> None:
+        """
+        A message came.
+        """
+        self.got.append((bytes(buffer[start:stop]), None))
+
+    def immediateReceived(self, immediate: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        A message with an immediate came.
+        """
+        self.got.append((bytes(buffer[start:stop]), immediate))
+
+    def remoteMemoryWritten(self, immediate: int, length: int) -> None:
+        """
+        The peer wrote to memory.
+        """
+        self.got.append((length, immediate))
+
+    def resume(self) -> None:
+        """
+        What was waited for has come.
+        """
+        self.resumed += 1
 
     def failed(self, reason: Exception) -> None:
         """
@@ -200,6 +225,7 @@ class Side:
     @ivar qp: the queue pair.
     @ivar work: its work queues.
     @ivar path: its way to the other side.
+    @ivar events: the asynchronous events of the queue pair.
     """
 
     path: Any
@@ -211,14 +237,22 @@ class Side:
     consumer: Consumer
     sends: CompletionQueue
     receives: CompletionQueue
+    shared: SharedReceiveQueue | None
 
-    def equip(self, depth: int) -> None:
+    def equip(self, depth: int, shared: int = 0, signalAll: bool = False) -> None:
         """
         Give the queue pair its work queues.
+
+        @param shared: the depth of its shared receive queue, if it shall have one.
         """
         self.sends, self.receives = CompletionQueue(depth), CompletionQueue(depth)
         sizes = Capabilities(sends=128, receives=128, pieces=4, receivePieces=4)
-        self.work = WorkQueues(self.qp, self.pd, self.sends, self.receives, self.timers, sizes)
+        self.shared = SharedReceiveQueue(self.pd, shared, 4) if shared else None
+        self.work = WorkQueues(
+            self.qp, self.pd, self.sends, self.receives, self.timers, sizes, self.shared, signalAll
+        )
+        self.events: list[EventType] = []
+        self.qp.onEvent = lambda kind, element: self.events.append(kind)
 
     def to(self, state: QPState, peer: int, access: int = int(ALL), **changes: int) -> None:
         """
@@ -269,7 +303,10 @@ class Side:
         """
         Post a receive.
         """
-        self.work.postReceive(ReceiveRequest(id, pieces))
+        if self.shared is not None:
+            self.shared.post(ReceiveRequest(id, pieces))
+        else:
+            self.work.postReceive(ReceiveRequest(id, pieces))
 
     def send(self, id: int, opcode: SendOpcode, *pieces: SGE, **fields: Any) -> None:
         """
@@ -284,7 +321,16 @@ class End(Side):
     One side on a medium in memory.
     """
 
-    def __init__(self, number: int, clock: Clock, capacity: int, seed: int, depth: int = 512) -> None:
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        capacity: int,
+        seed: int,
+        depth: int = 512,
+        shared: int = 0,
+        signalAll: bool = False,
+    ) -> None:
         """
         In RESET.
         """
@@ -294,7 +340,7 @@ class End(Side):
         self.timers = Timers(clock.seconds)
         self.consumer = Consumer()
         self.qp = QueuePair(number, self.consumer)
-        self.equip(depth)
+        self.equip(depth, shared, signalAll)
 
 
 class DeviceSide(Side):
@@ -335,14 +381,22 @@ class Pair:
     """
 
     def __init__(
-        self, capacity: int = 1 << 18, connect: bool = True, depth: int = 512, **changes: int
+        self,
+        capacity: int = 1 << 18,
+        connect: bool = True,
+        depth: int = 512,
+        shared: int = 0,
+        signalAll: bool = False,
+        **changes: int,
     ) -> None:
         """
+        @param shared: of the end C{b}: see L{Side.equip}.
+        @param signalAll: of the end C{a}.
         @param changes: see L{End.to}.
         """
         self.clock = Clock()
-        self.a = End(17, self.clock, capacity, 1, depth)
-        self.b = End(18, self.clock, capacity, 2, depth)
+        self.a = End(17, self.clock, capacity, 1, depth, 0, signalAll)
+        self.b = End(18, self.clock, capacity, 2, depth, shared)
         self.a.path.other, self.b.path.other = self.b.path, self.a.path
         if connect:
             self.a.to(QPState.RTS, 18, **changes)

@@ -17,7 +17,8 @@ from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
 READ = SendOpcode.RDMA_READ
-VERBS = [SEND, SEND_IMM, WRITE, WRITE_IMM, READ]
+VERBS = list(SendOpcode)
+LOCAL = (SendOpcode.LOCAL_INV, SendOpcode.BIND_MW)
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 QUIET = 0
 
@@ -67,7 +68,7 @@ class StateTests(RequesterTestCase):
                     self.receives()
                 self.post(1, verb)
                 self.p.settle()
-                taken = state in (QPState.RTR, QPState.RTS, QPState.SQD)
+                taken = state in (QPState.RTR, QPState.RTS, QPState.SQD) or verb in LOCAL
                 expected = OK if taken else WCStatus.RETRY_EXC_ERR
                 self.assertEqual(self.a.statuses(), [(1, expected)], (state, verb))
                 self.assertEqual(self.a.qp.state, QPState.RTS if taken else QPState.ERR)
@@ -358,14 +359,15 @@ class CompletionTests(RequesterTestCase):
         A completion has number, kind and length.
         """
         self.receives(2)
-        kinds = [WCOpcode.SEND, WCOpcode.SEND, WCOpcode.RDMA_WRITE, WCOpcode.RDMA_WRITE, WCOpcode.RDMA_READ]
+        kinds = [1, 1, 0, 0, 2, 3, 4, 6, 5, 0]
+        sizes = [100, 100, 100, 100, 100, 8, 8, 0, 0, 100]
         for id, verb in enumerate(VERBS):
             self.post(id, verb)
         self.receives(2)
         self.p.settle()
         self.assertEqual(
-            [(c.workRequestID, c.opcode, c.byteLength, c.queuePairNumber) for c in self.a.sends.poll(9)],
-            [(id, kind, 100, 17) for id, kind in enumerate(kinds)],
+            [(c.workRequestID, c.opcode, c.byteLength, c.queuePairNumber) for c in self.a.sends.poll(19)],
+            [(id, WCOpcode(kind), sizes[id], 17) for id, kind in enumerate(kinds)],
         )
 
     def test_head(self) -> None:
