@@ -200,6 +200,31 @@ class ConnectionStateError(HCAError):
     """
 
 
+class MessageTooLongError(HCAError, ValueError):
+    """
+    A message is longer than the connection's maximum; nothing of it was sent.
+    """
+
+
+class WorkCompletionError(HCAError):
+    """
+    A work request ended badly (IBTA vol. 1 11.6.2).
+
+    @ivar status: how, a number of C{enum ibv_wc_status}.
+    @ivar statusName: its name, such as C{"REM_ACCESS_ERR"}.
+    @ivar operation: what was asked for, a name of C{enum ibv_wc_opcode}, such as C{"RDMA_READ"}.
+    """
+
+    def __init__(self, status: int, statusName: str, operation: str) -> None:
+        """
+        Take the fields as they are.
+        """
+        super().__init__(f"{operation} ended with {statusName} ({int(status)})")
+        self.status = status
+        self.statusName = statusName
+        self.operation = operation
+
+
 class SDPError(HCAError):
     """
     An SDP peer did what its state or the protocol does not allow; the

@@ -4,7 +4,8 @@ Interfaces of twisted_ib that are made for Twisted.
 
 from __future__ import annotations
 
-from zope.interface import Interface
+from twisted.internet.interfaces import IProtocol, ITransport
+from zope.interface import Attribute, Interface
 
 
 class IReactorCompletionChannels(Interface):
@@ -21,4 +22,227 @@ class IReactorCompletionChannels(Interface):
     def removeChannel(channel):  # type: ignore[no-untyped-def]
         """
         Look at it no more.
+        """
+
+
+class IReactorRDMA(Interface):
+    """
+    A reactor with messages and RDMA beside its streams.
+    """
+
+    def listenRDMA(  # type: ignore[no-untyped-def]
+        port, factory, interface="", backlog=50, device=None, privateData=b"", maxMessageSize=65536
+    ):
+        """
+        Listen on a port of the RDMA-CM's port space TCP (C{RDMA_PS_TCP}).
+
+        @param port: The port; 0 for any that is free.
+        @param factory: Makes the protocols, which may provide L{IRDMAProtocol}; their
+            transports provide L{IRDMATransport}.
+        @param interface: The address to bind; all IPv4 addresses by default.
+        @param backlog: How many requests wait while the port does not accept.
+        @param device: The HCA's name; the host's default by default.
+        @param privateData: What each peer is told with the acceptance (REP), at most 196 bytes.
+        @param maxMessageSize: The longest message, in bytes, each way; the peer is not asked.
+        @return: An L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
+        @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} makes no sense.
+        @raise CannotListenError: The port can not be had.
+        """
+
+    def connectRDMA(  # type: ignore[no-untyped-def]
+        host,
+        port,
+        factory,
+        timeout=30,
+        bindAddress=None,
+        device=None,
+        privateData=b"",
+        maxMessageSize=65536,
+    ):
+        """
+        Connect to such a port.
+
+        @param host: The peer's address or name.
+        @param port: The peer's port.
+        @param factory: Makes the protocol and hears of failure and loss.
+        @param timeout: The seconds to wait for the connection; L{None} for as long as it takes.
+        @param bindAddress: The local host and port to connect from.
+        @param device: The HCA's name; the host's default by default.
+        @param privateData: What the peer is told with the request (REQ), at most 56 bytes.
+        @param maxMessageSize: The longest message, in bytes, each way; the peer is not asked.
+        @return: An L{IConnector<twisted.internet.interfaces.IConnector>}.
+        @raise ValueError: an argument makes no sense.
+        """
+
+
+class IRDMATransport(ITransport):
+    """
+    A connection that carries messages, and reads and writes the peer's memory.
+
+    Each C{write} is one message: it arrives whole, or the connection is lost.  Messages and
+    requests begin in the order of the calls.  What the peer can not take yet waits (the peer
+    answers RNR, receiver not ready, and is asked again for as long as it takes); register a
+    producer to be told.
+
+    C{write(data)} sends one message without a report.  The calls that return a Deferred fire it
+    when the peer has done what was asked, or fail it with
+    L{WorkCompletionError<twisted_ib.errors.WorkCompletionError>}, which has the status of the
+    work completion (IBTA vol. 1 11.6.2); after most of these the connection is lost, and all
+    others fail with C{WR_FLUSH_ERR}.  To cancel one is to forget its result; what has left can
+    not be called back.
+
+    All calls belong to the reactor's thread and raise
+    L{WrongThreadError<twisted_ib.errors.WrongThreadError>} in another.
+    """
+
+    maxMessageSize = Attribute("The longest message, in bytes, each way.")
+    privateData = Attribute("What this end said in its REQ or REP: C{bytes}.")
+    peerPrivateData = Attribute(
+        "What the peer said in its REQ (56 bytes) or REP (196 bytes), with the zeros that the"
+        " message was filled with: the wire has no length for it (IBTA vol. 1 12.6)."
+    )
+    immediate = Attribute(
+        "The immediate data of the message that is being delivered, an integer of 32 bits, or"
+        " L{None} if it has none."
+    )
+
+    def send(data, immediate=None):  # type: ignore[no-untyped-def]
+        """
+        Send one message.
+
+        @param data: C{bytes}, at most C{maxMessageSize}; may be empty.
+        @param immediate: 32 bits that come with it.
+        @return: A Deferred that fires with L{None} when the peer has taken the message.
+        @raise MessageTooLongError: C{data} is too long; nothing was sent.
+        """
+
+    def sendRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
+        """
+        Send a part of registered memory as one message, without a copy here.  It must not
+        change until the peer has taken it.
+
+        @param region: What C{registerMemory} gave.
+        @param offset: Of the first byte in it.
+        @param length: How many bytes; the rest of the region by default.
+        @return: A Deferred that fires with L{None} when the peer has taken the message.
+        @raise MessageTooLongError: it is too long; nothing was sent.
+        @raise MemoryAccessError: the region has no such bytes.
+        """
+
+    def rdmaRead(length, remoteAddress, remoteKey, region=None, offset=0):  # type: ignore[no-untyped-def]
+        """
+        Read the peer's memory (RDMA READ, IBTA vol. 1 9.4.4).
+
+        @param length: How many bytes.
+        @param remoteAddress: The name of the first, from the peer.
+        @param remoteKey: The key of the peer's region.
+        @param region: Registered memory that the bytes go to, with C{LOCAL_WRITE}.
+        @param offset: Where in it.
+        @return: A Deferred that fires with the C{bytes}; with C{region}, with how many came.
+        @raise MemoryAccessError: C{region} has no such bytes.
+        """
+
+    def rdmaWrite(  # type: ignore[no-untyped-def]
+        data, remoteAddress, remoteKey, offset=0, length=None
+    ):
+        """
+        Write to the peer's memory; the peer is not told (RDMA WRITE, IBTA vol. 1 9.4.3).
+
+        @param data: C{bytes}, or a region of registered memory.
+        @param remoteAddress: The name of the first byte to write, from the peer.
+        @param remoteKey: The key of the peer's region.
+        @param offset: Of the first byte in C{data}.
+        @param length: How many bytes; the rest of C{data} by default.
+        @return: A Deferred that fires with L{None} when they are written.
+        @raise MemoryAccessError: C{data} has no such bytes.
+        """
+
+    def rdmaWriteWithImmediate(  # type: ignore[no-untyped-def]
+        data, remoteAddress, remoteKey, immediate, offset=0, length=None
+    ):
+        """
+        The same, and the peer is told: its protocol's C{remoteMemoryWritten} is called.
+
+        @param immediate: 32 bits for it.
+        """
+
+    def compareAndSwap(remoteAddress, remoteKey, compare, swap):  # type: ignore[no-untyped-def]
+        """
+        Exchange 8 bytes of the peer's memory if they have a value, in one step (atomic
+        CmpSwap, IBTA vol. 1 9.4.5).
+
+        @param remoteAddress: Their name, from the peer; a multiple of 8.
+        @param remoteKey: The key of the peer's region, which grants C{REMOTE_ATOMIC}.
+        @param compare: The value that they must have, 64 bits.
+        @param swap: The value that they get, 64 bits.
+        @return: A Deferred that fires with the value that they had.
+        """
+
+    def fetchAdd(remoteAddress, remoteKey, add):  # type: ignore[no-untyped-def]
+        """
+        Add to 8 bytes of the peer's memory, in one step (atomic FetchAdd, IBTA vol. 1 9.4.5).
+
+        @param remoteAddress: Their name, from the peer; a multiple of 8.
+        @param remoteKey: The key of the peer's region, which grants C{REMOTE_ATOMIC}.
+        @param add: What to add, modulo 2^64.
+        @return: A Deferred that fires with the value that they had.
+        """
+
+    def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
+        """
+        Register memory for this connection: of the peers, only this one can be let in.
+
+        @param sizeOrBuffer: How many bytes of new memory, which a peer of this host maps and
+            copies from once; or a buffer, which is used as it is.
+        @param access: L{Access<twisted_ib.hca.rdma.Access>} bits; by default it may be written
+            here, if the buffer can be, and the peer gets no right at all.
+        @return: An L{IRDMARegion}.  It is closed with the connection, if not before.
+        @raise MemoryRegionError: it can not be registered so.
+        """
+
+    def abortConnection():  # type: ignore[no-untyped-def]
+        """
+        Drop what waits and end the connection at once; the peer sees it as lost.
+        """
+
+
+class IRDMARegion(Interface):
+    """
+    Registered memory; a context manager that closes it.
+    """
+
+    view = Attribute("The bytes, a C{memoryview}; it can be written if the memory can.")
+    address = Attribute("The name of the first byte, for the peer.")
+    length = Attribute("Bytes.")
+    remoteKey = Attribute("The key for the peer; 0 if the region grants it nothing.")
+    closed = Attribute("Whether C{close} was called, or the connection has ended.")
+
+    def close():  # type: ignore[no-untyped-def]
+        """
+        Take the rights back: from now on an access of the peer fails (C{REM_ACCESS_ERR}), and
+        the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for whoever has C{view}.
+        """
+
+
+class IRDMAProtocol(IProtocol):
+    """
+    A protocol that takes messages as they are.
+
+    One that does not provide this gets each message by C{dataReceived(bytes)}.
+    """
+
+    def messageReceived(view):  # type: ignore[no-untyped-def]
+        """
+        A message came.
+
+        @param view: A read-only C{memoryview} of its bytes, which are copied already: it may
+            be kept.  C{transport.immediate} is what came with it.
+        """
+
+    def remoteMemoryWritten(immediate, length):  # type: ignore[no-untyped-def]
+        """
+        The peer has written to memory that is registered here, by WRITE with immediate.
+
+        @param immediate: Its 32 bits.
+        @param length: How many bytes it wrote.
         """

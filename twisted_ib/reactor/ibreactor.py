@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
+from twisted_ib import limits
 from twisted_ib.hca.channel import DeviceChannel, giveWay, threadsWait
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
-from twisted_ib.interfaces import IReactorCompletionChannels
+from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
+from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor as _Base
@@ -37,10 +39,10 @@ _EPOLL_EVERY = 16
 _basePoll = _Base.doIteration
 
 
-@implementer(IReactorCompletionChannels)
+@implementer(IReactorCompletionChannels, IReactorRDMA)
 class IBReactor(_Base):
     """
-    A reactor that polls completion channels.
+    A reactor that polls completion channels, with messages and RDMA beside its streams.
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
     """
@@ -168,6 +170,41 @@ class IBReactor(_Base):
             if not channel.device.arm():
                 armed = False
         return armed
+
+    # -- messages and RDMA
+
+    def listenRDMA(
+        self,
+        port: int,
+        factory: Any,
+        interface: str = "",
+        backlog: int = 50,
+        device: str | None = None,
+        privateData: bytes = b"",
+        maxMessageSize: int = limits.RDMA_MESSAGE,
+    ) -> Any:
+        """
+        See L{IReactorRDMA.listenRDMA}.
+        """
+        return listenRDMA(self, port, factory, interface, backlog, device, privateData, maxMessageSize)
+
+    def connectRDMA(
+        self,
+        host: str,
+        port: int,
+        factory: Any,
+        timeout: float | None = 30,
+        bindAddress: Any = None,
+        device: str | None = None,
+        privateData: bytes = b"",
+        maxMessageSize: int = limits.RDMA_MESSAGE,
+    ) -> Any:
+        """
+        See L{IReactorRDMA.connectRDMA}.
+        """
+        return connectRDMA(
+            self, host, port, factory, timeout, bindAddress, device, privateData, maxMessageSize
+        )
 
     # -- what Twisted sees: ports and connections, not the channel
 

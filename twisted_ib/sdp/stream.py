@@ -453,3 +453,9 @@ class Stream(Sender):
             if state in (State.ESTABLISHED, State.CLOSE_WAIT):
                 self.closeWrite()
             self.channel.closing(self)
+
+    def giveBack(self) -> None:
+        """
+        The handshake failed: destroy the queue pair.
+        """
+        self.queuePair.close()

@@ -122,6 +122,11 @@ class Transport(_ConsumerMixin, _LogOwner):
             The application's part is over.
             """
 
+        def giveBack(self) -> None:
+            """
+            It was never connected: destroy the queue pair.
+            """
+
     # -- ITransport
 
     @property
@@ -140,8 +145,8 @@ class Transport(_ConsumerMixin, _LogOwner):
             raise misused(self.channel.device)
         if not self.connected or self.disconnecting:
             return
-        self.stopReading()
         self.disconnecting = 1
+        self.stopReading()
         self.startWriting()
 
     def abortConnection(self) -> None:
@@ -339,7 +344,7 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.connected = 0
         self.attached = False
         self.stopReading()
-        self.queuePair.close()
+        self.giveBack()
         self.channel.release(self)
 
     def logPrefix(self) -> str:

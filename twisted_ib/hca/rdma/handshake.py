@@ -1,0 +1,169 @@
+"""
+What REQ and REP say for messages: the RDMA-CM's header, and the users' private data.
+
+A service id is one of C{RDMA_PS_TCP}, so that any program of librdmacm can call or be called
+(IBTA vol. 1 annex A11).  The other numbers are what such programs use by default; a peer that
+finds no receive is asked again for as long as it takes (rnr_retry 7).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.hca.core.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.endpoints.addresses import Address
+from twisted_ib.hca.rdma.messages import Messages
+from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.rdmacm import (
+    HEADER_BYTES,
+    REP_USER_BYTES,
+    REQ_USER_BYTES,
+    Header,
+    PortSpace,
+    serviceID,
+)
+
+__all__ = [
+    "PORT_SPACE",
+    "REP_USER_BYTES",
+    "REQ_USER_BYTES",
+    "accepted",
+    "addresses",
+    "replied",
+    "reply",
+    "request",
+    "requested",
+    "sourcePort",
+]
+
+PORT_SPACE = int(PortSpace.TCP)
+
+#: Timeout code of the CM: about half a second between two REQs.
+_CM_RESPONSE_TIMEOUT = 17
+#: The most that a REQ can say.
+_CM_RETRIES = 15
+_RETRIES = 7
+#: Timeout code of a peer whose queue pair is not there: 67 ms.
+_ACK_TIMEOUT = 14
+#: Timer code of a peer that finds no receive: 1.28 ms.  Each message that it sends in vain costs
+#: a copy, and half of this is what a protocol waits that reads again.
+_RNR_TIMER = 14
+#: The code of 4096 bytes.
+_MTU = 5
+#: What the peer may do, if it has a key of memory that grants it too.
+_ACCESS = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
+
+
+def request(messages: Messages, local: Address, peer: Address) -> REQ:
+    """
+    Make the REQ of an active side.
+    """
+    header = Header(local.host, local.port, peer.host)
+    return REQ(
+        serviceID=serviceID(PORT_SPACE, peer.port),
+        localQPN=messages.queuePair.number,
+        responderResources=limits.RDMA_READS,
+        initiatorDepth=limits.RDMA_READS,
+        remoteCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
+        localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
+        maxCMRetries=_CM_RETRIES,
+        retryCount=_RETRIES,
+        rnrRetryCount=_RETRIES,
+        privateData=header.pack() + messages.privateData,
+    )
+
+
+def requested(message: REQ) -> Header:
+    """
+    Read the header of a REQ.
+
+    @raise WireError: There is none.
+    """
+    return Header.parse(message.privateData)
+
+
+def addresses(header: Header) -> tuple[str, str]:
+    """
+    Give the two IP addresses of a header: the passive side's and the active side's.
+    """
+    return header.destination, header.source
+
+
+def sourcePort(header: Header) -> int:
+    """
+    Give the port number of the active side.
+    """
+    return header.sourcePort
+
+
+def reply(messages: Messages, message: REQ, header: Header) -> REP:
+    """
+    Make the REP of a passive side.
+    """
+    return REP(
+        localQPN=messages.queuePair.number,
+        responderResources=min(limits.RDMA_READS, message.initiatorDepth),
+        initiatorDepth=min(limits.RDMA_READS, message.responderResources),
+        rnrRetryCount=_RETRIES,
+        privateData=messages.privateData,
+    )
+
+
+def accepted(messages: Messages, connection: Any, message: REQ, header: Header) -> None:
+    """
+    Join a passive side to the peer that asked.
+    """
+    messages.peerPrivateData = message.privateData[HEADER_BYTES:]
+    _join(
+        messages,
+        connection,
+        message,
+        min(limits.RDMA_READS, message.initiatorDepth),
+        min(limits.RDMA_READS, message.responderResources),
+    )
+
+
+def replied(messages: Messages, connection: Any, message: REP) -> None:
+    """
+    Join an active side to the peer that answered.
+    """
+    messages.peerPrivateData = message.privateData
+    _join(
+        messages,
+        connection,
+        message,
+        min(limits.RDMA_READS, message.initiatorDepth),
+        min(limits.RDMA_READS, message.responderResources),
+    )
+
+
+def _join(messages: Messages, connection: Any, message: REQ | REP, served: int, asked: int) -> None:
+    """
+    Let both ends' queue pairs talk.
+
+    @param served: READs and atomics of the peer that are answered at a time.
+    @param asked: READs and atomics that may be on the way to the peer.
+    """
+    messages.connection = connection
+    connection.user = messages
+    modify = messages.queuePair.modify
+    modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
+    modify(
+        QPState.RTR,
+        ah_attr=connection.destination,
+        path_mtu=_MTU,
+        dest_qp_num=message.localQPN,
+        rq_psn=0,
+        max_dest_rd_atomic=served,
+        min_rnr_timer=_RNR_TIMER,
+    )
+    modify(
+        QPState.RTS,
+        sq_psn=message.startingPSN,
+        timeout=_ACK_TIMEOUT,
+        retry_cnt=_RETRIES,
+        rnr_retry=min(message.rnrRetryCount, _RETRIES),
+        max_rd_atomic=asked,
+    )
