@@ -320,6 +320,7 @@ class DepartureTests(AddressTestCase):
         self.assertEqual(self.lost, 1)
         self.path.drain(2)
         self.assertEqual(self.arrived(), ["0", "1", "2"])
+        self.path.room = 1
         self.send("last")  # Does not overtake.
         self.path.drain(1 << 30)
         expected = [f"{i}" for i in range(3, limits.DATAGRAMS_UNRESOLVED + 1)]
@@ -373,6 +374,20 @@ class DepartureTests(AddressTestCase):
         self.path.drain(1)
         self.assertEqual(self.arrived(), ["answer"])
         self.assertEqual(len(self.device.departures), 0)
+
+    def test_outlivesHandleForRoom(self) -> None:
+        """
+        The same when only room is missing; who comes meanwhile waits behind.
+        """
+        self.device.path = self.path
+        self.path.room = 0
+        self.send("one")
+        self.handle.close()
+        other = AddressHandle(self.pd, AddressVector(GID), self.device)
+        self.path.room = 1
+        self.send("two", other)
+        self.path.drain(2)
+        self.assertEqual(self.arrived(), ["one", "two"])
 
     def test_outlivesHandleInVain(self) -> None:
         """

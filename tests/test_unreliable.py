@@ -5,7 +5,7 @@ Tests for L{twisted_ib.hca.core.unreliable}: sending, and the states.
 from __future__ import annotations
 
 from tests.keyed_pair import piece
-from tests.unreliable_pair import UnreliableTestCase
+from tests.unreliable_pair import UnreliablePair, UnreliableTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.core.address import AddressVector
@@ -275,6 +275,27 @@ class GoneTests(UnreliableTestCase):
         self.assertEqual(self.a.statuses(), [])
         self.p.flow()
         self.assertEqual((self.a.statuses(), self.target.view[99]), ([(3, OK)], 99))
+
+
+    def test_foundAgain(self) -> None:
+        """
+        Positions of another path are other positions: nothing is done too early.
+        """
+        self.unconnected()
+        self.a.qp.pathFound(self.a.path)
+        self.post(1, WRITE, 1000)
+        self.p.flow()
+        self.a.path.lost(self.lost())
+        fresh = UnreliablePair()
+        self.a.path = fresh.a.path
+        self.a.qp.pathFound(fresh.a.path)
+        self.a.statuses()
+        self.post(2, WRITE)
+        self.post(3, WRITE)
+        fresh.b.path.progress(1)
+        for _ in range(3):
+            self.a.path.progress()
+        self.assertEqual(self.a.statuses(), [(2, OK)])
 
 
 class StateTests(UnreliableTestCase):
