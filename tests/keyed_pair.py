@@ -217,6 +217,11 @@ class Consumer:
         """
         self.failures.append(reason)
 
+    def forked(self) -> None:
+        """
+        A child of this process has nothing of it.
+        """
+
 
 class Side:
     """
