@@ -154,7 +154,7 @@ class Sender:
 
     def cork(self) -> None:
         """
-        Have L{endOfBatch} called.
+        Have C{endOfBatch} called when the batch ends.
         """
         if not self.corked:
             self.corked = True

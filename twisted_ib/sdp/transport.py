@@ -3,7 +3,7 @@ The Twisted transport over SDP: what TCP's transport is, word for word.
 
 L{SDPTransport} adds to a L{Stream} what applications and Twisted see: ITransport,
 ITCPTransport, ITLSTransport, IConsumer, IPushProducer, half close.  C{startTLS}
-changes the object's class to L{SecureTransport}, so that plain connections do
+changes the object's class to L{SecureMixin<twisted_ib.sdp.secure.SecureMixin>}, so that plain connections do
 not pay for the question.
 """
 

@@ -2,7 +2,7 @@
 The active side: from a host and a port to a connected transport.
 
 An attempt goes through these steps, each of which may fail it, and any of
-which the timeout or the user may end:
+which the timeout or the user may end::
 
     name -> addresses -> path to an HCA -> REQ with a greeting -> REP with the answer
 

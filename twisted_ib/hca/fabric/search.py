@@ -64,7 +64,8 @@ class Search:
         """
         Whether this process still has the user that it opened the directory as.
 
-        @raise RunDirectoryError: it has not; see L{successor}.
+        @raise RunDirectoryError: it has not; see
+            L{successor<twisted_ib.hca.fabric.rendezvous.Rendezvous.successor>}.
         """
         uid = os.geteuid()
         if uid != self.uid:
