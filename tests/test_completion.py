@@ -173,6 +173,17 @@ class CompletionQueueTests(SynchronousTestCase):
         queue.close()
         self.assertEqual(queue.poll(), [])
 
+    def test_fields(self) -> None:
+        """
+        A completion has what it was made with, and what it can do without is 0.
+        """
+        plain = completion(7)
+        self.assertEqual(
+            (plain.byteLength, plain.flags, plain.immediate, plain.sourceQueuePair), (0, 0, 0, 0)
+        )
+        full = WorkCompletion(1, WCStatus.SUCCESS, WCOpcode.RECV, 17, 20, WCFlags.WITH_IMM, 30)
+        self.assertEqual((full.byteLength, full.flags, full.immediate), (20, 2, 30))
+
     def test_repr(self) -> None:
         """
         A completion's text names the request, kind, status and queue pair.
@@ -253,8 +264,14 @@ class NotificationTests(SynchronousTestCase):
 
     def test_stillArmed(self) -> None:
         """
-        What does not count leaves the queue armed.
+        What does not count leaves the queue armed; what counted does not leave it armed
+        for more than it is armed for next.
         """
+        self.queue.arm()
+        self.push()
+        self.assertEqual(self.calls, [1])
+        self.calls.clear()
+        self.queue.poll()
         self.queue.arm(True)
         self.push(5)
         self.assertEqual(self.calls, [])
@@ -287,13 +304,21 @@ class NotificationTests(SynchronousTestCase):
 
     def test_closed(self) -> None:
         """
-        A closed queue calls nobody any more, whether it was armed or a call was due.
+        A closed queue calls nobody any more, whether it was armed or a call was due, or
+        something happens later.
         """
         self.queue.modify(5, 10)
         self.queue.arm()
         self.push()
+        self.queue.onEvent = lambda kind, element: self.calls.append(-1)
         self.queue.close()
-        self.push(10)
+        self.assertIsNone(self.timers.deadline())
+        self.push(1)
+        self.queue.modify(0, 0)
+        self.queue.arm()
+        self.push(99)
+        self.queue.push(completion(0))
+        self.assertTrue(self.queue.overflowed)
         self.advance(20)
         self.assertEqual((self.calls, self.timers.deadline()), ([], None))
 

@@ -104,7 +104,8 @@ class SharedReceiveQueueTests(SynchronousTestCase):
         ):
             self.assertRaises(ResourceLimitError, SharedReceiveQueue, self.pd, depth, pieces)
         self.assertEqual(self.pd.users, {"shared receive queues": 1})
-        SharedReceiveQueue(self.pd, limits.SHARED_RECEIVE_DEPTH, limits.SCATTER_GATHER_ELEMENTS)
+        for depth in (1, limits.SHARED_RECEIVE_DEPTH):
+            SharedReceiveQueue(self.pd, depth, limits.SCATTER_GATHER_ELEMENTS)
         deepest = SharedReceiveQueue(self.pd, limits.SHARED_RECEIVE_DEPTH, 0)
         for number in range(limits.SHARED_RECEIVE_DEPTH):
             deepest.post(ReceiveRequest(number))

@@ -99,3 +99,19 @@ class TimersTests(SynchronousTestCase):
         self.assertTrue(0 < swept < 20, swept)
         self.timers.tick(200)
         self.assertEqual(self.seen, ["stays"] * 1000)
+
+    def test_orderAmongCancelled(self) -> None:
+        """
+        Whatever was cancelled and swept, the others expire in order.
+        """
+        fired: list[int] = []
+        for number in range(2000):
+            seconds = (number * 7919) % 2003
+            if number % 3:
+                self.timers.start(seconds, lambda: None).cancel()
+            else:
+                self.timers.start(seconds, lambda seconds=seconds: fired.append(seconds))
+        while (due := self.timers.deadline()) is not None:
+            self.timers.tick(due)
+        self.assertEqual(len(fired), 667)
+        self.assertEqual(fired, sorted(fired))

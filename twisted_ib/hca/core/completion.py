@@ -137,11 +137,6 @@ class WorkCompletion:
         )
 
 
-# What a completion queue is armed for.
-_NOTHING = 0
-_ANY = 1
-_SOLICITED = 2
-
 _MICROSECONDS = 1_000_000
 
 
@@ -166,7 +161,7 @@ class CompletionQueue(Held):
     """
 
     __slots__ = (
-        "_armed",
+        "_any",
         "_completions",
         "_depth",
         "_noticed",
@@ -194,7 +189,8 @@ class CompletionQueue(Held):
         _checkDepth(depth)
         self._depth = depth
         # Up to how many completions push() has nothing else to do: as many as there are
-        # places, and none while the queue is armed.  So arming costs nothing otherwise.
+        # places, and none while the queue is armed.  So a queue that is not armed is not
+        # slower for it.
         self._quiet = depth
         self.overflowed = False
         self.onCompletion: Callable[[CompletionQueue], None] | None = None
@@ -202,7 +198,7 @@ class CompletionQueue(Held):
         self.count = 0
         self.period = 0
         self._completions: deque[WorkCompletion] = deque()
-        self._armed = _NOTHING
+        self._any = False
         self._noticed = 0
         self._timer: Timer | None = None
         self._timers = timers
@@ -252,9 +248,7 @@ class CompletionQueue(Held):
         """
         self._quiet = 0
         if not solicitedOnly:
-            self._armed = _ANY
-        elif not self._armed:
-            self._armed = _SOLICITED
+            self._any = True
 
     def modify(self, count: int, period: int) -> None:
         """
@@ -293,7 +287,7 @@ class CompletionQueue(Held):
                 f"{len(self._completions)} completions wait, which {depth} places do not hold"
             )
         self._depth = depth
-        if not self._armed:
+        if self._quiet:
             self._quiet = depth
         elif self._noticed:
             self._moderate()
@@ -320,7 +314,7 @@ class CompletionQueue(Held):
                     self.onEvent(EventType.CQ_ERR, self)
             return False
         self._completions.append(completion)
-        if self._armed == _ANY or solicited or completion.status:
+        if self._any or solicited or completion.status:
             self._noticed += 1
             self._moderate()
         return True
@@ -348,7 +342,7 @@ class CompletionQueue(Held):
         """
         There is no call to make.
         """
-        self._armed = _NOTHING
+        self._any = False
         self._quiet = self._depth
         self._noticed = 0
         self._cancel()
