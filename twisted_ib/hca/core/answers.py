@@ -82,6 +82,7 @@ class ReadAnswer:
             opcode |= REFERENCE
         if not path.post(opcode << 24 | remote, b"", body, len(reference) or count):
             return False
+        work.recordsSent += 1
         self.sent = sent + count
         self.done = ends
         return True
@@ -120,8 +121,11 @@ class AtomicAnswer:
         """
         if not self._answer:
             self._answer = ATOMIC_RESULT.pack(self._execute(work))
-        self.done = path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size)
-        return self.done
+        if not path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size):
+            return False
+        work.recordsSent += 1
+        self.done = True
+        return True
 
     def _execute(self, work: WorkQueues) -> int:
         """

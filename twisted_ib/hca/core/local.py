@@ -115,6 +115,14 @@ class WindowBinding(Local):
             work.pd,
         )
 
+    def abandon(self, work: WorkQueues) -> None:
+        """
+        See L{Operation.abandon}: a key that was promised for it is free.
+        """
+        bind = self.request.bind
+        if not self.done and bind is not None and bind.key is not None:
+            work.pd.memory.breakPromise(bind.window, bind.key)
+
 
 #: What a reliable connection does, by opcode.
 RELIABLE: dict[SendOpcode, Callable[[SendRequest], Operation]] = {

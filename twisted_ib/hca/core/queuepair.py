@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError
+from twisted_ib.errors import HCAError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.states import QPState, QPType, checkTransition
 from twisted_ib.hca.operation import (
@@ -125,6 +125,8 @@ class QueuePair:
             the path, or an address vector by which the device finds it.
         @raise QueuePairError: the transition or an attribute is not allowed;
             then nothing has changed.
+        @raise NoRouteError: the address vector's GID leads nowhere from here.
+        @raise SharedGIDError: it is an address of this host.
         """
         self._check(state, attributes)
         if "dest_qp_num" in attributes:
@@ -144,19 +146,29 @@ class QueuePair:
                 self.path.bind(self)
         elif state != QPState.INIT:
             self._leave()
+            if state == QPState.RESET:
+                self.vector = None
         if self.work is not None:
             self.work.modified(attributes)
         if old not in _RECEIVING and self.vector is not None and self.state in _RECEIVING:
-            device = self.device
-            if device is not None:
-                device.meet(self)
+            self._meet()
+
+    def _meet(self) -> None:
+        """
+        Have the way found that the address vector names.
+        """
+        if self.device is not None:
+            try:
+                self.device.meet(self)
+            except HCAError as error:
+                self.pathFailed(error)
 
     def _remember(self, state: QPState, attributes: dict[str, Any]) -> None:
         """
         Keep what L{query} shall say.
         """
         if state == QPState.RESET:
-            self.attributes = self.vector = None
+            self.attributes = None
         elif attributes:
             if self.attributes is None:
                 self.attributes = {}
@@ -184,6 +196,8 @@ class QueuePair:
                 raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
             if hasattr(address, "gid"):
                 address.check()
+                if self.device is not None:
+                    self.device.paths.check(address.gid)
         if self.work is not None:
             self.work.check(state, attributes)
 
@@ -301,6 +315,8 @@ class QueuePair:
         Leave the path's table and drop what the medium did not take.
         """
         path, self.path = self.path, None
+        if self.vector is not None and self.device is not None:
+            self.device.paths.leave(self)
         if path is not None:
             path.unbind(self)
             if self.work is not None:

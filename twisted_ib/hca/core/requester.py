@@ -48,6 +48,11 @@ _SYNDROME_MASK = 0xE0
 #: rnr_retry: this many is for ever.
 _FOR_EVER = 7
 _LATER_SECONDS = 0.0001
+#: What is counted when no retry is left, by Linux's names.
+_EXHAUSTED = {
+    WCStatus.RETRY_EXC_ERR: "retry_exceeded_err",
+    WCStatus.RNR_RETRY_EXC_ERR: "retry_rnr_exceeded_err",
+}
 _SIGNALED = int(SendFlags.SIGNALED)
 _FENCE = int(SendFlags.FENCE)
 _SUCCESS = WCStatus.SUCCESS
@@ -147,6 +152,7 @@ class Requester(SendQueue):
         if operation.length > limits.MESSAGE_BYTES:
             operation.status = WCStatus.LOC_LEN_ERR
             return True
+        before = operation.records
         try:
             if not operation.publish(path, self.transport << 24 | remote, work.pd):
                 self._wait(path)
@@ -154,6 +160,8 @@ class Requester(SendQueue):
         except MemoryAccessError:
             operation.status = WCStatus.LOC_PROT_ERR
             return True
+        finally:
+            work.recordsSent += operation.records - before
         path.requesters[remote] = queuePair
         path.unacknowledged.append((operation.position, self))
         return True
@@ -249,8 +257,10 @@ class Requester(SendQueue):
             return  # Of something that is forgotten.
         attributes = work.attributes
         if syndrome == LATER:
+            work.count("completer_retry_err")
             self._repeat(operation, _LATER_SECONDS)
         elif syndrome & _SYNDROME_MASK == RNR:
+            work.count("rcvd_rnr_err")
             exhausted = operation.rnrRefusals >= attributes.rnrRetries
             if exhausted and attributes.rnrRetries != _FOR_EVER and not self._answerBefore(operation):
                 self._fail(operation, WCStatus.RNR_RETRY_EXC_ERR)
@@ -262,6 +272,7 @@ class Requester(SendQueue):
                 self._fail(operation, WCStatus.RETRY_EXC_ERR)
                 return
             operation.absences += 1
+            work.count("completer_retry_err")
             self._repeat(operation, timeoutSeconds(attributes.timeout))
         else:
             self._fail(operation, _NAK_STATUS.get(syndrome, WCStatus.REM_OP_ERR))
@@ -349,6 +360,7 @@ class Requester(SendQueue):
         """
         Complete an operation that is done.
         """
+        work.messagesSent += 1
         if operation.flags & _SIGNALED and operation.id is not None:
             completion = WorkCompletion(
                 operation.id,
@@ -382,6 +394,8 @@ class Requester(SendQueue):
             if queuePair.state == QPState.ERR:
                 return  # A completion was lost, and everything is flushed.
         (onTheWay or unsent).popleft()
+        if status in _EXHAUSTED:
+            work.count(_EXHAUSTED[status])
         self._pausing = True  # Who hears of it may post, but nothing goes any more.
         self._push(work, operation, status)
         kind = operation.completionOpcode.name
@@ -400,6 +414,7 @@ class Requester(SendQueue):
         """
         Queue the completion of an operation that ended badly, signalled or not.
         """
+        operation.abandon(work)
         if operation.id is not None:
             work.sendCompletions.push(
                 WorkCompletion(operation.id, status, operation.completionOpcode, work.queuePair.number),
@@ -426,8 +441,11 @@ class Requester(SendQueue):
         """
         Forget everything; what the medium still knows of this queue does nothing.
         """
-        self.work = None
+        work, self.work = self.work, None
         self._cancelTimer()
+        if work is not None:
+            for operation in (*self._onTheWay, *self._unsent):
+                operation.abandon(work)
         self._asked.clear()
         self._onTheWay.clear()
         self._unsent.clear()

@@ -90,12 +90,13 @@ class WindowBind:
     @ivar address: the name of the part's first byte.
     @ivar length: its size in bytes; 0 unbinds a window of type 1.
     @ivar access: the L{Access<twisted_ib.hca.core.access.Access>} bits that it grants.
-    @ivar key: the new key of a window of type 2; L{None} for one of type 1, which gets a
-        random key.
+    @ivar key: the new key of a window of type 2; for one of type 1 a key that was promised
+        (L{Memory.promiseKey<twisted_ib.hca.core.memory.Memory.promiseKey>}), or L{None} for
+        a random one.
     """
 
     window: MemoryWindow
-    region: MemoryRegion
+    region: MemoryRegion | None
     address: int
     length: int
     access: int

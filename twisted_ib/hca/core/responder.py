@@ -173,6 +173,7 @@ class Responder:
         if opcode == SEND_ONLY and queuePair.posted and self._writing is None:
             if stop - start <= queuePair.maxMessage:
                 queuePair.posted -= 1
+                work.messagesReceived += 1
                 queuePair.consumer.received(buffer, start, stop)
                 return 0
         try:
@@ -185,6 +186,8 @@ class Responder:
                     return syndrome
                 # The queue pair's end would cut off the answers to READs before it.
                 syndrome = LATER
+            else:
+                work.count("send_rnr_err")
             self._rewind()
             return syndrome
         return 0
@@ -193,9 +196,7 @@ class Responder:
         """
         A record of another service: on a wire it would be dropped silently.
         """
-        device = work.queuePair.device
-        if device is not None:
-            device.count("unreliable_misaddressed")
+        work.count("unreliable_misaddressed")
         return 0
 
     def _rewind(self) -> None:
@@ -245,6 +246,7 @@ class Responder:
             self._invalidate(work, value)
         if ends:
             self._writing = None
+            work.messagesReceived += 1
             if not isWrite or extra:
                 self._ended(work, isWrite, extra, value, bool(opcode & SOLICITED))
 
@@ -317,7 +319,9 @@ class Responder:
                 self._parts.append(bytes(source))
             else:
                 assert self._receive is not None
-                scatter(locate(work.pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
+                # Receives that are shared are in their queue's domain (IBTA vol. 1 10.2.9.1).
+                pd = work.pd if work.shared is None else work.shared.pd
+                scatter(locate(pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
         except MemoryAccessError:
             if self._writing:
                 raise _Refused(NAK_REMOTE_ACCESS) from None
@@ -410,6 +414,7 @@ class Responder:
         address, key, length = self._reth(work, buffer, start, stop, REMOTE_READ)
         if stop - start != RETH.size:
             raise _Refused(NAK_INVALID_REQUEST)
+        work.messagesReceived += 1
         self._answers.add(ReadAnswer(address, key, length))
 
     def _takeAtomic(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
@@ -426,6 +431,7 @@ class Responder:
             raise _Refused(NAK_REMOTE_ACCESS) from None
         if address % ATOMIC_BYTES:
             raise _Refused(NAK_INVALID_REQUEST)
+        work.messagesReceived += 1
         self._answers.add(AtomicAnswer(address, key, operand, compare if code == COMPARE_SWAP else None))
 
     # -- ends

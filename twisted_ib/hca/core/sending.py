@@ -51,6 +51,7 @@ from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, IMMEDIATE, INVALI
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.memory import ProtectionDomain
+    from twisted_ib.hca.core.work import WorkQueues
 
 #: By what is done: codes of an only, first, middle and last record, and of the completion.
 _CODES = {
@@ -103,6 +104,7 @@ class Operation:
     @ivar length: its bytes.
     @ivar begun: whether one of its records is in the medium.
     @ivar position: of the medium, after its latest record there.
+    @ivar records: how many records were published, repeats included.
     @ivar status: how it ended, if it ended badly.
     @ivar rnrRefusals: how often it was refused for want of a receive.
     @ivar absences: how often for want of a queue pair.
@@ -118,6 +120,7 @@ class Operation:
         "id",
         "length",
         "position",
+        "records",
         "rnrRefusals",
         "status",
     )
@@ -133,7 +136,7 @@ class Operation:
         self.flags = flags
         self.length = length
         self.status = WCStatus.SUCCESS
-        self.rnrRefusals = self.absences = 0
+        self.rnrRefusals = self.absences = self.records = 0
         self.rewind()
 
     @property
@@ -149,6 +152,11 @@ class Operation:
         """
         self.position = 0
         self.begun = self.answered = False
+
+    def abandon(self, work: WorkQueues) -> None:
+        """
+        It ends badly, or nobody will ever know how.
+        """
 
     def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
         """
@@ -207,6 +215,7 @@ class Message(Operation):
             if not path.post(opcode << 24 | remote, header, payload, reference or count):
                 return False
             self.begun = True
+            self.records += 1
             self.sent = start + count
             self.position = path.position()
             if ends:
@@ -352,6 +361,7 @@ class Read(Question):
         if not path.post(READ_REQUEST << 24 | remote, header, b"", 0):
             return False
         self.begun = True
+        self.records += 1
         self.position = path.position()
         return True
 
@@ -409,6 +419,7 @@ class Atomic(Question):
         if not path.post(opcode << 24 | remote, header, b"", 0):
             return False
         self.begun = True
+        self.records += 1
         self.position = path.position()
         return True
 

@@ -90,15 +90,23 @@ class WorkQueues:
     @ivar shared: the shared receive queue that it takes receives from, or L{None}.
     @ivar signalAll: whether all send requests complete, signalled or not
         (C{sq_sig_all}).
+    @ivar recordsSent: records that were published, answers and repeats included.
+    @ivar recordsReceived: records that came.
+    @ivar messagesSent: send requests that were done.
+    @ivar messagesReceived: the peer's messages and operations that were done.
     @ivar unreachable: why the way to the peer was not found, if it was not.
     """
 
     __slots__ = (
         "attributes",
         "capabilities",
+        "messagesReceived",
+        "messagesSent",
         "pd",
         "queuePair",
         "receiveCompletions",
+        "recordsReceived",
+        "recordsSent",
         "requester",
         "responder",
         "sendCompletions",
@@ -138,6 +146,7 @@ class WorkQueues:
         self.shared = shared
         self.signalAll = signalAll
         self.unreachable: Exception | None = None
+        self.recordsSent = self.recordsReceived = self.messagesSent = self.messagesReceived = 0
         self._renew()
         pd.hold("queue pairs")
         if shared is not None:
@@ -316,6 +325,7 @@ class WorkQueues:
         """
         A record arrived: see L{QueuePair.delivered}.
         """
+        self.recordsReceived += 1
         if opcode in RESPONSES:
             self.requester.delivered(opcode, buffer, start, stop)
             return 0
@@ -366,7 +376,23 @@ class WorkQueues:
         self.unreachable = None
         self._renew()
 
+    def traffic(self) -> tuple[int, int, int, int]:
+        """
+        What went by since the queue pair was made.
+
+        @return: records sent and received, messages sent and received.
+        """
+        return self.recordsSent, self.recordsReceived, self.messagesSent, self.messagesReceived
+
     # -- from the queues
+
+    def count(self, name: str) -> None:
+        """
+        Add one to a counter of the device.
+        """
+        device = self.queuePair.device
+        if device is not None:
+            device.count(name)
 
     def established(self) -> None:
         """
