@@ -382,7 +382,7 @@ class OtherUserTests(RendezvousTestCase):
     def test_shedRoot(self) -> None:
         """
         A process that stops being root is told so by name; its successor has
-        the same services in the new user's directory, and root's clients still
+        the same services and groups in the new user's directory, and root's clients still
         find the old ones.
         """
         self.patch(rundirectory, "SESSION_BASE", self.path("none"))
@@ -396,6 +396,7 @@ class OtherUserTests(RendezvousTestCase):
             old = Rendezvous(1, {})
             listener = old.bind()
             old.publish(SERVICE, "0.0.0.0")
+            old.join(0xFF12 << 112)
             assert old.successor() is None
             old.checkOwner()
             os.setgid(NOBODY)
@@ -407,6 +408,7 @@ class OtherUserTests(RendezvousTestCase):
             assert new.namespace == old.namespace != 0
             self.assertEqual((new.uid, new.guid), (NOBODY, 1))
             self.assertEqual([entry.guid for entry in new.lookup(SERVICE, "127.0.0.1")], [1])
+            self.assertEqual(new.members(0xFF12 << 112), (1,))
             assert old.allows(0) and not new.allows(0) and new.allows(NOBODY)
             os.write(writing, b"!")
             listener.setblocking(True)
