@@ -364,8 +364,8 @@ class GIDEntry(PyverbsObject):
         """
         @return: the GID as text.
         """
-        raw = self.gid_subnet_prefix.to_bytes(8, sys.byteorder) + self.gid_interface_id.to_bytes(8, sys.byteorder)
-        return raw.hex(":", 2)
+        halves = (self.gid_subnet_prefix, self.gid_interface_id)
+        return b"".join([half.to_bytes(8, sys.byteorder) for half in halves]).hex(":", 2)
 
     def __str__(self) -> str:
         """

@@ -4,6 +4,7 @@ The errors of verbs, by pyverbs' names (rdma-core 65, C{pyverbs/pyverbs_error.py
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 
@@ -45,6 +46,15 @@ class PyverbsUserError(PyverbsError):
         @param msg: what is wrong with the call.
         """
         super().__init__(msg)
+
+
+def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
+    """
+    @param msg: what went wrong.
+
+    @return: an error with C's present errno, as pyverbs makes one.
+    """
+    return PyverbsRDMAError(msg, ctypes.get_errno())
 
 
 ERRNOS: dict[type[HCAError], int] = {

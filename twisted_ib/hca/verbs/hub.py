@@ -74,6 +74,8 @@ class Hub:
 
     @ivar lock: held by whoever touches a device or anything that belongs to one.
     @ivar devices: the devices, and how many contexts each has.
+    @ivar watchers: what programs watch a descriptor of instead of calling L{wait}: its
+        C{wake()} is called when somebody must drive.
     """
 
     def __init__(self) -> None:
@@ -92,6 +94,7 @@ class Hub:
         self._unrung: set[Device] = set()
         self._armed = False
         self._sleepers: set[_Sleeper] = set()
+        self.watchers: set[Any] = set()
         self._busy = 0
         self._polling = AdaptivePolling(time.perf_counter, _giveWay)
 
@@ -157,8 +160,11 @@ class Hub:
         Whoever leaves last has the peers told of what was posted.
         """
         try:
-            if self._depth == 1 and self._unrung:
-                self._ring()
+            if self._depth == 1:
+                if self._unrung:
+                    self._ring()
+                if self.watchers and not self._armed and not self._arm():
+                    self._wakeWatchers()
         finally:
             self._depth -= 1
             self.lock.release()
@@ -174,6 +180,14 @@ class Hub:
                 if device.busy():
                     # It waits for its next batch: some thread must drive.
                     self._wakeSleepers()
+                    self._wakeWatchers()
+
+    def _wakeWatchers(self) -> None:
+        """
+        Have those call who watch a descriptor.
+        """
+        for watcher in self.watchers:
+            watcher.wake()
 
     # -- progress
 

@@ -145,11 +145,11 @@ def closing(device: Device, function: Callable[..., object], *arguments: object)
     return close
 
 
-def verb(message: str) -> Callable[[Function], Function]:
+def verb(message: str = "") -> Callable[[Function], Function]:
     """
     Decorate a verb: it runs with the hub's lock held, and fails with errors that have an errno.
 
-    @param message: says which verb failed.
+    @param message: says which verb failed; by default the object's C{_failed} does.
     """
 
     def decorate(function: Function) -> Function:
@@ -167,7 +167,7 @@ def verb(message: str) -> Callable[[Function], Function]:
                 except PyverbsError:
                     raise
                 except (HCAError, OSError) as error:
-                    raise failure(message, error) from error
+                    raise failure(message or arguments[0]._failed, error) from error
 
         return cast(Function, call)
 

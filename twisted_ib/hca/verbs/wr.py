@@ -6,6 +6,7 @@ Source: rdma-core 65, C{pyverbs/wr.pyx}, C{libibverbs/verbs.h}.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,10 +15,22 @@ import attrs
 from twisted_ib.hca.verbs.base import PyverbsCM, PyverbsObject, flagged, inc_rkey, table, u32, u64
 from twisted_ib.hca.verbs.enumsqueues import ibv_send_flags, ibv_wr_opcode
 from twisted_ib.hca.verbs.errors import PyverbsUserError
+from twisted_ib.hca.verbs.hub import hub, locked
 from twisted_ib.hca.verbs.mwbind import MWBindInfo
 
 # Requests that may go without an SGE.
 _NO_SGE = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_BIND_MW, ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
+
+
+def storedImmediate(value: int) -> int:
+    """
+    Immediate data are of no byte order: a peer gets the octets that lie in memory.
+
+    @param value: those octets, the first the highest; or what this gave.
+
+    @return: them, read as a number of this machine; or the other way round.
+    """
+    return int.from_bytes(value.to_bytes(4, "big"), sys.byteorder)
 
 
 class _HasRkey(Protocol):
@@ -45,6 +58,24 @@ class SGE(PyverbsCM):
     addr: int = attrs.field(converter=u64)
     length: int = attrs.field(converter=u32)
     lkey: int = attrs.field(converter=u32)
+
+    @locked
+    def read(self, length: int, offset: int) -> bytes:
+        """
+        @param length: octets.
+        @param offset: of the first.
+
+        @return: what is there, in the region that the key names.
+
+        @raise PyverbsUserError: no device of this process has such a region with such octets.
+        """
+        for device in hub.devices:
+            region = device.memory.regions.get(self.lkey)
+            if region is not None:
+                start = self.addr + offset - region.address
+                if length >= 0 and 0 <= start <= region.length - length:
+                    return bytes(region.view[start : start + length])
+        raise PyverbsUserError(f"No memory region has {length} octets at {self.addr + offset:#x}")
 
     def __str__(self) -> str:
         """
