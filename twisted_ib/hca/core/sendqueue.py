@@ -121,6 +121,14 @@ class SendQueue:
         else:
             self.pump()
 
+    def room(self) -> int:
+        """
+        How many more requests it holds.
+        """
+        work = self.work
+        assert work is not None
+        return work.capabilities.sends - len(self._unsent) - len(self._onTheWay)
+
     def canPost(self) -> bool:
         """
         Whether there is a place; if not, the consumer hears when there are many.
