@@ -98,7 +98,7 @@ def deviceAttributes(guid: int) -> dict[str, int | str]:
         "max_fmr": 0,
         "max_map_per_fmr": 0,
         "max_srq": limits.SHARED_RECEIVE_QUEUES,
-        "max_srq_wr": limits.WORK_QUEUE_DEPTH,
+        "max_srq_wr": limits.SHARED_RECEIVE_DEPTH,
         "max_srq_sge": limits.SCATTER_GATHER_ELEMENTS,
         "max_pkeys": len(PKEYS),
         "local_ca_ack_delay": ACK_DELAY_CODE,
