@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from tests.keyed_pair import Consumer, MemoryPath, Side
 from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.core.address import AddressHandle, AddressVector, Departures
-from twisted_ib.hca.core.memory import Memory
+from twisted_ib.hca.core.memory import Memory, ProtectionDomain
 from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.requests import Capabilities, Destination, SendOpcode
 from twisted_ib.hca.core.sharedreceive import SharedReceiveQueue
@@ -121,12 +121,14 @@ class DatagramSide(Side):
         self.qp = hca.queuePairs[number] = QueuePair(number, self.consumer, hca, QPType.UD)
         self.equip(depth)
 
-    def share(self, depth: int = 16) -> SharedReceiveQueue:
+    def share(self, depth: int = 16, pd: ProtectionDomain | None = None) -> SharedReceiveQueue:
         """
         Make the queue pair anew, with a shared receive queue, and bring it to RTS.
+
+        @param pd: the domain of the shared receive queue, if it is another.
         """
         self.qp.close()
-        shared = SharedReceiveQueue(self.pd, depth, 4)
+        shared = SharedReceiveQueue(pd or self.pd, depth, 4)
         number = self.qp.number
         self.qp = self.hca.queuePairs[number] = QueuePair(number, self.consumer, self.hca, QPType.UD)
         self.work = WorkQueues(

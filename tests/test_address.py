@@ -296,14 +296,15 @@ class DepartureTests(AddressTestCase):
         """
         Who is not there gets nothing; the next datagram asks again.
         """
-        self.device.error = NoListenerError("nobody")
-        self.send()
-        self.assertEqual(self.lost, 1)
+        for error in (NoListenerError("nobody"), OSError("no descriptors")):
+            self.device.error = error
+            self.send()
+        self.assertEqual(self.lost, 2)
         self.device.error = None
         self.send()
         self.send()
-        self.device.asked[1][1].connectFailed(NoListenerError("nobody"))
-        self.assertEqual(self.lost, 3)
+        self.device.asked[2][1].connectFailed(NoListenerError("nobody"))
+        self.assertEqual(self.lost, 4)
         self.assertEqual(self.device.departures.waiting, 0)
         self.device.path = self.path
         self.send("now")

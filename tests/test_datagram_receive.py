@@ -253,6 +253,24 @@ class ReceiveTests(DatagramTestCase):
         self.assertEqual(self.b.qp.state, QPState.RTS)
 
 
+class TrafficTests(DatagramTestCase):
+    """
+    What queue pairs moved.
+    """
+
+    def test_traffic(self) -> None:
+        """
+        Records and messages: what is dropped is a record only.
+        """
+        self.b.receive(7, piece(self.target))
+        self.a.datagram(1, self.b)
+        self.a.datagram(2, self.b)
+        self.a.datagram(3, self.b, SGE(0, 1, 0))
+        self.p.flow()
+        self.assertEqual(self.a.work.traffic(), (2, 0, 2, 0))
+        self.assertEqual(self.b.work.traffic(), (0, 2, 0, 1))
+
+
 class SharedTests(DatagramTestCase):
     """
     Receives of a shared receive queue.
@@ -286,6 +304,23 @@ class SharedTests(DatagramTestCase):
         self.assertEqual((self.got(), len(self.shared)), ([], 1))
         self.b.qp.modify(QPState.ERR)
         self.assertEqual(events, ["QP_LAST_WQE_REACHED"])
+
+    def test_domain(self) -> None:
+        """
+        Its memory is of its own protection domain.
+        """
+        pd = self.b.memory.allocateDomain()
+        memory = self.b.memory.register(bytearray(100), 1, pd)
+        self.shared.post(ReceiveRequest(7, (piece(memory),)))
+        self.assertEqual(self.put(record("01020304", 28)), {})
+        self.assertEqual([c[:2] for c in self.got()], [(7, WCStatus.LOC_PROT_ERR)])
+        self.connect()
+        pd = self.b.memory.allocateDomain()
+        memory = self.b.memory.register(bytearray(100), 1, pd)
+        shared = self.b.share(pd=pd)
+        shared.post(ReceiveRequest(7, (piece(memory),)))
+        self.assertEqual(self.put(record("01020304", 28)), {})
+        self.assertEqual([c[:2] for c in self.got()], [(7, OK)])
 
     def test_posting(self) -> None:
         """

@@ -130,7 +130,7 @@ class Departure:
         self._asking = True
         try:
             self._departures.device.reach(self.gid, self)
-        except HCAError as error:
+        except (HCAError, OSError) as error:
             self.connectFailed(error)
 
     def pathReady(self, path: Any) -> None:

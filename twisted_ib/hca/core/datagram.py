@@ -254,6 +254,8 @@ def _send(request: SendRequest, work: WorkQueues) -> int:
     key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
     header = grh.pack() + DETH(key, queuePair.number).pack() + immediate
     handle.send(opcode << 24 | destination.number, header, payload, size)
+    work.recordsSent += 1
+    work.messagesSent += 1
     return size
 
 
@@ -303,6 +305,7 @@ class DatagramResponder:
         work = self.work
         if work is None or work.queuePair.state not in _RECEIVING:
             return
+        work.recordsReceived += 1
         fault = self._take(work, path, opcode, buffer, start, stop)
         if fault:
             path.fabric.count(fault)
@@ -365,9 +368,10 @@ class DatagramResponder:
             self._receives.giveBack(receive)
             return "datagrams_too_long"
         pieces = receive.pieces
+        pd = work.pd if work.shared is None else work.shared.pd
         try:
-            first = locate(work.pd, pieces, 0, GRH_BYTES, LOCAL_WRITE)
-            rest = locate(work.pd, pieces, GRH_BYTES, size, LOCAL_WRITE)
+            first = locate(pd, pieces, 0, GRH_BYTES, LOCAL_WRITE)
+            rest = locate(pd, pieces, GRH_BYTES, size, LOCAL_WRITE)
         except MemoryAccessError:
             self._fail(work, receive)
             return ""
@@ -375,6 +379,7 @@ class DatagramResponder:
         scatter(rest, payload)
         completion.workRequestID = receive.id
         completion.byteLength += size
+        work.messagesReceived += 1
         work.complete(work.receiveCompletions, completion, solicited)
         return ""
 
