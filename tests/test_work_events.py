@@ -1,0 +1,661 @@
+"""
+Tests of what a queue pair with work queues tells besides completions: asynchronous events,
+shared receives, draining, late paths, and L{QueuePair.query}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.keyed_cases import RequesterTestCase, ResponderTestCase
+from tests.keyed_pair import ALL, RTR, RTS, Consumer, Pair, piece
+from twisted_ib.errors import NoRouteError, QueuePairError, ResourceBusyError, ResourceLimitError
+from twisted_ib.hca import operation
+from twisted_ib.hca.core.completion import CompletionQueue, WCStatus
+from twisted_ib.hca.core.events import EventType
+from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.core.requests import Capabilities, ReceiveRequest, SendFlags, SendOpcode
+from twisted_ib.hca.core.states import QPState, QPType
+from twisted_ib.hca.core.work import SERVICES, WorkQueues
+
+SEND, SEND_IMM, WRITE, READ = (
+    SendOpcode.SEND,
+    SendOpcode.SEND_WITH_IMM,
+    SendOpcode.RDMA_WRITE,
+    SendOpcode.RDMA_READ,
+)
+WRITE_IMM = SendOpcode.RDMA_WRITE_WITH_IMM
+OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
+INIT = {"pkey_index": 0, "port_num": 1, "qp_access_flags": int(ALL)}
+
+
+@frozen
+class Vector:
+    """
+    An address vector.
+    """
+
+    gid: int = 1
+
+    def check(self) -> None:
+        """
+        @raise QueuePairError: it names nobody.
+        """
+        if not self.gid:
+            raise QueuePairError("nobody")
+
+
+class Paths:
+    """
+    Knows which GIDs lead somewhere.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nobody waits.
+        """
+        self.left: list[QueuePair] = []
+
+    def check(self, gid: int) -> None:
+        """
+        @raise NoRouteError: there is no way.
+        """
+        if gid == 13:
+            raise NoRouteError("no way to 13")
+
+    def leave(self, queuePair: QueuePair) -> None:
+        """
+        A queue pair waits no more.
+        """
+        self.left.append(queuePair)
+
+
+class Device:
+    """
+    Remembers whom it should find.
+
+    @ivar error: what L{meet} raises, if it does.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nobody.
+        """
+        self.met: list[QueuePair] = []
+        self.counted: list[str] = []
+        self.paths = Paths()
+        self.error: Exception | None = None
+
+    def meet(self, queuePair: QueuePair) -> None:
+        """
+        Find the path of a queue pair.
+        """
+        self.met.append(queuePair)
+        if self.error is not None:
+            raise self.error
+
+    def count(self, name: str) -> None:
+        """
+        Count something.
+        """
+        self.counted.append(name)
+
+    def queuePairClosed(self, queuePair: QueuePair) -> None:
+        """
+        It is gone.
+        """
+
+
+class EventTests(RequesterTestCase):
+    """
+    Asynchronous events.
+    """
+
+    def test_established(self) -> None:
+        """
+        The first message of a peer in RTR is an event, once; in RTS it is none.
+        """
+        for state in (QPState.RTR, QPState.RTS):
+            self.connect(connect=False)
+            self.a.to(QPState.RTS, 18)
+            self.b.to(state, 17)
+            for id in range(3):
+                self.post(id, WRITE)
+            self.p.settle()
+            expected = [EventType.COMM_EST] if state == QPState.RTR else []
+            self.assertEqual(self.b.events, expected)
+
+    def test_establishedBeforeRNR(self) -> None:
+        """
+        Also if it finds no receive, or is refused.
+        """
+        self.connect(connect=False)
+        self.a.to(QPState.RTS, 18)
+        self.b.to(QPState.RTR, 17)
+        self.post(1, SEND)
+        self.p.flow()
+        self.assertEqual(self.b.events, [EventType.COMM_EST])
+
+    def test_nobodyListens(self) -> None:
+        """
+        Events without a listener go nowhere.
+        """
+        self.b.qp.onEvent = None
+        self.post(1, WRITE, remoteKey=1)
+        self.p.settle()
+        self.assertEqual((self.b.qp.state, self.b.events), (QPState.ERR, []))
+
+    def test_readGone(self) -> None:
+        """
+        Memory that goes while it is read is an access error on both sides.
+        """
+        self.b.path.capacity = 0
+        self.post(1, READ)
+        self.p.flow()
+        self.b.memory.deregister(self.target)
+        self.b.path.capacity = 1 << 18
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.REM_ACCESS_ERR)])
+        self.assertEqual(self.b.events, [EventType.QP_ACCESS_ERR])
+
+    def test_fullCompletionQueue(self) -> None:
+        """
+        A completion that is lost is fatal.
+        """
+        self.connect(depth=1)
+        for id in range(2):
+            self.post(id, WRITE)
+        self.p.settle()
+        self.assertEqual((self.a.events, self.a.qp.state), ([EventType.QP_FATAL], QPState.ERR))
+
+    def test_counted(self) -> None:
+        """
+        What is rare is counted, by Linux's names.
+        """
+        self.connect(rnr_retry=1)
+        one, two = Device(), Device()
+        self.a.qp.device, self.b.qp.device = one, two
+        self.post(1, SEND)
+        self.p.settle()
+        self.assertEqual(one.counted, ["rcvd_rnr_err", "rcvd_rnr_err", "retry_rnr_exceeded_err"])
+        self.assertEqual(two.counted, ["send_rnr_err", "send_rnr_err"])
+
+    def test_countedAbsence(self) -> None:
+        """
+        The same of a peer that is not there.
+        """
+        self.connect(connect=False)
+        device = self.a.qp.device = Device()
+        self.a.to(QPState.RTS, 18)
+        self.post(1, SEND)
+        self.p.settle()
+        self.assertEqual(device.counted, ["completer_retry_err"] * 3 + ["retry_exceeded_err"])
+
+    def test_traffic(self) -> None:
+        """
+        Records and messages, both ways.
+        """
+        self.receives(3)
+        self.post(1, SEND)
+        self.post(2, WRITE, flags=0)
+        self.post(3, READ)
+        self.post(4, SendOpcode.ATOMIC_FETCH_AND_ADD)
+        self.p.settle()
+        self.assertEqual(self.a.work.traffic(), (4, 2, 4, 0))
+        self.assertEqual(self.b.work.traffic(), (2, 4, 0, 4))
+        self.post(5, WRITE, remoteKey=1)
+        self.a.qp.modify(QPState.RESET)
+        self.assertEqual(self.a.work.traffic(), (5, 2, 4, 0))
+
+
+class RefusalEventTests(ResponderTestCase):
+    """
+    The responder's refusals.
+    """
+
+    def test_kinds(self) -> None:
+        """
+        Each is an event, unless the completion of a receive tells of it.
+        """
+        for code, data, event in (
+            (0x1A, b"", EventType.QP_REQ_ERR),
+            (0x0A, self.reth(5) + b"1234", EventType.QP_REQ_ERR),
+            (0x0A, self.reth(5, 0, 1) + b"12345", EventType.QP_ACCESS_ERR),
+            (0x0C, self.reth(5, 9999), EventType.QP_ACCESS_ERR),
+            (0x4A, self.reth(5) + bytes(16), EventType.QP_FATAL),
+            (0x04, b"123", None),
+        ):
+            self.connect()
+            self.b.receive(1, piece(self.target, 0, 2))
+            if code == 0x0A and event == EventType.QP_ACCESS_ERR:
+                data = self.reth(5, 0, 1) + b"12345"
+            elif code in (0x0A, 0x0C, 0x4A):
+                data = self.reth(5, 9999 if code == 0x0C else 0) + data[16:]
+            self.assertNotEqual(self.put(code, data), 0)
+            self.assertEqual(self.b.events, [] if event is None else [event], code)
+            self.assertEqual(self.b.qp.state, QPState.ERR)
+
+
+class SharedTests(RequesterTestCase):
+    """
+    Shared receive queues.
+    """
+
+    def setUp(self) -> None:
+        """
+        The other end has one.
+        """
+        self.connect(shared=5)
+
+    def test_taken(self) -> None:
+        """
+        SEND and WRITE with immediate take the oldest, and complete in the queue pair's
+        queue.
+        """
+        self.receives(3)
+        self.post(1, SEND)
+        self.post(2, WRITE_IMM)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK)])
+        self.assertEqual([c.workRequestID for c in self.b.received()], [100, 101])
+        self.assertEqual(len(self.shared()), 1)
+
+    def shared(self) -> Any:
+        """
+        The queue.
+        """
+        return self.b.shared
+
+    def test_empty(self) -> None:
+        """
+        Without one the peer has to wait.
+        """
+        for verb in (SEND, WRITE_IMM):
+            self.connect(shared=5)
+            self.post(1, verb)
+            self.p.flow()
+            self.assertEqual(self.a.statuses(), [])
+            self.receives()
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, OK)])
+
+    def test_ownReceives(self) -> None:
+        """
+        None may be posted to the queue pair itself.
+        """
+        self.assertRaises(QueuePairError, self.b.work.postReceive, ReceiveRequest(1))
+
+    def test_giveBack(self) -> None:
+        """
+        One whose message comes again goes back; what goes to RESET in the middle of a
+        message too.
+        """
+        self.receives(2)
+        self.b.path.capacity = 0
+        self.assertEqual(self.b.work.delivered(0x0C, bytes(16), 0, 16), 0)
+        self.assertEqual(self.b.work.delivered(0x00, b"123", 0, 3), 0)
+        self.assertEqual(len(self.shared()), 1)
+        self.assertEqual(self.b.work.delivered(0x1A, b"", 0, 0), operation.LATER)
+        self.assertEqual(len(self.shared()), 2)
+        self.assertEqual(self.b.work.delivered(0x00, b"123", 0, 3), 0)
+        self.b.qp.modify(QPState.RESET)
+        self.assertEqual((len(self.shared()), self.b.received()), (2, []))
+
+    def test_lastReceive(self) -> None:
+        """
+        In ERR the receive of a message that had begun is flushed, those that are shared
+        stay, and the event says that no more completions come: once.
+        """
+        self.receives(2)
+        self.assertEqual(self.b.work.delivered(0x00, b"123", 0, 3), 0)
+        self.b.qp.modify(QPState.ERR)
+        self.b.qp.modify(QPState.ERR)
+        self.assertEqual([(c.workRequestID, c.status) for c in self.b.received()], [(100, FLUSH)])
+        self.assertEqual((len(self.shared()), self.b.events), (1, [EventType.QP_LAST_WQE_REACHED]))
+
+    def test_lastReceiveByItself(self) -> None:
+        """
+        The same when the peer's request brings it there.
+        """
+        self.receives(2)
+        self.post(1, SEND)
+        self.post(2, WRITE, remoteKey=1)
+        self.p.settle()
+        self.assertEqual([c.status for c in self.b.received()], [OK])
+        self.assertEqual(self.b.events, [EventType.QP_ACCESS_ERR, EventType.QP_LAST_WQE_REACHED])
+
+    def test_withoutShared(self) -> None:
+        """
+        A queue pair that has receives of its own has no such event.
+        """
+        self.connect()
+        self.b.qp.modify(QPState.ERR)
+        self.assertEqual(self.b.events, [])
+
+    def test_limit(self) -> None:
+        """
+        Taking them lets the queue's event come.
+        """
+        events: list[EventType] = []
+        self.shared().onEvent = lambda kind, element: events.append(kind)
+        self.shared().modify(limit=2)
+        self.receives(3)
+        for id in range(3):
+            self.post(id, SEND)
+        self.p.settle()
+        self.assertEqual(events, [EventType.SRQ_LIMIT_REACHED])
+
+    def test_domain(self) -> None:
+        """
+        Its receives name memory of its own domain, not of the queue pair's.
+        """
+        domain = self.b.memory.allocateDomain()
+        inbox = self.b.memory.register(bytearray(100), 1, domain)
+        self.shared().pd = domain
+        self.b.receive(1, piece(inbox))
+        self.b.receive(2, piece(self.target))
+        self.post(1, SEND, 100)
+        self.post(2, SEND, 100)
+        self.p.settle()
+        self.assertEqual([c.status for c in self.b.received()], [OK, WCStatus.LOC_PROT_ERR])
+        self.assertEqual(bytes(inbox.view), bytes(range(100)))
+
+    def test_held(self) -> None:
+        """
+        It is held while the queue pair is there.
+        """
+        self.assertRaises(ResourceBusyError, self.shared().close)
+        self.b.qp.close()
+        self.shared().close()
+
+
+class DrainTests(RequesterTestCase):
+    """
+    SQ_DRAINED.
+    """
+
+    def test_event(self) -> None:
+        """
+        It comes when what was started is done: at once if nothing was; only if asked for.
+        """
+        for notify in (0, 1):
+            for posted in (0, 2):
+                self.connect()
+                self.receives(2)
+                for id in range(posted):
+                    self.post(id, SEND)
+                self.a.qp.modify(QPState.SQD, en_sqd_async_notify=notify)
+                expected = [EventType.SQ_DRAINED] if notify else []
+                self.assertEqual(self.a.events, [] if posted else expected)
+                self.assertEqual(self.a.qp.query()["sq_draining"], bool(posted))
+                self.p.settle()
+                self.assertEqual(self.a.events, expected)
+                self.assertFalse(self.a.qp.query()["sq_draining"])
+                self.a.qp.modify(QPState.RTS)
+                self.post(5, WRITE)
+                self.p.settle()
+                self.assertEqual(self.a.events, expected)
+
+    def test_errorMeanwhile(self) -> None:
+        """
+        What goes to ERR has not drained.
+        """
+        self.post(1, WRITE)
+        self.a.qp.modify(QPState.SQD, en_sqd_async_notify=1)
+        self.a.qp.modify(QPState.ERR)
+        self.p.settle()
+        self.assertEqual((self.a.events, self.a.statuses()), ([], [(1, FLUSH)]))
+
+
+class StopTests(RequesterTestCase):
+    """
+    SQE: for services that have it.
+    """
+
+    def test_stop(self) -> None:
+        """
+        Sends are flushed, those posted then too; RTS revives it; what is in another state
+        is not changed.
+        """
+        self.a.qp.type = QPType.UC  # As far as the transitions go.
+        self.post(1, SEND)
+        self.a.qp.stop(QueuePairError("over"))
+        self.assertEqual(self.a.qp.state, QPState.SQE)
+        self.post(2, SEND)
+        self.assertEqual(self.a.statuses(), [(1, FLUSH), (2, FLUSH)])
+        self.assertEqual(self.a.consumer.failures, [])
+        self.a.qp.modify(QPState.RTS)
+        self.receives(2)
+        self.post(3, SEND)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(3, OK)])
+        self.a.qp.modify(QPState.ERR)
+        self.a.qp.stop(QueuePairError("over"))
+        self.assertEqual(self.a.qp.state, QPState.ERR)
+
+
+class LateTests(SynchronousTestCase):
+    """
+    A path that is found later.
+    """
+
+    def setUp(self) -> None:
+        """
+        One end with an address vector, in RTS; the other ready.
+        """
+        self.p = Pair(connect=False)
+        self.a, self.b = self.p.a, self.p.b
+        self.device = self.a.qp.device = Device()
+        self.b.to(QPState.RTS, 17)
+        self.source = self.a.register(100)
+
+    def climb(self, state: QPState = QPState.RTS, **changes: int) -> None:
+        """
+        To a state.
+        """
+        path, self.a.path = self.a.path, Vector()  # type: ignore[assignment]
+        self.a.to(state, 18, **changes)
+        self.a.path = path
+
+    def test_meets(self) -> None:
+        """
+        The device is asked when the queue pair can receive, once; the path is bound when
+        it is found, and what was posted meanwhile goes.
+        """
+        self.climb(QPState.RTR)
+        self.assertEqual((self.device.met, self.a.qp.path), ([self.a.qp], None))
+        self.a.qp.modify(QPState.RTS, **RTS)
+        self.a.send(1, WRITE)
+        self.a.send(2, WRITE)
+        self.assertEqual((self.device.met, len(self.a.path.records)), ([self.a.qp], 0))
+        self.a.qp.pathFound(self.a.path)
+        self.assertEqual(len(self.a.path.records), 2)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK)])
+        self.assertIsNone(self.a.timers.deadline())
+
+    def test_atOnce(self) -> None:
+        """
+        The path may be found while it is asked for.
+        """
+        path = self.a.path
+        self.device.meet = lambda queuePair: queuePair.pathFound(path)  # type: ignore[method-assign]
+        self.climb()
+        self.assertIs(self.a.qp.path, path)
+
+    def test_silent(self) -> None:
+        """
+        Until it is found the peer is silent: a request ends when all retries are used up,
+        whether the device has given up or not.
+        """
+        for failed in (False, True):
+            self.setUp()
+            self.climb(timeout=14, retry_cnt=3)
+            if failed:
+                self.a.qp.pathFailed(NoRouteError("no such HCA"))
+            self.a.send(1, WRITE)
+            self.a.send(2, WRITE)
+            self.p.pass_(4 * 4.096e-6 * 2**14 - 0.001)
+            self.assertEqual((self.a.statuses(), self.a.qp.state), ([], QPState.RTS))
+            self.p.pass_(0.002)
+            self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR), (2, FLUSH)])
+            (reason,) = self.a.consumer.failures
+            self.assertEqual("no such HCA" in str(reason), failed)
+
+    def test_forEver(self) -> None:
+        """
+        Timeout 0 never ends.
+        """
+        self.climb(timeout=0)
+        self.a.send(1, WRITE)
+        self.assertIsNone(self.a.timers.deadline())
+
+    def test_localRequests(self) -> None:
+        """
+        What needs no peer is done without one.
+        """
+        self.climb()
+        self.a.send(1, SendOpcode.LOCAL_INV, invalidateKey=1)
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_QP_OP_ERR)])
+
+    def test_tooLate(self) -> None:
+        """
+        A path for a queue pair that does not wait for one is not taken.
+        """
+        self.climb()
+        self.a.qp.modify(QPState.ERR)
+        self.a.qp.pathFound(self.a.path)
+        self.a.qp.pathFailed(NoRouteError("late"))
+        self.assertIsNone(self.a.qp.path)
+        self.a.qp.modify(QPState.RESET)
+        self.assertIsNone(self.a.qp.vector)
+        self.a.qp.pathFound(self.a.path)
+        self.assertIsNone(self.a.qp.path)
+        self.assertEqual(self.device.paths.left[0], self.a.qp)
+
+    def test_twice(self) -> None:
+        """
+        The first path stays.
+        """
+        self.climb()
+        self.a.qp.pathFound(self.a.path)
+        self.a.qp.pathFound(self.b.path)
+        self.assertIs(self.a.qp.path, self.a.path)
+
+    def test_impossible(self) -> None:
+        """
+        A vector that leads nowhere is refused before anything changes; where the device
+        can not look now the peer is silent.
+        """
+        modify = self.a.qp.modify
+        modify(QPState.INIT, **INIT)
+        self.assertRaises(QueuePairError, modify, QPState.RTR, ah_attr=Vector(0), dest_qp_num=18, **RTR)
+        self.assertRaises(NoRouteError, modify, QPState.RTR, ah_attr=Vector(13), dest_qp_num=18, **RTR)
+        self.assertEqual((self.a.qp.state, self.a.qp.vector), (QPState.INIT, None))
+        self.device.error = ResourceLimitError("too many")
+        modify(QPState.RTR, ah_attr=Vector(), dest_qp_num=18, **RTR)
+        self.assertEqual((self.a.qp.state, str(self.a.work.unreachable)), (QPState.RTR, "too many"))
+
+    def test_stays(self) -> None:
+        """
+        A connected queue pair keeps its vector: the same again is no change.
+        """
+        self.climb()
+        self.a.qp.pathFound(self.a.path)
+        self.a.qp.modify(QPState.SQD)
+        self.a.qp.modify(QPState.SQD, ah_attr=Vector())
+        self.assertRaises(QueuePairError, self.a.qp.modify, QPState.SQD, ah_attr=Vector(2))
+        self.assertRaises(QueuePairError, self.a.qp.modify, QPState.SQD, ah_attr=self.b.path)
+
+    def test_stream(self) -> None:
+        """
+        A queue pair without work queues fails.
+        """
+        stream = QueuePair(20, Consumer(), self.device)
+        stream.modify(QPState.INIT, **INIT)
+        stream.modify(QPState.RTR, ah_attr=Vector(), dest_qp_num=1, **RTR)
+        stream.pathFailed(NoRouteError("nobody"))
+        self.assertEqual(stream.state, QPState.ERR)
+
+
+class QueryTests(RequesterTestCase):
+    """
+    L{QueuePair.query}.
+    """
+
+    def test_reset(self) -> None:
+        """
+        Nothing is set, but the sizes of the queues.
+        """
+        self.connect(connect=False)
+        found = self.a.qp.query()
+        self.assertEqual(found.pop("cap"), Capabilities(128, 128, 4, 4))
+        self.assertEqual((found.pop("ah_attr"), found.pop("sq_draining")), (None, False))
+        self.assertEqual((found.pop("qp_state"), found.pop("cur_qp_state")), (QPState.RESET, QPState.RESET))
+        self.assertEqual(set(found.values()), {0})
+        self.assertIsNone(QueuePair(1, None).query()["cap"])
+
+    def test_everything(self) -> None:
+        """
+        What was set is found, also in ERR; RESET forgets it.
+        """
+        given: dict[str, Any] = {**INIT, **RTR, **RTS, "dest_qp_num": 18}
+        for state in (QPState.RTS, QPState.ERR):
+            if state == QPState.ERR:
+                self.a.qp.modify(state)
+            found = self.a.qp.query()
+            self.assertEqual({name: found[name] for name in given}, given)
+            self.assertEqual((found["qp_state"], found["cur_qp_state"]), (state, state))
+        self.assertIsNone(found["ah_attr"])
+        self.assertIs(self.b.qp.query()["ah_attr"], self.b.path)
+        self.a.qp.modify(QPState.RESET)
+        found = self.a.qp.query()
+        self.assertEqual({found[name] for name in given}, {0})
+
+    def test_changes(self) -> None:
+        """
+        The latest value counts.
+        """
+        self.a.qp.modify(QPState.RTS, min_rnr_timer=5, cur_qp_state=QPState.RTS)
+        self.assertEqual(self.a.qp.query()["min_rnr_timer"], 5)
+        self.assertRaises(QueuePairError, self.a.qp.modify, QPState.RTS, cur_qp_state=QPState.SQD)
+
+    def test_ranges(self) -> None:
+        """
+        What no port here has is refused.
+        """
+        self.connect(connect=False)
+        for name, value in (("pkey_index", 1), ("port_num", 0), ("port_num", 2)):
+            self.assertRaises(QueuePairError, self.a.qp.modify, QPState.INIT, **{**INIT, name: value})
+        self.a.qp.modify(QPState.INIT, **INIT)
+        for value in (0, 6):
+            changed = {**RTR, "path_mtu": value}
+            self.assertRaises(
+                QueuePairError, self.a.qp.modify, QPState.RTR, ah_attr=self.a.path, dest_qp_num=1, **changed
+            )
+
+
+class ServiceTests(SynchronousTestCase):
+    """
+    L{SERVICES}.
+    """
+
+    def test_everyType(self) -> None:
+        """
+        Each type of queue pair has its classes; others have no work queues.
+        """
+        self.assertEqual(set(SERVICES), set(QPType))
+        p = Pair(connect=False)
+        queuePair = QueuePair(3, Consumer(), None, 99)  # type: ignore[arg-type]
+        queue = CompletionQueue(1)
+        self.assertRaises(QueuePairError, WorkQueues, queuePair, p.a.pd, queue, queue, p.a.timers)
+        self.assertEqual(queue.users, {})
+
+    def test_signals(self) -> None:
+        """
+        Flags are those of verbs.
+        """
+        self.assertEqual([flag.value for flag in SendFlags], [1, 2, 4, 8, 16])
