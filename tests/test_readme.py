@@ -68,7 +68,7 @@ class ReadmeTests(SynchronousTestCase):
         The two programs, as they stand there but for the port, are a server
         and a client of it.
         """
-        server, client = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        server, client, *_ = self.programs()
         # As the port is free for SDP only with luck, the server picks one and says it.
         server = server.replace("7000", "0").replace(
             "(Echo))", "(Echo)).addCallback(lambda port: print(port.getHost().port, flush=True))"
@@ -87,21 +87,40 @@ class ReadmeTests(SynchronousTestCase):
         """
         The client says so when there is no server, and ends.
         """
-        _, client = re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+        _, client, *_ = self.programs()
         said, errors = self.run_(client.replace("7000", "9"))
         self.assertIn("nobody listens on SDP 127.0.0.1:9", said)
         self.assertEqual(errors, "")
 
-    def run_(self, program: str) -> tuple[str, str]:
+    def test_rdma(self) -> None:
+        """
+        The two programs that use RDMA, each by itself.
+        """
+        _, _, messages, verbs = self.programs()
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir(mode=0o700)
+        alone = {"TWISTED_IB_RUN_DIR": str(directory)}
+        self.assertEqual(self.run_(messages, **alone), ("0 were here before\n", ""))
+        self.assertEqual(self.run_(verbs, **alone), ("over RDMA\n", ""))
+
+    def programs(self) -> list[str]:
+        """
+        @return: the Python programs, in order.
+        """
+        return re.findall(r"```python\n(.*?)```", self.text, re.DOTALL)
+
+    def run_(self, program: str, **environment: str) -> tuple[str, str]:
         """
         Run a Python program until it ends.
+
+        @param environment: what is different in its environment.
 
         @return: what it wrote to standard output and standard error.
         """
         ended = subprocess.run(
             [sys.executable, "-c", program],
             cwd="/",
-            env=dict(os.environ, PYTHONPATH=str(ROOT)),
+            env=dict(os.environ, PYTHONPATH=str(ROOT), **environment),
             capture_output=True,
             text=True,
             timeout=60,

@@ -1,0 +1,1 @@
+RDMA for new programs. Twisted style: `ib:` endpoints, `listenRDMA` and `connectRDMA` with whole messages, RDMA READ and WRITE, atomics and registered memory. Verbs style, without a reactor: pyverbs' names in `twisted_ib.hca.verbs`. `ib-devinfo` speaks in `ibv_devinfo`'s words, with limits, GIDs and rxe's counters.
