@@ -20,6 +20,7 @@ from twisted_ib.hca.wire.rdmacm import (
     gidOf,
     packAddress,
     serviceID,
+    textOf,
 )
 
 #: The first octets of a REQ's private data that tshark decodes as rping's.
@@ -147,3 +148,5 @@ class NameTests(SynchronousTestCase):
         """
         self.assertEqual(gidOf("127.0.0.1"), bytes.fromhex("00000000000000000000ffff7f000001"))
         self.assertEqual(gidOf("fe80::1%lo"), bytes.fromhex("fe800000000000000000000000000001"))
+        for text in ("127.0.0.1", "::1", "fe80::1", "::"):
+            self.assertEqual(textOf(gidOf(text)), text)

@@ -158,6 +158,8 @@ CM_LOOKUPS_PATHS = 65536
 CM_LOOKUPS_ANSWERED = 2048
 #: How long they are kept: longer than RDMA-CM's time between two repetitions.
 CM_LOOKUP_SECONDS = 9.0
+#: Requests that wait at one identifier of verbs that was given no backlog.
+CM_BACKLOG = 1024
 
 # -- SDP ports and connectors
 

@@ -36,6 +36,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.cm.machine import Connection, Output
+from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.core.address import Departures
@@ -51,7 +52,8 @@ from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
 from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.objects import Objects
-from twisted_ib.hca.wire.cm import RejectReason
+from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
+from twisted_ib.hca.wire.rdmacm import PortSpace, textOf
 
 #: RDMA-CM's port space of SDP (the destination address is in the Hello) and
 #: where private data has it: offset of the version byte, of the address.
@@ -359,7 +361,7 @@ class Device:
         if first is not None:
             raise first
 
-    def _connectionLost(self, connection: Connection, reason: PathLostError) -> None:
+    def _connectionLost(self, connection: Connection | Lookup, reason: PathLostError) -> None:
         """
         Tell the user of a connection, or who was asked about it, that its peer
         is gone.
@@ -386,7 +388,7 @@ class Device:
             if connection is None:
                 continue
             user = connection.user
-            if kind == Event.REQUEST:
+            if kind == Event.REQUEST or kind == Event.LOOKUP:
                 self._requested(connection, message)
             elif user is None:
                 listener = self._listenerOf(connection)
@@ -400,29 +402,37 @@ class Device:
                 user.unreachable(connection)
             elif kind == Event.DISCONNECTED:
                 user.peerDisconnected(connection)
+            elif kind == Event.FOUND:
+                user.found(connection, message)
+            elif kind == Event.ESTABLISHED:
+                established = getattr(user, "established", None)
+                if established is not None:
+                    established(connection, message)
 
-    def _requested(self, connection: Connection, request: Any) -> None:
+    def _requested(self, connection: Any, request: Any) -> None:
         """
-        Find the listener for a REQ by the address that it was meant for.
+        Find the listener for a REQ or SIDR_REQ by the address that it was meant for.
         """
-        serviceID = request.serviceID
-        version, offset = _DESTINATION.get(serviceID >> 16, _RDMA_CM_DESTINATION)
-        data = request.privateData
-        address = _address(data[version] >> 4, data[offset : offset + 16])
         addresses: Any = connection.listener
+        address = _destinationOf(request)
         wildcard = "0.0.0.0" if "." in address else "::"
         key = address if address in addresses else wildcard
         if address.startswith("fe80:"):
             # Private data has no scope; who listens on a link has one.
             key = next((a for a in addresses if a.partition("%")[0] == address), key)
         listener = addresses.get(key)
-        if listener is None:
-            connection.reject(RejectReason.INVALID_SERVICE_ID, b"", self.clock())
+        isLookup = isinstance(connection, Lookup)
+        if listener is None or (isLookup and not hasattr(listener, "lookupRequested")):
+            reason = SIDRStatus.SERVICE_ID_UNSUPPORTED if isLookup else RejectReason.INVALID_SERVICE_ID
+            connection.reject(reason, b"", self.clock())
             return
         connection.listener = listener
-        listener.connectionRequested(connection, request)
+        if isLookup:
+            listener.lookupRequested(connection, request)
+        else:
+            listener.connectionRequested(connection, request)
 
-    def _listenerOf(self, connection: Connection) -> Any:
+    def _listenerOf(self, connection: Connection | Lookup) -> Any:
         """
         @return: Who was asked about a REQ, or L{None}.
         """
@@ -693,6 +703,18 @@ def _gid(value: int) -> str:
     from ipaddress import IPv6Address
 
     return str(IPv6Address(value))
+
+
+def _destinationOf(request: Any) -> str:
+    """
+    @return: The address that a REQ or SIDR_REQ is meant for.
+    """
+    portSpace = request.serviceID >> 16
+    if portSpace == PortSpace.IB and hasattr(request, "primaryPath"):
+        return textOf(request.primaryPath.remoteGID)
+    version, offset = _DESTINATION.get(portSpace, _RDMA_CM_DESTINATION)
+    data = request.privateData
+    return _address(data[version] >> 4, data[offset : offset + 16])
 
 
 def _address(version: int, packed: bytes) -> str:

@@ -271,3 +271,6 @@ class IServiceListener(Interface):
         """
         It is no longer to be answered.
         """
+
+    # Who serves datagrams has lookupRequested(lookup, request) as well: a SIDR_REQ came; answer
+    # with lookup.answer, reject or ignore, now or later.

@@ -86,6 +86,17 @@ def gidOf(text: str) -> bytes:
 
 
 @_remember
+def textOf(gid: bytes) -> str:
+    """
+    The IP address that a GID stands for.
+
+    @param gid: 16 octets.
+    """
+    address = IPv6Address(gid)
+    return str(address.ipv4_mapped or address)
+
+
+@_remember
 def _unpackAddress(version: int, packed: bytes) -> str:
     """
     An address of the header as text.
