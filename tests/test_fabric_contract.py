@@ -1,6 +1,7 @@
 """
-Reach, work requests, meeting and datagrams on each fabric: L{tests.contracts.fabric},
-L{tests.contracts.keyed}, L{tests.contracts.meeting}, L{tests.contracts.groups}.
+Reach, work requests, meeting, datagrams and unreliable connections on each fabric:
+L{tests.contracts.fabric}, L{tests.contracts.keyed}, L{tests.contracts.meeting},
+L{tests.contracts.groups}, L{tests.contracts.unreliable}.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from tests.contracts.fabric import ReachContract
 from tests.contracts.groups import GroupContract
 from tests.contracts.keyed import KeyedContract
 from tests.contracts.meeting import MeetingContract
+from tests.contracts.unreliable import UnreliableContract
 from tests.hcas import HCATestCase
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
@@ -20,7 +22,13 @@ from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 MISSING = libc.available()
 
 
-class LoopbackTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HCATestCase):
+class Contracts(ReachContract, KeyedContract, MeetingContract, GroupContract, UnreliableContract):
+    """
+    All of them.
+    """
+
+
+class LoopbackTests(Contracts, HCATestCase):
     """
     C{lo0}.
     """
@@ -29,7 +37,7 @@ class LoopbackTests(ReachContract, KeyedContract, MeetingContract, GroupContract
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")
-class RingTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HCATestCase):
+class RingTests(Contracts, HCATestCase):
     """
     C{shm0} over rings.
     """
@@ -37,7 +45,7 @@ class RingTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HC
     fabric = SharedMemoryFabric
 
 
-class CarrierTests(ReachContract, KeyedContract, MeetingContract, GroupContract, HCATestCase):
+class CarrierTests(Contracts, HCATestCase):
     """
     C{shm0} over sockets.
     """

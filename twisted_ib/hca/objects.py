@@ -17,6 +17,7 @@ from twisted_ib.hca.core.address import AddressHandle, AddressVector
 from twisted_ib.hca.core.completion import CompletionQueue
 from twisted_ib.hca.core.memory import ProtectionDomain
 from twisted_ib.hca.core.sharedreceive import SharedReceiveQueue
+from twisted_ib.hca.wire.grh import isMulticast
 
 
 class Objects:
@@ -89,15 +90,21 @@ class Objects:
 
         @param vector: where datagrams go that are sent with it.
         @raise ResourceLimitError: there are too many.
+        @raise QueuePairError: the vector can not be.
+        @raise SharedGIDError: its GID is an address of this host, which all HCAs have.
+        @raise NoRouteError: its GID leads nowhere from here.
         """
         self._checkRoom(self.addressHandles, limits.ADDRESS_HANDLES, "address handles")
+        vector.check()
+        if not isMulticast(vector.gid):
+            self._device.paths.check(vector.gid)
         handle = AddressHandle(pd, vector, self._device)
         self.addressHandles.add(handle)
         return handle
 
     def destroyAddressHandle(self, handle: AddressHandle) -> None:
         """
-        Datagrams that wait for their way to be found are lost.
+        Destroy one.  Datagrams that wait for their way to be found, or for room, still go.
         """
         handle.close()
         self.addressHandles.discard(handle)
