@@ -122,7 +122,8 @@ def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
         answers = socket.getaddrinfo(_text(node), _text(service), 0, kind, protocol, hints)
     except socket.gaierror as error:
         raise PyverbsRDMAError(
-            f"Failed to get Address Info: {error.strerror}", _RESOLVER_ERRNOS.get(error.errno, errno.EINVAL)
+            f"Failed to get Address Info: {error.strerror}",
+            _RESOLVER_ERRNOS.get(error.errno or 0, errno.EINVAL),
         ) from error
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None) or errno.EINVAL

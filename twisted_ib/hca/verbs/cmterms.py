@@ -16,14 +16,15 @@ from typing import Any
 import attrs
 
 from twisted_ib import limits
-from twisted_ib.errors import WireError
+from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca import attributes
+from twisted_ib.hca.operation import QPN_MASK
 from twisted_ib.hca.verbs.addr import GID, AHAttr, GlobalRoute
 from twisted_ib.hca.verbs.connparam import ConnParam
 from twisted_ib.hca.verbs.enumscm import RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES
 from twisted_ib.hca.verbs.enumsdevice import ibv_access_flags, ibv_mtu
 from twisted_ib.hca.verbs.enumsqueues import ibv_qp_attr_mask, ibv_qp_state
-from twisted_ib.hca.verbs.errors import PyverbsRDMAError
+from twisted_ib.hca.verbs.errors import PyverbsRDMAError, errnoOf
 from twisted_ib.hca.verbs.qpattr import QPAttr
 from twisted_ib.hca.wire.cm import REP, REQ, Path
 from twisted_ib.hca.wire.cmcodes import RejectReason
@@ -120,6 +121,8 @@ def termsOf(param: ConnParam | None, room: int, most: Terms | None = None) -> Te
         terms.privateData = param.private_data
     if len(terms.privateData) > room:
         raise PyverbsRDMAError(f"Private data has at most {room} octets here", errno.EINVAL)
+    if terms.number > QPN_MASK:
+        raise PyverbsRDMAError("A queue pair number has 24 bits", errno.EINVAL)
     if most is not None:
         terms.responderResources = min(terms.responderResources, most.responderResources)
         terms.initiatorDepth = min(terms.initiatorDepth, most.initiatorDepth)
@@ -395,3 +398,12 @@ def groupAddress(gid: GID, hops: int = 1) -> AHAttr:
     """
     route = GlobalRoute(dgid=gid, hop_limit=hops)
     return AHAttr(is_global=1, port_num=attributes.PORT, gr=route)
+
+
+def numberOf(error: HCAError) -> int:
+    """
+    The errno of whatever went wrong.
+    """
+    if isinstance(error, PyverbsRDMAError) and error.error_code > 0:
+        return error.error_code
+    return errnoOf(error)
