@@ -237,6 +237,15 @@ class CompletionQueue(Held):
         completions = self._completions
         return [completions.popleft() for _ in range(min(count, len(completions)))]
 
+    def discard(self, queuePairNumber: int) -> None:
+        """
+        Forget the completions of a queue pair that begins anew: their requests are of a
+        time that is over.
+        """
+        kept = [each for each in self._completions if each.queuePairNumber != queuePairNumber]
+        self._completions.clear()
+        self._completions.extend(kept)
+
     def arm(self, solicitedOnly: bool = False) -> None:
         """
         Ask for one call of C{onCompletion} when a completion comes; those that wait

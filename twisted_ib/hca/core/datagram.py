@@ -97,6 +97,13 @@ class DatagramRequester:
         assert self.work is not None
         raise QueuePairError(f"queue pair {self.work.queuePair.number} sends datagrams, which need requests")
 
+    def room(self) -> int:
+        """
+        How many more requests it holds.
+        """
+        work = self.work
+        return 0 if work is None else work.capabilities.sends - len(self._unsent)
+
     def canPost(self) -> bool:
         """
         Whether there is a place.

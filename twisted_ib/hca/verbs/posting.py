@@ -17,7 +17,7 @@ from twisted_ib.hca.verbs.enumsqueues import ibv_send_flags, ibv_wr_opcode
 from twisted_ib.hca.verbs.errors import PyverbsError, PyverbsUserError
 from twisted_ib.hca.verbs.mem_alloc import processMemory
 from twisted_ib.hca.verbs.mwbind import MWBindInfo
-from twisted_ib.hca.verbs.verb import check, invalid, unsupported
+from twisted_ib.hca.verbs.verb import invalid, unsupported
 from twisted_ib.hca.verbs.wr import (
     SGE,
     AtomicTarget,
@@ -104,7 +104,8 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
     if wr.opcode in _UNSUPPORTED:
         raise unsupported("Failed to post send")
     opcode = _OPCODES.get(wr.opcode)
-    check(opcode is not None, f"Failed to post send: there is no opcode {wr.opcode}")
+    if opcode is None:
+        raise invalid(f"Failed to post send: there is no opcode {wr.opcode}")
     sges = wr.sg_list[: wr.num_sge]
     more: dict[str, Any] = {}
     if wr.opcode in _INVALIDATING:

@@ -271,14 +271,18 @@ class QP(VerbsObject):
         """
         @return: the completion queues, and the shared receive queue.
         """
-        scq, rcq, srq = attr.send_cq, attr.recv_cq, attr.srq
-        for queue in (scq, rcq):
-            check(queue is not None, f"{self._failed}: no CQ")
-            checked(queue, PolledQueue)._check()
-            check(queue._device is pd._device, f"{self._failed}: a CQ of another device")
+        check(attr.send_cq is not None and attr.recv_cq is not None, f"{self._failed}: no CQ")
+        scq: Any = attr.send_cq
+        rcq: Any = attr.recv_cq
+        srq: Any = attr.srq
+        checked(scq, PolledQueue)
+        checked(rcq, PolledQueue)
         if srq is not None:
-            checked(srq, SRQ)._check()
-            check(srq._device is pd._device, f"{self._failed}: an SRQ of another device")
+            checked(srq, SRQ)
+        for queue in (scq, rcq, srq):
+            if queue is not None:
+                queue._check()
+                check(queue._device is pd._device, f"{self._failed}: a queue of another device")
         return scq, rcq, srq
 
     def _capabilities(self, attr: QPInitAttr | QPInitAttrEx, srq: SRQ | None) -> Capabilities:
@@ -384,6 +388,10 @@ class QP(VerbsObject):
             address: AHAttr = values["ah_attr"]
             values["ah_attr"] = address.path or addressVector(address, "Failed to modify QP")
         core.modify(state, **values)
+        if state is QPState.RESET:
+            # As Mellanox' drivers do: what was flushed before would come between what is posted after.
+            for queue in (self._work.sendCompletions, self._work.receiveCompletions):
+                queue.discard(core.number)
 
     @verb("Failed to query QP")
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:

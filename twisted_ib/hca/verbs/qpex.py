@@ -17,7 +17,11 @@ from twisted_ib.hca.core.requests import SendOpcode, SendRequest
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.verbs.ah import AH
 from twisted_ib.hca.verbs.base import PyverbsCM, checked, u32, u64
-from twisted_ib.hca.verbs.enumsqueues import ibv_qp_init_attr_mask, ibv_send_flags
+from twisted_ib.hca.verbs.enumsqueues import (
+    ibv_qp_create_send_ops_flags,
+    ibv_qp_init_attr_mask,
+    ibv_send_flags,
+)
 from twisted_ib.hca.verbs.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from twisted_ib.hca.verbs.hub import locked
 from twisted_ib.hca.verbs.mr import MW
@@ -25,11 +29,13 @@ from twisted_ib.hca.verbs.mwbind import MWBindInfo
 from twisted_ib.hca.verbs.posting import destination, gather, listed, pieces, windowBind
 from twisted_ib.hca.verbs.qp import QP
 from twisted_ib.hca.verbs.qpattr import QPAttr, QPInitAttr, QPInitAttrEx
-from twisted_ib.hca.verbs.verb import check, failure, unsupported, verb
+from twisted_ib.hca.verbs.verb import check, failure, invalid, unsupported, verb
 from twisted_ib.hca.verbs.wr import SGE, DatagramTarget
 
 _SEND_OPS = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 _INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
+#: What the queue pair must be created with, for each operation.
+_OPS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
 
 
 @attrs.define(eq=False)
@@ -71,7 +77,8 @@ class QPEx(QP):
         self.ind_table = None
         self._batch: list[dict[str, Any]] | None = None
         self._error: PyverbsError | None = None
-        self._extended = bool(int(getattr(init_attr, "comp_mask", 0)) & _SEND_OPS)
+        mask = int(getattr(init_attr, "comp_mask", 0))
+        self._ops = int(getattr(init_attr, "send_ops_flags", 0)) if mask & _SEND_OPS else 0
         super().__init__(creator, init_attr, qp_attr)
 
     # -- the batch
@@ -84,7 +91,7 @@ class QPEx(QP):
         @raise PyverbsUserError: the queue pair was not created for that.
         """
         self._check()
-        if not self._extended:
+        if not self._ops:
             raise PyverbsUserError("The QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
         self._batch = []
         self._error = None
@@ -135,6 +142,8 @@ class QPEx(QP):
         Begin a request.
         """
         flags = int(self.wr_flags) & ~_INLINE
+        if not self._ops & _OPS[opcode]:
+            self._error = invalid(f"ibv_wr_complete failed: the QP was created without {opcode.name}")
         self._begun().append({"id": u64(self.wr_id), "opcode": opcode, "flags": flags, **fields})
 
     def _present(self) -> dict[str, Any]:
