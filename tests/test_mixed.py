@@ -15,7 +15,7 @@ from twisted_ib.hca.core.completion import WCOpcode, WCStatus
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.requests import SendFlags, SendOpcode
 from twisted_ib.hca.core.states import QPState
-from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
+from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM, READ = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ
@@ -91,8 +91,6 @@ class PromiseTests(ResponderTestCase):
         """
         Bytes that a record refers to.
         """
-        from twisted_ib.hca.wire.headers import REFERENCE
-
         self.a.path.offers[1] = b"0123456789"
         self.assertEqual(self.put(0x44, REFERENCE.pack(1, 4, 3)), 0)
         self.assertEqual(self.got(), [(b"3456", None)])
@@ -111,6 +109,9 @@ class PromiseTests(ResponderTestCase):
             *before, last = [self.put(code, data) for code, data in records]
             self.assertEqual((before, last), ([0] * len(before), 0x61))
             self.assertEqual((self.got(), self.b.qp.state), ([], QPState.ERR))
+            self.assertEqual(self.b.events, [EventType.QP_REQ_ERR])
+            (reason,) = self.b.consumer.failures
+            self.assertIn("sent a message of more than 3 bytes", str(reason))
 
     def test_first(self) -> None:
         """

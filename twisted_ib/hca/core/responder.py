@@ -90,15 +90,19 @@ class _Refused(Exception):
 
     @ivar syndrome: which; 0 if the record is taken, and only this side's queue pair ends.
     @ivar status: how the receive that it used up ends, if it used up one.
+    @ivar reason: what the peer did, for a sentence; or nothing.
     """
 
-    def __init__(self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR) -> None:
+    def __init__(
+        self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR, reason: str = ""
+    ) -> None:
         """
         Take the fields as they are.
         """
         super().__init__(syndrome)
         self.syndrome = syndrome
         self.status = status
+        self.reason = reason
 
 
 class Responder:
@@ -182,7 +186,7 @@ class Responder:
             syndrome = refused.syndrome
             if syndrome & ~0x1F != RNR:
                 if not self._answers:
-                    self._fail(work, refused.status, syndrome)
+                    self._fail(work, refused.status, syndrome, refused.reason)
                     return syndrome
                 # The queue pair's end would cut off the answers to READs before it.
                 syndrome = LATER
@@ -314,7 +318,11 @@ class Responder:
                 if count:
                     self._write(work, done, source)
             elif done + count > self._room:
-                raise _Refused(NAK_INVALID_REQUEST, WCStatus.LOC_LEN_ERR)
+                raise _Refused(
+                    NAK_INVALID_REQUEST,
+                    WCStatus.LOC_LEN_ERR,
+                    f"sent a message of more than {self._room} bytes",
+                )
             elif self._parts is not None:
                 self._parts.append(bytes(source))
             else:
@@ -436,21 +444,22 @@ class Responder:
 
     # -- ends
 
-    def _fail(self, work: WorkQueues, status: WCStatus, syndrome: int) -> None:
+    def _fail(self, work: WorkQueues, status: WCStatus, syndrome: int, reason: str = "") -> None:
         """
         Complete the receive in use with an error, and bring the queue pair to ERR.
+
+        @param reason: what the peer did.
         """
         receive, self._receive = self._receive, None
         self._parts = None
         queuePair = work.queuePair
         if receive is not None:
             self._receives.end(receive, status)
-        if status is WCStatus.WR_FLUSH_ERR and syndrome in _EVENTS:
+        if syndrome in _EVENTS and (receive is None or status is WCStatus.WR_FLUSH_ERR):
             queuePair.raiseEvent(_EVENTS[syndrome])
+        what = reason or "asked for what it may not"
         queuePair.fail(
-            QueuePairError(
-                f"queue pair {queuePair.number} refused a request of its peer (syndrome {syndrome:#04x})"
-            )
+            QueuePairError(f"the peer of queue pair {queuePair.number} {what} (syndrome {syndrome:#04x})")
         )
 
     def flush(self) -> None:
