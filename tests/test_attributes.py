@@ -37,7 +37,7 @@ class AttributeTests(SynchronousTestCase):
             assert isinstance(value, int)
             bits = 64 if name in WIDE else 32 if name in UNSIGNED else 31
             self.assertTrue(0 <= value < 1 << bits, name)
-        for name, value in portAttributes(3).items():
+        for name, value in portAttributes().items():
             self.assertTrue(0 <= value < 1 << 32, name)
         for name, value in extendedAttributes().items():
             self.assertTrue(0 <= value < 1 << 64, name)
@@ -85,8 +85,9 @@ class AttributeTests(SynchronousTestCase):
         """
         The port is active, addressed by GIDs, and its MTU is that of a datagram.
         """
-        port = portAttributes(3)
-        self.assertEqual(port["gid_tbl_len"], 3)
+        port = portAttributes()
+        self.assertEqual(port["gid_tbl_len"], limits.LOCAL_ADDRESSES + 1)
+        self.assertEqual([portAttributes(n)["qkey_viol_cntr"] for n in (0, 7, 1 << 20)], [0, 7, 0xFFFF])
         self.assertEqual(port["state"], enums.IBV_PORT_ACTIVE)
         self.assertEqual(port["link_layer"], enums.IBV_LINK_LAYER_ETHERNET)
         self.assertEqual(port["active_mtu"], enums.IBV_MTU_4096)

@@ -192,7 +192,7 @@ class TextTests(SynchronousTestCase):
             "hca_id": "shm0",
             "pid": 7,
             "attributes": {**deviceAttributes(0x0102030405060708), **extendedAttributes()},
-            "port": portAttributes(3),
+            "port": portAttributes(),
             "gids": ["fe80::1", "192.0.2.1", "fe80::2%4"],
             "in_use": {"qp": 2},
             "counters": {"sent_pkts": 5},

@@ -115,7 +115,7 @@ Addresses of this host that an HCA shows as GIDs.
 
 DESCRIBED_GIDS = 96
 """
-GIDs that the answer to a query has; it says how many there are.
+GIDs that the answer to a query has, which then surely fits into L{ANSWER_BYTES}.
 """
 
 # -- communication manager

@@ -23,6 +23,8 @@ FIRMWARE_VERSION = "0.1.0"
 PORT = 1
 #: The partition keys: the default one with full membership (IBTA vol. 1 10.9.2).
 PKEYS = (0xFFFF,)
+#: Places in the GID table: for the GUID's GID and the host's addresses; some are empty.
+GIDS = limits.LOCAL_ADDRESSES + 1
 #: How many vectors completions are spread over.
 COMPLETION_VECTORS = 1
 
@@ -127,11 +129,12 @@ def extendedAttributes() -> dict[str, int]:
     }
 
 
-def portAttributes(gids: int) -> dict[str, int]:
+def portAttributes(qkeyViolations: int = 0) -> dict[str, int]:
     """
     The fields of C{struct ibv_port_attr}, in its order (IBTA vol. 1 11.2.1.2).
 
-    @param gids: how many entries the GID table has.
+    @param qkeyViolations: how many datagrams came with a wrong Q_Key; the counter has 16 bits and
+        stays at its end (IBTA vol. 1 14.2.5.6).
 
     @return: integers by name; MTUs, widths, speeds and states are codes, flags are bits.
     """
@@ -139,11 +142,11 @@ def portAttributes(gids: int) -> dict[str, int]:
         "state": PORT_ACTIVE,
         "max_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
         "active_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
-        "gid_tbl_len": gids,
+        "gid_tbl_len": GIDS,
         "port_cap_flags": PORT_CAPABILITIES,
         "max_msg_sz": limits.MESSAGE_BYTES,
         "bad_pkey_cntr": 0,
-        "qkey_viol_cntr": 0,
+        "qkey_viol_cntr": min(qkeyViolations, 0xFFFF),
         "pkey_tbl_len": len(PKEYS),
         "lid": 0,
         "sm_lid": 0,

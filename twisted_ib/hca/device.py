@@ -50,8 +50,8 @@ from twisted_ib.hca.counters import Traffic, counters
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
-from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.objects import Objects
+from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
 from twisted_ib.hca.wire.rdmacm import PortSpace, textOf
 
@@ -260,14 +260,13 @@ class Device:
         @return: What C{ib-devinfo} shows of this HCA: plain values, for JSON, at most
             L{limits.ANSWER_BYTES} of it.
         """
-        gids = self.gids()
         return {
             "hca_id": self.name,
             "pid": os.getpid(),
             "program": os.path.basename(sys.argv[0] or "python")[: limits.PROGRAM_BYTES],
             "attributes": {**deviceAttributes(self.guid), **extendedAttributes()},
-            "port": portAttributes(len(gids)),
-            "gids": gids[: limits.DESCRIBED_GIDS],
+            "port": portAttributes(self.counters["qkey_violations"]),
+            "gids": self.gids()[: limits.DESCRIBED_GIDS],
             "in_use": self.inUse(),
             "counters": self.statistics(),
         }

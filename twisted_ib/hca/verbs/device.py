@@ -269,7 +269,7 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port (EINVAL).
         """
         self._checkPort(port_num, "port")
-        return portAttr()
+        return portAttr(self._device.counters["qkey_violations"])
 
     def query_port_speed(self, port_num: int) -> int:
         """

@@ -11,7 +11,6 @@ import sys
 
 import attrs
 
-from twisted_ib import limits
 from twisted_ib.hca import attributes
 from twisted_ib.hca.verbs.base import PyverbsObject, table
 from twisted_ib.hca.verbs.devicetext import (
@@ -333,11 +332,13 @@ class PortAttr(PyverbsObject):
         )
 
 
-def portAttr() -> PortAttr:
+def portAttr(qkeyViolations: int = 0) -> PortAttr:
     """
+    @param qkeyViolations: how many datagrams came with a wrong Q_Key.
+
     @return: what the port of an HCA says of itself; its GID table has more places than entries.
     """
-    return PortAttr(**attributes.portAttributes(limits.LOCAL_ADDRESSES + 1))
+    return PortAttr(**attributes.portAttributes(qkeyViolations))
 
 
 @attrs.define(eq=False)
