@@ -149,6 +149,14 @@ class SendQueue:
             return False
         return True
 
+    def refused(self) -> bool:
+        """
+        Whether the oldest that is not done was refused for want of a receive, however often it
+        was sent again since.
+        """
+        queue = self._onTheWay or self._unsent
+        return bool(queue) and queue[0].rnrRefusals > 0
+
     def drained(self) -> bool:
         """
         Whether nothing that was started is on its way (SQD).

@@ -235,6 +235,13 @@ class WorkQueues:
         answer: bool = self.requester.idle()
         return answer
 
+    def refused(self) -> bool:
+        """
+        Whether the peer has no receive for the oldest send request that is not done.
+        """
+        answer: bool = self.requester.refused()
+        return answer
+
     def postReceive(self, request: ReceiveRequest) -> None:
         """
         Post a receive request.
