@@ -358,6 +358,8 @@ class RDMATransport(Transport, Messages):
             return
         producer: Any = self.producer
         if producer is not None and (not self.streamingProducer or self.producerPaused):
+            if self.work.refused() and not self.work.idle():
+                return  # It is in the medium, but the peer does not read.
             self.producerPaused = False
             self._tell(producer.resumeProducing)
         elif self.disconnecting and not self.asked and self.work.idle():
