@@ -8,19 +8,21 @@ show that every fabric keeps what they rely on.
 from __future__ import annotations
 
 import random
+from sys import byteorder
 from typing import Any
 
 from tests.hcas import LISTENER, SDP, User, readable, settle, turn
 from tests.keyed_pair import ALL, DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.hca.core.completion import WCOpcode, WCStatus
-from twisted_ib.hca.core.memory import MemoryRegion
-from twisted_ib.hca.core.requests import SGE, SendOpcode
+from twisted_ib.hca.core.memory import MemoryRegion, WindowType
+from twisted_ib.hca.core.requests import SGE, SendOpcode, WindowBind
 from twisted_ib.hca.core.states import QPState
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
 READ = SendOpcode.RDMA_READ
+SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 
 
@@ -326,6 +328,106 @@ class KeyedContract:
                 self.assertEqual((self.one.qp.state, self.two.qp.state), (QPState.ERR, QPState.ERR))
                 self.a.close()
                 self.b.close()
+
+    # -- atomics, windows, promises
+
+    def test_atomics(self: Any) -> None:
+        """
+        Both sides add to one counter, among other requests, and swap it: each once.
+        """
+        self.connect()
+        counter = self.two.allocate(64)
+        own = self.two.register(64)
+        result = self.one.register(8)
+        for number in range(50):
+            self.one.send(number, ADD, piece(result), compare=1, **self.remote(counter, 8))
+            if number % 7 == 0:
+                self.one.send(100 + number, SEND, flags=0)
+            if number % 3 == 0:
+                turn(self.b)
+        settle(self.a, self.b)
+        for number in range(8):
+            self.two.receive(number)
+        self.settled()
+        self.assertEqual(self.one.statuses(), [(number, OK) for number in range(50)])
+        self.assertEqual(int.from_bytes(result.view, byteorder), 49)
+        self.one.send(1, SWAP, piece(result), compare=50, swap=7, **self.remote(counter, 8))
+        self.settled()
+        self.assertEqual(int.from_bytes(counter.view[8:16], byteorder), 7)
+        self.assertEqual(bytes(counter.view[:8]) + bytes(counter.view[16:]), bytes(56))
+        self.assertEqual(bytes(own.view), bytes(64))
+
+    def test_windows(self: Any) -> None:
+        """
+        A window bound by a request opens memory for READ and WRITE, by reference where
+        the memory is shared, until a SEND with invalidate ends it.
+        """
+        for new in ("register", "allocate"):
+            self.connect()
+            size = 200000
+            target = getattr(self.two, new)(size)
+            source = getattr(self.one, new)(random.Random(5).randbytes(size))
+            back = getattr(self.one, new)(size)
+            window = self.two.memory.allocateWindow(self.two.pd, WindowType.TYPE_2)
+            bind = WindowBind(window, target, target.address + 100, size - 200, int(ALL) & 14, window.key ^ 9)
+            self.two.send(1, SendOpcode.BIND_MW, bind=bind)
+            self.two.receive(2)
+            remote = {"remoteKey": window.key, "remoteAddress": target.address + 100}
+            before = self.two.path.position()
+            self.one.send(1, WRITE, piece(source, 0, size - 200), **remote)
+            self.one.send(2, READ, piece(back, 0, size - 200), **remote)
+            self.one.send(3, SendOpcode.SEND_WITH_INV, invalidateKey=window.key)
+            self.settled()
+            if back.segment is not None:
+                self.assertLess(self.two.path.position() - before, 4096)
+            self.one.send(4, READ, piece(back, 0, 1), **remote)
+            self.settled()
+            denied = WCStatus.REM_ACCESS_ERR
+            self.assertEqual(self.one.statuses(), [(1, OK), (2, OK), (3, OK), (4, denied)])
+            self.assertEqual(self.two.statuses(), [(1, OK)])
+            expected = bytes(source.view[: size - 200])
+            self.assertEqual(bytes(target.view), bytes(100) + expected + bytes(100))
+            self.assertEqual(bytes(back.view), expected + bytes(200))
+            (received,) = self.two.received()
+            self.assertEqual((received.flags, received.immediate), (4, remote["remoteKey"]))
+            self.a.close()
+            self.b.close()
+
+    def test_promises(self: Any) -> None:
+        """
+        Messages for the consumer, short and long, among requests; those for which there is
+        no promise wait.
+        """
+        self.connect()
+        self.two.qp.maxMessage = self.one.qp.maxMessage = 200000
+        maker = random.Random(6)
+        sent: list[tuple[bytes, int | None]] = []
+        for number in range(40):
+            data = maker.randbytes(maker.choice((0, 1, 1000, 65536, 65537, 150000)))
+            while not self.one.work.canPost():
+                self.settled()
+            immediate = number if number % 3 == 0 else None
+            self.one.work.postInline([data[:5], data[5:]], len(data), immediate)
+            sent.append((data, immediate))
+        settle(self.a, self.b)
+        self.assertEqual(self.two.consumer.got, [])
+        while len(self.two.consumer.got) < 40:
+            self.two.qp.postReceives(7)
+            self.settledOnce()
+        self.assertEqual(self.two.consumer.got, sent)
+        self.assertEqual(self.one.statuses(), [])
+
+    def settledOnce(self: Any) -> None:
+        """
+        Let the next timer run.
+        """
+        settle(self.a, self.b)
+        due = [when for device in (self.a, self.b) if (when := device.timers.deadline()) is not None]
+        if due:
+            self.clock.advance(max(0.0, min(due) - self.clock.seconds()))
+        self.a.tick(self.clock.seconds())
+        self.b.tick(self.clock.seconds())
+        settle(self.a, self.b)
 
     # -- within one HCA, asleep, ends
 

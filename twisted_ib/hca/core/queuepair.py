@@ -127,6 +127,7 @@ class QueuePair:
             then nothing has changed.
         @raise NoRouteError: the address vector's GID leads nowhere from here.
         @raise SharedGIDError: it is an address of this host.
+        @raise ResourceLimitError: the device looks for too many HCAs.
         """
         self._check(state, attributes)
         if "dest_qp_num" in attributes:
@@ -139,6 +140,7 @@ class QueuePair:
                 self.vector = address
             else:
                 self.path = address
+        before = self.attributes
         self._remember(state, attributes)
         old, self.state = self.state, state
         if state in _RECEIVING:
@@ -151,17 +153,22 @@ class QueuePair:
         if self.work is not None:
             self.work.modified(attributes)
         if old not in _RECEIVING and self.vector is not None and self.state in _RECEIVING:
-            self._meet()
+            self._meet(old, before)
 
-    def _meet(self) -> None:
+    def _meet(self, old: QPState, before: dict[str, Any] | None) -> None:
         """
         Have the way found that the address vector names.
+
+        @param old: The state to go back to if the device can not look for it.
+        @param before: What it had been told then.
+        @raise HCAError: the device can not look for it.
         """
         if self.device is not None:
             try:
                 self.device.meet(self)
-            except HCAError as error:
-                self.pathFailed(error)
+            except HCAError:
+                self.state, self.attributes, self.vector = old, before, None
+                raise
 
     def _remember(self, state: QPState, attributes: dict[str, Any]) -> None:
         """
@@ -170,9 +177,7 @@ class QueuePair:
         if state == QPState.RESET:
             self.attributes = None
         elif attributes:
-            if self.attributes is None:
-                self.attributes = {}
-            self.attributes.update(attributes)
+            self.attributes = {**(self.attributes or {}), **attributes}
 
     def _check(self, state: QPState, attributes: dict[str, Any]) -> None:
         """
