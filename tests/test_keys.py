@@ -66,6 +66,16 @@ class RandomIndicesTests(SynchronousTestCase):
         for _ in range(1000):
             self.assertGreaterEqual(indices.draw(()), 1 << 23)
 
+    def test_firstItself(self) -> None:
+        """
+        C{first} is drawn, and comes again when all were drawn.
+        """
+        self.patch(RandomIndices, "_permute", lambda self, number: number)
+        indices = RandomIndices(random.Random(5).getrandbits, first=5)
+        self.assertEqual([indices.draw(()) for _ in range(3)], [5, 6, 7])
+        indices._counter = (1 << 24) - 1
+        self.assertEqual([indices.draw({5}) for _ in range(2)], [(1 << 24) - 1, 6])
+
     def test_inUse(self) -> None:
         """
         What is in use is not drawn.

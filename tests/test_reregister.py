@@ -200,8 +200,11 @@ class ReregisterTests(MemoryTestCase):
         """
         A region that was deregistered stays so.
         """
-        self.memory.deregister(self.region)
-        self.assertRaises(MemoryRegionError, self.memory.reregister, self.region)
+        plain = self.memory.register(b"", 0, self.pd)
+        for region in (self.region, plain):
+            self.memory.deregister(region)
+            self.assertRaises(MemoryRegionError, self.memory.reregister, region)
+            self.assertRaises(MemoryRegionError, self.memory.reregister, region, bytearray(4))
         self.assertEqual((self.memory.regions, self.pd.users), ({}, {}))
 
     def test_keysNotReused(self) -> None:

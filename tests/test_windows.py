@@ -58,7 +58,10 @@ class AllocateTests(WindowTestCase):
             self.assertIsNone(window.region)
             self.assertIsNone(self.memory.find(window.key))
             for address, kind in product((0, BASE), REMOTE):
-                self.assertIsNone(self.opens(window.key, address, 1, kind))
+                error = self.assertRaises(
+                    MemoryAccessError, self.memory.check, window.key, address, 1, kind, self.pd, None
+                )
+                self.assertIn("is not bound", str(error))
         error = self.assertRaises(ResourceBusyError, self.memory.deallocateDomain, self.pd)
         self.assertIn("2 memory windows", str(error))
 

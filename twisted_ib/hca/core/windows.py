@@ -231,7 +231,7 @@ class Windows:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is not bound")
         if window.pd is not pd:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is in another protection domain")
-        if window.type is WindowType.TYPE_2 and window.queuePair is not queuePair:
+        if window.queuePair is not None and window.queuePair is not queuePair:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
         offset = address if window.access & ZERO_BASED else address - window.address
         if offset < 0 or length < 0 or offset + length > window.length:
