@@ -61,7 +61,9 @@ class GroupTests(RendezvousTestCase):
         one, two = self.hca(1), self.hca(2)
         one.join(GROUP)
         self.assertEqual(two.members(GROUP), (1,))
+        before = os.stat(self.run_)
         two.join(GROUP)
+        os.utime(self.run_, ns=(before.st_atime_ns, before.st_mtime_ns))  # Within one tick.
         found = two.members(GROUP)
         self.assertEqual(found, (1, 2))
         os.utime(self.run_, (1, 1))
