@@ -6,24 +6,28 @@ and touches nothing but what it names.
 from __future__ import annotations
 
 import random
+from sys import byteorder
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.keyed_cases import bound
 from tests.keyed_pair import ALL, End, Pair, piece
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, MemoryAccessError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.completion import WCStatus
-from twisted_ib.hca.core.requests import SendFlags, SendOpcode
+from twisted_ib.hca.core.memory import WindowType
+from twisted_ib.hca.core.requests import SGE, SendFlags, SendOpcode, WindowBind
 from twisted_ib.hca.core.states import QPState
 
 VERBS = (
-    SendOpcode.SEND,
-    SendOpcode.SEND_WITH_IMM,
-    SendOpcode.RDMA_WRITE,
-    SendOpcode.RDMA_WRITE_WITH_IMM,
-    SendOpcode.RDMA_READ,
+    *(SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM) * 2,
+    *(SendOpcode.RDMA_READ, SendOpcode.RDMA_READ),
+    *(SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD),
+    *(SendOpcode.BIND_MW, SendOpcode.LOCAL_INV, SendOpcode.SEND_WITH_INV),
 )
+INLINE = frozenset(VERBS[:4])
+ADD = SendOpcode.ATOMIC_FETCH_AND_ADD
 SIZE = 6000
 GUARD = 500
 
@@ -36,6 +40,8 @@ class Player:
     @ivar receives: numbers of receives, in order.
     @ivar sendsDone: what completed: number and status.
     @ivar receivesDone: the same of receives.
+    @ivar added: what was added to the other side's counter, by number.
+    @ivar lone: how many sends of bytes were posted.
     """
 
     def __init__(self, end: End, maker: random.Random) -> None:
@@ -52,6 +58,10 @@ class Player:
         segment = bytearray(1)  # Only its being there counts; nothing is offered.
         self.regions = [end.memory.register(view, int(ALL), end.pd, segment=segment) for view in middle]
         self.gone: set[int] = set()
+        self.counter = end.memory.register(bytearray(8), int(ALL), end.pd)
+        self.results = end.memory.register(bytearray(8), int(ALL), end.pd)
+        self.added: dict[int, int] = {}
+        self.lone = 0
 
     def send(self, other: Player) -> None:
         """
@@ -67,13 +77,59 @@ class Player:
         address = target.address + (there if wrong > 0.008 else SIZE - size + 1)
         signalled = maker.random() < 0.7
         flags = int(SendFlags.SIGNALED) if signalled else 0
+        if maker.random() < 0.1:
+            flags |= int(SendFlags.FENCE)
+        fields: dict[str, Any] = {"flags": flags, "remoteAddress": address, "remoteKey": key}
+        pieces = [piece(region, at, size)]
+        if verb in INLINE and size <= 1000 and maker.random() < 0.3:
+            fields["inline"], pieces = bytes(size), []
+        elif verb == SendOpcode.ATOMIC_CMP_AND_SWP:
+            pieces = [piece(self.results)]
+            fields["remoteAddress"] = target.address + (there & ~7) % (SIZE - 8)
+        elif verb == ADD:
+            pieces = [piece(self.results)]
+            fields.update(remoteKey=other.counter.key, remoteAddress=other.counter.address)
+            fields["compare"] = 1 + maker.randrange(1000)
+        else:
+            pieces = self.windows(other, verb, fields, pieces)
         try:
-            self.end.send(
-                number, verb, piece(region, at, size), flags=flags, remoteAddress=address, remoteKey=key
-            )
+            self.end.send(number, verb, *pieces, **fields)
         except (QueuePairError, ResourceLimitError):
             return
         self.sends.append((number, signalled))
+        if verb == ADD:
+            self.added[number] = fields["compare"]
+
+    def windows(
+        self, other: Player, verb: SendOpcode, fields: dict[str, Any], pieces: list[SGE]
+    ) -> list[SGE]:
+        """
+        What a request needs that opens or closes memory.
+
+        @return: its pieces.
+        """
+        if verb == SendOpcode.BIND_MW:
+            window = self.end.memory.allocateWindow(self.end.pd, WindowType.TYPE_1)
+            fields["bind"] = WindowBind(window, self.counter, self.counter.address, 8, 4)
+        elif verb == SendOpcode.LOCAL_INV:
+            fields["invalidateKey"] = bound(self.end, self.counter, 0, 8).key
+        elif verb == SendOpcode.SEND_WITH_INV:
+            fields["invalidateKey"] = bound(other.end, other.counter, 0, 8).key
+            return pieces
+        else:
+            return pieces
+        return []
+
+    def sendBytes(self) -> None:
+        """
+        Send bytes without a request.
+        """
+        size = self.maker.choice((0, 5, 1500))
+        try:
+            self.end.work.postInline(bytes(size), size, self.maker.choice((None, 5)))
+        except (QueuePairError, ResourceLimitError):
+            return
+        self.lone += 1
 
     def receive(self) -> None:
         """
@@ -116,6 +172,7 @@ class WorkTests(SynchronousTestCase):
             rnr_retry=maker.choice((0, 3, 7, 7, 7, 7)),
             retry_cnt=maker.choice((0, 3)),
             min_rnr_timer=maker.choice((1, 12)),
+            shared=maker.choice((0, 0, 4000)),
         )
         players = [Player(pair.a, maker), Player(pair.b, maker)]
         end = self.moves(pair, players, maker)
@@ -132,6 +189,7 @@ class WorkTests(SynchronousTestCase):
         for player in players:
             player.collect()
             self.judge(player, end, seed)
+        self.judgeCounters(players, f"seed {seed}, {end}")
 
     def moves(self, pair: Pair, players: list[Player], maker: random.Random) -> str:
         """
@@ -142,8 +200,10 @@ class WorkTests(SynchronousTestCase):
         for _ in range(maker.randrange(20, 400)):
             one, two = maker.sample(players, 2)
             move = maker.random()
-            if move < 0.3:
+            if move < 0.27:
                 one.send(two)
+            elif move < 0.3:
+                one.sendBytes()
             elif move < 0.5:
                 one.receive()
             elif move < 0.9:
@@ -175,7 +235,11 @@ class WorkTests(SynchronousTestCase):
         expected = [number for number, signalled in player.sends if signalled or number in bad]
         self.assertEqual(done, expected, about)
         numbers = [number for number, _ in player.receivesDone]
-        self.assertEqual(numbers, player.receives, about)
+        if player.end.shared is None:
+            self.assertEqual(numbers, player.receives, about)
+        else:
+            left = [request.id for request in player.end.shared._requests]
+            self.assertEqual(numbers + left, player.receives, about)
         for statuses in (player.sendsDone, player.receivesDone):
             kinds = [status for _, status in statuses]
             while kinds and kinds[0] == WCStatus.SUCCESS:
@@ -188,6 +252,21 @@ class WorkTests(SynchronousTestCase):
         self.assertEqual(player.end.qp.state, QPState.ERR)
         self.assertIsNone(player.end.timers.deadline())
         self.assertLessEqual(len(player.end.consumer.failures), 1, about)
+
+    def judgeCounters(self, players: list[Player], about: str) -> None:
+        """
+        Each addition that completed was done once; of the others one that was on its way
+        may have been done.
+        """
+        for one, two in (players, players[::-1]):
+            value = int.from_bytes(two.counter.view, byteorder)
+            failed = [number for number, status in one.sendsDone if status != WCStatus.SUCCESS]
+            end = failed[0] if failed else len(one.sends)
+            sums = [sum(add for number, add in one.added.items() if number < end)]
+            for number, add in one.added.items():
+                if number >= end:
+                    sums.append(sums[-1] + add)
+            self.assertIn(value, sums, about)
 
     def test_games(self) -> None:
         """
