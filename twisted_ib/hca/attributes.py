@@ -21,7 +21,7 @@ VENDOR_ID = 0xFFFFFF
 FIRMWARE_VERSION = "0.1.0"
 #: The number of the only port.
 PORT = 1
-#: The partition keys: the default one with full membership (IBTA vol. 1 10.9.2).
+#: The partition keys: the default one with full membership (IBTA vol. 1 10.9).
 PKEYS = (0xFFFF,)
 #: Places in the GID table: for the GUID's GID and the host's addresses; some are empty.
 GIDS = limits.LOCAL_ADDRESSES + 1

@@ -47,6 +47,8 @@ def threadsWait(reactor: Any) -> bool:
     """
     Whether a call in a thread of the reactor's pool needs the interpreter, which
     looking keeps, or has a result for the reactor.
+
+    @param reactor: any reactor.
     """
     pool = getattr(reactor, "threadpool", None)
     return pool is not None and bool(pool.working or reactor.threadCallQueue)
@@ -95,6 +97,8 @@ class DeviceChannel:
     def count(self, name: str) -> None:
         """
         Add one to a counter of the device.
+
+        @param name: the counter's.
         """
         self.device.count(name)
 
@@ -362,6 +366,8 @@ class DeviceChannel:
     def connectionLost(self, reason: Failure) -> None:
         """
         The reactor gives the device up: so do its users.
+
+        @param reason: why.
         """
         for user in list(self.users):
             try:
@@ -390,7 +396,9 @@ def channelFor(reactor: Any, name: str | None = None) -> DeviceChannel:
     The channel of a device in a reactor; the device is opened when first asked
     for, and closed when the reactor has stopped.
 
+    @param reactor: The reactor; the device belongs to the thread that calls this, which has to be its.
     @param name: The device's name; L{None} for the default.
+    @return: The same one for the same reactor and name, while it is open.
     @raise UnknownDeviceError: there is no such device.
     @raise RunDirectoryError: processes can not meet.
     """
@@ -416,6 +424,7 @@ def _close(channel: DeviceChannel) -> None:
 
 def channelsOf(reactor: Any) -> list[DeviceChannel]:
     """
+    @param reactor: Any reactor.
     @return: The channels that are open in a reactor.
     """
     return list(_channels.get(reactor, {}).values())

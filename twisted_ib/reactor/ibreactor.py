@@ -82,6 +82,8 @@ class IBReactor(_Base):
         """
         One turn: devices first, then, now and then or when they are quiet,
         everything else.
+
+        @param timeout: How long nothing may be due, in seconds; L{None} if nothing is.
         """
         channels = self._channels
         if not channels:

@@ -46,6 +46,9 @@ _ADVERTS = 1
 def serviceID(port: int) -> int:
     """
     Give the service id of an SDP port.
+
+    @param port: 0 to 65535.
+    @return: the service id.
     """
     return PORT_SPACE << 16 | port
 
@@ -53,6 +56,11 @@ def serviceID(port: int) -> int:
 def request(stream: Stream, local: Address, peer: Address) -> REQ:
     """
     Make the REQ of an active side.
+
+    @param stream: the one to be connected.
+    @param local: its own address.
+    @param peer: the address that it calls.
+    @return: the message, with Hello as private data.
     """
     hello = Hello(
         buffers=stream.queuePair.posted,
@@ -82,6 +90,7 @@ def requested(message: REQ) -> Hello:
     """
     Read the Hello of a REQ.
 
+    @param message: as it came.
     @raise WireError: There is none.
     """
     return Hello.parse(message.privateData[:HELLO_BYTES])
@@ -91,6 +100,9 @@ def addresses(hello: Hello) -> tuple[str, str]:
     """
     Give the two IP addresses of a Hello: the passive side's and the active
     side's.
+
+    @param hello: of a REQ.
+    @return: their texts, without scopes.
     """
     return (
         unpackAddress(hello.destinationAddress, hello.ipVersion),
@@ -101,6 +113,8 @@ def addresses(hello: Hello) -> tuple[str, str]:
 def sourcePort(hello: Hello) -> int:
     """
     Give the port number of the active side.
+
+    @param hello: of a REQ.
     """
     return hello.localPort
 
@@ -108,6 +122,11 @@ def sourcePort(hello: Hello) -> int:
 def reply(stream: Stream, message: REQ, hello: Hello) -> REP:
     """
     Make the REP of a passive side.
+
+    @param stream: the one to be connected.
+    @param message: what is answered.
+    @param hello: its Hello.
+    @return: the message, with HelloAck as private data.
     """
     version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
     acknowledgement = HelloAck(
@@ -128,6 +147,11 @@ def reply(stream: Stream, message: REQ, hello: Hello) -> REP:
 def accepted(stream: Stream, connection: Any, message: REQ, hello: Hello) -> None:
     """
     Join the stream of a passive side to the peer that asked.
+
+    @param stream: the one to be connected.
+    @param connection: of the communication manager.
+    @param message: the REQ that was accepted.
+    @param hello: its Hello.
     """
     _join(stream, connection, message.localQPN, hello.buffers, hello.localReceiveBytes)
 
@@ -136,6 +160,9 @@ def replied(stream: Stream, connection: Any, message: REP) -> None:
     """
     Join the stream of an active side to the peer that answered.
 
+    @param stream: the one to be connected.
+    @param connection: of the communication manager.
+    @param message: the answer.
     @raise WireError: The answer holds no HelloAck that we can use.
     """
     hello = HelloAck.parse(message.privateData[:HELLO_ACK_BYTES])

@@ -199,6 +199,7 @@ class Machine:
         """
         The header of an empty Data message, which tells the peer of receives.
 
+        @param receives: how many are posted now.
         @return: L{None} if it would tell nothing new or no credit is left.
         """
         sequence = self.sequence + 1
@@ -213,6 +214,9 @@ class Machine:
         """
         A control message, whole.
 
+        @param mid: its id, a L{MID<twisted_ib.sdp.wire.MID>}.
+        @param receives: how many receives are posted now.
+        @param body: what follows the header.
         @return: L{None} without two credits.
         """
         sequence = self.sequence + 1
@@ -240,6 +244,8 @@ class Machine:
         A message arrived.
 
         @param buffer: Something whose slices are L{bytes}.
+        @param start: Offset of the message.
+        @param stop: Offset after it.
         @return: The stream bytes of a Data message, perhaps none; L{None} for
             any other, whose id is then in C{control}.
         @raise SDPError: the message is not what the protocol allows.
@@ -281,6 +287,7 @@ class Machine:
         """
         Move towards the end.
 
+        @param event: What happened.
         @return: What is to be done.
         @raise SDPError: the peer may not do this now.
         """

@@ -30,6 +30,8 @@ class SecureMixin:
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
         Send pieces through TLS.
+
+        @param data: the pieces, C{bytes}.
         """
         if self.connected:
             self.protocol.writeSequence(data)
@@ -44,6 +46,9 @@ class SecureMixin:
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
         Let the TLS protocol pace the producer.
+
+        @param producer: who writes.
+        @param streaming: whether it writes until it is paused.
         """
         self.protocol.registerProducer(producer, streaming)
 

@@ -58,6 +58,8 @@ class Stream(Sender):
     def deliver(self, data: bytes) -> None:
         """
         Hand stream bytes to the application.
+
+        @param data: not empty.
         """
         raise NotImplementedError
 
@@ -70,6 +72,8 @@ class Stream(Sender):
     def lost(self, reason: Exception) -> None:
         """
         Tell the application that the connection broke.
+
+        @param reason: why; at most once.
         """
         raise NotImplementedError
 
@@ -111,6 +115,10 @@ class Stream(Sender):
     def received(self, buffer: Any, start: int, stop: int) -> None:
         """
         A message arrived: see L{QueuePair.delivered}.
+
+        @param buffer: the medium's own, for this call only.
+        @param start: offset of the message.
+        @param stop: offset after it.
         """
         machine = self.machine
         try:
@@ -283,6 +291,8 @@ class Stream(Sender):
     def peerDisconnected(self, connection: Any) -> None:
         """
         The CM says that the peer disconnected (DREQ), or confirmed ours.
+
+        @param connection: of the communication manager.
         """
         try:
             self._act(self.machine.feed(Input.DREQ))
@@ -292,12 +302,17 @@ class Stream(Sender):
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
         The CM says that the peer does not want the REP.
+
+        @param connection: of the communication manager.
+        @param rejection: what the peer said.
         """
         self.peerDisconnected(connection)
 
     def unreachable(self, connection: Any) -> None:
         """
         The CM says that the peer does not answer the REP.
+
+        @param connection: of the communication manager.
         """
         self.peerDisconnected(connection)
 
@@ -398,6 +413,8 @@ class Stream(Sender):
     def violated(self, error: Exception) -> None:
         """
         The peer broke the protocol: reset, and count it.
+
+        @param error: what it did.
         """
         self.channel.device.count("sdp_protocol_errors")
         self.reset()
@@ -406,6 +423,8 @@ class Stream(Sender):
     def failed(self, reason: Exception) -> None:
         """
         The queue pair is in error: see L{QueuePair.fail}.
+
+        @param reason: what happened.
         """
         if isinstance(reason, PathLostError):
             self.machine.state = State.CLOSED

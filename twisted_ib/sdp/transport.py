@@ -113,6 +113,7 @@ class SDPTransport(Transport, Stream):
         """
         Send pieces: see L{interfaces.ITransport.writeSequence}.
 
+        @param data: the pieces, C{bytes}.
         @raise TypeError: one of them is not L{bytes}; then none is sent.
         """
         pieces = list(data)
@@ -174,6 +175,7 @@ class SDPTransport(Transport, Stream):
         """
         Go on in TLS: see L{interfaces.ITLSTransport.startTLS}.
 
+        @param contextFactory: as for TCP.
         @param normal: Whether this end's role in TLS is that of its connection.
         """
         startTLS(self, contextFactory, normal, SDPTransport)
@@ -198,6 +200,8 @@ class SDPTransport(Transport, Stream):
     def deliver(self, data: bytes) -> None:
         """
         Hand data to the protocol; its exceptions end the connection.
+
+        @param data: not empty.
         """
         upcalls.current = self
         try:
@@ -217,6 +221,8 @@ class SDPTransport(Transport, Stream):
     def readConnectionLost(self, reason: Failure) -> None:
         """
         Tell the protocol that reading is over, or that everything is.
+
+        @param reason: why.
         """
         protocol = interfaces.IHalfCloseableProtocol(self.protocol, None)
         if protocol is None:

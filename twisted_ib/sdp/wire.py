@@ -136,6 +136,7 @@ def unpackAddress(packed: bytes, ipVersion: int) -> str:
 
     @param packed: 16 bytes.
     @param ipVersion: 4 or 6.
+    @return: its text, without a scope.
     """
     if ipVersion == 4:
         return str(IPv4Address(packed[12:]))
@@ -649,6 +650,10 @@ def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> Me
     """
     Read a message of whatever class.
 
+    @param buffer: what holds the message.
+    @param start: offset of its BSDH.
+    @param stop: offset after it; by default the buffer's end.
+    @return: an object of the class for its MID.
     @raise SDPWireError: It is none.
     """
     end = len(buffer) if stop is None else stop

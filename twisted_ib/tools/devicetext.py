@@ -51,6 +51,7 @@ def printable(text: str) -> str:
 
 def guid(value: int) -> str:
     """
+    @param value: a number of 64 bits.
     @return: a GUID as C{ibv_devinfo} writes it.
     """
     return ":".join(f"{value >> shift & 0xFFFF:04x}" for shift in (48, 32, 16, 0))
@@ -73,6 +74,7 @@ def named(names: Mapping[int, object], unit: str = "") -> Callable[[int], Any]:
 
 def members(enumeration: type[IntEnum]) -> dict[int, str]:
     """
+    @param enumeration: one of L{twisted_ib.hca.verbs.enumsdevice}.
     @return: the names of an enumeration of libibverbs, without their prefix, by code.
     """
     return {member.value: member.name.removeprefix("IBV_") for member in enumeration}
@@ -103,6 +105,7 @@ class Field:
 
     def text(self, value: object) -> str:
         """
+        @param value: what the answer has for it.
         @return: the value for people: a code after what it stands for.
         """
         if not isinstance(value, int):
@@ -113,6 +116,7 @@ class Field:
 
     def plain(self, value: object) -> Any:
         """
+        @param value: what the answer has for it.
         @return: the value for JSON: what a code stands for.
         """
         return self.meaning(value) if self.meaning is not None and isinstance(value, int) else value
@@ -185,6 +189,7 @@ _PLACED = ("hca_id", "attributes", "port", "gids", "in_use", "counters")
 
 def shown(value: object) -> str:
     """
+    @param value: anything that JSON can hold.
     @return: a value that came in an answer, for people.
     """
     return printable(value if isinstance(value, str) else json.dumps(value))
@@ -192,6 +197,8 @@ def shown(value: object) -> str:
 
 def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """
+    @param entry: an answer.
+    @param name: of the part.
     @return: a part of an answer that should have names and values; an empty one if it has not.
     """
     found = entry.get(name)
@@ -200,8 +207,9 @@ def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def gids(entry: Mapping[str, Any]) -> list[str]:
     """
+    @param entry: an answer.
     @return: the GID table in an answer, which has addresses: a GID has no scope, and one of
-        IPv4 is mapped into IPv6 (IBTA annex A17.4.5.1).
+        IPv4 is mapped into IPv6 (IBTA annex A17).
     """
     found = entry.get("gids")
     if not isinstance(found, list):
@@ -248,6 +256,8 @@ def present(entry: Mapping[str, Any]) -> dict[str, Any]:
 def line(depth: int, name: str, value: str, column: int) -> str:
     """
     @param depth: tabs before the name.
+    @param name: what stands before the colon.
+    @param value: what stands after it.
     @param column: where the value begins.
 
     @return: a line of a name and its value.
@@ -259,6 +269,10 @@ def line(depth: int, name: str, value: str, column: int) -> str:
 
 def lines(fields: tuple[Field, ...], values: Mapping[str, Any], depth: int, column: int) -> Iterator[str]:
     """
+    @param fields: what to show, in order.
+    @param values: the values by the keys of the fields.
+    @param depth: tabs before the names.
+    @param column: where the values begin.
     @return: the lines of those fields that have values.
     """
     for field in fields:

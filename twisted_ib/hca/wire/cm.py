@@ -157,6 +157,12 @@ class REQ(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REQ:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         (local, vendor, service, guid, _, qkey, qpn, eecn, remoteEECN, psn) = fields[:10]
@@ -232,6 +238,12 @@ class MRA(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> MRA:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, (local, remote, kind, timeout, private) = cls.unpackFields(buffer, start, stop)
         return cls(local, remote, kind >> 6, timeout >> 3, private, reserved)
@@ -285,6 +297,12 @@ class REJ(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REJ:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, kind, length, reason, info, private = fields
@@ -355,6 +373,12 @@ class REP(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REP:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         (local, remote, qkey, qpn, eecn, psn, resources, depth, delay, rnr, guid, private) = fields
@@ -404,6 +428,12 @@ class RTU(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> RTU:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         return cls(*cls.unpackFields(buffer, start, stop)[1])
 
@@ -445,6 +475,12 @@ class DREQ(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREQ:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, (local, remote, qpn, private) = cls.unpackFields(buffer, start, stop)
         return cls(local, remote, qpn >> 8, private, reserved)
@@ -462,6 +498,12 @@ class DREP(RTU):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREP:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         return cls(*cls.unpackFields(buffer, start, stop)[1])
 

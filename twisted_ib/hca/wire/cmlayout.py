@@ -29,6 +29,10 @@ def reservedMask(*spans: tuple[int, int]) -> int:
 def fits(width: int, *values: int) -> None:
     """
     Refuse to pack a value that would run into the field beside it.
+
+    @param width: how many bits there are.
+    @param values: what has to fit.
+    @raise ValueError: a value is longer, or negative.
     """
     for value in values:
         if value >> width:
@@ -55,7 +59,11 @@ class Message:
         """
         Check the length, then take the fields of the layout.
 
+        @param buffer: what holds the body.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
         @return: the reserved bits and the fields.
+        @raise WireError: it has not 232 octets, or the buffer has not.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
@@ -69,6 +77,12 @@ class Message:
     def packFields(cls, privateData: bytes, reserved: int, *fields: object) -> bytes:
         """
         Put fields, private data and reserved bits together.
+
+        @param privateData: at most C{privateDataBytes}; zeros follow it.
+        @param reserved: bits that are kept as they came.
+        @param fields: the others, in the order of the layout.
+        @return: 232 octets.
+        @raise ValueError: something does not fit.
         """
         if len(privateData) > cls.privateDataBytes:
             raise ValueError(f"more than {cls.privateDataBytes} octets of private data")
@@ -87,6 +101,9 @@ class Message:
 def infoFits(info: bytes) -> None:
     """
     C{struct} would cut a longer one without a word.
+
+    @param info: additional information of a REJ, SIDR_REP or APR.
+    @raise ValueError: it has more than 72 octets.
     """
     if len(info) > ADDITIONAL_INFO_BYTES:
         raise ValueError(f"more than {ADDITIONAL_INFO_BYTES} octets of additional info")

@@ -76,6 +76,9 @@ class Path:
     def parse(cls, octets: bytes) -> Path:
         """
         Read the 44 octets of a L{REQ}.
+
+        @param octets: those 44.
+        @return: the path.
         """
         llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
         return cls(
@@ -153,6 +156,12 @@ class LAP(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> LAP:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, _, qpn, _, llid, rlid, lgid, rgid, flow = fields[:10]
@@ -217,6 +226,12 @@ class APR(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> APR:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, length, status, _, info, private = fields

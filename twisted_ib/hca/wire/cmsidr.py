@@ -44,6 +44,12 @@ class SIDR_REQ(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> SIDR_REQ:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         reserved, (request, pkey, _, service, private) = cls.unpackFields(buffer, start, stop)
         return cls(request, pkey, service, private, reserved)
@@ -96,6 +102,12 @@ class SIDR_REP(Message):
     def parse(cls, buffer: Buffer, start: int, stop: int) -> SIDR_REP:
         """
         Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
         """
         fields = cls.unpackFields(buffer, start, stop)[1]
         request, status, length, vendor, qpn, service, qkey, info, private = fields

@@ -140,6 +140,8 @@ class Header:
         are not looked at, as in Linux.
 
         @param buffer: what begins with the header at C{start}; what follows it is the user's.
+        @param stop: offset after the private data; by default its end.
+        @return: the header.
         @raise WireError: it is too short, or of another version.
         """
         if stop is None:
