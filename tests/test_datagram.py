@@ -41,6 +41,15 @@ class SendTests(DatagramTestCase):
         self.a.datagram(7, self.b, piece(self.source, 1, 4), opcode=SEND_IMM, immediate=0xDEADBEEF)
         self.assertEqual(self.wire(), [(0x65000012, record("deadbeef 01020304", 16 + 8 + 8))])
 
+    def test_plainNumbers(self) -> None:
+        """
+        Codes and flags may be plain integers.
+        """
+        opcode: Any = 3
+        self.a.datagram(7, self.b, opcode=opcode, immediate=1, flags=6)
+        self.assertEqual(self.wire(), [(0xE5000012, record("00000001", 28))])
+        self.assertEqual(self.a.statuses(), [(7, OK)])
+
     def test_solicited(self) -> None:
         """
         The bit is in the code.
@@ -192,7 +201,11 @@ class SendTests(DatagramTestCase):
         self.assertFalse(self.a.work.canPost())
         self.assertRaises(ResourceLimitError, self.a.datagram, 128, self.b)
         self.assertFalse(self.a.work.idle())
+        self.assertEqual(self.a.work.requester.room(), 0)
+        resumed: list[int] = []
+        self.a.consumer.resume = lambda: resumed.append(self.a.work.requester.room())
         self.a.qp.modify(QPState.RTS)
+        self.assertEqual(resumed, [128])
         self.assertTrue(self.a.work.idle())
         self.assertEqual(self.a.statuses(), [(id, OK) for id in range(128)])
 

@@ -11,7 +11,7 @@ from tests.contracts.groups import KEY, DatagramSide
 from tests.hcas import settle
 from tests.keyed_pair import ALL, DeviceSide, piece
 from twisted_ib import limits
-from twisted_ib.errors import SharedGIDError
+from twisted_ib.errors import ResourceLimitError, SharedGIDError
 from twisted_ib.hca.core.address import AddressVector
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.requests import Destination, SendOpcode
@@ -245,3 +245,15 @@ class UnreliableContract:
         self.assertRaises(SharedGIDError, side.handle, 0xFFFF7F000001)
         self.assertNotIn("address handles", side.pd.users)
         self.assertEqual(len(side.device.objects.addressHandles), 0)
+
+    def test_handles(self: Any) -> None:
+        """
+        A device has so many address handles; one that is destroyed makes room.
+        """
+        self.patch(limits, "ADDRESS_HANDLES", 2)
+        side = DatagramSide(self.device())
+        handles = [side.handle(guidGID(0x1234)), side.handle(0xFF << 120)]
+        self.assertRaises(ResourceLimitError, side.handle, guidGID(0x1234))
+        side.device.objects.destroyAddressHandle(handles[0])
+        side.handle(guidGID(0x1234))
+        self.assertEqual(side.pd.users["address handles"], 2)

@@ -19,17 +19,18 @@ what is posted later is flushed, receives go on, and a transition to RTS revives
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError, WireError
+from twisted_ib.errors import MemoryAccessError, QueuePairError, WireError
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.core.receives import Receives
-from twisted_ib.hca.core.requests import ReceiveRequest, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.core.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.core.scatter import locate, scatter, total
+from twisted_ib.hca.core.sending import Operation
+from twisted_ib.hca.core.sendqueue import SendQueue
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, guidGID, isMulticast, length
@@ -38,55 +39,106 @@ from twisted_ib.hca.wire.headers import IMMEDIATE
 if TYPE_CHECKING:
     from twisted_ib.hca.core.work import WorkQueues
 
-_CODES = {SendOpcode.SEND: UD_SEND_ONLY, SendOpcode.SEND_WITH_IMM: UD_SEND_ONLY_IMMEDIATE}
 _SIGNALED = int(SendFlags.SIGNALED)
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
 #: A remote Q_Key with this bit stands for the sender's own (IBTA vol. 1 10.2.5).
 _OWN_KEY = 1 << 31
-_FLUSHING = frozenset((QPState.SQE, QPState.ERR))
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 _GRH_FLAG = int(WCFlags.GRH)
 _IMMEDIATE_FLAG = int(WCFlags.WITH_IMM)
 
 
-class DatagramRequester:
+class Datagram(Operation):
     """
-    The send queue.
+    One request.
 
-    @ivar work: the pair of queues it belongs to.
+    @ivar request: it.
     """
 
-    __slots__ = ("_unsent", "work")
+    __slots__ = ("request",)
 
-    def __init__(self, work: WorkQueues) -> None:
+    completionOpcode = WCOpcode.SEND
+
+    def __init__(self, request: SendRequest) -> None:
         """
-        An empty queue.
+        It is not sent.
         """
-        self.work: WorkQueues | None = work
-        self._unsent: deque[SendRequest] = deque()
+        self.request = request
+        inline = request.inline
+        super().__init__(
+            request.id, int(request.flags), total(request.pieces) if inline is None else len(inline)
+        )
+
+    def send(self, work: WorkQueues) -> WCStatus:
+        """
+        Send it.
+
+        @return: how it ended.
+        """
+        request, size = self.request, self.length
+        if size > limits.DATAGRAM_BYTES:
+            return WCStatus.LOC_LEN_ERR
+        payload: Any = request.inline
+        if payload is None:
+            try:
+                payload = locate(work.pd, request.pieces, 0, size, LOCAL_READ)
+            except MemoryAccessError:
+                return WCStatus.LOC_PROT_ERR
+        destination = request.destination
+        assert destination is not None  # DatagramRequester.enqueue
+        opcode, immediate = UD_SEND_ONLY, b""
+        if request.opcode == SendOpcode.SEND_WITH_IMM:
+            opcode, immediate = UD_SEND_ONLY_IMMEDIATE, IMMEDIATE.pack(request.immediate)
+        word = opcode << 24 | destination.number
+        if self.flags & _SOLICITED_FLAG:
+            word |= SOLICITED << 24
+        header = self._header(work, destination, len(immediate)) + immediate
+        destination.handle.send(word, header, payload, size)
+        work.recordsSent += 1
+        work.messagesSent += 1
+        return WCStatus.SUCCESS
+
+    def _header(self, work: WorkQueues, destination: Destination, extra: int) -> bytes:
+        """
+        GRH and DETH.
+
+        @param extra: bytes between the DETH and the payload.
+        """
+        queuePair, vector = work.queuePair, destination.handle.vector
+        grh = GRH(
+            vector.trafficClass,
+            vector.flowLabel,
+            length(extra + self.length),
+            vector.hopLimit,
+            guidGID(queuePair.device.guid),
+            vector.gid,
+        )
+        key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
+        return grh.pack() + DETH(key, queuePair.number).pack()
+
+
+class DatagramRequester(SendQueue):
+    """
+    The send queue: nothing is ever on its way.
+    """
+
+    __slots__ = ()
+
+    operations = {SendOpcode.SEND: Datagram, SendOpcode.SEND_WITH_IMM: Datagram}
 
     # -- posting
 
     def enqueue(self, request: SendRequest) -> None:
         """
-        Take a request; the state was checked.
+        See L{SendQueue.enqueue}.
 
-        @raise QueuePairError: the queue pair can not do this.
-        @raise ResourceLimitError: the queue is full.
+        @raise QueuePairError: it does not say where to, or says it wrongly, or the queue
+            pair can not do this.
         """
-        work = self.work
-        assert work is not None
-        queuePair = work.queuePair
-        if request.opcode not in _CODES:
-            raise QueuePairError(f"queue pair {queuePair.number} sends datagrams, not {request.opcode!r}")
-        _checkDestination(request, work)
-        if len(self._unsent) >= work.capabilities.sends:
-            raise ResourceLimitError(f"the send queue of queue pair {queuePair.number} is full")
-        self._unsent.append(request)
-        if queuePair.state in _FLUSHING:
-            self.flush(WCStatus.WR_FLUSH_ERR)
-        else:
-            self.pump()
+        if request.opcode in self.operations:
+            assert self.work is not None
+            _checkDestination(request.destination, self.work)
+        super().enqueue(request)
 
     def enqueueInline(self, payload: Any, length: int, immediate: int | None, id: int | None) -> bool:
         """
@@ -97,52 +149,11 @@ class DatagramRequester:
         assert self.work is not None
         raise QueuePairError(f"queue pair {self.work.queuePair.number} sends datagrams, which need requests")
 
-    def room(self) -> int:
-        """
-        How many more requests it holds.
-        """
-        work = self.work
-        return 0 if work is None else work.capabilities.sends - len(self._unsent)
-
-    def canPost(self) -> bool:
-        """
-        Whether there is a place.
-        """
-        work = self.work
-        return work is not None and len(self._unsent) < work.capabilities.sends
-
-    def idle(self) -> bool:
-        """
-        Whether all that was posted is done.
-        """
-        return not self._unsent
-
-    def drained(self) -> bool:
-        """
-        Whether nothing that was started is on its way (SQD): a datagram is sent at once.
-        """
-        return True
-
-    def awaitDrained(self) -> None:
-        """
-        Nobody has to wait for that.
-        """
-
     # -- sending
-
-    def resume(self) -> None:
-        """
-        Nothing waits here: the ways of datagrams wait for room.
-        """
 
     def pathFound(self) -> None:
         """
-        This queue pair has no path.
-        """
-
-    def acknowledged(self, position: int) -> None:
-        """
-        Nobody asked.
+        This queue pair has no path: the ways of datagrams are the addresses'.
         """
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
@@ -159,45 +170,34 @@ class DatagramRequester:
             return
         queuePair = work.queuePair
         while unsent and queuePair.state == QPState.RTS:
-            request = unsent.popleft()
-            try:
-                size = _send(request, work)
-            except MemoryAccessError:
-                self._fail(work, request, WCStatus.LOC_PROT_ERR)
-            except ResourceLimitError:
-                self._fail(work, request, WCStatus.LOC_LEN_ERR)
-            else:
-                if request.flags & _SIGNALED or work.signalAll:
-                    work.complete(
-                        work.sendCompletions,
-                        WorkCompletion(
-                            request.id, WCStatus.SUCCESS, WCOpcode.SEND, queuePair.number, size
-                        ),
-                    )
+            datagram = unsent.popleft()
+            assert isinstance(datagram, Datagram)
+            status = datagram.send(work)
+            if status is not WCStatus.SUCCESS:
+                self._push(work, datagram, status)
+                text = f"a datagram of queue pair {queuePair.number} ended with {status.name}"
+                queuePair.stop(QueuePairError(text))
+            elif datagram.flags & _SIGNALED:
+                completion = WorkCompletion(
+                    datagram.id or 0, status, WCOpcode.SEND, queuePair.number, datagram.length
+                )
+                work.complete(work.sendCompletions, completion)
+        if self._awaited:
+            self._tell()
 
     # -- ends
 
-    def _fail(self, work: WorkQueues, request: SendRequest, status: WCStatus) -> None:
-        """
-        A request ends badly, and what is behind it is flushed.
-        """
-        self._push(work, request, status)
-        number = work.queuePair.number
-        work.queuePair.stop(QueuePairError(f"a datagram of queue pair {number} ended with {status.name}"))
-
-    def _push(self, work: WorkQueues, request: SendRequest, status: WCStatus) -> None:
+    def _push(self, work: WorkQueues, datagram: Operation, status: WCStatus) -> None:
         """
         Queue the completion of a request that ended badly, signalled or not.
         """
         work.sendCompletions.push(
-            WorkCompletion(request.id, status, WCOpcode.SEND, work.queuePair.number), True
+            WorkCompletion(datagram.id or 0, status, WCOpcode.SEND, work.queuePair.number), True
         )
 
     def flush(self, first: WCStatus) -> None:
         """
-        Complete everything, in order, with WR_FLUSH_ERR.
-
-        @param first: the status of the first, if it is the one that failed.
+        See L{SendQueue.flush}.
         """
         work, unsent, status = self.work, self._unsent, first
         assert work is not None
@@ -213,11 +213,11 @@ class DatagramRequester:
         self._unsent.clear()
 
 
-def _checkDestination(request: SendRequest, work: WorkQueues) -> None:
+def _checkDestination(destination: Destination | None, work: WorkQueues) -> None:
     """
     @raise QueuePairError: a request says not, or wrongly, where to.
     """
-    destination, number = request.destination, work.queuePair.number
+    number = work.queuePair.number
     if destination is None:
         raise QueuePairError(f"a datagram of queue pair {number} needs a destination")
     handle = destination.handle
@@ -227,43 +227,6 @@ def _checkDestination(request: SendRequest, work: WorkQueues) -> None:
         raise QueuePairError(
             f"there is no queue pair {destination.number:#x} with Q_Key {destination.key:#x}"
         )
-
-
-def _send(request: SendRequest, work: WorkQueues) -> int:
-    """
-    Send a datagram.
-
-    @return: bytes of its payload.
-    @raise MemoryAccessError: a right on local memory is missing.
-    @raise ResourceLimitError: it is longer than the path MTU.
-    """
-    destination, queuePair = request.destination, work.queuePair
-    assert destination is not None
-    inline = request.inline
-    size = total(request.pieces) if inline is None else len(inline)
-    if size > limits.DATAGRAM_BYTES:
-        raise ResourceLimitError(f"a datagram has at most {limits.DATAGRAM_BYTES} bytes, not {size}")
-    payload: Any = locate(work.pd, request.pieces, 0, size, LOCAL_READ) if inline is None else inline
-    opcode = _CODES[request.opcode]
-    immediate = b"" if opcode == UD_SEND_ONLY else IMMEDIATE.pack(request.immediate)
-    if request.flags & _SOLICITED_FLAG:
-        opcode |= SOLICITED
-    handle = destination.handle
-    vector = handle.vector
-    grh = GRH(
-        vector.trafficClass,
-        vector.flowLabel,
-        length(len(immediate) + size),
-        vector.hopLimit,
-        guidGID(queuePair.device.guid),
-        vector.gid,
-    )
-    key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
-    header = grh.pack() + DETH(key, queuePair.number).pack() + immediate
-    handle.send(opcode << 24 | destination.number, header, payload, size)
-    work.recordsSent += 1
-    work.messagesSent += 1
-    return size
 
 
 class DatagramResponder:
