@@ -152,7 +152,7 @@ class MessageTests(PairTestCase):
             raw.send(length)
             self.settle()
             self.assertEqual(transport.heard.log, ["ConnectionLost"])
-            self.assertEqual([each.status.name for each in raw.polled()][0], "REM_INV_REQ_ERR")
+            self.assertEqual(next(each.status.name for each in raw.polled()), "REM_INV_REQ_ERR")
 
     def test_notBytes(self) -> None:
         """
@@ -212,7 +212,7 @@ class MessageTests(PairTestCase):
         """
         In a forked child every call raises by name.
         """
-        one, two = self.pair.connected()
+        one, _ = self.pair.connected()
         region = one.registerMemory(8)
         device = one.channel.device
         one.forked()

@@ -299,15 +299,16 @@ class Messages:
         assert deferred is not None
         self._numbers = number = self._numbers + 1
         self.asked[number] = asked
+        if not self.usable():
+            self._unposted(number)
+            return deferred
         try:
             request = SendRequest(number, **fields)
             request.check(1)
         except BaseException:
             self._forget(number)
             raise
-        if not self.usable():
-            self._unposted(number)
-        elif self.waiting is not None or not self.work.canPost():
+        if self.waiting is not None or not self.work.canPost():
             self._wait((request, None, 0, None, number))
         else:
             self._postRequest(request, number)
@@ -367,12 +368,9 @@ class Messages:
 
     def discard(self) -> None:
         """
-        Forget what waits.
+        Send nothing of what waits; who waits for its end hears with all others.
         """
-        waiting, self.waiting = self.waiting, None
-        for entry in waiting or ():
-            if entry[4] is not None:
-                self._unposted(entry[4])
+        self.waiting = None
 
     # -- completions (where the work queues complete)
 
@@ -590,7 +588,7 @@ class Messages:
         """
         The queue pair is in error: see L{QueuePair.fail}.
         """
-        self._broken(reason)
+        self._broken(reason, not isinstance(reason, PathLostError))
 
     def _broken(self, reason: Exception, disconnect: bool = True) -> None:
         """
