@@ -389,6 +389,46 @@ class MeetingContract:
         settle(a)
         self.assertEqual((path.queuePairs(), path.twin.queuePairs()), ([], []))
 
+    def test_itsOwnOrder(self: Any) -> None:
+        """
+        What follows a refused message of a queue pair that is connected to itself does not
+        overtake it when a receive is posted meanwhile.
+        """
+        a = self.deviceOf(HIGH)
+        side = MeetingSide(a, HIGH)
+        side.to(QPState.RTS, side.qp.number)
+        settle(a)
+        side.say(1, b"1")
+        side.say(2, b"2")
+        a.fabric.attend()
+        a.fabric.look()
+        a.progress(1)
+        inboxes = [side.inbox(id) for id in (3, 4)]
+        self.run_(1.0, a)
+        self.assertEqual(side.statuses(), [(1, OK), (2, OK)])
+        self.assertEqual([bytes(inbox.view[:1]) for inbox in inboxes], [b"1", b"2"])
+
+    def test_itsOwnOffers(self: Any) -> None:
+        """
+        Memory that is offered at both ends of an HCA's path to itself is not mixed up.
+        """
+        a = self.deviceOf(HIGH)
+        lower, higher = sorted(
+            (MeetingSide(a, HIGH), MeetingSide(a, HIGH)), key=lambda side: side.qp.number
+        )
+        own = MeetingSide(a, HIGH)
+        for side, peer in ((lower, higher), (higher, lower), (own, own)):
+            side.to(QPState.RTS, peer.qp.number)
+        settle(a)
+        maker = random.Random(5)
+        for side, peer in ((higher, lower), (higher, lower), (own, own), (lower, higher)):
+            data = maker.randbytes(100000)
+            source, target = side.allocate(data), peer.allocate(len(data))
+            side.send(1, WRITE, piece(source), remoteAddress=target.address, remoteKey=target.remoteKey)
+            self.run_(1.0, a)
+            self.assertEqual(side.statuses(), [(1, OK)])
+            self.assertTrue(bytes(target.view) == data)
+
     def test_itsOwnLost(self: Any) -> None:
         """
         An HCA's path to itself ends at both ends at once, and there is a new one.
