@@ -84,7 +84,7 @@ _EVENTS = {
 }
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """
     A record is answered with a refusal.
 
@@ -182,7 +182,7 @@ class Responder:
                 return 0
         try:
             self._take(work, opcode, buffer, start, stop)
-        except _Refused as refused:
+        except Refused as refused:
             syndrome = refused.syndrome
             if syndrome & ~0x1F != RNR:
                 if not self._answers:
@@ -218,7 +218,7 @@ class Responder:
 
     def _take(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
-        Take a record, or raise L{_Refused}.
+        Take a record, or raise L{Refused}.
         """
         code = opcode & OPERATION_MASK
         if code == RESUME:
@@ -229,12 +229,12 @@ class Responder:
             return
         isWrite, begins, ends, extra = shape
         if begins is not (self._writing is None) or not (begins or self._writing is isWrite):
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         if isWrite:
             if not work.attributes.access & REMOTE_WRITE:
-                raise _Refused(NAK_INVALID_REQUEST)
+                raise Refused(NAK_INVALID_REQUEST)
             if extra and not (work.queuePair.posted or self._receives):
-                raise _Refused(RNR | work.attributes.minRNRTimer)
+                raise Refused(RNR | work.attributes.minRNRTimer)
             if begins:
                 start = self._beginWrite(work, buffer, start, stop)
         elif begins:
@@ -242,7 +242,7 @@ class Responder:
         value = 0
         if extra:
             if stop - start < extra.size:
-                raise _Refused(NAK_INVALID_REQUEST)
+                raise Refused(NAK_INVALID_REQUEST)
             (value,) = extra.unpack_from(buffer, start)
             start += extra.size
         self._place(work, opcode, buffer, start, stop, ends)
@@ -266,7 +266,7 @@ class Responder:
         else:
             self._receive = self._receives.take()
             if self._receive is None:
-                raise _Refused(RNR | work.attributes.minRNRTimer)
+                raise Refused(RNR | work.attributes.minRNRTimer)
             self._room = total(self._receive.pieces)
         self._done = 0
         self._writing = False
@@ -291,14 +291,14 @@ class Responder:
         @return: address, key and length.
         """
         if stop - start < RETH.size:
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         address, key, length = RETH.unpack_from(buffer, start)
         if length > limits.MESSAGE_BYTES:
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         try:
             work.pd.memory.check(key, address, length, access, work.pd, work.queuePair)
         except MemoryAccessError:
-            raise _Refused(NAK_REMOTE_ACCESS) from None
+            raise Refused(NAK_REMOTE_ACCESS) from None
         return address, key, length
 
     def _place(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int, ends: bool) -> None:
@@ -307,18 +307,18 @@ class Responder:
         """
         source = payload(work.queuePair.path, opcode, buffer, start, stop)
         if source is None:
-            raise _Refused(NAK_REMOTE_OPERATIONAL)
+            raise Refused(NAK_REMOTE_OPERATIONAL)
         count, done = len(source), self._done
         if not count and not (ends and not done):
-            raise _Refused(NAK_INVALID_REQUEST)  # Only a message of nothing has such a record.
+            raise Refused(NAK_INVALID_REQUEST)  # Only a message of nothing has such a record.
         try:
             if self._writing:
                 if done + count > self._length or ends is not (done + count == self._length):
-                    raise _Refused(NAK_INVALID_REQUEST)
+                    raise Refused(NAK_INVALID_REQUEST)
                 if count:
                     self._write(work, done, source)
             elif done + count > self._room:
-                raise _Refused(
+                raise Refused(
                     NAK_INVALID_REQUEST,
                     WCStatus.LOC_LEN_ERR,
                     f"sent a message of more than {self._room} bytes",
@@ -332,8 +332,8 @@ class Responder:
                 scatter(locate(pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
         except MemoryAccessError:
             if self._writing:
-                raise _Refused(NAK_REMOTE_ACCESS) from None
-            raise _Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
+                raise Refused(NAK_REMOTE_ACCESS) from None
+            raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self._done = done + count
 
     def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
@@ -356,7 +356,7 @@ class Responder:
         try:
             work.pd.memory.invalidate(key, work.queuePair)
         except MemoryAccessError:
-            raise _Refused(0, WCStatus.REM_INV_REQ_ERR) from None
+            raise Refused(0, WCStatus.REM_INV_REQ_ERR) from None
 
     def _ended(
         self, work: WorkQueues, isWrite: bool, extra: Struct | None, value: int, solicited: bool
@@ -411,17 +411,17 @@ class Responder:
         Begin to answer a READ or an atomic.
         """
         if self._writing is not None or code not in (READ_REQUEST, COMPARE_SWAP, FETCH_ADD):
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         attributes = work.attributes
         access = REMOTE_READ if code == READ_REQUEST else REMOTE_ATOMIC
         if not attributes.access & access or len(self._answers) >= attributes.peerReads:
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         if code != READ_REQUEST:
             self._takeAtomic(work, code, buffer, start, stop)
             return
         address, key, length = self._reth(work, buffer, start, stop, REMOTE_READ)
         if stop - start != RETH.size:
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         work.messagesReceived += 1
         self._answers.add(ReadAnswer(address, key, length))
 
@@ -431,14 +431,14 @@ class Responder:
         rxe_resp.c does.
         """
         if stop - start != ATOMIC.size:
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         address, key, operand, compare = ATOMIC.unpack_from(buffer, start)
         try:
             work.pd.memory.check(key, address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair)
         except MemoryAccessError:
-            raise _Refused(NAK_REMOTE_ACCESS) from None
+            raise Refused(NAK_REMOTE_ACCESS) from None
         if address % ATOMIC_BYTES:
-            raise _Refused(NAK_INVALID_REQUEST)
+            raise Refused(NAK_INVALID_REQUEST)
         work.messagesReceived += 1
         self._answers.add(AtomicAnswer(address, key, operand, compare if code == COMPARE_SWAP else None))
 

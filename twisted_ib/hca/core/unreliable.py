@@ -23,7 +23,7 @@ from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.local import RELIABLE
 from twisted_ib.hca.core.requester import Requester
 from twisted_ib.hca.core.requests import SendOpcode
-from twisted_ib.hca.core.responder import Responder, _Refused
+from twisted_ib.hca.core.responder import Responder, Refused
 from twisted_ib.hca.core.sending import Operation
 from twisted_ib.hca.operation import (
     ABSENT,
@@ -188,9 +188,9 @@ class UnreliableResponder(Responder):
             return 0
         try:
             if code & OPERATION_MASK > WRITE_ONLY_IMMEDIATE:
-                raise _Refused(0)
+                raise Refused(0)
             self._take(work, code, buffer, start, stop)
-        except _Refused as refused:
+        except Refused as refused:
             if refused.status == WCStatus.LOC_PROT_ERR:
                 # The receive names what it may not: the program's error, and no message
                 # would get past it.
