@@ -23,7 +23,7 @@ from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.local import RELIABLE
 from twisted_ib.hca.core.requester import Requester
 from twisted_ib.hca.core.requests import SendOpcode
-from twisted_ib.hca.core.responder import Responder, Refused
+from twisted_ib.hca.core.responder import Refused, Responder
 from twisted_ib.hca.core.sending import Operation
 from twisted_ib.hca.operation import (
     ABSENT,
