@@ -25,6 +25,9 @@ _UNSUPPORTED = int(
     _A.IBV_ACCESS_ON_DEMAND | _A.IBV_ACCESS_FLUSH_GLOBAL | _A.IBV_ACCESS_FLUSH_PERSISTENT
 )
 _R = ibv_rereg_mr_flags
+_CHANGES = int(
+    _R.IBV_REREG_MR_CHANGE_TRANSLATION | _R.IBV_REREG_MR_CHANGE_PD | _R.IBV_REREG_MR_CHANGE_ACCESS
+)
 _NEEDS_PD = "Creator of a memory region is a PD or a CMID that has one"
 
 
@@ -167,8 +170,7 @@ class MR(VerbsObject):
         """
         self._check()
         flags = int(flags)
-        known = _R.IBV_REREG_MR_CHANGE_TRANSLATION | _R.IBV_REREG_MR_CHANGE_PD | _R.IBV_REREG_MR_CHANGE_ACCESS
-        check(bool(flags) and not flags & ~known, f"Failed to rereg MR: flags {flags:#x}")
+        check(bool(flags) and not flags & ~_CHANGES, f"Failed to rereg MR: flags {flags:#x}")
         rights = int(access) if flags & _R.IBV_REREG_MR_CHANGE_ACCESS else self._core.access
         if rights & _UNSUPPORTED:
             raise unsupported("Failed to rereg MR")

@@ -17,7 +17,7 @@ from twisted_ib.hca.verbs.verb import VerbsObject, closing, unsupported, verb
 from twisted_ib.hca.verbs.wr import SGE
 
 _MASK = ibv_parent_domain_init_attr_mask
-_WITH_CONTEXT = (
+_WITH_CONTEXT = int(
     _MASK.IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | _MASK.IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
 )
 

@@ -22,7 +22,7 @@ from twisted_ib.hca.verbs.verb import VerbsObject, check, closing, unsupported, 
 from twisted_ib.hca.verbs.wr import SGE, RecvWR
 
 _MASK = ibv_srq_init_attr_mask
-_BASIC = _MASK.IBV_SRQ_INIT_ATTR_TYPE | _MASK.IBV_SRQ_INIT_ATTR_PD
+_BASIC = int(_MASK.IBV_SRQ_INIT_ATTR_TYPE | _MASK.IBV_SRQ_INIT_ATTR_PD)
 
 
 @attrs.define(eq=False)
