@@ -13,7 +13,6 @@ An atomic is executed when it is its turn, once, and its answer kept until it is
 from __future__ import annotations
 
 from collections import deque
-from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
@@ -34,7 +33,7 @@ from twisted_ib.hca.operation import (
     REFERENCE,
     REFUSAL,
 )
-from twisted_ib.hca.wire.headers import ATOMIC_RESULT
+from twisted_ib.hca.wire.headers import ATOMIC_RESULT, ATOMIC_VALUE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.work import WorkQueues
@@ -137,13 +136,12 @@ class AtomicAnswer:
         view, offset = work.pd.memory.check(
             self.key, self.address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair
         )
-        end = offset + ATOMIC_BYTES
-        old = int.from_bytes(view[offset:end], byteorder)
+        old: int = ATOMIC_VALUE.unpack_from(view, offset)[0]
         if self.compare is None:
             new = old + self.operand & _64_BITS
         else:
             new = self.operand if old == self.compare else old
-        view[offset:end] = new.to_bytes(ATOMIC_BYTES, byteorder)
+        ATOMIC_VALUE.pack_into(view, offset, new)
         return old
 
 

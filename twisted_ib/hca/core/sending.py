@@ -10,7 +10,6 @@ process copies them, once, and a record may then stand for more bytes than it co
 from __future__ import annotations
 
 from collections.abc import Callable
-from sys import byteorder
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
@@ -47,7 +46,7 @@ from twisted_ib.hca.operation import (
     WRITE_ONLY_IMMEDIATE,
 )
 from twisted_ib.hca.wire import headers
-from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, IMMEDIATE, INVALIDATE, RETH
+from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, INVALIDATE, RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.memory import ProtectionDomain
@@ -436,7 +435,7 @@ class Atomic(Question):
             target = locate(pd, self.request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
         except MemoryAccessError:
             return WCStatus.LOC_PROT_ERR
-        scatter(target, memoryview(value.to_bytes(ATOMIC_BYTES, byteorder)))
+        scatter(target, memoryview(ATOMIC_VALUE.pack(value)))
         self.answered = True
         return WCStatus.SUCCESS
 

@@ -27,3 +27,6 @@ ATOMIC_RESULT: Final = Struct(">Q")
 
 #: Where a record's payload is: number of an offered segment, bytes, offset in the segment.
 REFERENCE: Final = Struct(">IIQ")
+
+#: What an atomic operation works on, as programs have it in memory: in the host's order.
+ATOMIC_VALUE: Final = Struct("=Q")
