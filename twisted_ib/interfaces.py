@@ -17,11 +17,15 @@ class IReactorCompletionChannels(Interface):
     def addChannel(channel):  # type: ignore[no-untyped-def]
         """
         Look at the device of L{twisted_ib.hca.channel.DeviceChannel} from now on.
+
+        @param channel: The channel of the device in this reactor.
         """
 
     def removeChannel(channel):  # type: ignore[no-untyped-def]
         """
         Look at it no more.
+
+        @param channel: What C{addChannel} was given.
         """
 
 

@@ -69,6 +69,12 @@ class DeviceChannel:
     _log = Logger()
 
     def __init__(self, reactor: Any, device: Device) -> None:
+        """
+        Register nothing yet: that comes with the first user.
+
+        @param reactor: The reactor.
+        @param device: The device, which belongs to its thread.
+        """
         self.reactor = reactor
         self.device = device
         self.users: dict[Any, None] = {}

@@ -147,8 +147,11 @@ class Device:
         """
         Open a device.
 
-        @param anyThread: Whether any thread may use it, one at a time.
+        @param name: C{"shm0"} or another of L{twisted_ib.hca.fabric.registry}.
+        @param clock: Gives the time, seconds, never going back.
         @param fabric: Makes its fabric; by default what C{name} stands for.
+        @param randomBits: Gives that many random bits, which nobody can guess.
+        @param anyThread: Whether any thread may use it, one at a time.
         @raise UnknownDeviceError: there is none of this name.
         @raise RunDirectoryError: processes can not meet.
         """
@@ -215,6 +218,7 @@ class Device:
 
     def isLocal(self, address: str) -> bool:
         """
+        @param address: Of the peer.
         @return: Whether a peer may have this address: it is one of this host,
             as peers are its processes.
         """
@@ -230,6 +234,8 @@ class Device:
         """
         Tell whoever runs this process of something that is not an error of a
         call.  In Twisted the channel replaces this by the log.
+
+        @param text: A sentence.
         """
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
@@ -302,6 +308,8 @@ class Device:
     def unlisten(self, service: Service) -> None:
         """
         Listen no more: see L{Service.close}.
+
+        @param service: What L{listen} gave.
         """
         serviceID = service.serviceID
         addresses = self._listeners.get(serviceID)
@@ -317,8 +325,12 @@ class Device:
         """
         Find the path to whoever listens on a service.
 
+        @param portSpace: Of the RDMA-CM, such as L{PS_SDP}.
+        @param address: Where to: an address of this host.
+        @param port: The port.
         @param user: Gets C{pathReady(path)}, perhaps before this returns, or
             C{connectFailed(error)} later.
+        @param now: The device's time, seconds.
         @return: Something with C{cancel()}.
         @raise HCAError: it can not be found.
         """
@@ -329,6 +341,7 @@ class Device:
         """
         Send a DREQ.
 
+        @param connection: Of the communication manager.
         @param privateData: what it says to the peer's user.
         """
         connection.disconnect(self.clock(), privateData)
@@ -443,6 +456,8 @@ class Device:
     def meet(self, queuePair: QueuePair) -> None:
         """
         Find the path of a queue pair's address vector: see L{Paths.meet}.
+
+        @param queuePair: One that has an address vector.
         """
         self._check()
         self.paths.meet(queuePair)
@@ -474,7 +489,9 @@ class Device:
         """
         Make a queue pair for a consumer that takes views.
 
+        @param consumer: An L{IConsumer<twisted_ib.hca.interfaces.IConsumer>}.
         @param type: Its transport service.
+        @return: The queue pair, in RESET.
         @raise ResourceLimitError: there are too many.
         """
         queuePairs = self.queuePairs
@@ -488,6 +505,8 @@ class Device:
     def queuePairClosed(self, queuePair: QueuePair) -> None:
         """
         A queue pair was destroyed.
+
+        @param queuePair: One of this device.
         """
         self.paths.queuePairClosed(queuePair)
         if self.queuePairs.pop(queuePair.number, None) is not None:
@@ -506,7 +525,10 @@ class Device:
         """
         Register new memory, which peers can map where the fabric can share it.
 
+        @param size: Bytes.
         @param access: L{Access<twisted_ib.hca.core.memory.Access>} bits.
+        @param pd: The domain that it is of.
+        @return: The region.
         @raise HCAError: it can not be registered so.
         @raise OSError: there is no memory.
         """
@@ -524,6 +546,7 @@ class Device:
         """
         Take a region's rights back, and what it was allocated from.
 
+        @param region: One of this device.
         @raise HCAError: it is not registered.
         """
         segment: Any = region.segment
@@ -614,6 +637,8 @@ class Device:
     def tick(self, now: float) -> None:
         """
         Do what is due.
+
+        @param now: The device's time, seconds.
         """
         self.cm.tick(now)
         self.fabric.tick(now)

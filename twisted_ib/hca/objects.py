@@ -32,6 +32,8 @@ class Objects:
     def __init__(self, device: Any) -> None:
         """
         There are none.
+
+        @param device: the device that they belong to.
         """
         self._device = device
         self.completionQueues: set[CompletionQueue] = set()
@@ -50,6 +52,8 @@ class Objects:
         """
         A completion queue with C{depth} places.
 
+        @param depth: completions that it holds.
+        @return: the queue.
         @raise ResourceLimitError: there are too many, or it can not be so deep.
         """
         self._checkRoom(self.completionQueues, limits.COMPLETION_QUEUES, "completion queues")
@@ -59,6 +63,7 @@ class Objects:
 
     def destroyCompletionQueue(self, queue: CompletionQueue) -> None:
         """
+        @param queue: one of this device.
         @raise ResourceBusyError: queue pairs still complete there.
         """
         queue.close()
@@ -68,8 +73,10 @@ class Objects:
         """
         A shared receive queue.
 
+        @param pd: the domain that the memory of its receives is of.
         @param depth: receives that it holds.
         @param pieces: elements of each one's scatter/gather list.
+        @return: the queue.
         @raise ResourceLimitError: there are too many, or it can not be so large.
         """
         self._checkRoom(self.sharedReceiveQueues, limits.SHARED_RECEIVE_QUEUES, "shared receive queues")
@@ -79,6 +86,7 @@ class Objects:
 
     def destroySharedReceiveQueue(self, queue: SharedReceiveQueue) -> None:
         """
+        @param queue: one of this device.
         @raise ResourceBusyError: queue pairs still receive from it.
         """
         queue.close()
@@ -88,7 +96,9 @@ class Objects:
         """
         An address handle.
 
+        @param pd: the domain of the queue pairs that use it.
         @param vector: where datagrams go that are sent with it.
+        @return: the handle.
         @raise ResourceLimitError: there are too many.
         @raise QueuePairError: the vector can not be.
         @raise SharedGIDError: its GID is an address of this host, which all HCAs have.
@@ -105,6 +115,8 @@ class Objects:
     def destroyAddressHandle(self, handle: AddressHandle) -> None:
         """
         Destroy one.  Datagrams that wait for their way to be found, or for room, still go.
+
+        @param handle: one of this device.
         """
         handle.close()
         self.addressHandles.discard(handle)

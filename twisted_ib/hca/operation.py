@@ -111,6 +111,8 @@ MANAGEMENT_HEADER: Final = Struct(">HH")
 
 def word(opcode: int, number: int) -> int:
     """
+    @param opcode: 8 bits.
+    @param number: 24 bits.
     @return: The word of a record: operation and destination queue pair.
     """
     return opcode << 24 | number
@@ -118,6 +120,7 @@ def word(opcode: int, number: int) -> int:
 
 def isDatagram(opcode: int) -> bool:
     """
+    @param opcode: 8 bits.
     @return: Whether an unreliable operation for a queue pair that no path knows is a
         datagram.  Those of unreliable connections have their queue pair in the path's
         table; there the same codes are SEND with a L{REFERENCE}.

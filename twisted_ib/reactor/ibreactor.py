@@ -48,6 +48,9 @@ class IBReactor(_Base):
     """
 
     def __init__(self) -> None:
+        """
+        Look at no device yet.
+        """
         self._channels: tuple[DeviceChannel, ...] = ()
         self._turns = 0
         self.polling = AdaptivePolling(perf_counter, giveWay)

@@ -30,6 +30,9 @@ class SendBuffer:
     __slots__ = ("_offset", "pieces", "size")
 
     def __init__(self) -> None:
+        """
+        Hold nothing.
+        """
         self.pieces: deque[bytes] = deque()
         self.size = 0
         self._offset = 0

@@ -58,6 +58,12 @@ class Sender:
     )
 
     def __init__(self, channel: DeviceChannel) -> None:
+        """
+        Make a queue pair, with all its receives posted.
+
+        @param channel: The device in its reactor.
+        @raise ResourceLimitError: there are too many queue pairs.
+        """
         self.channel = channel
         self.thread = channel.device.thread
         self.queuePair: QueuePair = channel.device.createQueuePair(self)

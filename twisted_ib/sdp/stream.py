@@ -46,6 +46,11 @@ class Stream(Sender):
     __slots__ = ("attached", "connection", "held", "heldBytes", "reading")
 
     def __init__(self, channel: DeviceChannel) -> None:
+        """
+        Begin with nothing received.
+
+        @param channel: The device in its reactor.
+        """
         Sender.__init__(self, channel)
         self.connection: Any = None
         self.reading = False

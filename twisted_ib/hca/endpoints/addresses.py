@@ -25,7 +25,9 @@ def checkPort(port: int, lowest: int) -> int:
     """
     Refuse what can not be a port number.
 
+    @param port: what a user gave.
     @param lowest: 0 where "any port" makes sense, else 1.
+    @return: C{port}.
     @raise ValueError: C{port} is no integer, or out of range.
     """
     if not isinstance(port, int) or isinstance(port, bool):
@@ -57,6 +59,8 @@ def canonical(text: str) -> str | None:
 def scopeOf(text: str) -> int:
     """
     Give the number of an address's scope; 0 for none or an unknown one.
+
+    @param text: an address, perhaps with C{%} and a number or an interface's name.
     """
     scope = text.partition("%")[2]
     if not scope:
@@ -72,6 +76,8 @@ def addressOf(host: str, port: int) -> Address:
     Make the address object that a TCP transport would show.
 
     @param host: An IP address.
+    @param port: its port.
+    @return: it, with the number of its scope.
     """
     if ":" in host:
         return IPv6Address("TCP", host, port, 0, scopeOf(host))
@@ -81,6 +87,8 @@ def addressOf(host: str, port: int) -> Address:
 def mapped(host: str) -> str:
     """
     Write an IPv4 address as a socket bound to C{::} shows it.
+
+    @param host: an IPv4 address.
     """
     return host if ":" in host else f"::ffff:{host}"
 
@@ -98,6 +106,9 @@ def reachable(host: str) -> str:
 def withPort(host: str, port: int) -> str:
     """
     Write host and port as people do.
+
+    @param host: an IP address or a name.
+    @param port: its port.
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

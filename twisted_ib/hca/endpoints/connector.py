@@ -161,6 +161,8 @@ class Attempt:
     def connectFailed(self, reason: HCAError) -> None:
         """
         The device found no path.
+
+        @param reason: What the device says.
         """
         if not self._over:
             self._failed(reason)
@@ -175,6 +177,8 @@ class Attempt:
     def pathReady(self, path: Any) -> None:
         """
         The device found a path: send a REQ over it.
+
+        @param path: The way to the peer's HCA.
         """
         if not self._over:
             self._route = None
@@ -204,6 +208,9 @@ class Attempt:
     def replied(self, connection: Any, reply: REP) -> None:
         """
         The passive side accepts: check its answer, send RTU.
+
+        @param connection: of the communication manager.
+        @param reply: The REP.
         """
         if connection is not self._connection:
             return
@@ -222,6 +229,9 @@ class Attempt:
     def rejected(self, connection: Any, rejection: REJ) -> None:
         """
         The passive side refuses.
+
+        @param connection: of the communication manager.
+        @param rejection: The REJ.
         """
         if connection is not self._connection:
             return
@@ -236,6 +246,8 @@ class Attempt:
         """
         No answer to any REQ.  The peer's backlog may be full: go on as long as
         TCP does, unless a timeout comes first.
+
+        @param connection: of the communication manager.
         """
         if connection is not self._connection:
             return
@@ -249,6 +261,8 @@ class Attempt:
     def pathLost(self, reason: PathLostError) -> None:
         """
         The peer's process is gone.
+
+        @param reason: What became of the peer.
         """
         if not self._over:
             self._connection = None
@@ -295,6 +309,8 @@ class Attempt:
     def failIfNotConnected(self, reason: Exception | Failure) -> None:
         """
         End the attempt, if it has not ended.
+
+        @param reason: What the connector's factory is told.
         """
         if self._over:
             return
@@ -317,6 +333,8 @@ class Attempt:
     def connectionLost(self, reason: Failure) -> None:
         """
         The channel is going, with the reactor.
+
+        @param reason: Why.
         """
         self.failIfNotConnected(error.ConnectError(string=failures.oneLine(reason.value)))
 
@@ -358,6 +376,18 @@ class Connector(base.BaseConnector):
         reactor: Any,
         device: str | None = None,
     ) -> None:
+        """
+        Nothing is opened before C{connect} is called.
+
+        @param host: The peer's address or name.
+        @param port: Its port.
+        @param factory: Makes the protocol and hears of failure and loss.
+        @param timeout: The seconds that an attempt may take; L{None} for as long as it takes.
+        @param bindAddress: The local host and port, or L{None}.
+        @param reactor: The reactor, whose thread everything here belongs to.
+        @param device: The HCA's name; L{None} for the default.
+        @raise ValueError: an argument makes no sense.
+        """
         self.host = host.decode("ascii") if isinstance(host, bytes) else host
         self.port = checkPort(port, 1)
         self.bindAddress = bindAddress
@@ -374,6 +404,11 @@ class Connector(base.BaseConnector):
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> Any:
         """
         Make the transport for one address.
+
+        @param channel: The device in its reactor.
+        @param host: The address of this end.
+        @param peer: The address of the other end.
+        @return: the transport.
         """
         return self.transportClass(channel, host, peer, self)
 

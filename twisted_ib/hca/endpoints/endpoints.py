@@ -62,6 +62,7 @@ class ServerEndpoint:
         """
         Listen.
 
+        @param protocolFactory: Makes the protocols.
         @return: Fires with the port, or fails with C{CannotListenError}.
         """
         return execute(
@@ -129,6 +130,7 @@ class ClientEndpoint:
         """
         Connect.
 
+        @param protocolFactory: Makes the protocol.
         @return: Fires with the connected protocol, or fails; to cancel it ends
             the attempt.
         """

@@ -45,6 +45,7 @@ class End(Transport):
 
     def __init__(self, channel: DeviceChannel, local: Address, peer: Address) -> None:
         """
+        @param channel: The device in its reactor.
         @param local: The address of this end.
         @param peer: The address of the other end.
         """
@@ -56,6 +57,7 @@ class End(Transport):
         The connection stands: take its protocol, or dispose of the connection
         quickly if there is none.
 
+        @param protocol: What the factory made; L{None} if it wants no connection.
         @return: Whether the protocol is to be told.
         """
         self.connected = 1
@@ -113,6 +115,7 @@ class ServerEnd(End):
         self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
     ) -> None:
         """
+        @param channel: The device in its reactor.
         @param local: The address of this end.
         @param peer: The address of the other end.
         """
@@ -127,6 +130,8 @@ class ServerEnd(End):
         """
         The connection is accepted: hook the protocol up.  What it raises goes
         to the port.
+
+        @param protocol: What the factory made; L{None} if it wants no connection.
         """
         proceed = self.begin(protocol)
         self.logstr = f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
@@ -154,6 +159,7 @@ class ClientEnd(End):
 
     def __init__(self, channel: DeviceChannel, local: Address, peer: Address, connector: Any) -> None:
         """
+        @param channel: The device in its reactor.
         @param local: The address of this end.
         @param peer: The address of the other end.
         """
@@ -164,6 +170,8 @@ class ClientEnd(End):
         """
         The connection stands: hook the protocol up.  What it raises ends the
         connection.
+
+        @param protocol: What the factory made; L{None} if it wants no connection.
         """
         proceed = self.begin(protocol)
         self._tell(partial(self._hookUp, protocol, proceed))
@@ -179,6 +187,8 @@ class ClientEnd(End):
     def connectionLost(self, reason: Failure) -> None:
         """
         Tell the connector after the protocol.
+
+        @param reason: Why.
         """
         first = not self.disconnected
         super().connectionLost(reason)

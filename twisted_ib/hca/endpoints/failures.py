@@ -29,6 +29,8 @@ def oneLine(reason: object) -> str:
     """
     Give the text of an error without line ends and full stop: Twisted's errors
     add one.
+
+    @param reason: an error.
     """
     return " ".join(str(reason).split()).rstrip(".")
 
@@ -39,6 +41,7 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
 
     @param reason: What the device, the CM or a codec raised.
     @param where: The protocol, host and port.
+    @return: one of L{twisted.internet.error}.
     """
     if isinstance(reason, error.ConnectError):
         return reason
@@ -53,6 +56,9 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
 def refused(where: str) -> error.ConnectionRefusedError:
     """
     Nobody listens.
+
+    @param where: the protocol, host and port.
+    @return: the error for it.
     """
     return error.ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {where}")
 
@@ -61,7 +67,9 @@ def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
     """
     Somebody listens and does not want this connection.
 
+    @param where: the protocol, host and port.
     @param reason: A reason of the CM's REJ.
+    @return: the error for it.
     """
     name = cmReasons.get(reason, "unknown").lower().replace("_", " ")
     return error.ConnectionRefusedError(
@@ -72,6 +80,9 @@ def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
 def noAnswer(where: str) -> error.TCPTimedOutError:
     """
     The CM's retries are used up.
+
+    @param where: the protocol, host and port.
+    @return: the error for it.
     """
     return error.TCPTimedOutError(errno.ETIMEDOUT, f"{where} did not answer")
 
@@ -79,6 +90,10 @@ def noAnswer(where: str) -> error.TCPTimedOutError:
 def timedOut(where: str, seconds: float | None) -> error.TimeoutError:
     """
     The user's timeout has passed.
+
+    @param where: the protocol, host and port.
+    @param seconds: the timeout.
+    @return: the error for it.
     """
     return error.TimeoutError(string=f"{where} did not answer within {seconds} s")
 
@@ -87,6 +102,9 @@ def notOurs(host: str) -> error.ConnectBindError:
     """
     The address to connect from is not of this host, or not of the kind of the
     address to connect to.
+
+    @param host: that address.
+    @return: the error for it.
     """
     return error.ConnectBindError(errno.EADDRNOTAVAIL, f"{host} can not be the local address")
 
@@ -95,6 +113,10 @@ def localPortInUse(host: str, port: int) -> error.ConnectBindError:
     """
     The number to connect from belongs to another connection, or no number is
     left.
+
+    @param host: the local address.
+    @param port: the number, or 0 for any.
+    @return: the error for it.
     """
     what = f"the local port {withPort(host, port)} is in use" if port else f"no local port of {host} is free"
     return error.ConnectBindError(errno.EADDRINUSE, what)
@@ -113,6 +135,12 @@ _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
 def listenError(interface: str, port: int, device: str | None, reason: Exception) -> error.CannotListenError:
     """
     Say in Twisted's terms why a listen failed.
+
+    @param interface: the address to listen on.
+    @param port: the port.
+    @param device: the HCA's name, if one was given.
+    @param reason: what the device raised.
+    @return: the error for it, with the number that C{errno} has for it.
     """
     number = next((code for kind, code in _LISTEN_ERRORS if isinstance(reason, kind)), errno.EIO)
     if isinstance(reason, ServiceInUseError):

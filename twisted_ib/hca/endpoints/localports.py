@@ -39,6 +39,7 @@ class LocalPorts:
 
         @param host: The local address.
         @param port: The number, or 0 for any.
+        @param peer: The other end.
         @return: The number, or L{None} if it can not be had.
         """
         other = (peer.host, peer.port)
@@ -65,6 +66,9 @@ class LocalPorts:
     def giveBack(self, local: Address, peer: Address) -> None:
         """
         The connection is over.
+
+        @param local: This end.
+        @param peer: The other end.
         """
         key = (local.host, local.port)
         peers = self.ends.get(key)
@@ -80,6 +84,8 @@ _ports: WeakKeyDictionary[object, LocalPorts] = WeakKeyDictionary()
 def localPorts(place: object) -> LocalPorts:
     """
     Give the local ends in use at a device's channel.
+
+    @param place: The channel.
     """
     found = _ports.get(place)
     if found is None:

@@ -72,6 +72,17 @@ class Port(base.BasePort):
         reactor: Any = None,
         device: str | None = None,
     ) -> None:
+        """
+        Nothing is opened before C{startListening} is called.
+
+        @param port: The port, 0 for any.
+        @param factory: Makes the protocols.
+        @param backlog: How many requests wait while nothing is accepted.
+        @param interface: The address to bind; C{""} for all IPv4 addresses.
+        @param reactor: The reactor, whose thread everything here belongs to.
+        @param device: The HCA's name; L{None} for the default.
+        @raise ValueError: C{port} is no port number.
+        """
         base.BasePort.__init__(self, reactor=reactor)
         self.port = checkPort(port, 0)
         self.factory = factory
@@ -159,6 +170,9 @@ class Port(base.BasePort):
     def connectionRequested(self, connection: Any, request: REQ) -> None:
         """
         A REQ came for this port.
+
+        @param connection: of the communication manager.
+        @param request: The REQ.
         """
         channel = self._channel
         assert channel is not None
@@ -195,6 +209,8 @@ class Port(base.BasePort):
     def requestWithdrawn(self, connection: Any) -> None:
         """
         The peer gave up before it was accepted.
+
+        @param connection: of the communication manager.
         """
         self.requests.pop(connection, None)
 
@@ -316,6 +332,7 @@ class Port(base.BasePort):
         """
         Stop accepting connections.
 
+        @param connDone: As for TCP.
         @return: Fires when the port is closed; L{None} if it was not open.
         """
         self.disconnecting = True
@@ -330,6 +347,8 @@ class Port(base.BasePort):
     def connectionLost(self, reason: Failure) -> None:
         """
         Give the port back and refuse those who wait.
+
+        @param reason: Why.
         """
         log.msg(f"({self._type} Port {self._realPortNumber} Closed)")
         self._realPortNumber = None

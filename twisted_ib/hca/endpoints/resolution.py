@@ -69,6 +69,7 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
     """
     Find the addresses of a host.
 
+    @param reactor: The reactor, with its resolver.
     @param host: A name, or an address, which is not looked up.
     @return: Fires with at least one address, or fails with L{DNSLookupError}.
     """

@@ -45,6 +45,7 @@ FIELDS = (
 
 def misused(device: Any) -> HCAError:
     """
+    @param device: The device.
     @return: The error for a call from a thread that is not the reactor's, or
         from a forked child.
     """
@@ -276,6 +277,8 @@ class Transport(_ConsumerMixin, _LogOwner):
     def lost(self, reason: Exception) -> None:
         """
         The connection broke.
+
+        @param reason: Why.
         """
         if self.connected and not self._aborting:
             self.connectionLost(Failure(error.ConnectionLost(str(reason))))
