@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
+from twisted_ib.hca.verbs.cmattendant import attendance
 from twisted_ib.hca.verbs.device import Context
 from twisted_ib.hca.verbs.pd import PD
 
@@ -35,6 +36,7 @@ class Binding:
             assert pd.ctx is not None
             self.ctx, self.pd = pd.ctx, pd
         self._isOurs = pd is None
+        self._attendant = attendance.begin()
 
     @classmethod
     def get(cls, pd: PD | None) -> Binding:
@@ -71,7 +73,10 @@ class Binding:
         One uses it no more; the last one closes what was opened here.
         """
         self._users -= 1
-        if not self._users and self._isOurs:
+        if self._users:
+            return
+        attendance.end(self._attendant)
+        if self._isOurs:
             if Binding._shared is self:
                 Binding._shared = None
             self.ctx.close()

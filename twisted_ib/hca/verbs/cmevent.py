@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +155,6 @@ class CMEventChannel(VerbsObject):
         """
         super().__init__()
         self._reports = reports = Reports()
-        self._poller: Any = None
         self._pipe: tuple[int, int] | None = None
         self._opened(reports.drop)
 
@@ -165,10 +163,7 @@ class CMEventChannel(VerbsObject):
         Give the descriptors back.
         """
         self._reports.signal = None
-        poller, self._poller = self._poller, None
         pipe, self._pipe = self._pipe, None
-        if poller is not None:
-            poller.close()
         for fd in pipe or ():
             os.close(fd)
 
@@ -183,28 +178,16 @@ class CMEventChannel(VerbsObject):
     @property
     def fd(self) -> int:
         """
-        A descriptor that is readable when L{get_cm_event} may have something to give.  While the
-        program waits for it nobody serves the device: when it is readable it must call.
+        A descriptor that is readable when L{get_cm_event} has something to give.
         """
         with hub:
             self._check()
-            if self._poller is None:
+            if self._pipe is None:
                 self._pipe = os.pipe()
-                os.set_blocking(self._pipe[0], False)
-                self._poller = select.epoll()
-                self._poller.register(self._pipe[0], select.EPOLLIN)
                 if len(self._reports):
                     self._signal(True)
                 self._reports.signal = self._signal
-            for device in hub.devices:
-                try:
-                    self._poller.register(device.fabric.fileno(), select.EPOLLIN)
-                except FileExistsError:
-                    pass
-            hub.drive()
-            hub._arm()
-            number: int = self._poller.fileno()
-            return number
+            return self._pipe[0]
 
     def _signal(self, any: bool) -> None:
         """
@@ -220,7 +203,7 @@ class CMEventChannel(VerbsObject):
         """
         Nobody has it any more.
         """
-        if getattr(self, "_poller", None) is not None:
+        if getattr(self, "_pipe", None) is not None:
             self._closed()
         super().__del__()
 

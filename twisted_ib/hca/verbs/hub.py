@@ -35,7 +35,7 @@ _BUSY_DRIVES = 16
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
-class _Sleeper:
+class Sleeper:
     """
     One thread that sleeps until something happens to a device.
 
@@ -74,6 +74,7 @@ class Hub:
 
     @ivar lock: held by whoever touches a device or anything that belongs to one.
     @ivar devices: the devices, and how many contexts each has.
+    @ivar drives: how often they were driven.
     @ivar watchers: what programs watch a descriptor of instead of calling L{wait}: its
         C{wake()} is called when somebody must drive.
     """
@@ -93,8 +94,9 @@ class Hub:
         self._depth = 0
         self._unrung: set[Device] = set()
         self._armed = False
-        self._sleepers: set[_Sleeper] = set()
+        self._sleepers: set[Sleeper] = set()
         self.watchers: set[Any] = set()
+        self.drives = 0
         self._busy = 0
         self._polling = AdaptivePolling(time.perf_counter, _giveWay)
 
@@ -197,6 +199,7 @@ class Hub:
 
         @return: how much was done.
         """
+        self.drives += 1
         if self._armed:
             self._disarm()
         total = 0
@@ -264,7 +267,7 @@ class Hub:
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        sleeper: _Sleeper | None = None
+        sleeper: Sleeper | None = None
         try:
             while True:
                 with self:
@@ -276,7 +279,7 @@ class Hub:
                     if self._polling.spin(self._pending):
                         continue
                     if sleeper is None:
-                        sleeper = _Sleeper()
+                        sleeper = Sleeper()
                     self._sleepers.add(sleeper)
                     due = self._arm()
                 if due > 0:
@@ -314,7 +317,38 @@ class Hub:
                 until = min(until, due - device.clock())
         return max(until, 0.0)
 
-    def _sleep(self, sleeper: _Sleeper, due: float, end: float | None) -> None:
+    def attend(self, sleeper: Sleeper) -> bool:
+        """
+        Drive the devices once; if there was nothing to do sleep until there is, or until somebody
+        else drives.  For threads that serve peers and wait for nothing.  The lock must not be
+        held.
+
+        @param sleeper: the calling thread's.
+
+        @return: whether nobody else has driven since.
+        """
+        with self:
+            n = self.drive()
+            before = self.drives
+            if not n and not self._sleepers:
+                self._sleepers.add(sleeper)
+                due = self._arm()
+            else:
+                due = 0.0
+        if due > 0:
+            self._sleep(sleeper, due, None)
+        with self:
+            self._sleepers.discard(sleeper)
+            return self.drives == before and not self._sleepers
+
+    @property
+    def isAwaited(self) -> bool:
+        """
+        Whether a thread sleeps in L{wait}, and will drive when it is woken.
+        """
+        return bool(self._sleepers)
+
+    def _sleep(self, sleeper: Sleeper, due: float, end: float | None) -> None:
         """
         Sleep until a device, another thread or the time asks for attention.
 
@@ -363,4 +397,4 @@ def locked(function: Function) -> Function:
     return cast(Function, call)
 
 
-__all__ = ["Hub", "hub", "locked"]
+__all__ = ["Hub", "Sleeper", "hub", "locked"]
