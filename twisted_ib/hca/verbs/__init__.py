@@ -15,6 +15,9 @@ L{PyverbsUserError}.  Any thread may call any verb.
 from twisted_ib.hca.verbs.addr import GID, GRH, AHAttr, GlobalRoute
 from twisted_ib.hca.verbs.ah import AH
 from twisted_ib.hca.verbs.base import PyverbsCM, PyverbsObject, inc_rkey
+from twisted_ib.hca.verbs.cmaddr import AddrInfo, JoinMCAttrEx
+from twisted_ib.hca.verbs.cmevent import CMEvent, CMEventChannel, UDParam
+from twisted_ib.hca.verbs.cmid import CMID
 from twisted_ib.hca.verbs.connparam import ConnParam
 from twisted_ib.hca.verbs.cq import CQ, CompChannel
 from twisted_ib.hca.verbs.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
@@ -125,6 +128,7 @@ from twisted_ib.hca.verbs.wr import SGE, RecvWR, SendWR
 
 __all__ = [
     "AH",
+    "CMID",
     "CQ",
     "CQEX",
     "DM",
@@ -156,10 +160,13 @@ __all__ = [
     "WQ",
     "XRCD",
     "AHAttr",
+    "AddrInfo",
     "AllocDmAttr",
     "AsyncEvent",
     "Buf",
     "BufMR",
+    "CMEvent",
+    "CMEventChannel",
     "CQModerationCaps",
     "CompChannel",
     "CompCntr",
@@ -181,6 +188,7 @@ __all__ = [
     "FlowAttr",
     "GIDEntry",
     "GlobalRoute",
+    "JoinMCAttrEx",
     "MREx",
     "MWBind",
     "MWBindInfo",
@@ -218,6 +226,7 @@ __all__ = [
     "SrqInitAttrEx",
     "TMCaps",
     "TSOCaps",
+    "UDParam",
     "WQAttr",
     "WQInitAttr",
     "WcTmInfo",
