@@ -453,26 +453,3 @@ class MeetingContract:
             side.say(2, b"again")
             settle(a)
             self.assertEqual(side.statuses(), [(2, OK)])
-
-    def test_sibling(self: Any) -> None:
-        """
-        Where a process has HCAs that answer to each other's GID, the queue pair number says
-        which one is meant.
-        """
-        for guids in permutations((LOW, HIGH)):
-            a, b = map(self.deviceOf, guids)
-            for device, other in ((a, b), (b, a)):
-                device.paths.sibling = (
-                    lambda number, other=other: other if number in other.queuePairs else None
-                )
-            one, two, three = MeetingSide(a, a.guid), MeetingSide(b, b.guid), MeetingSide(a, a.guid)
-            four = MeetingSide(a, a.guid)
-            one.to(QPState.RTS, two.qp.number)
-            two.to(QPState.RTS, one.qp.number)
-            three.to(QPState.RTS, four.qp.number)
-            four.to(QPState.RTS, three.qp.number)
-            settle(a, b)
-            self.talk(one, two)
-            self.talk(three, four)
-            a.close()
-            b.close()

@@ -19,7 +19,6 @@ belong to all HCAs of the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 
@@ -120,9 +119,6 @@ class Paths:
 
     @ivar guid: the device's GUID.
     @ivar timers: the device's.
-    @ivar sibling: finds, by a queue pair number, another device of the process that is to
-        answer to this one's GID; L{None} if there is no such thing.  In verbs every Context
-        has its own HCA, and programs expect two Contexts of one device to share its GID.
     """
 
     def __init__(self, device: Any) -> None:
@@ -132,7 +128,6 @@ class Paths:
         self._device = device
         self.guid: int = device.guid
         self.timers = device.timers
-        self.sibling: Callable[[int], Any] | None = None
         self._meetings: dict[int, Meeting] = {}
         self._met: dict[QueuePair, Meeting] = {}
         #: Paths that HCAs with a lower GUID, as they say, have dialled; the latest is last.
@@ -197,10 +192,6 @@ class Paths:
         """
         vector = queuePair.vector
         guid = self.check(vector.gid)
-        if guid == self.guid and self.sibling is not None:
-            other = self.sibling(queuePair.remote)
-            if other is not None:
-                guid = other.guid
         self.leave(queuePair)
         meeting = self._meetings.get(guid)
         if meeting is None:
@@ -315,9 +306,6 @@ class Paths:
             targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
         else:
             target = device.queuePairs.get(number)
-            if target is None and self.sibling is not None:
-                other = self.sibling(number)
-                target = None if other is None else other.queuePairs.get(number)
             targets = [target] if takesDatagrams(target) else []
         if not targets:
             device.count("datagrams_unclaimed")
