@@ -367,7 +367,7 @@ class RDMATransport(Transport, Messages):
 
     def stopReading(self) -> None:
         """
-        Take no messages until L{startReading}: the peer has to wait, unless this end closes,
+        Take no messages until C{startReading}: the peer has to wait, unless this end closes,
         which for messages nobody wants must not depend on them.
         """
         self.reading = False

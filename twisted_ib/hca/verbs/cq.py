@@ -351,6 +351,7 @@ class CQ(PolledQueue):
         """
         Create a completion queue.
 
+        @param context: of the device.
         @param cqe: how many completions it shall hold at least.
         @param cq_context: whatever the program wants.
         @param channel: where it tells of completions, or None.

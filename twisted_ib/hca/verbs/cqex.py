@@ -94,6 +94,9 @@ class CQEX(PolledQueue):
         """
         Create an extended completion queue.
 
+        @param context: of the device.
+        @param init_attr: what it shall be; by default what C{CqInitAttrEx()} says.
+
         @raise PyverbsRDMAError: a parameter can not be (EINVAL), is not supported (EOPNOTSUPP), or
             there are too many (ENOMEM).
         """
@@ -128,6 +131,8 @@ class CQEX(PolledQueue):
     def start_poll(self, attr: PollCqAttr | None = None) -> int:
         """
         Drive the devices, then go to the oldest completion.
+
+        @param attr: without a C{comp_mask}, else EINVAL is returned.
 
         @return: 0, or ENOENT if there is none: then there is nothing to end.
         """

@@ -273,6 +273,8 @@ class Context(VerbsObject):
 
     def query_port_speed(self, port_num: int) -> int:
         """
+        @param port_num: 1.
+
         @raise PyverbsRDMAError: there is no such port (EINVAL), or memory has no speed
             (EOPNOTSUPP).
         """
@@ -282,6 +284,7 @@ class Context(VerbsObject):
     @verb("Failed to query pkey")
     def query_pkey(self, port_num: int, index: int) -> int:
         """
+        @param port_num: 1.
         @param index: a place of the port's P_Key table.
 
         @return: the P_Key there, its octets read as a number of this machine.
@@ -295,6 +298,7 @@ class Context(VerbsObject):
     @verb("Failed to get pkey index")
     def get_pkey_index(self, port_num: int, pkey: int) -> int:
         """
+        @param port_num: 1.
         @param pkey: a P_Key, as L{query_pkey} gives it.
 
         @return: its place in the port's table.
@@ -315,6 +319,7 @@ class Context(VerbsObject):
     @verb("Failed to query gid")
     def query_gid(self, port_num: int, index: int) -> GID:
         """
+        @param port_num: 1.
         @param index: a place of the port's GID table.
 
         @return: the GID there; all zeros where there is none.
@@ -331,6 +336,7 @@ class Context(VerbsObject):
     @verb("Failed to query gid type")
     def query_gid_type(self, port_num: int, index: int) -> int:
         """
+        @param port_num: 1.
         @param index: a place of the port's GID table.
 
         @return: one of C{ibv_gid_type_sysfs}.
@@ -361,6 +367,7 @@ class Context(VerbsObject):
     @verb("Failed to query gid table")
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
         """
+        @param port_num: 1.
         @param gid_index: a place of the port's GID table.
         @param flags: 0.
 

@@ -52,6 +52,8 @@ def _lines(enumeration: type[IntFlag], flags: int) -> str:
 
 def translate_gid_type(gid_type: int) -> str:
     """
+    @param gid_type: one of C{ibv_gid_type_sysfs}.
+
     @return: the kind of a GID table entry.
     """
     return _GID_TYPES.get(gid_type, f"Unknown gid_type ({gid_type})")
@@ -68,6 +70,8 @@ def guid_format(num: int) -> str:
 
 def translate_transport_type(transport_type: int) -> str:
     """
+    @param transport_type: one of C{ibv_transport_type}.
+
     @return: the transport of a device.
     """
     return _TRANSPORTS.get(transport_type, "Unknown")
@@ -75,6 +79,8 @@ def translate_transport_type(transport_type: int) -> str:
 
 def translate_node_type(node_type: int) -> str:
     """
+    @param node_type: one of C{ibv_node_type}.
+
     @return: the kind of a device.
     """
     return _NODES.get(node_type, "Unknown")
@@ -82,6 +88,8 @@ def translate_node_type(node_type: int) -> str:
 
 def guid_to_hex(node_guid: int) -> str:
     """
+    @param node_guid: a GUID.
+
     @return: a GUID in hexadecimal.
     """
     return f"{node_guid:x}"
@@ -89,6 +97,8 @@ def guid_to_hex(node_guid: int) -> str:
 
 def port_state_to_str(port_state: int) -> str:
     """
+    @param port_state: one of C{ibv_port_state}.
+
     @return: the logical state of a port.
     """
     return _numbered(_PORT_STATES, port_state, f"Invalid state ({port_state})")
@@ -96,6 +106,8 @@ def port_state_to_str(port_state: int) -> str:
 
 def translate_mtu(mtu: int) -> str:
     """
+    @param mtu: one of C{ibv_mtu}.
+
     @return: the octets that an MTU code stands for.
     """
     return f"{128 << mtu} ({mtu})" if 1 <= mtu <= 5 else f"Invalid MTU ({mtu})"
@@ -103,6 +115,8 @@ def translate_mtu(mtu: int) -> str:
 
 def translate_link_layer(ll: int) -> str:
     """
+    @param ll: C{IBV_LINK_LAYER_*}.
+
     @return: the link layer of a port.
     """
     return _LINK_LAYERS.get(ll, f"Invalid link layer ({ll})")
@@ -110,6 +124,8 @@ def translate_link_layer(ll: int) -> str:
 
 def translate_port_cap_flags(flags: int) -> str:
     """
+    @param flags: bits of C{ibv_port_cap_flags}.
+
     @return: what a port can do.
     """
     return _lines(ibv_port_cap_flags, flags)
@@ -117,6 +133,8 @@ def translate_port_cap_flags(flags: int) -> str:
 
 def translate_port_cap_flags2(flags: int) -> str:
     """
+    @param flags: bits of C{ibv_port_cap_flags2}.
+
     @return: what more a port can do.
     """
     return _lines(ibv_port_cap_flags2, flags)
@@ -124,6 +142,8 @@ def translate_port_cap_flags2(flags: int) -> str:
 
 def translate_device_caps(flags: int) -> str:
     """
+    @param flags: bits of C{ibv_device_cap_flags}.
+
     @return: what a device can do.
     """
     return _lines(ibv_device_cap_flags, flags)
@@ -131,6 +151,7 @@ def translate_device_caps(flags: int) -> str:
 
 def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
     """
+    @param flags: bits.
     @param dictionary: the names of bits.
 
     @return: the names of those that are set, a line for each.
@@ -140,6 +161,8 @@ def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
 
 def phys_state_to_str(phys: int) -> str:
     """
+    @param phys: the code (IBTA vol. 1 14.2.5.6).
+
     @return: the physical state of a port.
     """
     return _numbered(_PHYSICAL_STATES, phys, "Invalid physical state")
@@ -147,6 +170,8 @@ def phys_state_to_str(phys: int) -> str:
 
 def width_to_str(width: int) -> str:
     """
+    @param width: the code (IBTA vol. 1 14.2.5.6).
+
     @return: the width of a link.
     """
     return _numbered(_WIDTHS, width, "Invalid width")
@@ -154,6 +179,9 @@ def width_to_str(width: int) -> str:
 
 def speed_to_str(active_speed: int, active_speed_ex: int) -> str:
     """
+    @param active_speed: the code (IBTA vol. 1 14.2.5.6).
+    @param active_speed_ex: a code beyond 8 bits, or 0.
+
     @return: the speed of a lane; the second code is meant if it is not 0.
     """
     code = active_speed_ex or active_speed
@@ -162,6 +190,8 @@ def speed_to_str(active_speed: int, active_speed_ex: int) -> str:
 
 def translate_event_type(event_type: int) -> str:
     """
+    @param event_type: one of C{ibv_event_type}.
+
     @return: the name of an asynchronous event.
     """
     name = named(ibv_event_type, event_type, "")

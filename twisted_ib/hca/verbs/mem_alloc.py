@@ -63,7 +63,12 @@ def mmap(
     """
     Map memory.
 
+    @param addr: where, if the kernel agrees; 0 for anywhere.
     @param length: octets.
+    @param prot: bits of C{PROT_*_}.
+    @param flags: bits of C{MAP_*_}.
+    @param fd: what is mapped, if it is a file.
+    @param offset: octets from the file's beginning, a multiple of a page.
 
     @return: its address.
 
@@ -79,6 +84,9 @@ def munmap(addr: int, length: int) -> None:
     """
     Unmap memory.
 
+    @param addr: its address, a multiple of a page.
+    @param length: octets.
+
     @raise MemoryError: it can not be unmapped.
     """
     if _libc.munmap(addr, length):
@@ -89,6 +97,10 @@ def madvise(addr: int, length: int, flags: int = _MADV_DONTNEED) -> None:
     """
     Tell the kernel what memory is wanted for.
 
+    @param addr: its address, a multiple of a page.
+    @param length: octets.
+    @param flags: the advice, a C{MADV_*} of the kernel.
+
     @raise PyverbsRDMAError: it does not take the advice.
     """
     if _libc.madvise(addr, length, flags):
@@ -98,6 +110,8 @@ def madvise(addr: int, length: int, flags: int = _MADV_DONTNEED) -> None:
 def malloc(size: int) -> int:
     """
     Allocate memory.
+
+    @param size: octets.
 
     @return: its address.
 
@@ -131,6 +145,8 @@ def posix_memalign(size: int, alignment: int = 8) -> int:
 def free(ptr: int) -> None:
     """
     Give back what L{malloc} or L{posix_memalign} gave.
+
+    @param ptr: an address.
     """
     _libc.free(ptr)
 
@@ -139,6 +155,8 @@ def writebe32(addr: int, val: int, offset: int = 0) -> None:
     """
     Write 32 bits, big end first.
 
+    @param addr: an address of this process.
+    @param val: what to write.
     @param offset: in units of 32 bits.
     """
     ctypes.memmove(addr + 4 * offset, struct.pack(">I", val & 0xFFFFFFFF), 4)
@@ -148,6 +166,8 @@ def writebe64(addr: int, val: int, offset: int = 0) -> None:
     """
     Write 64 bits, big end first.
 
+    @param addr: an address of this process.
+    @param val: what to write.
     @param offset: in units of 64 bits.
     """
     ctypes.memmove(addr + 8 * offset, struct.pack(">Q", val & 0xFFFFFFFFFFFFFFFF), 8)
@@ -157,7 +177,9 @@ def write(addr: int, data: bytes | str, length: int, offset: int = 0) -> None:
     """
     Write octets.
 
+    @param addr: an address of this process.
     @param data: at least C{length} of them; text becomes UTF-8.
+    @param length: octets.
     @param offset: octets from C{addr}.
 
     @raise PyverbsUserError: C{data} has fewer.
@@ -172,7 +194,10 @@ def read32(addr: int, offset: int = 0) -> int:
     """
     Read 32 bits as this machine has them.
 
+    @param addr: an address of this process.
     @param offset: in units of 32 bits.
+
+    @return: the number.
     """
     value: int = ctypes.c_uint32.from_address(addr + 4 * offset).value
     return value
@@ -182,7 +207,10 @@ def read64(addr: int, offset: int = 0) -> int:
     """
     Read 64 bits as this machine has them.
 
+    @param addr: an address of this process.
     @param offset: in units of 64 bits.
+
+    @return: the number.
     """
     value: int = ctypes.c_uint64.from_address(addr + 8 * offset).value
     return value
@@ -192,7 +220,11 @@ def read(addr: int, length: int, offset: int = 0) -> bytes:
     """
     Read octets.
 
+    @param addr: an address of this process.
+    @param length: octets.
     @param offset: octets from C{addr}.
+
+    @return: the octets.
     """
     return ctypes.string_at(addr + offset, length)
 

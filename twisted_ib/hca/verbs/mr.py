@@ -350,6 +350,8 @@ class MW(VerbsObject):
 
 def mwtype2str(mw_type: int) -> str:
     """
+    @param mw_type: one of C{ibv_mw_type}.
+
     @return: the name of a type of windows.
     """
     name = named(ibv_mw_type, mw_type, "")

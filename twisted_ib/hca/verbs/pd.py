@@ -136,6 +136,9 @@ class ParentDomain(PD):
         """
         Allocate a parent domain.
 
+        @param context: of the device.
+        @param attr: the domain that it stands for.
+
         @raise PyverbsRDMAError: it shall do more than that (EOPNOTSUPP).
         """
         VerbsObject.__init__(self)
