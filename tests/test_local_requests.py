@@ -113,7 +113,7 @@ class BindTests(RequesterTestCase):
         What can not be bound ends with MW_BIND_ERR, behind what is before it and in front
         of what is behind it, and the queue pair is in ERR.
         """
-        for name in ("bound", "region", "range", "domain", "deallocated", "nothing"):
+        for name in ("bound", "region", "range", "domain", "another domain", "deallocated", "nothing"):
             self.connect()
             window = self.window(WindowType.TYPE_2)
             length = 50
@@ -125,18 +125,66 @@ class BindTests(RequesterTestCase):
                 length = self.source.length - 9
             elif name == "domain":
                 window = self.a.memory.allocateWindow(self.a.memory.allocateDomain(), WindowType.TYPE_2)
+            elif name == "another domain":
+                pd = self.a.memory.allocateDomain()
+                window = self.a.memory.allocateWindow(pd, WindowType.TYPE_2)
+                self.source = self.a.memory.register(bytearray(1000), int(ALL), pd)
             elif name == "deallocated":
                 self.a.memory.deallocateWindow(window)
             elif name == "nothing":
                 length = 0
-            self.post(1, WRITE)
+            self.post(1, WRITE, 0)
             self.bind(2, window, length, flags=0)
-            self.post(3, WRITE)
+            self.post(3, WRITE, 0)
             self.p.settle()
             expected = [(1, OK), (2, WCStatus.MW_BIND_ERR), (3, FLUSH)]
             self.assertEqual(self.a.statuses(), expected, name)
             self.assertEqual(self.a.qp.state, QPState.ERR)
             self.assertEqual(len(self.a.consumer.failures), 1)
+
+    def test_promised(self) -> None:
+        """
+        A window of type 1 gets the key that was promised for it.
+        """
+        window = self.window(WindowType.TYPE_1)
+        key = self.a.memory.promiseKey(window)
+        self.post(1, BIND, bind=WindowBind(window, self.source, self.source.address, 5, REMOTE, key))
+        self.assertEqual((window.key, self.a.statuses()), (key, [(1, OK)]))
+        self.assertEqual(window.promised, set())
+
+    def test_promiseBroken(self) -> None:
+        """
+        A bind that is not done leaves no promise: whether it fails, is flushed or
+        forgotten; one that is done keeps its key.
+        """
+        for name in ("fails", "flushed", "reset", "closed", "done"):
+            self.connect()
+            window = self.window(WindowType.TYPE_1)
+            key = self.a.memory.promiseKey(window)
+            access = REMOTE | (int(Access.ZERO_BASED) if name == "fails" else 0)
+            if name not in ("fails", "done"):
+                self.post(1, READ)
+            self.post(2, BIND, flags=FENCED, bind=WindowBind(
+                window, self.source, self.source.address, 5, access, key
+            ))  # fmt: skip
+            self.assertEqual(window.promised, set() if name in ("fails", "done") else {key})
+            if name == "closed":
+                self.a.qp.close()
+            elif name == "reset":
+                self.a.qp.modify(QPState.RESET)
+            elif name == "flushed":
+                self.a.qp.modify(QPState.ERR)
+            self.assertEqual(window.promised, set(), name)
+            self.assertEqual(window.key == key, name == "done")
+            self.assertRaises(MemoryAccessError, self.a.memory.bind, window, None, 0, 0, 0, key)
+
+    def test_closed(self) -> None:
+        """
+        When its queue pair is destroyed a window of type 2 is free.
+        """
+        window = bound(self.a, self.source)
+        self.a.qp.close()
+        self.assertIsNone(window.region)
 
     def test_withoutWhat(self) -> None:
         """
@@ -434,6 +482,8 @@ class InlineTests(RequesterTestCase):
             SendRequest(1, ADD, [piece(self.source, 0, 8)], flags),
         ):
             self.assertRaises(QueuePairError, self.a.work.postSend, request)
+        tooLong = SendRequest(1, SEND, [SGE(1, most + 1, 1)], flags)
+        self.assertRaises(QueuePairError, self.a.work.postSend, tooLong)
         wrong = SendRequest(1, SEND, [SGE(self.source.address, 1, 1)], flags)
         self.assertRaises(MemoryAccessError, self.a.work.postSend, wrong)
         self.a.send(1, SEND, inline=bytes(most))

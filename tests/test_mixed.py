@@ -13,7 +13,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.completion import WCOpcode, WCStatus
 from twisted_ib.hca.core.events import EventType
-from twisted_ib.hca.core.requests import SendFlags, SendOpcode
+from twisted_ib.hca.core.requests import SGE, SendFlags, SendOpcode
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE, REFERENCE
 
@@ -253,12 +253,31 @@ class InlineTests(RequesterTestCase):
         The queue's depth is the bound; who hears that it is full hears when it is half
         empty, once.
         """
-        self.b.qp.posted = 0
-        for _ in range(128):
-            self.assertTrue(self.a.work.canPost())
-            self.a.work.postInline(b"x", 1)
+        for asks in (self.asksFirst, self.triesAtOnce):
+            self.connect()
+            self.b.qp.posted = 0
+            for _ in range(128):
+                self.assertTrue(self.a.work.canPost())
+                self.a.work.postInline(b"x", 1)
+            asks()
+            self.emptied()
+
+    def asksFirst(self) -> None:
+        """
+        Hear that it is full by asking.
+        """
         self.assertFalse(self.a.work.canPost())
+
+    def triesAtOnce(self) -> None:
+        """
+        Hear that it is full by posting.
+        """
         self.assertRaises(ResourceLimitError, self.a.work.postInline, b"x", 1)
+
+    def emptied(self) -> None:
+        """
+        Half of it is done, then all.
+        """
         self.b.qp.posted = 63
         self.p.flow()
         self.p.pass_(0.001)
@@ -274,11 +293,25 @@ class InlineTests(RequesterTestCase):
         """
         self.assertTrue(self.a.work.idle())
         self.post(1, READ)
+        self.post(2, WRITE)
         self.assertFalse(self.a.work.idle())
-        self.b.path.progress()
-        self.assertEqual(self.a.consumer.resumed, 0)
+        self.b.path.progress(1)
+        for _ in range(3):
+            self.a.path.progress()
+        self.assertEqual((self.a.consumer.resumed, self.a.statuses()), (0, [(1, OK)]))
         self.p.settle()
         self.assertEqual((self.a.consumer.resumed, self.a.work.idle()), (1, True))
+
+    def test_failsMeanwhile(self) -> None:
+        """
+        Who waits is not told to go on by the end of the queue pair.
+        """
+        self.post(1, WRITE)
+        self.a.send(2, WRITE, SGE(1, 1, 1))
+        self.assertFalse(self.a.work.idle())
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.LOC_PROT_ERR)])
+        self.assertEqual(self.a.consumer.resumed, 0)
 
     def test_notAsked(self) -> None:
         """
@@ -348,7 +381,7 @@ class InlineTests(RequesterTestCase):
         self.a.work.sendCompletions = type("Queue", (), {"push": staticmethod(pushed)})()  # type: ignore[assignment]
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(1, WCStatus.REM_ACCESS_ERR), (2, FLUSH)])
-        self.assertEqual(self.wire(), [])
+        self.assertEqual(self.a.work.recordsSent, 1)
 
     def test_signalAll(self) -> None:
         """

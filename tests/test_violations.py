@@ -71,9 +71,8 @@ class ViolationTests(SynchronousTestCase):
         self.a.path.offering = self.b.path.offering = offering
         self.there = bytearray(b"#" * (size + 2 * GUARD))
         self.here = bytearray(b"-" * (size + 2 * GUARD))
-        self.mine = self.a.memory.register(
-            memoryview(self.here)[GUARD:-GUARD], int(ALL), self.a.pd, segment=None
-        )
+        middle = memoryview(self.here)[GUARD:-GUARD]
+        self.mine = self.a.memory.register(middle, int(ALL), self.a.pd, segment=middle)
 
     def grant(self, wrong: str, right: int) -> tuple[int, int]:
         """
@@ -86,11 +85,12 @@ class ViolationTests(SynchronousTestCase):
         domain = memory.allocateDomain() if wrong == "domain" else pd
         access = int(ALL) & ~right if wrong == "right" else int(ALL)
         if self.kind == "region":
-            region = memory.register(view[GUARD:-GUARD], access, domain)
+            middle = view[GUARD:-GUARD]
+            region = memory.register(middle, access, domain, segment=middle)
             self.gone = lambda: memory.deregister(region)
             key, address = region.key, region.address
         else:
-            region = memory.register(view, int(ALL), domain)
+            region = memory.register(view, int(ALL), domain, segment=view)
             key, address = self.window(wrong, region, access & REMOTE), region.address + GUARD
         if wrong == "key":
             key ^= 0x100
@@ -213,6 +213,8 @@ class ViolationTests(SynchronousTestCase):
                 self.request(verb, "nothing", key, address)
                 self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)], about)
                 self.assertEqual(self.b.events, [], about)
+                if offering and size > 8:
+                    self.assertLess(self.a.path.copied + self.b.path.copied, 150, about)
                 there, here = bytes(self.there), bytes(self.here)
                 self.assertEqual(there[:GUARD] + there[-GUARD:], b"#" * 2 * GUARD, about)
                 self.assertEqual(here[:GUARD] + here[-GUARD:], b"-" * 2 * GUARD, about)

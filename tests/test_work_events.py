@@ -17,7 +17,8 @@ from twisted_ib.hca import operation
 from twisted_ib.hca.core.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.queuepair import QueuePair
-from twisted_ib.hca.core.requests import Capabilities, ReceiveRequest, SendFlags, SendOpcode
+from twisted_ib.hca.core.requester import Requester
+from twisted_ib.hca.core.requests import SGE, Capabilities, ReceiveRequest, SendFlags, SendOpcode
 from twisted_ib.hca.core.states import QPState, QPType
 from twisted_ib.hca.core.work import SERVICES, WorkQueues
 
@@ -399,6 +400,20 @@ class DrainTests(RequesterTestCase):
                 self.p.settle()
                 self.assertEqual(self.a.events, expected)
 
+    def test_notYet(self) -> None:
+        """
+        It does not come when only a part is done.
+        """
+        self.post(1, WRITE)
+        self.post(2, WRITE)
+        self.a.qp.modify(QPState.SQD, en_sqd_async_notify=1)
+        self.b.path.progress(1)
+        for _ in range(3):
+            self.a.path.progress()
+        self.assertEqual((self.a.statuses(), self.a.events), ([(1, OK)], []))
+        self.p.settle()
+        self.assertEqual(self.a.events, [EventType.SQ_DRAINED])
+
     def test_errorMeanwhile(self) -> None:
         """
         What goes to ERR has not drained.
@@ -435,6 +450,26 @@ class StopTests(RequesterTestCase):
         self.a.qp.modify(QPState.ERR)
         self.a.qp.stop(QueuePairError("over"))
         self.assertEqual(self.a.qp.state, QPState.ERR)
+
+    def test_afterFailure(self) -> None:
+        """
+        A request that ends badly stops the queue of such a service; RTS revives it.
+        """
+
+        def stop(requester: Requester, work: WorkQueues, reason: Exception) -> None:
+            """
+            As an unreliable service does.
+            """
+            work.queuePair.stop(reason)
+
+        self.patch(Requester, "_stop", stop)
+        self.a.qp.type = QPType.UC
+        self.a.send(1, WRITE, SGE(1, 1, 1))
+        self.assertEqual(self.a.qp.state, QPState.SQE)
+        self.a.qp.modify(QPState.RTS)
+        self.post(2, WRITE)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_PROT_ERR), (2, OK)])
 
 
 class LateTests(SynchronousTestCase):

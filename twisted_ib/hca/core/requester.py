@@ -104,8 +104,7 @@ class Requester(SendQueue):
         """
         There is a way to the peer.
         """
-        if not self._pausing:
-            self._cancelTimer()
+        self._cancelTimer()
         self._go()
 
     def pump(self) -> None:
@@ -203,9 +202,8 @@ class Requester(SendQueue):
         The peer was not found in time.
         """
         self._timer = None
-        work, unsent = self.work, self._unsent
-        if work is not None and unsent and work.queuePair.path is None:
-            self._fail(unsent[0], WCStatus.RETRY_EXC_ERR)
+        if self._unsent:
+            self._fail(self._unsent[0], WCStatus.RETRY_EXC_ERR)
 
     # -- what the peer did
 
