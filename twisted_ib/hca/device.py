@@ -96,6 +96,14 @@ class Service:
     __slots__ = ("_device", "_portSpace", "address", "port")
 
     def __init__(self, device: Device, portSpace: int, address: str, port: int) -> None:
+        """
+        For L{Device.listen}.
+
+        @param device: The HCA.
+        @param portSpace: Of the RDMA-CM.
+        @param address: The address.
+        @param port: The port.
+        """
         self._device = device
         self._portSpace = portSpace
         self.address = address

@@ -97,6 +97,15 @@ class QueuePair:
         type: QPType = QPType.RC,
         maxMessage: int = limits.INLINE_MESSAGE,
     ) -> None:
+        """
+        Make a queue pair in RESET.
+
+        @param number: Its number, 24 bits, the HCA's own.
+        @param consumer: An L{IConsumer<twisted_ib.hca.interfaces.IConsumer>}.
+        @param device: What counts and keeps time for it.
+        @param type: Its transport service.
+        @param maxMessage: The longest message, in bytes, that it posts inline.
+        """
         self.number = number
         self.type = type
         self.consumer = consumer

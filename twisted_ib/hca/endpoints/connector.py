@@ -58,6 +58,11 @@ class Attempt:
     logstr = "Uninitialized"
 
     def __init__(self, connector: Connector) -> None:
+        """
+        Begin nothing yet.
+
+        @param connector: Whose attempt it is.
+        """
         self._connector = connector
         self._channel: DeviceChannel | None = None
         self._addresses: list[str] = []

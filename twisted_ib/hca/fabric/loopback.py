@@ -51,6 +51,12 @@ class LoopbackPath(Path):
     other: Any
 
     def __init__(self, fabric: LoopbackFabric, peer: PeerIdentity) -> None:
+        """
+        Make one end; C{other} is set when both exist.
+
+        @param fabric: what the path belongs to.
+        @param peer: who is at the other end.
+        """
         super().__init__(fabric, peer)
         #: What the other end published: word, bytes, the position after it, and
         #: how far the other end had read then.

@@ -59,6 +59,12 @@ class Refusing:
     __slots__ = ("path", "queuePair")
 
     def __init__(self, path: Path, queuePair: Any) -> None:
+        """
+        Refuse all but the requester's resuming.
+
+        @param path: The path.
+        @param queuePair: Who refused.
+        """
         self.path = path
         self.queuePair = queuePair
 
@@ -84,6 +90,11 @@ class Management:
     __slots__ = ("path", "waiting")
 
     def __init__(self, path: Path) -> None:
+        """
+        Keep nothing.
+
+        @param path: The path.
+        """
         self.path = path
         self.waiting: deque[bytes] = deque()
 
@@ -177,6 +188,12 @@ class Path:
     )
 
     def __init__(self, fabric: Any, peer: Any) -> None:
+        """
+        Bind nobody yet.
+
+        @param fabric: What the path belongs to.
+        @param peer: The L{PeerIdentity} at its other end.
+        """
         self.fabric = fabric
         self.peer = peer
         self.alive = True

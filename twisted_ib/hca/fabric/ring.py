@@ -106,6 +106,16 @@ class RingPath(Path):
     def __init__(
         self, fabric: Any, peer: Any, mine: Any, theirs: Any, doorbell: Any, ring: int
     ) -> None:
+        """
+        Join two segments, which are empty.
+
+        @param fabric: What the path belongs to.
+        @param peer: Who is at the other end.
+        @param mine: The segment that I write.
+        @param theirs: The one that I read.
+        @param doorbell: Wakes the peer.
+        @param ring: Bytes of each ring, a power of two.
+        """
         super().__init__(fabric, peer)
         self.mine, self.theirs, self.doorbell = mine, theirs, doorbell
         self._map, self._cells = mine.map, mine.cells

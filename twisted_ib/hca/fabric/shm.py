@@ -54,6 +54,12 @@ class Resolution:
     __slots__ = ("_fabric", "_user")
 
     def __init__(self, fabric: SharedMemoryFabric, user: Any) -> None:
+        """
+        Begin nothing: the fabric does.
+
+        @param fabric: What searches.
+        @param user: Whom it tells.
+        """
         self._fabric = fabric
         self._user = user
 

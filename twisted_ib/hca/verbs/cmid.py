@@ -178,7 +178,7 @@ class CMID(DataCalls):
         """
         Wait for a request, and serve peers meanwhile.  For synchronous identifiers only.
 
-        @return: the identifier that answers it, by L{accept}, L{reject} or L{close}.
+        @return: the identifier that answers it, by L{accept}, L{reject} or C{close}.
 
         @raise PyverbsRDMAError: the identifier is not synchronous, or does not listen (EINVAL), or
             the new queue pair can not be.
