@@ -191,6 +191,9 @@ class PostTests(RequesterTestCase):
                 sizes = [1, 1, 1, 1]
                 sizes[index] = value
                 self.assertRaises(ResourceLimitError, Capabilities(*sizes).check)
+        Capabilities(inline=limits.INLINE_DATA).check()
+        for value in (-1, limits.INLINE_DATA + 1):
+            self.assertRaises(ResourceLimitError, Capabilities(inline=value).check)
 
     def test_impossible(self) -> None:
         """
@@ -206,6 +209,9 @@ class PostTests(RequesterTestCase):
             SendRequest(1, WRITE, remoteAddress=1 << 64),
             SendRequest(1, WRITE, remoteAddress=-1),
             SendRequest(1, WRITE, remoteKey=1 << 32),
+            SendRequest(1, WRITE, invalidateKey=1 << 32),
+            SendRequest(1, WRITE, compare=1 << 64),
+            SendRequest(1, WRITE, swap=-1),
             SendRequest(1, SendOpcode.BIND_MW),
         ):
             self.assertRaises(QueuePairError, self.a.work.postSend, request)

@@ -215,7 +215,8 @@ class Requester(SendQueue):
         if self.work is not None:
             self._acknowledged = max(self._acknowledged, position)
             self._complete()
-            self._go()
+            if self._unsent or self._awaited:
+                self._go()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """

@@ -161,6 +161,17 @@ class SendRequest:
         @raise QueuePairError: a field does not fit.
         """
         checkPieces(self.pieces, most)
+        # Negative numbers have bits up there too.
+        if (self.immediate | self.remoteKey | self.invalidateKey) >> 32 or (
+            self.remoteAddress | self.compare | self.swap
+        ) >> 64:
+            self._checkFields()
+        self._checkKind(inline)
+
+    def _checkFields(self) -> None:
+        """
+        Name the field that does not fit.
+        """
         for name, value, end in (
             ("immediate", self.immediate, _32_BITS),
             ("remote address", self.remoteAddress, _64_BITS),
@@ -171,7 +182,6 @@ class SendRequest:
         ):
             if not 0 <= value < end:
                 raise QueuePairError(f"a send request has no {name} {value:#x}")
-        self._checkKind(inline)
 
     def _checkKind(self, inline: int) -> None:
         """
