@@ -196,6 +196,8 @@ class Connected(Call):
             has given up (ECONNRESET).
         """
         identifier, agreement = self._identifier, self._agreement
+        if identifier.stage is Stage.OVER:
+            raise PyverbsRDMAError("The peer has given up", errno.ECONNRESET)
         terms = self._termsOf(param, REP_USER_BYTES, self.terms)
         identifier.step("accept")
         assert agreement is not None

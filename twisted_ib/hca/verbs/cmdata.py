@@ -6,19 +6,16 @@ Source: rdma-core 65, C{pyverbs/cmid.pyx}, C{librdmacm/rdma_verbs.h}.
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted_ib.hca.verbs.ah import AH
 from twisted_ib.hca.verbs.base import checked
-from twisted_ib.hca.verbs.cmidentifier import Identifier
+from twisted_ib.hca.verbs.cmview import IdentifierView
 from twisted_ib.hca.verbs.cq import CQ
 from twisted_ib.hca.verbs.enumscm import RDMA_UDP_QKEY
 from twisted_ib.hca.verbs.enumsdevice import ibv_access_flags
 from twisted_ib.hca.verbs.enumsqueues import ibv_send_flags, ibv_wr_opcode
 from twisted_ib.hca.verbs.hub import hub
 from twisted_ib.hca.verbs.mr import MR
-from twisted_ib.hca.verbs.qp import QP
-from twisted_ib.hca.verbs.verb import VerbsObject, check, invalid, verb
+from twisted_ib.hca.verbs.verb import check, verb
 from twisted_ib.hca.verbs.wc import WC
 from twisted_ib.hca.verbs.wr import SGE, RecvWR, SendWR
 
@@ -27,33 +24,10 @@ _OP = ibv_wr_opcode
 _SIGNALED = ibv_send_flags.IBV_SEND_SIGNALED
 
 
-class DataCalls(VerbsObject):
+class DataCalls(IdentifierView):
     """
     What an identifier can do with its queue pair.
     """
-
-    def __init__(self) -> None:
-        """
-        There is none yet.
-        """
-        super().__init__()
-        self._info: Any = None
-        self._request: Any = None
-
-    def _get(self) -> Identifier:
-        """
-        The identifier.
-        """
-        raise NotImplementedError
-
-    def _queuePair(self) -> QP:
-        """
-        @raise PyverbsRDMAError: there is none (EINVAL).
-        """
-        qp = self._get().qp
-        if qp is None:
-            raise invalid("The identifier has no queue pair")
-        return qp
 
     # -- memory
 

@@ -108,6 +108,7 @@ class Reports:
         self._waiting.append(report)
         if self.signal is not None and len(self._waiting) == 1:
             self.signal(True)
+        hub.wake()
 
     def take(self) -> Report | None:
         """
@@ -140,6 +141,7 @@ class Reports:
         Nobody will hear of any of it.
         """
         self.closed = True
+        hub.wake()
         while (report := self.take()) is not None:
             report.drop()
 

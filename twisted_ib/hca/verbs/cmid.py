@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from twisted_ib.hca import attributes
 from twisted_ib.hca.verbs.base import checked
 from twisted_ib.hca.verbs.cmaddr import Address, AddrInfo, JoinMCAttrEx, Text, resolve
 from twisted_ib.hca.verbs.cmdata import DataCalls
@@ -19,8 +18,6 @@ from twisted_ib.hca.verbs.cmevent import CMEvent, CMEventChannel, Report, Report
 from twisted_ib.hca.verbs.cmidentifier import Identifier
 from twisted_ib.hca.verbs.cmstage import Stage
 from twisted_ib.hca.verbs.connparam import ConnParam
-from twisted_ib.hca.verbs.cq import CQ
-from twisted_ib.hca.verbs.device import Context
 from twisted_ib.hca.verbs.enumscm import (
     RAI_PASSIVE,
     RDMA_OPTION_ID,
@@ -34,7 +31,7 @@ from twisted_ib.hca.verbs.enumsqueues import ibv_qp_type
 from twisted_ib.hca.verbs.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from twisted_ib.hca.verbs.hub import locked
 from twisted_ib.hca.verbs.pd import PD
-from twisted_ib.hca.verbs.qp import ECE, QP
+from twisted_ib.hca.verbs.qp import ECE
 from twisted_ib.hca.verbs.qpattr import QPAttr, QPInitAttr
 from twisted_ib.hca.verbs.verb import check, invalid, unsupported, verb
 
@@ -74,8 +71,6 @@ class CMID(DataCalls):
             there (ENODEV), or the queue pair can not be.
         """
         super().__init__()
-        self._id: Identifier | None = None
-        self._channel: CMEventChannel | None = None
         if creator is None:
             return
         if isinstance(creator, AddrInfo):
@@ -91,14 +86,6 @@ class CMID(DataCalls):
             self._fromEvent(creator, listen_id)
         else:
             raise invalid(f"Cannot create CM ID from {type(creator)}")
-
-    def _hold(self, identifier: Identifier) -> Identifier:
-        """
-        Stand for an identifier.
-        """
-        self._id = identifier
-        self._opened(identifier.close)
-        return identifier
 
     def _fromAddress(self, info: AddrInfo, attr: QPInitAttr | None, pd: PD | None) -> None:
         """
@@ -140,20 +127,6 @@ class CMID(DataCalls):
         self._channel = listener._channel
         self._hold(child)
 
-    def _get(self) -> Identifier:
-        """
-        @raise PyverbsUserError: it is closed, or was never more than a name.
-        """
-        self._check()
-        assert self._id is not None
-        return self._id
-
-    def _closed(self) -> None:
-        """
-        Keep nothing of it.
-        """
-        self._id = None
-
     # -- waiting
 
     def _complete(self) -> Report | None:
@@ -193,7 +166,6 @@ class CMID(DataCalls):
         child, report.child = report.child, None
         assert child is not None
         made._hold(child)
-        made._request = report
         if identifier.initAttr is not None:
             try:
                 made.create_qp(identifier.initAttr)
@@ -544,103 +516,6 @@ class CMID(DataCalls):
         @raise PyverbsRDMAError: always (EOPNOTSUPP): there is nothing beyond the standard.
         """
         raise unsupported("Failed to get remote ECE")
-
-    # -- what it is
-
-    @property
-    def event_channel(self) -> CMEventChannel | None:
-        """
-        Where it reports; None if it is synchronous.
-        """
-        return self._channel
-
-    @property
-    def device(self) -> Any:
-        """
-        The HCA, or None.  Not in pyverbs.
-        """
-        binding = None if self._id is None else self._id.binding
-        return None if binding is None else binding.device
-
-    @property
-    def context(self) -> Context | None:
-        """
-        The context of its device; None while it has none.
-        """
-        binding = None if self._id is None else self._id.binding
-        return None if binding is None else binding.ctx
-
-    ctx = context
-
-    @property
-    def pd(self) -> PD | None:
-        """
-        The protection domain of its queue pair; None while it has no device.
-        """
-        binding = None if self._id is None else self._id.binding
-        return None if binding is None else binding.pd
-
-    @property
-    def qp(self) -> QP | None:
-        """
-        Its queue pair, or None.  Not in pyverbs, as the next three.
-        """
-        return None if self._id is None else self._id.qp
-
-    @property
-    def send_cq(self) -> CQ | None:
-        """
-        The completion queue that was made for its sends, or None; C{recv_cq} likewise.
-        """
-        return None if self._id is None else self._id.sendCQ
-
-    @property
-    def recv_cq(self) -> CQ | None:
-        """
-        The completion queue that was made for its receives, or None.
-        """
-        return None if self._id is None else self._id.recvCQ
-
-    @property
-    def local_addr(self) -> tuple[str, int] | None:
-        """
-        Its address and port (C{rdma_get_local_addr}).
-        """
-        source = None if self._id is None else self._id.source
-        return None if source is None else (source.host, source.port)
-
-    @property
-    def peer_addr(self) -> tuple[str, int] | None:
-        """
-        The peer's address and port (C{rdma_get_peer_addr}).  Not in pyverbs.
-        """
-        there = None if self._id is None else self._id.destination
-        return None if there is None else (there.host, there.port)
-
-    @property
-    def qpn(self) -> int | None:
-        """
-        The number of its queue pair; None if it has none.
-        """
-        qp = self.qp
-        return None if qp is None else qp.qp_num
-
-    @property
-    def dev_name(self) -> str:
-        """
-        The name of its device.
-
-        @raise PyverbsRDMAError: it has none (EINVAL).
-        """
-        device = self._get().device
-        return str(device.name)
-
-    @property
-    def port_num(self) -> int:
-        """
-        The port of its device; 0 while it has none.
-        """
-        return 0 if self.device is None else attributes.PORT
 
 
 def _qpType(portSpace: int) -> int:

@@ -196,7 +196,6 @@ class Context(VerbsObject):
             check(cmid.device is not None, "Failed to open device: the CMID has none")
             self._device = hub.open(cmid.device.name)
             self.name = self._device.name
-            cmid.ctx = self
         self._events = _Events()
         _contexts.setdefault(self._device, WeakSet()).add(self._events)
         self._device.onEvent = _deviceEvent

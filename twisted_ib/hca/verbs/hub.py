@@ -246,6 +246,12 @@ class Hub:
             device.fabric.look()
         self._wakeSleepers()
 
+    def wake(self) -> None:
+        """
+        Something that a thread may wait for has happened, not by L{drive}.  The lock is held.
+        """
+        self._wakeSleepers()
+
     def _wakeSleepers(self) -> None:
         """
         Have every thread that sleeps look again.

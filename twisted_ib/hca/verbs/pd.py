@@ -54,7 +54,6 @@ class PD(VerbsObject):
             self.ctx: Context | None = creator
         elif hasattr(creator, "ctx"):
             self.ctx = checked(creator.ctx, Context)
-            creator.pd = self
         else:
             raise PyverbsUserError(f"Cannot create PD from {type(creator)}")
         self.ctx._check()
