@@ -183,6 +183,12 @@ PORT_LIMITS = (
     Field("phys_state", str, named(_PHYSICAL_STATES)),
 )
 
+#: No memory is registered that is not there: no paging on demand, for any transport.
+_ON_DEMAND = (
+    "\tgeneral_odp_caps:",
+    *(line for kind in ("rc", "uc", "ud", "xrc") for line in (f"\t{kind}_odp_caps:", "\t" * 5 + "NO SUPPORT")),
+)
+
 #: What is in an answer and has its own place in the output.
 _PLACED = ("hca_id", "attributes", "port", "gids", "in_use", "counters")
 
@@ -309,6 +315,7 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
             found.append(line(1, printable(name), shown(value), _DEVICE_COLUMN))
     if verbose and attributes:
         found += lines(DEVICE_LIMITS, attributes, 1, _DEVICE_COLUMN)
+        found += _ON_DEMAND
         found.append(line(1, "num_comp_vectors", str(COMPLETION_VECTORS), _DEVICE_COLUMN))
     found += _port(entry, verbose)
     if entry.get("in_use") is None:
