@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.hcas import LISTENER, SDP, Taker, settle
-from twisted_ib.hca.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES
+from twisted_ib.hca.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES, SEND_ONLY, word
 
 
 class ReachContract:
@@ -78,3 +78,25 @@ class ReachContract:
         one.post(b"3")
         settle(a, b)
         self.assertEqual((two.records, other.records), ([b"1"], []))
+
+    def test_requesterLeaves(self: Any) -> None:
+        """
+        When a requester leaves the peer hears of it behind all that it sent, even if the
+        medium is full: it must not wait for that one to resume.
+        """
+        a, b, path, other = self.joined()
+        one = Taker(path, 20, 21)
+        path.requesters[21] = one
+        self.assertTrue(one.post(b"refused, as nobody is there"))
+        while one.post(bytes(8000)):
+            pass
+        while path.postReserved(word(SEND_ONLY, 21), b"", False):
+            pass
+        path.unbind(one)
+        self.assertEqual(path.requesters, {})
+        settle(a, b)
+        self.assertEqual((other.absent, list(path.waiting)), ({}, []))
+        two, three = Taker(other, 21, 22), Taker(path, 22, 21)
+        self.assertTrue(three.post(b"taken"))
+        settle(a, b)
+        self.assertEqual((two.records, one.log), ([b"taken"], []))

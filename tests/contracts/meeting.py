@@ -10,7 +10,7 @@ import secrets
 from itertools import permutations
 from typing import Any
 
-from tests.hcas import LISTENER, SDP, settle
+from tests.hcas import LISTENER, SDP, settle, turn
 from tests.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.errors import (
@@ -298,6 +298,68 @@ class MeetingContract:
             self.assertNoneMeets(a, b)
             a.close()
             b.close()
+
+    def test_anyOrder(self: Any) -> None:
+        """
+        Whatever happened before, in any order (queue pairs ready, sending, reset, devices
+        served or not, paths lost at one end or the other): two queue pairs that are made
+        ready then have the two ends of one path.
+        """
+        for seed in range(25):
+            try:
+                self.disorder(seed)
+            except Exception as error:
+                raise AssertionError(f"with seed {seed}") from error
+
+    def disorder(self: Any, seed: int) -> None:
+        """
+        One story of L{test_anyOrder}.
+        """
+        maker = random.Random(seed)
+        a, b = self.deviceOf(LOW), self.deviceOf(HIGH)
+        devices = [a, a] if seed % 5 == 4 else [a, b]
+        pairs = [
+            [MeetingSide(devices[0], devices[1].guid), MeetingSide(devices[1], devices[0].guid)]
+            for _ in range(3)
+        ]
+        for _ in range(60):
+            pair = maker.choice(pairs)
+            n = maker.randrange(2)
+            side, peer = pair[n], pair[1 - n]
+            action = maker.randrange(9)
+            if action < 3 and side.qp.state == QPState.RESET:
+                side.to(QPState.RTS, peer.qp.number)
+            elif action == 3 and side.qp.state == QPState.RTS:
+                side.say(1, b"whatever")
+            elif action == 4:
+                side.qp.modify(QPState.RESET)
+            elif action == 5 and a.fabric.name == "shm":
+                fabric = side.device.fabric
+                if fabric.paths():
+                    fabric._lose(maker.choice(fabric.paths()).pairing, PathLostError("a test"))
+            else:
+                turn(side.device)
+                if action == 8:
+                    self.clock.advance(0.05)
+                    side.device.tick(self.clock.seconds())
+        self.run_(1.0, a, b)
+        for pair in pairs:
+            maker.shuffle(pair)
+            for side in pair:
+                side.qp.modify(QPState.RESET)
+            self.run_(1.0, a, b)
+            for side, peer in (pair, pair[::-1]):
+                side.to(QPState.RTS, peer.qp.number)
+                for _ in range(maker.randrange(5)):
+                    turn(maker.choice(devices))
+            self.run_(1.0, a, b)
+            for side in pair:
+                side.statuses()
+                side.received()
+            self.talk(*pair)
+        self.assertNoneMeets(a, b)
+        a.close()
+        b.close()
 
     def test_bound(self: Any) -> None:
         """

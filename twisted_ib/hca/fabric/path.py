@@ -80,6 +80,30 @@ class Refusing:
         return 0
 
 
+class _Parting:
+    """
+    A requester leaves.  If the peer refused what it sent, or does so when it comes to it,
+    it must not wait for this requester to resume: it would drop what the next one sends to
+    that number.
+    """
+
+    __slots__ = ("path", "remote")
+
+    def __init__(self, path: Path, remote: int) -> None:
+        """
+        @param remote: The peer's queue pair number.
+        """
+        self.path = path
+        self.remote = remote
+
+    def resume(self) -> None:
+        """
+        Say so, behind all that it sent.
+        """
+        if not self.path.postReserved(RESUME << 24 | self.remote, b"", False):
+            self.path.wantSpace(self)
+
+
 class Management:
     """
     Queue pair 1 of a path: hands connection management to the device.
@@ -165,8 +189,6 @@ class Path:
         tell when the peer has taken the record before that position.
     @ivar requesters: By the peer's queue pair number: who is told that it does
         not exist.  Only requesters that keep what they sent are in here.
-    @ivar refused: Of the peer's queue pair numbers, those that the peer said do not
-        exist: it waits for the requester to resume.
     @ivar twin: Of a path from an HCA to itself, the other end; else L{None}.
     """
 
@@ -179,7 +201,6 @@ class Path:
         "owed",
         "pairing",
         "peer",
-        "refused",
         "requesters",
         "table",
         "twin",
@@ -201,7 +222,6 @@ class Path:
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
-        self.refused: set[int] = set()
         self.twin: Any = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
@@ -243,10 +263,8 @@ class Path:
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
             del self.requesters[remote]
-            if remote in self.refused and self.alive:
-                # The peer would drop what the next requester sends to this number.
-                self.refused.discard(remote)
-                self.postReserved(RESUME << 24 | remote, b"", False)
+            if self.alive:
+                _Parting(self, remote).resume()
 
     def queuePairs(self) -> list[Any]:
         """
@@ -472,7 +490,6 @@ class Path:
             _, remote, _ = REFUSAL.unpack_from(buffer, start)
             requester = self.requesters.get(remote)
             if requester is not None:
-                self.refused.add(remote)
                 requester.delivered(ACKNOWLEDGE, buffer, start, stop)
             return 0
         if opcode == RESUME:
@@ -524,7 +541,6 @@ class Path:
         self.waiting.clear()
         self.unacknowledged.clear()
         self.requesters.clear()
-        self.refused.clear()
         self.twin = None
         if failure is not None:
             raise failure
