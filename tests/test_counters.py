@@ -48,12 +48,13 @@ class CounterTests(SynchronousTestCase):
         """
         found = counters(
             Traffic(),
-            {"management_sent": 2, "management_received": 3, "management_dropped": 4, "rcvd_rnr_err": 5},
+            {"management_sent": 2, "management_received": 3, "management_dropped": 4, "rcvd_rnr_err": 5}
+            | {"send_err": 6},
             {},
         )
         self.assertEqual((found["sent_pkts"], found["management_sent"]), (2, 2))
         self.assertEqual((found["rcvd_pkts"], found["management_received"]), (3, 3))
-        self.assertEqual((found["send_err"], found["rcvd_rnr_err"]), (4, 5))
+        self.assertEqual((found["send_err"], found["rcvd_rnr_err"]), (10, 5))
         self.assertEqual(list(found).count("rcvd_rnr_err"), 1)
         self.assertEqual(list(found)[: len(NAMES)], NAMES)
 

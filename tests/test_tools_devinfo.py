@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.counters import RXE_COUNTERS
+from twisted_ib.tools import devinfo
 from twisted_ib.tools.devicetext import heading, present
 from twisted_ib.tools.devinfo import writable
 
@@ -313,5 +314,12 @@ class TextTests(SynchronousTestCase):
             deep = [deep]
         self.assertFalse(writable({"in_use": {}, "deep": deep}))
         self.assertTrue(writable(self.entry))
+        answer = {"in_use": {}, "deep": deep}
+        self.patch(devinfo, "ask", lambda search, entry: answer)
+        self.patch(devinfo, "silent", lambda search, entry: {"in_use": None})
+        nobody: Any = None
+        self.assertEqual(devinfo.describe(nobody, nobody), {"in_use": None})
+        del answer["deep"]
+        self.assertEqual(devinfo.describe(nobody, nobody), {"in_use": {}})
         while deep:
             deep = deep.pop()

@@ -186,7 +186,7 @@ PORT_LIMITS = (
 #: No memory is registered that is not there: no paging on demand, for any transport.
 _ON_DEMAND = (
     "\tgeneral_odp_caps:",
-    *(line for kind in ("rc", "uc", "ud", "xrc") for line in (f"\t{kind}_odp_caps:", "\t" * 5 + "NO SUPPORT")),
+    *(text for kind in ("rc", "uc", "ud", "xrc") for text in (f"\t{kind}_odp_caps:", "\t\t\t\t\tNO SUPPORT")),
 )
 
 #: What is in an answer and has its own place in the output.
