@@ -5,6 +5,7 @@ beside work requests.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from tests.keyed_cases import RequesterTestCase, ResponderTestCase, bound
@@ -86,6 +87,19 @@ class PromiseTests(ResponderTestCase):
         self.assertEqual(self.put(0x04, b"h"), 0x20 | 12)
         self.b.qp.posted = 3
         self.assertEqual(self.put(0x04, b"h"), 0)
+
+    def test_manyParts(self) -> None:
+        """
+        Small records cost no more memory than the message may have.
+        """
+        data = bytes(range(250))
+        self.b.qp.maxMessage = len(data)
+        self.put(0x00, data[:1])
+        for at in range(1, 249):
+            self.put(0x01, data[at : at + 1])
+            self.assertLess(sys.getsizeof(self.b.work.responder._parts), 2 * at + 100)
+        self.put(0x02, data[249:])
+        self.assertEqual(self.got(), [(data, None)])
 
     def test_reference(self) -> None:
         """

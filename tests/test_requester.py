@@ -158,6 +158,7 @@ class StateTests(RequesterTestCase):
         """
         self.post(1, SEND)
         self.a.qp.close()
+        self.a.qp.close()
         self.p.settle()
         self.assertEqual(self.a.statuses(), [])
         self.assertEqual((self.a.sends.users, self.a.receives.users), ({}, {}))

@@ -140,7 +140,7 @@ class Responder:
         # The message that has begun and not ended: None, or whether it is a WRITE.
         self._writing: bool | None = None
         self._receive: ReceiveRequest | None = None  # of a SEND
-        self._parts: list[bytes] | None = None  # of a SEND for the consumer
+        self._parts: bytes | bytearray | None = None  # of a SEND for the consumer
         self._room = self._done = 0
         self._address = self._key = self._length = 0  # of a WRITE
 
@@ -261,7 +261,7 @@ class Responder:
         queuePair = work.queuePair
         if queuePair.posted:
             queuePair.posted -= 1
-            self._parts = []
+            self._parts = b""
             self._room = queuePair.maxMessage
         else:
             self._receive = self._receives.take()
@@ -324,7 +324,7 @@ class Responder:
                     f"sent a message of more than {self._room} bytes",
                 )
             elif self._parts is not None:
-                self._parts.append(bytes(source))
+                self._keep(self._parts, source)
             else:
                 assert self._receive is not None
                 # Receives that are shared are in their queue's domain (IBTA vol. 1 10.2.9.1).
@@ -335,6 +335,20 @@ class Responder:
                 raise Refused(NAK_REMOTE_ACCESS) from None
             raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self._done = done + count
+
+    def _keep(self, parts: bytes | bytearray, source: memoryview) -> None:
+        """
+        Keep a part of a message for the consumer.
+
+        @param parts: those before it.
+        """
+        if not parts:
+            self._parts = bytes(source)
+        elif isinstance(parts, bytearray):
+            parts += source
+        else:
+            self._parts = bytearray(parts)
+            self._parts += source
 
     def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
         """
@@ -398,7 +412,7 @@ class Responder:
             queuePair.posted -= 1
             consumer.remoteMemoryWritten(value, self._length)
             return
-        data = b"".join(parts or ())
+        data = bytes(parts or b"")
         if extra is IMMEDIATE:
             consumer.immediateReceived(value, data, 0, len(data))
         else:

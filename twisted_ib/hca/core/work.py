@@ -98,6 +98,7 @@ class WorkQueues:
     """
 
     __slots__ = (
+        "_isClosed",
         "attributes",
         "capabilities",
         "messagesReceived",
@@ -147,6 +148,7 @@ class WorkQueues:
         self.signalAll = signalAll
         self.unreachable: Exception | None = None
         self.recordsSent = self.recordsReceived = self.messagesSent = self.messagesReceived = 0
+        self._isClosed = False
         self._renew()
         pd.hold("queue pairs")
         if shared is not None:
@@ -318,8 +320,11 @@ class WorkQueues:
 
     def closed(self) -> None:
         """
-        The queue pair is gone.
+        The queue pair is gone; harmless if it was before.
         """
+        if self._isClosed:
+            return
+        self._isClosed = True
         self._reset()
         self.pd.release("queue pairs")
         self.pd.memory.freeWindows(self.queuePair)
