@@ -40,6 +40,7 @@ from twisted_ib.hca.fabric.addresses import checkLocal
 from twisted_ib.hca.fabric.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.doors import Doors, checkCaller, checkRoom
 from twisted_ib.hca.fabric.pairing import Pairing
+from twisted_ib.hca.fabric.presence import Presence
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.ring import fence
 from twisted_ib.hca.fabric.segment import Segment
@@ -71,7 +72,7 @@ class Resolution:
 
 
 @implementer(IFabric)
-class SharedMemoryFabric:
+class SharedMemoryFabric(Presence):
     """
     The shared-memory fabric of one HCA.
 
@@ -144,32 +145,7 @@ class SharedMemoryFabric:
         """
         return self.segmentClass.create(max(size, 8)) if self.rings else None
 
-    # -- services and peers
-
-    def publish(self, serviceID: int, address: str) -> None:
-        """
-        Let others find this HCA for a service at an address.
-
-        @raise ServiceInUseError: somebody has it.
-        @raise NoRouteError: the address is not one of this host.
-        """
-        checkLocal(address, True)
-        self.rendezvous.publish(serviceID, address)
-
-    def publishAny(self, prefix: int, address: str) -> int:
-        """
-        The same with a port that is free.
-
-        @return: The port.
-        """
-        checkLocal(address, True)
-        return self.rendezvous.publishAny(prefix, address)
-
-    def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Take back what L{publish} did.
-        """
-        self.rendezvous.withdraw(serviceID, address)
+    # -- peers
 
     def resolve(self, serviceID: int, address: str, user: Any) -> Resolution:
         """
@@ -206,43 +182,6 @@ class SharedMemoryFabric:
         except OSError as error:
             raise HandshakeError(str(error)) from error
         return Resolution(self, user)
-
-    def proves(self, path: Any, guid: int) -> bool | None:
-        """
-        See L{IFabric}: a caller's process must be the one that listens where others
-        find the HCA.
-        """
-        pairing = path.pairing
-        if not pairing.server:
-            return bool(pairing.guid == guid)
-        try:
-            listener = self.rendezvous.listenerOf(guid)
-        except (HCAError, OSError):
-            return None
-        if listener is None or not listener.pid:
-            return False  # Processes outside of our process namespace all have the number 0.
-        caller = pairing.credentials
-        return bool((listener.pid, listener.uid) == (caller.pid, caller.uid))
-
-    def join(self, group: int) -> None:
-        """
-        Let others find this HCA as a member of a multicast group.
-
-        @raise RunDirectoryError: the directory can not be written.
-        """
-        self.rendezvous.join(group)
-
-    def leave(self, group: int) -> None:
-        """
-        Take back what L{join} did.
-        """
-        self.rendezvous.leave(group)
-
-    def members(self, group: int) -> tuple[int, ...]:
-        """
-        @return: See L{IFabric}.
-        """
-        return self.rendezvous.members(group)
 
     def _reach(self, entry: Any, user: Any) -> None:
         """
