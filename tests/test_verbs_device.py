@@ -29,6 +29,8 @@ from twisted_ib.hca.verbs import (
     Context,
     GIDEntry,
     GlobalRoute,
+    MWBind,
+    MWBindInfo,
     ParentDomain,
     ParentDomainContext,
     ParentDomainInitAttr,
@@ -318,10 +320,8 @@ class ClosingTests(VerbsTestCase):
         """
         A region with a window on it can not go: EBUSY; both stay.
         """
-        a, b = connected(self)
+        a, _ = connected(self)
         mw = MW(a.pd, enums.IBV_MW_TYPE_1)
-        from twisted_ib.hca.verbs import MWBind, MWBindInfo
-
         a.qp.bind_mw(mw, MWBind(MWBindInfo(a.mr, a.mr.buf, 8, enums.IBV_ACCESS_REMOTE_READ), 2))
         self.wait(a.cq)
         error = self.refused(errno.EBUSY, a.mr.close)

@@ -16,17 +16,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.verbs_pair import ALL_RIGHTS, End, VerbsTestCase, connected
 from twisted_ib import limits
 from twisted_ib.hca.verbs import (
+    DMMR,
     MR,
     MW,
     PD,
     SGE,
     Buf,
     BufMR,
-    DMAHandle,
     DmaBuf,
     DmaBufMR,
+    DMAHandle,
     DmaHandleInitAttr,
-    DMMR,
     MREx,
     MWBind,
     MWBindInfo,
@@ -256,7 +256,8 @@ class ReregisterTests(VerbsTestCase):
         self.refused(errno.EINVAL, call, 0)
         self.refused(errno.EINVAL, call, 8)
         self.refused(errno.EINVAL, call, enums.IBV_REREG_MR_CHANGE_ACCESS, access=2)
-        self.refused(errno.EOPNOTSUPP, call, enums.IBV_REREG_MR_CHANGE_ACCESS, access=enums.IBV_ACCESS_ON_DEMAND)
+        demanded = enums.IBV_ACCESS_ON_DEMAND
+        self.refused(errno.EOPNOTSUPP, call, enums.IBV_REREG_MR_CHANGE_ACCESS, access=demanded)
         self.refused(errno.EINVAL, call, enums.IBV_REREG_MR_CHANGE_TRANSLATION)
         self.refused(errno.EFAULT, call, enums.IBV_REREG_MR_CHANGE_TRANSLATION, addr=0x1000, length=5)
         self.assertRaises(TypeError, call, enums.IBV_REREG_MR_CHANGE_PD)

@@ -119,9 +119,8 @@ class End:
         self.mr = MR(self.pd, size, ALL_RIGHTS)
         self.cq = CQ(self.ctx, 100)
         self.srq = srq
-        attr = QPInitAttr(
-            kind, scq=self.cq, rcq=self.cq, srq=srq, cap=cap or QPCap(20, 20, 4, 4, 256), sq_sig_all=sq_sig_all
-        )
+        cap = cap or QPCap(20, 20, 4, 4, 256)
+        attr = QPInitAttr(kind, None, self.cq, self.cq, srq, cap, sq_sig_all)
         self.qp = QP(self.pd, attr)
         if kind == enums.IBV_QPT_UD:
             ready = QPAttr()

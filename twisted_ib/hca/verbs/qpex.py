@@ -77,6 +77,8 @@ class QPEx(QP):
         self.ind_table = None
         self._batch: list[dict[str, Any]] | None = None
         self._error: PyverbsError | None = None
+        # Address handles of the requests, which must not be forgotten before these are posted.
+        self._handles: list[AH] = []
         mask = int(getattr(init_attr, "comp_mask", 0))
         self._ops = int(getattr(init_attr, "send_ops_flags", 0)) if mask & _SEND_OPS else 0
         super().__init__(creator, init_attr, qp_attr)
@@ -95,6 +97,7 @@ class QPEx(QP):
             raise PyverbsUserError("The QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
         self._batch = []
         self._error = None
+        self._handles = []
 
     @verb("ibv_wr_complete failed.")
     def wr_complete(self) -> None:
@@ -118,6 +121,7 @@ class QPEx(QP):
             raise PyverbsRDMAError("ibv_wr_complete failed: the send queue is full", errno.ENOMEM)
         for request in made:
             work.postSend(request)
+        self._handles = []
 
     @locked
     def wr_abort(self) -> None:
@@ -330,6 +334,7 @@ class QPEx(QP):
         @param remote_rkey: its Q_Key.
         """
         self._present()["destination"] = destination(DatagramTarget(checked(ah, AH), remote_qpn, remote_rkey))
+        self._handles.append(ah)
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
         """
