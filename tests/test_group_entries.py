@@ -5,15 +5,21 @@ L{twisted_ib.hca.fabric.search} and L{twisted_ib.hca.fabric.entries}.
 
 from __future__ import annotations
 
+import errno
 import os
 from threading import Thread
+from typing import Any
 from unittest import mock
 
 from tests.descriptors import runForked
+from tests.hcas import User
 from tests.test_rendezvous import SERVICE, RendezvousTestCase
 from twisted_ib import limits
-from twisted_ib.errors import RunDirectoryError
+from twisted_ib.errors import NoListenerError, RunDirectoryError
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric import search
 from twisted_ib.hca.fabric.neighbours import Neighbours, ofThisThread
+from twisted_ib.hca.fabric.registry import openFabric
 from twisted_ib.hca.fabric.search import Search
 
 GROUP, ANOTHER = 0xFF12 << 112 | 0xABCD, 0xFF12 << 112 | 0xABCE
@@ -43,8 +49,8 @@ class GroupTests(RendezvousTestCase):
         two.join(ANOTHER)
         looking = Search(self.environment)
         self.addCleanup(looking.close)
-        for search in (looking, one, two):
-            self.assertEqual((search.members(GROUP), search.members(ANOTHER)), ((1, 3), (2,)))
+        for each in (looking, one, two):
+            self.assertEqual((each.members(GROUP), each.members(ANOTHER)), ((1, 3), (2,)))
         one.leave(GROUP)
         one.leave(GROUP)
         self.assertEqual(looking.members(GROUP), (3,))
@@ -157,24 +163,19 @@ class GroupTests(RendezvousTestCase):
         self.assertEqual(runForked(child), 0)
         self.assertEqual(one.members(GROUP), (1,))
 
-    def test_newDirectory(self) -> None:
-        """
-        A directory that is made later is searched when a group is looked up first.
-        """
-        looking = Search(self.environment)
-        self.addCleanup(looking.close)
-        self.hca(1).join(GROUP)
-        self.assertEqual(looking.members(GROUP), (1,))
-
     def test_listener(self) -> None:
         """
-        Who listens is said by the kernel; nobody does when an HCA is closed.
+        Who listens is said by the kernel; nobody does when an HCA is closed.  That it can
+        not be asked now is another matter.
         """
         one, two = self.hca(1), self.hca(2)
         found = two.listenerOf(1)
         assert found is not None
         self.assertEqual((found.pid, found.uid), (os.getpid(), os.geteuid()))
         self.assertIsNone(two.listenerOf(3))
+        for number in (errno.EMFILE, errno.EAGAIN, errno.EACCES):
+            with mock.patch.object(search, "connect", side_effect=OSError(number, "now")):
+                self.assertRaises(OSError, two.listenerOf, 1)
         listener = one._listener
         assert listener is not None
         listener.close()
@@ -229,3 +230,43 @@ class NeighboursTests(RendezvousTestCase):
         thread.join()
         self.assertIs(ofThisThread(), ofThisThread())
         self.assertIsNot(found[0], ofThisThread())
+
+    def test_acrossThreads(self) -> None:
+        """
+        Devices of several threads meet if they are told to, and not otherwise.
+        """
+        chosen = Neighbours()
+        here = [self.loopback(chosen), self.loopback(None)]
+        found: list[object] = []
+
+        def there() -> None:
+            """
+            In another thread.
+            """
+            for device, neighbours in zip(here, (chosen, None), strict=True):
+                try:
+                    user = User()
+                    self.loopback(neighbours).fabric.reach(device.guid, user)
+                    found.append(user.path.peer.guid == device.guid)
+                except Exception as error:
+                    found.append(type(error))
+
+        thread = Thread(target=there)
+        thread.start()
+        thread.join()
+        self.assertEqual(found, [True, NoListenerError])
+
+    def loopback(self, neighbours: Neighbours | None) -> Device:
+        """
+        @return: A device of lo0.
+        """
+
+        def fabric(owner: Any, guid: int, clock: Any) -> Any:
+            """
+            Make its fabric.
+            """
+            return openFabric("lo0", owner, guid, clock, neighbours)
+
+        device = Device("lo0", fabric=fabric, anyThread=True)
+        self.addCleanup(device.close)
+        return device

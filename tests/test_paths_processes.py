@@ -84,6 +84,29 @@ class ProcessesTestCase(HCATestCase):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
+    def share(self) -> None:
+        """
+        Let another user in.
+        """
+        if os.getuid():
+            raise SkipTest("only root can be another user")
+        directory = os.environ["TWISTED_IB_RUN_DIR"]
+        os.chmod(os.path.dirname(directory), 0o755)
+        os.mkdir(directory)
+        os.chmod(directory, 0o1777)
+        users = mock.patch.dict(os.environ, TWISTED_IB_ALLOW_UIDS=f"0,{NOBODY}")
+        users.start()
+        self.addCleanup(users.stop)
+
+
+def become(uid: int) -> None:
+    """
+    Be another user, in this process.
+    """
+    if uid != os.getuid():
+        os.setgid(uid)
+        os.setuid(uid)
+
 
 def serve(device: Device, done: Callable[[], object], seconds: float = SECONDS) -> None:
     """
@@ -120,15 +143,18 @@ class MeetingTests(ProcessesTestCase):
     Two processes.
     """
 
-    def meet(self, guids: tuple[int, int], childFirst: bool) -> None:
+    def meet(self, guids: tuple[int, int], childFirst: bool, uid: int = os.getuid()) -> None:
         """
         They meet, one of them later.
+
+        @param uid: the other's user.
         """
 
         def run(asked: int, told: int) -> None:
             """
             The other process.
             """
+            become(uid)
             device = self.open(guids[1])
             side: Any = MeetingSide(device, guids[0])
             os.write(told, b"%d" % side.qp.number)
@@ -167,7 +193,7 @@ class MeetingTests(ProcessesTestCase):
 
         serve(device, answered)
         self.assertEqual(heard, b"from %d" % os.getpid())
-        self.assertEqual(side.qp.path.peer.pid, pid)
+        self.assertEqual((side.qp.path.peer.pid, side.qp.path.peer.uid), (pid, uid))
         self.assertIs(side.qp.path.pairing.server, guids[0] == HIGH)
         device.close()
         self.end(pid)
@@ -195,6 +221,14 @@ class MeetingTests(ProcessesTestCase):
         for guids in permutations((LOW, HIGH)):
             self.meet((guids[0], guids[1]), True)
 
+    def test_users(self) -> None:
+        """
+        The same between two users.
+        """
+        self.share()
+        for guids in permutations((LOW, HIGH)):
+            self.meet((guids[0], guids[1]), True, NOBODY)
+
 
 class ForgeryTests(ProcessesTestCase):
     """
@@ -205,9 +239,7 @@ class ForgeryTests(ProcessesTestCase):
         """
         Call the HCA L{HIGH} as L{LOW}, and post to its queue pair.
         """
-        if uid != os.getuid():
-            os.setgid(uid)
-            os.setuid(uid)
+        become(uid)
         device = self.open(0x7771)
         device.fabric.guid = LOW
         user = User()
@@ -267,20 +299,6 @@ class ForgeryTests(ProcessesTestCase):
         self.assertEqual(two.qp.path.peer.pid, pid)
         self.assertEqual(exchange(two), b"from %d" % pid)
         self.assertEqual((two.received(), b.counters["callers_unproven"]), ([], 1))
-
-    def share(self) -> None:
-        """
-        Let another user in.
-        """
-        if os.getuid():
-            raise SkipTest("only root can be another user")
-        directory = os.environ["TWISTED_IB_RUN_DIR"]
-        os.chmod(os.path.dirname(directory), 0o755)
-        os.mkdir(directory)
-        os.chmod(directory, 0o1777)
-        users = mock.patch.dict(os.environ, TWISTED_IB_ALLOW_UIDS=f"0,{NOBODY}")
-        users.start()
-        self.addCleanup(users.stop)
 
     def test_sameUser(self) -> None:
         """

@@ -19,7 +19,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.device import Device
-from twisted_ib.hca.interfaces import IFabric
+from twisted_ib.hca.interfaces import IFabric, IFabricOwner
 
 if TYPE_CHECKING:
     Base = HCATestCase
@@ -37,9 +37,11 @@ class ServiceContract(Base):
 
     def test_interface(self) -> None:
         """
-        It is an L{IFabric}.
+        It is an L{IFabric}, and its device an L{IFabricOwner}.
         """
-        verifyObject(IFabric, self.device().fabric)
+        device = self.device()
+        verifyObject(IFabric, device.fabric)
+        verifyObject(IFabricOwner, device)
 
     def test_found(self) -> None:
         """

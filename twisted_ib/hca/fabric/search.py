@@ -194,14 +194,15 @@ class Search:
         The process that listens where others find the HCA of a GUID; None if nobody
         does.
 
-        @raise ResourceLimitError: too many wait there; try again later.
+        @raise OSError: that can not be found out now; too many wait there, or no
+            descriptor is free.
         """
         entry = self.find(guid)
         if entry is None:
             return None
         try:
-            pair = self.connect(entry)
-        except NoListenerError:
+            pair = connect(entry.directory, entry.name, socket.SOCK_SEQPACKET)
+        except (ConnectionRefusedError, FileNotFoundError):
             return None
         try:
             return peerCredentials(pair)
