@@ -113,7 +113,7 @@ class PackagingTests(SynchronousTestCase):
         )
         self.assertEqual(result.returncode, 0, result.stderr)
         package = root / "twisted_ib" / "__init__.py"
-        self.assertEqual(result.stdout.split(), ["ib", "sdp", str(root / PLUGIN), str(package)])
+        self.assertEqual(result.stdout.split(), ["ib", "sdp", "ib", str(root / PLUGIN), str(package)])
 
     def unpackWheel(self, wheel: Path) -> tuple[Path, set[str]]:
         """

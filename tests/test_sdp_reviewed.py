@@ -7,6 +7,7 @@ L{tests.test_sdp_reviewed_bounds}.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -203,7 +204,8 @@ class MistakeTests(ReviewedTestCase):
             device = pair.b.device
             self.patch(device.cm, "pathLost", lambda path, users=users: users)
             lost = PathLostError("the peer died")
-            self.patch(device.fabric, "attend", lambda device=device, lost=lost: device.pathLost(None, lost))
+            path = SimpleNamespace(peer=SimpleNamespace(guid=1))
+            self.patch(device.fabric, "attend", partial(device.pathLost, path, lost))
             pair.b.channel.doRead()
             self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
             self.assertEqual(heard, [lost])
