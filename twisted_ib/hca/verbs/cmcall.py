@@ -26,7 +26,7 @@ class Call:
         self._identifier = identifier
         self._route: Any = None
         self._isDone = False
-        self._closed = False
+        self._isForgotten = False
 
     def header(self) -> bytes:
         """
@@ -64,7 +64,7 @@ class Call:
         The device has found the way.
         """
         self._route, self._isDone = None, True
-        if self._closed:
+        if self._isForgotten:
             return
         try:
             self.pathFound(path)
@@ -76,7 +76,7 @@ class Call:
         The device has found none.
         """
         self._route, self._isDone = None, True
-        if not self._closed:
+        if not self._isForgotten:
             self.pathNotFound(error)
 
     def pathFound(self, path: Any) -> None:
@@ -91,11 +91,11 @@ class Call:
         """
         raise NotImplementedError
 
-    def close(self, device: Any) -> None:
+    def forgetPath(self) -> None:
         """
-        The identifier is going.
+        Look no more.
         """
-        self._closed = True
+        self._isForgotten = True
         route, self._route = self._route, None
         if route is not None and hasattr(route, "cancel"):
             route.cancel()

@@ -287,6 +287,10 @@ class Connected(Call):
         @raise PyverbsRDMAError: there is no connection (EINVAL).
         """
         identifier, connection = self._identifier, self._connection
+        if connection is None and identifier.stage is Stage.CALLING:
+            self.forgetPath()
+            self._over(_E.RDMA_CM_EVENT_DISCONNECTED)
+            return
         if connection is None:
             raise invalid("Failed to Disconnect: there is no connection")
         identifier.bringDown()
@@ -304,7 +308,7 @@ class Connected(Call):
         """
         The identifier is going.
         """
-        super().close(device)
+        self.forgetPath()
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

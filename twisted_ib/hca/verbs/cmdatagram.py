@@ -198,7 +198,7 @@ class Datagrams(Call):
         """
         The identifier is going.
         """
-        super().close(device)
+        self.forgetPath()
         lookup, self._lookup = self._lookup, None
         if lookup is not None:
             lookup.user = None
