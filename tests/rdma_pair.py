@@ -194,7 +194,7 @@ class Raw:
         self.device.disconnect(self.connection)
 
 
-class _Asker:
+class Asker:
     """
     The active side's user until the REP comes.
     """
@@ -223,7 +223,7 @@ class _Asker:
         connection.ready(self.device.clock())
 
 
-class _Listener:
+class Listener:
     """
     The passive side.
     """
@@ -259,7 +259,7 @@ class Pair:
         """
         self.a, self.b = End(polled, 1), End(polled, 2)
         self.ends = (self.a, self.b)
-        self.listener = _Listener(self.b.device)
+        self.listener = Listener(self.b.device)
         self.port = self.b.device.listen(handshake.PORT_SPACE, LOCALHOST, 0, self.listener).port
 
     def transport(self, end: End, protocol: Any = None, **options: Any) -> Any:
@@ -285,7 +285,7 @@ class Pair:
         """
         self.listener.messages = passive
         a = self.a.device
-        a.connect(handshake.PORT_SPACE, LOCALHOST, self.port, _Asker(active, a, self.port), a.clock())
+        a.connect(handshake.PORT_SPACE, LOCALHOST, self.port, Asker(active, a, self.port), a.clock())
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
 

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet import error
 from twisted.python.failure import Failure
 
-from tests.rdma_pair import EVERYTHING, PairTestCase
+from tests.rdma_pair import EVERYTHING, Asker, PairTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, WireError
 from twisted_ib.hca.rdma import handshake
@@ -300,7 +300,9 @@ class AbortTests(PairTestCase):
             self.pair.listener.messages = two
             accept = self.pair.listener.connectionRequested
 
-            def acceptAndGo(connection: Any, request: Any, accept: Any = accept, farewell: Any = farewell) -> None:
+            def acceptAndGo(
+                connection: Any, request: Any, accept: Any = accept, farewell: bytes = farewell
+            ) -> None:
                 accept(connection, request)
                 connection.disconnect(self.pair.b.device.clock(), farewell)
 
@@ -308,9 +310,7 @@ class AbortTests(PairTestCase):
             one.connected = two.connected = 1
             one.reading = True
             a = self.pair.a.device
-            from tests.rdma_pair import _Asker
-
-            asker = _Asker(one, a, self.pair.port)
+            asker = Asker(one, a, self.pair.port)
             a.connect(handshake.PORT_SPACE, "127.0.0.1", self.pair.port, asker, a.clock())
             self.settle()
             self.assertEqual(one.heard.log, [reason])

@@ -19,6 +19,7 @@ from twisted_ib.errors import (
     MemoryRegionError,
     PathLostError,
     QueuePairError,
+    ResourceLimitError,
     WorkCompletionError,
 )
 from twisted_ib.hca.core.completion import WCStatus
@@ -574,8 +575,7 @@ class RegionTests(RequestTestCase):
         """
         self.patch(limits, "MEMORY_REGIONS", 2)
         self.two.registerMemory(8)
-        error = self.assertRaises(Exception, self.two.registerMemory, 8)
-        self.assertEqual(type(error).__name__, "ResourceLimitError")
+        self.assertRaises(ResourceLimitError, self.two.registerMemory, 8)
 
     def test_nothingKept(self) -> None:
         """

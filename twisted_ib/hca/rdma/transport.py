@@ -123,7 +123,18 @@ class RDMATransport(Transport, Messages):
         if self.connected and not self._aborting:
             self.post(payload, length)
             if self.producer is not None:
+                if length > self.bufferSize:
+                    self.filled()
                 self.cork()  # It may be due for more.
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """
+        See L{interfaces.IConsumer}.  A pull producer is asked again when what was written has
+        left.
+        """
+        super().registerProducer(producer, streaming)
+        if self.connected:
+            self.cork()
 
     def _tooLong(self, length: int) -> MessageTooLongError:
         """
