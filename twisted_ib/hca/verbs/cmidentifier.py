@@ -387,6 +387,8 @@ class Identifier:
         if self.stage is Stage.CLOSED:
             return
         self.stage = Stage.CLOSED
+        if self.isSynchronous:
+            self.reports.drop()
         for report in self.reports.withdraw(self):
             report.drop()
         listener, self._listener = self._listener, None
