@@ -26,6 +26,8 @@ QUICK_SECONDS = 0.06
 FULL_SECONDS = 0.5
 #: A row may take this long beyond its timed part before it counts as hung.
 PATIENCE_SECONDS = 30.0
+#: The longest message of subjects that carry messages.
+MESSAGE_BYTES = 64 * 1024
 #: The subjects that the placements other than C{split} compare when quick.
 QUICK_ELSEWHERE = ("tcp", "sdp-ib", "sdp-epoll")
 
@@ -141,9 +143,20 @@ class Comparison:
                 pair.place(placement)
             for row in self._rows(name):
                 for subject in self._subjectsIn(name):
-                    if row.needsReactor and not subject.reactor:
+                    if not self._runs(subject, row):
                         continue
                     self.results.add(name, row.name, subject.name, self._runRow(subject, row, name))
+
+    @staticmethod
+    def _runs(subject: Subject, row: Row) -> bool:
+        """
+        Whether a row means something for a subject.
+        """
+        if row.registered:
+            return subject.messages or subject.name == BASELINE
+        if subject.messages and row.size > MESSAGE_BYTES:
+            return False
+        return bool(subject.reactor) or not row.needsReactor
 
     def _runRow(self, subject: Subject, row: Row, placement: str) -> dict[str, float] | None:
         """

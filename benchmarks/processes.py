@@ -223,7 +223,7 @@ class Pair:
         self._client.tell(
             {
                 **endpoints,
-                "workload": row.workload,
+                "workload": row.registered if row.registered and self._subject.messages else row.workload,
                 "size": row.size,
                 "seconds": seconds,
                 "noDelay": self._subject.noDelay,

@@ -18,9 +18,12 @@ class Row:
     @ivar workload: A key of C{WORKLOADS} in L{benchmarks.workloads}.
     @ivar metrics: The figures of this workload's result that are compared, as
         (key, unit, more is better).
-    @ivar targets: The least ratio for C{sdp-ib} by (placement, metric).
+    @ivar targets: The least ratio by (placement, metric), for C{sdp-ib}, or for C{ib} in a
+        row of registered memory.
     @ivar placements: Where the row runs unless all are asked for.
     @ivar needsReactor: Subjects without a reactor leave it out.
+    @ivar registered: What subjects with registered memory do instead of C{workload}; nobody
+        else but the baseline runs such a row.
     """
 
     name: str
@@ -31,6 +34,14 @@ class Row:
     targets: dict[tuple[str, str], float]
     placements: tuple[str, ...] = ("split",)
     needsReactor: bool = False
+    registered: str = ""
+
+    @property
+    def subject(self) -> str:
+        """
+        Who should reach the targets.
+        """
+        return "ib" if self.registered else "sdp-ib"
 
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
@@ -57,6 +68,14 @@ def _stream(name: str, title: str, size: int, target: float, everywhere: bool = 
         targets=targets,
         placements=_EVERYWHERE if everywhere else ("split",),
     )
+
+
+def _registered(name: str, title: str, workload: str, registered: str, target: float | None) -> Row:
+    """
+    1 MiB requests between registered regions beside the baseline's stream of 1 MiB writes.
+    """
+    targets = {} if target is None else {("split", "MB/s"): target}
+    return Row(name, title, workload, MIB, _BULK, targets, registered=registered)
 
 
 ROWS: tuple[Row, ...] = (
@@ -98,6 +117,9 @@ ROWS: tuple[Row, ...] = (
     _stream("stream64k", "stream, 64 KiB writes", 64 * KIB, 6.0, True),
     _stream("stream1m", "stream, 1 MiB writes", MIB, 6.0),
     _stream("stream1m-cold", "stream, 1 MiB writes, cold source", MIB, 4.0),
+    _registered("write1m", "RDMA WRITE, 1 MiB", "stream", "rdmaWrite", 10.0),
+    _registered("write1m-cold", "RDMA WRITE, 1 MiB, cold source", "cold", "rdmaWriteCold", 4.5),
+    _registered("read1m", "RDMA READ, 1 MiB", "stream", "rdmaRead", None),
     Row(
         "echo1000",
         "64 B echo, 1000 connections",

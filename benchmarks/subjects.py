@@ -19,6 +19,7 @@ class Subject:
     @ivar reactor: The reactor's name as C{twistd --reactor} takes it, or C{""}
         for L{benchmarks.blocking}, which has none.
     @ivar noDelay: C{TCP_NODELAY} is set on both ends.
+    @ivar messages: It carries messages of at most 64 KiB, and has registered memory.
     """
 
     name: str
@@ -27,10 +28,12 @@ class Subject:
     server: str
     client: str
     noDelay: bool = False
+    messages: bool = False
 
 
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
+_IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
 
 #: Every ratio is against this one, in the same round.
 BASELINE = "tcp"
@@ -40,6 +43,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("sdp-ib", "sdp: on ib", "ib", *_SDP),
     Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
     Subject("sdp-epoll", "sdp: on epoll", "epoll", *_SDP),
+    Subject("ib", "ib: on ib", "ib", *_IB, messages=True),
     Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{path}"),
     Subject("blocking", "blocking UNIX", "", "{path}", "{path}"),
 )

@@ -89,7 +89,7 @@ class Results:
                         "median": _median(values),
                         "ratio": _median(ratios),
                         "ratios": ratios,
-                        "target": row.targets.get((key[0], metric)) if subject == "sdp-ib" else None,
+                        "target": row.targets.get((key[0], metric)) if subject == row.subject else None,
                     }
                 )
         raw = [
@@ -136,7 +136,7 @@ class Results:
             label = row.title if metric == unit else f"{row.title}, {metric} ({unit})"
             cells = [self._cell(key, name, metric, more) for name in subjects]
             target = row.targets.get((placement, metric))
-            cells.append(self._verdict(key, metric, more, target))
+            cells.append(self._verdict(key, row.subject, metric, more, target))
             yield f"| {label}{_unitOf(metric, unit)} | " + " | ".join(cells) + " |"
 
     def _cell(self, key: tuple[str, str], subject: str, metric: str, more: bool) -> str:
@@ -153,13 +153,15 @@ class Results:
         low, high = _short(min(ratios)), _short(max(ratios))
         return f"{text}, **{_short(statistics.median(ratios))}x** ({low}-{high})"
 
-    def _verdict(self, key: tuple[str, str], metric: str, more: bool, target: float | None) -> str:
+    def _verdict(
+        self, key: tuple[str, str], subject: str, metric: str, more: bool, target: float | None
+    ) -> str:
         """
-        The target of C{sdp-ib} and whether it is met.
+        The target of a subject and whether it is met.
         """
         if target is None:
             return ""
-        ratios = self.ratios(key, "sdp-ib", metric, more)
+        ratios = self.ratios(key, subject, metric, more)
         if not ratios:
             return f">= {target:g}x"
         return f">= {target:g}x, {'met' if _median(ratios) >= target else 'NOT MET'}"

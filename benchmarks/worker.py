@@ -80,6 +80,7 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
         echo=clientFromString(reactor, command["echo"]),
         sink=clientFromString(reactor, command["sink"]),
         thread=clientFromString(reactor, command["thread"]),
+        memory=clientFromString(reactor, command["memory"]),
         noDelay=command["noDelay"],
         processes=(os.getpid(), command["server"]),
     )
@@ -96,9 +97,10 @@ async def _serve(reactor: Any, endpoint: str, noDelay: bool) -> dict[str, object
     from twisted.internet.endpoints import serverFromString
 
     from benchmarks.protocols import Echo, Sink, ThreadEcho
+    from benchmarks.registered import Owner
 
     places: dict[str, object] = {}
-    for name, protocol in (("echo", Echo), ("sink", Sink), ("thread", ThreadEcho)):
+    for name, protocol in (("echo", Echo), ("sink", Sink), ("thread", ThreadEcho), ("memory", Owner)):
         string = endpoint.replace("{path}", f"{os.getcwd()}/{name}")
         port: Any = await serverFromString(reactor, string).listen(Factory.forProtocol(protocol))
         if noDelay:

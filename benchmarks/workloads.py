@@ -22,6 +22,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
 
 from benchmarks.protocols import Caller, Collector, Source
+from benchmarks.registered import rdmaRead, rdmaWrite, rdmaWriteCold
 
 _P = TypeVar("_P", bound=Protocol)
 Figures = dict[str, float]
@@ -52,6 +53,7 @@ class Bench:
     echo: IStreamClientEndpoint
     sink: IStreamClientEndpoint
     thread: IStreamClientEndpoint
+    memory: IStreamClientEndpoint
     noDelay: bool
     processes: tuple[int, ...]
 
@@ -324,4 +326,7 @@ WORKLOADS: dict[str, Callable[[Bench, int, float], Awaitable[Figures]]] = {
     "connects": connects,
     "threads": threads,
     "throughThread": throughThread,
+    "rdmaWrite": rdmaWrite,
+    "rdmaWriteCold": rdmaWriteCold,
+    "rdmaRead": rdmaRead,
 }
