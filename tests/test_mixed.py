@@ -6,6 +6,8 @@ beside work requests.
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from types import FrameType
 from typing import Any
 
 from tests.keyed_cases import RequesterTestCase, ResponderTestCase, bound
@@ -396,6 +398,32 @@ class InlineTests(RequesterTestCase):
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(1, WCStatus.REM_ACCESS_ERR), (2, FLUSH)])
         self.assertEqual(self.a.work.recordsSent, 1)
+
+    def test_objectsMade(self) -> None:
+        """
+        A message makes one object, whose initialiser calls its base's; nothing else of a
+        class is made, here or there.
+        """
+        made: Counter[str] = Counter()
+
+        def profile(frame: FrameType, event: str, argument: Any) -> None:
+            """
+            Count an initialiser, and who called whom.
+            """
+            if event == "call" and frame.f_code.co_name == "__init__":
+                made[type(frame.f_locals["self"]).__name__] += 1
+
+        self.a.work.postInline(b"warm", 4)
+        self.p.flow()
+        sys.setprofile(profile)
+        try:
+            for _ in range(50):
+                self.a.work.postInline(b"x" * 64, 64)
+            self.p.flow()
+        finally:
+            sys.setprofile(None)
+        self.assertEqual(made, {"Inline": 100})
+        self.assertEqual(len(self.b.consumer.got), 51)
 
     def test_signalAll(self) -> None:
         """

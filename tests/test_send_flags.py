@@ -9,7 +9,7 @@ from tests.keyed_pair import piece
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.core.completion import WCStatus
-from twisted_ib.hca.core.requests import SGE, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.core.requests import SGE, Capabilities, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.core.states import QPState
 
 SEND, SEND_IMM, SEND_INV = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV
@@ -141,6 +141,38 @@ class InlineTests(RequesterTestCase):
         self.receives(2)
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(1, OK), (2, OK)])
+
+
+class ListTests(RequesterTestCase):
+    """
+    Scatter/gather lists.
+    """
+
+    def test_longest(self) -> None:
+        """
+        As many pieces as there may be, in all verbs that have some; one more is too many.
+        """
+        most = limits.SCATTER_GATHER_ELEMENTS
+        for verb in (SEND, SEND_IMM, SEND_INV, WRITE, WRITE_IMM, READ, ADD):
+            self.connect()
+            for side in (self.a, self.b):
+                side.work.capabilities = Capabilities(pieces=most, receivePieces=most)
+            place = self.a.register(bytes(range(256)))
+            parts = [piece(place, 255 - 2 * n, 1) for n in range(most)]
+            self.b.receive(1, *[piece(self.target, 100 + n, 1) for n in range(most)])
+            self.target.view[:most] = bytes(range(100, 100 + most))
+            remote = {"remoteAddress": self.target.address, "remoteKey": self.target.key}
+            fields = {**remote, "invalidateKey": bound(self.b, self.target).key}
+            self.a.send(1, verb, *parts, **fields)
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, OK)], verb)
+            here = bytes(place.view[::-2][:most])
+            if verb == ADD:
+                self.assertEqual(here[:9], bytes(range(100, 108)) + bytes([255 - 16]))
+            else:
+                offset = 0 if verb in (WRITE, WRITE_IMM, READ) else 100
+                self.assertEqual(here, bytes(self.target.view[offset : offset + most]), verb)
+            self.assertRaises(QueuePairError, self.a.send, 2, verb, *parts, parts[0], **fields)
 
 
 class SignalTests(RequesterTestCase):

@@ -242,7 +242,7 @@ WORK_QUEUE_DEPTH = 16384
 SCATTER_GATHER_ELEMENTS = 32
 #: The longest message (IBTA vol. 1 9.7.7.1.3).
 MESSAGE_BYTES = 1 << 31
-#: READs that one queue pair has on the way, each way (Linux rxe: 128).
+#: READs and atomics that one queue pair has on the way, each way (Linux rxe: 128).
 READS = 128
 #: Messages of at least this many bytes may be pulled from offered memory.
 PULL_LEAST = 16 * 1024
