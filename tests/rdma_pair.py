@@ -5,6 +5,7 @@ connection of messages between them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.protocol import Protocol, connectionDone
@@ -253,11 +254,12 @@ class Pair:
     Two ends, C{a} and C{b}, and connections between them.
     """
 
-    def __init__(self, polled: bool = False) -> None:
+    def __init__(self, polled: bool = False, end: Callable[[bool, int], End] = End) -> None:
         """
         @param polled: Whether their reactors look at devices by themselves.
+        @param end: Makes an end.
         """
-        self.a, self.b = End(polled, 1), End(polled, 2)
+        self.a, self.b = end(polled, 1), end(polled, 2)
         self.ends = (self.a, self.b)
         self.listener = Listener(self.b.device)
         self.port = self.b.device.listen(handshake.PORT_SPACE, LOCALHOST, 0, self.listener).port
