@@ -194,7 +194,8 @@ class IRDMATransport(ITransport):
 
     def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
         """
-        Register memory for this connection: of the peers, only this one can be let in.
+        Register memory for this connection: of the peers, only this one can be let in.  Several
+        connections may register one buffer.
 
         @param sizeOrBuffer: How many bytes of new memory, which a peer of this host maps and
             copies from once; or a buffer, which is used as it is.
@@ -202,6 +203,22 @@ class IRDMATransport(ITransport):
             here, if the buffer can be, and the peer gets no right at all.
         @return: An L{IRDMARegion}.  It is closed with the connection, if not before.
         @raise MemoryRegionError: it can not be registered so.
+        """
+
+    def grant(region, access, offset=0, length=None):  # type: ignore[no-untyped-def]
+        """
+        Open a part of registered memory to the peer, through a memory window of type 2 (IBTA
+        vol. 1 10.6.7.2), which can be revoked while the region stays.
+
+        @param region: What C{registerMemory} of this connection gave, with C{MW_BIND}, and with
+            C{LOCAL_WRITE} if the peer may write; the rights of the peer on it do not count.
+        @param access: What the peer may: C{REMOTE_READ}, C{REMOTE_WRITE}, C{REMOTE_ATOMIC}; with
+            C{ZERO_BASED} the name of the window's first byte is 0.
+        @param offset: Of the first byte in the region.
+        @param length: How many bytes, at least 1; the rest of the region by default.
+        @return: An L{IRDMAWindow}.  It is revoked with the region, if not before.
+        @raise MemoryAccessError: the region has no such bytes, or does not allow this.
+        @raise ResourceLimitError: there are too many windows.
         """
 
     def abortConnection():  # type: ignore[no-untyped-def]
@@ -223,8 +240,28 @@ class IRDMARegion(Interface):
 
     def close():  # type: ignore[no-untyped-def]
         """
-        Take the rights back: from now on an access of the peer fails (C{REM_ACCESS_ERR}), and
-        the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for whoever has C{view}.
+        Take the rights back, also those that C{grant} gave on it: from now on an access of the
+        peer fails (C{REM_ACCESS_ERR}), and the connection with it (IBTA vol. 1 9.7.5.2).  The
+        bytes stay, for whoever has C{view}.
+        """
+
+
+class IRDMAWindow(Interface):
+    """
+    A part of registered memory that the peer may use for a while; a context manager that
+    revokes it.
+    """
+
+    address = Attribute("The name of the first byte, for the peer.")
+    length = Attribute("Bytes.")
+    remoteKey = Attribute("The key for the peer.")
+    revoked = Attribute("Whether C{revoke} was called, or the region closed.")
+
+    def revoke():  # type: ignore[no-untyped-def]
+        """
+        Take the rights back: from now on an access of the peer with this key fails
+        (C{REM_ACCESS_ERR}), and the connection with it.  The region, and other windows on it,
+        stay as they are.
         """
 
 

@@ -1,5 +1,5 @@
 """
-Registered memory of a connection.
+Registered memory of a connection, and windows on it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted_ib.errors import MemoryAccessError
-from twisted_ib.hca.core.memory import MemoryRegion
+from twisted_ib.hca.core.access import ZERO_BASED
+from twisted_ib.hca.core.memory import MemoryRegion, MemoryWindow
 from twisted_ib.hca.core.requests import SGE
-from twisted_ib.interfaces import IRDMARegion
+from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 
 
 @implementer(IRDMARegion)
@@ -25,9 +26,10 @@ class RDMARegion:
     @ivar length: How many there are.
     @ivar remoteKey: The key for the peer; 0 if the region grants it nothing.
     @ivar localKey: The key for requests of this connection.
+    @ivar windows: Those on it; L{None} before the first.
     """
 
-    __slots__ = ("_close", "_region", "address", "length", "localKey", "remoteKey", "view")
+    __slots__ = ("_close", "_region", "address", "length", "localKey", "remoteKey", "view", "windows")
 
     def __init__(self, region: MemoryRegion, close: Callable[[RDMARegion, MemoryRegion], None]) -> None:
         """
@@ -35,6 +37,7 @@ class RDMARegion:
         """
         self._region: MemoryRegion | None = region
         self._close = close
+        self.windows: set[RDMAWindow] | None = None
         self.view = region.view
         self.address = region.address
         self.length = region.length
@@ -56,6 +59,8 @@ class RDMARegion:
         """
         region = self._region
         if region is not None:
+            for window in list(self.windows or ()):
+                window.revoke()
             self._close(self, region)
             self._region = None
 
@@ -101,3 +106,64 @@ class RDMARegion:
         """
         state = " closed" if self.closed else ""
         return f"<RDMARegion {self.length} bytes at {self.address:#x}{state}>"
+
+
+@implementer(IRDMAWindow)
+class RDMAWindow:
+    """
+    What C{grant} gives.
+
+    @ivar address: The name of the first byte, for the peer.
+    @ivar length: How many there are.
+    @ivar remoteKey: The key for the peer.
+    """
+
+    __slots__ = ("_revoke", "_window", "address", "length", "remoteKey")
+
+    def __init__(self, window: MemoryWindow, revoke: Callable[[RDMAWindow, MemoryWindow], None]) -> None:
+        """
+        @param window: A window that is bound.
+        @param revoke: Takes the rights back.
+        """
+        self._window: MemoryWindow | None = window
+        self._revoke = revoke
+        self.address = 0 if window.access & ZERO_BASED else window.address
+        self.length = window.length
+        self.remoteKey = window.key
+
+    @property
+    def revoked(self) -> bool:
+        """
+        Whether it was revoked, by its user, with the region or with the connection.
+        """
+        return self._window is None
+
+    def revoke(self) -> None:
+        """
+        See L{IRDMAWindow}; harmless when repeated.
+
+        @raise WrongThreadError: called outside the reactor's thread.
+        """
+        window = self._window
+        if window is not None:
+            self._revoke(self, window)
+            self._window = None
+
+    def __enter__(self) -> RDMAWindow:
+        """
+        @return: The window.
+        """
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        """
+        Revoke it.
+        """
+        self.revoke()
+
+    def __repr__(self) -> str:
+        """
+        Say what it is; the key is nobody's business.
+        """
+        state = " revoked" if self.revoked else ""
+        return f"<RDMAWindow {self.length} bytes at {self.address:#x}{state}>"

@@ -24,11 +24,11 @@ from twisted_ib.errors import (
     ResourceLimitError,
 )
 from twisted_ib.hca.core.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.core.memory import LOCAL_WRITE, MemoryRegion
+from twisted_ib.hca.core.memory import LOCAL_WRITE, MemoryRegion, MemoryWindow, WindowType
 from twisted_ib.hca.core.requests import SGE, Capabilities, SendRequest
 from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.rdma.asked import Asked
-from twisted_ib.hca.rdma.region import RDMARegion
+from twisted_ib.hca.rdma.region import RDMARegion, RDMAWindow
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
@@ -356,6 +356,40 @@ class Sender:
         if self._regions is not None:
             self._regions.discard(region)
         self.channel.device.deregisterMemory(found)
+
+    def open(self, region: RDMARegion, access: int, piece: SGE) -> RDMAWindow:
+        """
+        Open a part of a region: see L{twisted_ib.interfaces.IRDMATransport.grant}.
+
+        @param piece: That part.
+        """
+        memory = self.channel.device.memory
+        window = memory.allocateWindow(self.pd, WindowType.TYPE_2)
+        try:
+            memory.bind(
+                window,
+                memory.find(piece.key),
+                piece.address,
+                piece.length,
+                access,
+                window.key,
+                self.queuePair,
+            )
+        except MemoryAccessError:
+            memory.deallocateWindow(window)
+            raise
+
+        def revoke(handle: RDMAWindow, window: MemoryWindow) -> None:
+            self.checkCaller()
+            assert region.windows is not None
+            region.windows.discard(handle)
+            memory.deallocateWindow(window)
+
+        found = RDMAWindow(window, revoke)
+        if region.windows is None:
+            region.windows = set()
+        region.windows.add(found)
+        return found
 
     def scratch(self, asked: Asked, access: int = 0) -> Sequence[SGE]:
         """

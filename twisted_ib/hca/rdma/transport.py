@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import MessageTooLongError
+from twisted_ib.errors import MemoryAccessError, MessageTooLongError
 from twisted_ib.hca.core.completion import WCOpcode
 from twisted_ib.hca.core.memory import LOCAL_WRITE
 from twisted_ib.hca.core.requests import ATOMIC_BYTES, SendOpcode
@@ -23,7 +23,7 @@ from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.hca.rdma.asked import Asked, content, count, integer, nothing
 from twisted_ib.hca.rdma.messages import Ended, Messages
-from twisted_ib.hca.rdma.region import RDMARegion
+from twisted_ib.hca.rdma.region import RDMARegion, RDMAWindow
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
 
 if TYPE_CHECKING:
@@ -303,6 +303,18 @@ class RDMATransport(Transport, Messages):
         """
         self.checkCaller()
         return self.register(sizeOrBuffer, access)
+
+    def grant(
+        self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
+    ) -> RDMAWindow:
+        """
+        See L{IRDMATransport.grant}.
+        """
+        self.checkCaller()
+        pieces = self.pieces(region, offset, length)
+        if not pieces:
+            raise MemoryAccessError("a window has at least one byte")
+        return self.open(region, int(access), pieces[0])
 
     @staticmethod
     def _checkImmediate(immediate: int) -> None:
