@@ -296,6 +296,7 @@ class EndTests(CMTestCase):
         device = self.context._device
         device.close()
         for made in (active, passive, listener):
+            self.refused(errno.ENODEV, made.disconnect)
             made.close()
 
 

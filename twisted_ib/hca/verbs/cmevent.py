@@ -158,7 +158,17 @@ class CMEventChannel(VerbsObject):
         super().__init__()
         self._reports = reports = Reports()
         self._pipe: tuple[int, int] | None = None
+        self._process = os.getpid()
         self._opened(reports.drop)
+
+    def _check(self) -> None:
+        """
+        @raise PyverbsUserError: it is closed, or the channel of the process that this one was
+            forked from.
+        """
+        super()._check()
+        if self._process != os.getpid():
+            raise PyverbsUserError("The event channel belongs to another process")
 
     def _closed(self) -> None:
         """

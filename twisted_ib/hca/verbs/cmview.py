@@ -4,6 +4,7 @@ What programs see of an identifier.  Source: rdma-core 65, C{pyverbs/cmid.pyx}.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from twisted_ib.hca import attributes
@@ -11,6 +12,7 @@ from twisted_ib.hca.verbs.cmevent import CMEventChannel
 from twisted_ib.hca.verbs.cmidentifier import Identifier
 from twisted_ib.hca.verbs.cq import CQ
 from twisted_ib.hca.verbs.device import Context
+from twisted_ib.hca.verbs.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.pd import PD
 from twisted_ib.hca.verbs.qp import QP
 from twisted_ib.hca.verbs.verb import VerbsObject, invalid
@@ -41,10 +43,15 @@ class IdentifierView(VerbsObject):
     def _get(self) -> Identifier:
         """
         @raise PyverbsUserError: it is closed, or was never more than a name.
+        @raise PyverbsRDMAError: its device is closed, or that of the process that this one was
+            forked from (ENODEV).
         """
         self._check()
-        assert self._id is not None
-        return self._id
+        identifier = self._id
+        assert identifier is not None
+        if identifier.binding is not None and identifier.binding.device.closed:
+            raise PyverbsRDMAError("The identifier's device is closed", errno.ENODEV)
+        return identifier
 
     def _closed(self) -> None:
         """
