@@ -172,7 +172,8 @@ class ProcessTests(RendezvousTestCase):
                 except (RunDirectoryError, AssertionError):
                     continue
                 raise ValueError(f"{call} did not raise")
-            assert descriptors() == self.before, os.listdir("/proc/self/fd")
+            # Fewer, if other tests left devices open: a child closes those too.
+            assert descriptors() <= self.before, os.listdir("/proc/self/fd")
             server.withdraw(SERVICE, "0.0.0.0")
             server.close()
 
