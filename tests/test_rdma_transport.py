@@ -278,6 +278,10 @@ class EarlyTests(PairTestCase):
             one.write(message)
         self.settle()
         self.assertEqual(len(two.held), limits.RDMA_RECEIVES)
+        two.connected = 1
+        two.startReading()
+        self.assertEqual(two.queuePair.posted, 0)
+        two.reading = False
         self.pair.attach(two)
         for _ in range(4):
             self.pair.wait()

@@ -5,6 +5,7 @@ A child with messages and RDMA: the server offers memory, the client uses it.
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -238,6 +239,39 @@ class Messenger(Program):
             lambda ignored: self.tell("sent"),
             lambda failure: self.tell("failed", status=failure.value.statusName),
         )
+
+    def do_fork(self) -> list[str]:
+        """
+        Use the connection in a forked child.
+
+        @return: what each call raised there.
+        """
+        wire = self.wires[-1]
+        transport = wire.transport
+        region = transport.registerMemory(8)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            raised = []
+            for call in (
+                lambda: transport.write(b"x"),
+                lambda: transport.send(b"x"),
+                lambda: transport.fetchAdd(0, 0, 1),
+                lambda: transport.registerMemory(8),
+                lambda: transport.loseConnection(),
+                region.close,
+            ):
+                try:
+                    call()
+                    raised.append("nothing")
+                except BaseException as error:
+                    raised.append(type(error).__name__)
+            os.write(writer, " ".join(raised).encode())
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(pid, 0)
+        with open(reader) as answer:
+            return answer.read().split()
 
     def do_pause(self) -> None:
         """

@@ -100,6 +100,14 @@ class RDMATests(ProcessTestCase):
         self.assertEqual(client.event("failed")["status"], "RETRY_EXC_ERR")
         self.assertEqual(client.event("lost")["reason"], "ConnectionLost")
 
+    def test_forked(self) -> None:
+        """
+        A forked child can not use the connection, and does it no harm.
+        """
+        server, client = self.pair()
+        self.assertEqual(client.ask("fork"), ["DeviceClosedError"] * 6)
+        self.assertEqual(client.ask("add", count=2), 1)
+
     def test_end(self) -> None:
         """
         Processes with connections end by themselves.

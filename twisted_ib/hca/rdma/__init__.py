@@ -10,8 +10,7 @@ L{twisted_ib.interfaces.IRDMAProtocol}; L{Access} has the rights on memory.
 
 from __future__ import annotations
 
-from twisted_ib.errors import MessageTooLongError, WorkCompletionError
 from twisted_ib.hca.core.memory import Access
 from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
 
-__all__ = ["Access", "MessageTooLongError", "WorkCompletionError", "connectRDMA", "listenRDMA"]
+__all__ = ["Access", "connectRDMA", "listenRDMA"]

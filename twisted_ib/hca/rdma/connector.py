@@ -10,6 +10,7 @@ from twisted_ib import limits
 from twisted_ib.hca.endpoints.connector import Connector
 from twisted_ib.hca.rdma import handshake
 from twisted_ib.hca.rdma.ends import RDMAClient
+from twisted_ib.hca.wire.rdmacm import REQ_USER_BYTES
 
 
 def checkPrivateData(privateData: bytes, most: int) -> bytes:
@@ -55,6 +56,6 @@ class RDMAConnector(Connector):
         @param arguments: Those of L{Connector}.
         @raise ValueError: An argument makes no sense.
         """
-        self.privateData = checkPrivateData(privateData, handshake.REQ_USER_BYTES)
+        self.privateData = checkPrivateData(privateData, REQ_USER_BYTES)
         self.maxMessageSize = checkMessageSize(maxMessageSize)
         Connector.__init__(self, *arguments)

@@ -16,27 +16,7 @@ from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.endpoints.addresses import Address
 from twisted_ib.hca.rdma.messages import Messages
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.rdmacm import (
-    HEADER_BYTES,
-    REP_USER_BYTES,
-    REQ_USER_BYTES,
-    Header,
-    PortSpace,
-    serviceID,
-)
-
-__all__ = [
-    "PORT_SPACE",
-    "REP_USER_BYTES",
-    "REQ_USER_BYTES",
-    "accepted",
-    "addresses",
-    "replied",
-    "reply",
-    "request",
-    "requested",
-    "sourcePort",
-]
+from twisted_ib.hca.wire.rdmacm import HEADER_BYTES, Header, PortSpace, serviceID
 
 PORT_SPACE = int(PortSpace.TCP)
 
@@ -164,6 +144,7 @@ def _join(messages: Messages, connection: Any, message: REQ | REP, served: int, 
         sq_psn=message.startingPSN,
         timeout=_ACK_TIMEOUT,
         retry_cnt=_RETRIES,
-        rnr_retry=min(message.rnrRetryCount, _RETRIES),
+        # The peer says how often it wants to be asked again; to pause is no error here.
+        rnr_retry=_RETRIES,
         max_rd_atomic=asked,
     )

@@ -158,11 +158,8 @@ class Messages(Sender):
         """
         if self.completions:
             self.tellCompletions()
-        if not self.reading:
-            self._hold(immediate, message)
-            return
-        self.queuePair.posted = _RECEIVES
-        if self.held is None:
+        if self.reading and self.held is None:
+            self.queuePair.posted = _RECEIVES
             self.deliver(immediate, message)
         else:
             self._hold(immediate, message)
@@ -194,13 +191,16 @@ class Messages(Sender):
             self.deliver(immediate, message)
         if not held and self.held is held:
             self.held = None
+            if self.reading:
+                self.queuePair.posted = _RECEIVES
 
     def readAgain(self) -> None:
         """
         The application reads again: what was held comes at the end of the batch.
         """
         self.reading = True
-        self.queuePair.posted = _RECEIVES
+        if self.held is None:
+            self.queuePair.posted = _RECEIVES
         if self.held is not None or self.loss is not None:
             self.cork()
 

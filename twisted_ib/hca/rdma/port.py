@@ -14,6 +14,7 @@ from twisted_ib.hca.endpoints.port import Port
 from twisted_ib.hca.rdma import handshake
 from twisted_ib.hca.rdma.connector import RDMAConnector, checkMessageSize, checkPrivateData
 from twisted_ib.hca.rdma.ends import RDMAServer
+from twisted_ib.hca.wire.rdmacm import REP_USER_BYTES
 
 
 class RDMAPort(Port):
@@ -34,7 +35,7 @@ class RDMAPort(Port):
         @param arguments: Those of L{Port}.
         @raise ValueError: An argument makes no sense.
         """
-        self.privateData = checkPrivateData(privateData, handshake.REP_USER_BYTES)
+        self.privateData = checkPrivateData(privateData, REP_USER_BYTES)
         self.maxMessageSize = checkMessageSize(maxMessageSize)
         Port.__init__(self, *arguments)
 

@@ -124,7 +124,7 @@ class Sender:
 
     def cork(self) -> None:
         """
-        Have L{endOfBatch} called.
+        Have C{endOfBatch} called.
         """
         if not self.corked:
             self.corked = True
