@@ -170,7 +170,9 @@ class ProcessTests(VerbsTestCase):
             taken = 0
             while taken < ROUNDS:
                 self.assertEqual(select.select([fd], [], [], LONG)[0], [fd])
-                for _ in range(side.cq.poll(10)[0]):
+                side.channel.get_cq_event(side.cq)
+                side.cq.req_notify()
+                while side.cq.poll()[0]:
                     taken += 1
                     side.tell("next")
 
