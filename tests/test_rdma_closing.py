@@ -359,7 +359,7 @@ class HandshakeTests(PairTestCase):
             "0040" + "9c40" + "00" * 12 + "7f000001" + "00" * 12 + "7f000001"
             + b"private\0data\0".ljust(56, b"\0").hex(),
         )  # fmt: skip
-        self.assertEqual((request.rnrRetryCount, request.retryCount), (7, 7))
+        self.assertEqual((request.rnrRetryCount, request.retryCount, request.pathMTU), (7, 7, 5))
         self.assertEqual(
             (request.responderResources, request.initiatorDepth), (limits.RDMA_READS, limits.RDMA_READS)
         )

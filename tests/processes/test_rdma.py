@@ -4,7 +4,14 @@ Messages and RDMA between two processes.
 
 from __future__ import annotations
 
-from tests.processes.processes import Child, ProcessTestCase
+import os
+import subprocess
+import sys
+
+from tests.processes.processes import ROOT, Child, ProcessTestCase
+
+#: Longer than a stranger takes, in seconds.
+LONG = 30
 
 
 class RDMATests(ProcessTestCase):
@@ -52,7 +59,7 @@ class RDMATests(ProcessTestCase):
         """
         Atomics are done once each by the owner of the memory.
         """
-        server, client = self.pair()
+        _, client = self.pair()
         self.assertEqual(client.ask("add", count=1000), 999)
         self.assertEqual(client.ask("read"), (1000).to_bytes(8, "little").hex())
 
@@ -104,7 +111,7 @@ class RDMATests(ProcessTestCase):
         """
         A forked child can not use the connection, and does it no harm.
         """
-        server, client = self.pair()
+        _, client = self.pair()
         self.assertEqual(client.ask("fork"), ["DeviceClosedError"] * 6)
         self.assertEqual(client.ask("add", count=2), 1)
 
@@ -132,3 +139,63 @@ class MixedRDMATests(RDMATests):
     """
 
     reactors = ("ib", "select")
+
+
+class StrangerTests(ProcessTestCase):
+    """
+    A program of verbs, with identifiers of the RDMA-CM, and one with Twisted.
+    """
+
+    program = "tests.processes.messenger.Messenger"
+
+    def stranger(self, *arguments: str) -> subprocess.Popen[str]:
+        """
+        @return: The program of verbs, running.
+        """
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.processes.cmstranger", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TWISTED_IB_RUN_DIR": self.runDirectory},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+        def end() -> None:
+            process.kill()
+            process.communicate()
+
+        self.addCleanup(end)
+        return process
+
+    def ended(self, process: subprocess.Popen[str]) -> None:
+        """
+        It must come to its end.
+        """
+        output, errors = process.communicate(timeout=LONG)
+        self.assertEqual((output, errors, process.returncode), ("done\n", "", 0))
+
+    def test_calls(self) -> None:
+        """
+        It calls a port of Twisted: messages, READ, WRITE, and an end in order.
+        """
+        server = self.spawn()
+        port = server.ask("listen", endpoint="ib:0:interface=127.0.0.1")
+        self.ended(self.stranger("call", str(port)))
+        self.assertEqual(server.event("lost")["reason"], "ConnectionDone")
+        self.assertEqual(server.ask("heard", count=3)["count"], 3)
+
+    def test_isCalled(self) -> None:
+        """
+        It is called by Twisted.
+        """
+        stranger = self.stranger("listen")
+        assert stranger.stdout is not None
+        port = int(stranger.stdout.readline())
+        client = self.spawn()
+        client.ask("connect", endpoint=f"ib:127.0.0.1:{port}")
+        self.assertEqual(client.ask("read"), b"readable".hex())
+        sent = client.ask("write", sizes=[5, 60000, 1])
+        self.assertEqual(client.ask("heard", count=3)["sha256"], sent)
+        self.assertEqual(client.event("lost")["reason"], "ConnectionDone")
+        self.ended(stranger)

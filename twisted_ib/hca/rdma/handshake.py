@@ -50,6 +50,7 @@ def request(messages: Messages, local: Address, peer: Address) -> REQ:
         localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
         maxCMRetries=_CM_RETRIES,
         retryCount=_RETRIES,
+        pathMTU=_MTU,
         rnrRetryCount=_RETRIES,
         privateData=header.pack() + messages.privateData,
     )
