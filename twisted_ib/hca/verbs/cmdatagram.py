@@ -184,8 +184,8 @@ class Datagrams(Call):
         """
         The peer's process is gone.
         """
-        self._lookup = None
         if self._identifier.stage is Stage.CALLING:
+            self._lookup = None
             self._over(-errno.ETIMEDOUT)
 
     def disconnect(self) -> None:

@@ -38,6 +38,16 @@ from twisted_ib.hca.verbs.verb import check, invalid, unsupported, verb
 _E = rdma_cm_event_type
 _MASK, _JOIN = rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags
 _BAD_EVENT = "Failed to get request, no connection established"
+#: What has gone wrong, even if the peer's reason is number 0.
+_FAILURES = (
+    _E.RDMA_CM_EVENT_ADDR_ERROR,
+    _E.RDMA_CM_EVENT_ROUTE_ERROR,
+    _E.RDMA_CM_EVENT_CONNECT_ERROR,
+    _E.RDMA_CM_EVENT_UNREACHABLE,
+    _E.RDMA_CM_EVENT_REJECTED,
+    _E.RDMA_CM_EVENT_MULTICAST_ERROR,
+    _E.RDMA_CM_EVENT_ADDRINFO_ERROR,
+)
 #: The longest timeout that five bits say.
 _MOST_TIMEOUT = 31
 
@@ -141,8 +151,8 @@ class CMID(DataCalls):
         report = nextReport(identifier.reports)
         if report is None:
             raise PyverbsRDMAError("The identifier is closed", errno.ECONNABORTED)
-        if report.status:
-            refused = report.kind == _E.RDMA_CM_EVENT_REJECTED or report.status > 0
+        if report.status or report.kind in _FAILURES:
+            refused = report.kind == _E.RDMA_CM_EVENT_REJECTED or report.status >= 0
             number = errno.ECONNREFUSED if refused else -report.status
             raise PyverbsRDMAError(_E(report.kind).name, number)
         return report
