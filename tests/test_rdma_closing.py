@@ -394,6 +394,28 @@ class HandshakeTests(PairTestCase):
             self.assertEqual((reply.responderResources, reply.initiatorDepth), (expected, expected))
             self.assertEqual(reply.rnrRetryCount, 7)
 
+    def test_moreReads(self) -> None:
+        """
+        A peer that offers and wants more than there can be gets what there is.
+        """
+        for side in ("request", "reply"):
+            one, two = self.pair.transport(self.pair.a), self.pair.transport(self.pair.b)
+            make = getattr(handshake, side)
+
+            def greedy(*arguments: Any, make: Any = make) -> Any:
+                message = make(*arguments)
+                message.responderResources = message.initiatorDepth = 200
+                return message
+
+            self.patch(handshake, side, greedy)
+            self.pair.join(one, two)
+            self.patch(handshake, side, make)
+            for transport in (one, two):
+                attributes = transport.work.attributes
+                self.assertEqual(
+                    (attributes.reads, attributes.peerReads), (limits.RDMA_READS, limits.RDMA_READS)
+                )
+
     def test_retries(self) -> None:
         """
         A peer without a receive is asked again for ever, whatever it says.

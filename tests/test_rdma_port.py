@@ -180,6 +180,28 @@ class PortTests(PortTestCase):
         expected = [b"%d" % number for number in range(3 * limits.RDMA_RECEIVES)]
         self.assertEqual(self.clients.made[0].log, [*expected, "ConnectionDone"])
 
+    def test_oneMessage(self) -> None:
+        """
+        A message that comes together with the REP and the peer's end is delivered.
+        """
+
+        class Brief(Recorder):
+            """
+            Says one thing and goes.
+            """
+
+            def connectionMade(self) -> None:
+                """
+                Say it.
+                """
+                self.transport.write(b"the end")
+                self.transport.loseConnection()
+
+        self.patch(self.servers, "buildProtocol", lambda address: Brief())
+        self.connect()
+        self.settle()
+        self.assertEqual(self.clients.made[0].log, [b"the end", "ConnectionDone"])
+
     def test_forgedAddress(self) -> None:
         """
         A REQ with an address that no process of this host has is refused, and counted.

@@ -5,6 +5,7 @@ Tests for L{twisted_ib.hca.rdma.transport}: messages, and how they are delivered
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITransport
@@ -92,10 +93,10 @@ class MessageTests(PairTestCase):
         The immediate of a message is the transport's C{immediate} while it is delivered.
         """
         one, two = self.pair.connected()
-        for immediate in (0, 0xFFFFFFFF, None):
+        for immediate in (0, None, 0xFFFFFFFF):
             one.send(b"x", immediate)
         self.settle()
-        self.assertEqual(two.heard.immediates, [0, 0xFFFFFFFF, None])
+        self.assertEqual(two.heard.immediates, [0, None, 0xFFFFFFFF])
         self.assertIsNone(two.immediate)
 
     def test_wrongImmediate(self) -> None:
@@ -490,6 +491,42 @@ class PacingTests(PairTestCase):
         self.assertEqual(two.heard.log, [b"%d" % number for number in range(2 * limits.RDMA_SENDS)])
         self.assertEqual(found, list(range(2 * limits.RDMA_SENDS)))
         self.assertIsNone(one.waiting)
+
+    def test_someInEachTurn(self) -> None:
+        """
+        What waits leaves some in each turn; what is asked for meanwhile waits behind it.
+        """
+        self.patch(limits, "RDMA_SENDS_PER_FLUSH", 10)
+        one, two = self.pair.connected()
+        region = two.registerMemory(bytearray(8), 0xF)
+        one.waiting = deque((None, b"%d" % number, len(b"%d" % number), None, None) for number in range(25))
+        told: list[Any] = []
+        two.heard.hook = told.append
+        one.flush()
+        self.assertEqual((len(one.waiting), one.corked), (15, True))
+        one.fetchAdd(region.address, region.remoteKey, 1).addCallback(told.append)
+        self.assertEqual(len(one.waiting), 16)
+        self.settle()
+        self.assertEqual(told, [*(b"%d" % number for number in range(25)), 0])
+
+    def test_mediumFull(self) -> None:
+        """
+        A producer that is paused because the medium is full is resumed when the peer has taken
+        something, and not before.
+        """
+        one, two = self.pair.connected()
+        producer = Producer(one)
+        one.registerProducer(producer, True)
+        sent = 0
+        while not producer.log:
+            one.write(b"x" * 60_000)
+            sent += 1
+        for _ in range(3):
+            self.pair.a.turn()
+        self.assertEqual(producer.log, ["pause"])
+        self.settle()
+        self.assertEqual(producer.log, ["pause", "resume"])
+        self.assertEqual(len(two.heard.log), sent)
 
     def test_fullMedium(self) -> None:
         """

@@ -295,13 +295,12 @@ class Messages(Sender):
 
     def detach(self) -> None:
         """
-        The application's part is over: end the connection in order, or, if it broke, so that
-        the peer knows.
+        The application's part is over: end the connection in order, unless it is over already.
         """
         self.attached = False
         self.reading = False
         self._dropHeld()
-        self._end(b"" if self.loss is None else ABORTED)
+        self._end(b"")
 
     def giveBack(self) -> None:
         """

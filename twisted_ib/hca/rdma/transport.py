@@ -385,7 +385,7 @@ class RDMATransport(Transport, Messages):
                 return  # It is in the medium, but the peer does not read.
             self.producerPaused = False
             self._tell(producer.resumeProducing)
-        elif self.disconnecting and not self.asked and self.work.idle():
+        elif self.disconnecting and self.work.idle():
             self.connectionLost(Failure(CONNECTION_DONE))
 
     def stopReading(self) -> None:
