@@ -394,27 +394,31 @@ class HandshakeTests(PairTestCase):
             self.assertEqual((reply.responderResources, reply.initiatorDepth), (expected, expected))
             self.assertEqual(reply.rnrRetryCount, 7)
 
-    def test_moreReads(self) -> None:
+    def test_joined(self) -> None:
         """
-        A peer that offers and wants more than there can be gets what there is.
+        A peer that offers and wants little gets that; one that wants more than there can be gets
+        what there is.
         """
-        for side in ("request", "reply"):
+        for side, offered, least in (
+            ("request", 200, limits.RDMA_READS),
+            ("request", 1, 1),
+            ("reply", 200, limits.RDMA_READS),
+            ("reply", 2, 2),
+        ):
             one, two = self.pair.transport(self.pair.a), self.pair.transport(self.pair.b)
             make = getattr(handshake, side)
 
-            def greedy(*arguments: Any, make: Any = make) -> Any:
+            def other(*arguments: Any, make: Any = make, offered: int = offered) -> Any:
                 message = make(*arguments)
-                message.responderResources = message.initiatorDepth = 200
+                message.responderResources = message.initiatorDepth = offered
                 return message
 
-            self.patch(handshake, side, greedy)
+            self.patch(handshake, side, other)
             self.pair.join(one, two)
             self.patch(handshake, side, make)
-            for transport in (one, two):
-                attributes = transport.work.attributes
-                self.assertEqual(
-                    (attributes.reads, attributes.peerReads), (limits.RDMA_READS, limits.RDMA_READS)
-                )
+            told = two if side == "request" else one
+            attributes = told.work.attributes
+            self.assertEqual((attributes.reads, attributes.peerReads), (least, least))
 
     def test_retries(self) -> None:
         """

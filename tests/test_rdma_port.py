@@ -199,6 +199,12 @@ class PortTests(PortTestCase):
 
         self.patch(self.servers, "buildProtocol", lambda address: Brief())
         self.connect()
+        self.pair.a.reactor.advance(0)
+        for _ in range(20):
+            # The client's reactor serves its device again and again, and makes no other turn.
+            self.pair.b.turn(), self.pair.a.device.progress()
+        self.assertEqual((len(self.clients.made), self.servers.made), (1, []))
+        self.assertEqual(self.clients.made[0].log, [])
         self.settle()
         self.assertEqual(self.clients.made[0].log, [b"the end", "ConnectionDone"])
 
