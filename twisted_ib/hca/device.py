@@ -507,6 +507,8 @@ class Device:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
         number = self._numbers.draw(queuePairs)
         queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
+        if type == QPType.UD:
+            self.paths.takesDatagrams = True
         self._opened += 1
         return queuePair
 

@@ -15,6 +15,9 @@ on a path is acknowledged and refused there.  So both keep to a rule:
 
 Only the GID of the GUID leads to an HCA.  A host's addresses, which the GID table has too,
 belong to all HCAs of the host.
+
+A datagram says who sent it, and an answer goes there: what comes from a caller who has not
+proven to be who it says is dropped.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.fabric.addresses import normalise
 from twisted_ib.hca.meeting import RECEIVING, Meeting
 from twisted_ib.hca.wire.grh import HEADER_BYTES, guidGID, isMulticast
+from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.queuepair import QueuePair
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 _GUID_MASK = (1 << 64) - 1
 #: Where a GRH has the destination, and its end.
 _DESTINATION, _END = 24, 40
+_LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 
 class Group:
@@ -119,12 +124,15 @@ class Paths:
 
     @ivar guid: the device's GUID.
     @ivar timers: the device's.
+    @ivar takesDatagrams: whether the device ever had queue pairs of datagrams: then callers
+        are asked for their proof while they live, as one may send a datagram and go.
     """
 
     def __init__(self, device: Any) -> None:
         """
         Nobody waits, nothing is joined.
         """
+        self.takesDatagrams = False
         self._device = device
         self.guid: int = device.guid
         self.timers = device.timers
@@ -259,7 +267,7 @@ class Paths:
         proof = self._proofs.get(path)
         if proof is None:
             proof = self._device.fabric.proves(path, guid)
-            if proof is not None:
+            if proof is not None and path.alive:
                 self._proofs[path] = proof
             if proof is False:
                 self._device.count("callers_unproven")
@@ -275,16 +283,18 @@ class Paths:
             meeting = self._meetings.get(guid)
             if meeting is not None:
                 meeting.look()
+        if self.takesDatagrams:
+            self._proves(path, guid)
 
     def pathLost(self, path: Any) -> None:
         """
         A path is gone.
         """
         guid = path.peer.guid
+        self._proofs.pop(path, None)
         callers = self._callers.get(guid)
         if callers is not None and path in callers:
             callers.remove(path)
-            self._proofs.pop(path, None)
             if not callers:
                 del self._callers[guid]
 
@@ -297,10 +307,13 @@ class Paths:
         See L{IFabricOwner<twisted_ib.hca.interfaces.IFabricOwner>}.
         """
         device = self._device
-        if stop - start < HEADER_BYTES:
+        if not HEADER_BYTES <= stop - start <= _LONGEST:
             device.count("datagrams_malformed")
             return
-        gid = int.from_bytes(buffer[start + _DESTINATION : start + _END], "big")
+        # Once, as it may lie in memory that the peer writes: who gets it and what they read
+        # must not differ.
+        record = bytes(buffer[start:stop])
+        gid = int.from_bytes(record[_DESTINATION:_END], "big")
         if isMulticast(gid):
             # A program may attach and detach over what it gets.
             targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
@@ -309,8 +322,11 @@ class Paths:
             targets = [target] if takesDatagrams(target) else []
         if not targets:
             device.count("datagrams_unclaimed")
-        for target in targets:
-            target.work.responder.received(path, opcode, buffer, start, stop)
+        elif not self._proves(path, path.peer.guid):
+            device.count("datagrams_unproven")
+        else:
+            for target in targets:
+                target.work.responder.received(path, opcode, record, 0, len(record))
 
     # -- multicast
 
