@@ -340,11 +340,3 @@ class CheckTests(MemoryTestCase):
         region = self.memory.register(bytearray(8), ALL_RIGHTS | Access.ZERO_BASED, self.pd)
         self.assertEqual(self.memory.check(region.key, 3, 5, REMOTE_READ, self.pd), (region.view, 3))
         self.refused(region.key, 3, 6, REMOTE_READ, self.pd)
-
-    def test_find(self) -> None:
-        """
-        The region of a key is found whoever asks; there is none of an unknown key.
-        """
-        region = self.memory.register(bytearray(8), 0, self.pd)
-        self.assertIs(self.memory.find(region.key), region)
-        self.assertIsNone(self.memory.find(region.key ^ 1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.keyed_cases import ResponderTestCase
+from tests.keyed_cases import ResponderTestCase, bound
 from tests.keyed_pair import piece
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
@@ -344,6 +344,19 @@ class ReadTests(ResponderTestCase):
         self.put(0x0C, RETH.pack(shared.address + 10, shared.remoteKey, 900))
         self.put(0x0C, RETH.pack(shared.address + 10, shared.remoteKey, 99))
         self.assertEqual(self.answers(), [(0x50, REFERENCE.pack(1, 900, 10)), (0x10, bytes(99))])
+
+    def test_windowsConfine(self) -> None:
+        """
+        A READ through a window gets its bytes, and not the region's memory to map: that
+        would stay readable, all of it, after the window is revoked.
+        """
+        self.patch(limits, "PULL_LEAST", 100)
+        self.b.path.offering = True
+        shared = self.b.register(bytes(range(250)) * 4, segment=True)
+        window = bound(self.b, shared, 10, 900)
+        self.put(0x0C, RETH.pack(shared.address + 10, window.key, 900))
+        self.assertEqual(self.answers(), [(0x10, bytes(shared.view[10:910]))])
+        self.assertEqual(self.b.path.offers, {})
 
     def test_order(self) -> None:
         """

@@ -56,7 +56,6 @@ class AllocateTests(WindowTestCase):
         for window in (self.one, self.two):
             self.assertIs(self.memory.windows[window.key], window)
             self.assertIsNone(window.region)
-            self.assertIsNone(self.memory.find(window.key))
             for address, kind in product((0, BASE), REMOTE):
                 error = self.assertRaises(
                     MemoryAccessError, self.memory.check, window.key, address, 1, kind, self.pd, None
@@ -268,15 +267,6 @@ class CheckTests(WindowTestCase):
         self.assertEqual(
             self.memory.check(self.region.key, BASE, SIZE, LOCAL_WRITE, self.pd), (self.region.view, 0)
         )
-
-    def test_find(self) -> None:
-        """
-        The region behind a window's key is found while it is bound.
-        """
-        for window in (self.one, self.two):
-            self.assertIs(self.memory.find(self.bind(window)), self.region)
-        self.memory.invalidate(self.two.key, self.queuePair)
-        self.assertIsNone(self.memory.find(self.two.key))
 
     def test_overlapping(self) -> None:
         """

@@ -291,18 +291,6 @@ class Memory:
         """
         self._windows.forget(queuePair)
 
-    def find(self, key: int) -> MemoryRegion | None:
-        """
-        The region whose bytes a key opens, be it the region's or that of a window on it.
-        Whether it opens them to somebody is for L{check}.
-        """
-        region = self.regions.get(key)
-        if region is None:
-            window = self.windows.get(key)
-            if window is not None:
-                region = window.region
-        return region
-
     # -- rights
 
     def check(

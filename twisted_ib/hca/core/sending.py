@@ -452,6 +452,10 @@ def refer(
     """
     Refer to the bytes of the next record, if the peer can map where they lie.
 
+    Only a region's own key becomes a reference.  What a peer has mapped it can read as long
+    as it likes, and all of the region; a memory window shall open its own bytes, and only
+    until it is revoked, so what is read through one travels in the records.
+
     @param start: the first byte, counted in the message.
     @param left: bytes of the message from there on.
     @param access: the right that is needed.
@@ -465,7 +469,7 @@ def refer(
     if left >= limits.PULL_LEAST:
         piece, offset = find(pieces, start)
         count = min(piece.length - offset, left, limits.PULL_MOST)
-        region = pd.memory.find(piece.key)
+        region = pd.memory.regions.get(piece.key)
         if region is not None and region.segment is not None and count >= limits.PULL_LEAST:
             _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd, queuePair)
             number = path.offer(region.segment)

@@ -368,7 +368,7 @@ class Sender:
         try:
             memory.bind(
                 window,
-                memory.find(piece.key),
+                memory.regions.get(piece.key),
                 piece.address,
                 piece.length,
                 access,
