@@ -16,7 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError
+from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.core.answers import Answers, AtomicAnswer, ReadAnswer
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.core.events import EventType
@@ -212,7 +212,7 @@ class Responder:
         if receive is not None:
             self._receives.giveBack(receive)
         elif self._parts is not None:
-            self._parts = None
+            self._dropParts()
             if self.work is not None:
                 self.work.queuePair.posted += 1
 
@@ -341,6 +341,7 @@ class Responder:
         Keep a part of a message for the consumer.
 
         @param parts: those before it.
+        @raise Refused: there is no memory for it.
         """
         if not parts:
             self._parts = bytes(source)
@@ -349,6 +350,44 @@ class Responder:
         else:
             self._parts = bytearray(parts)
             self._parts += source
+        self._hold(len(source))
+        if self._parts is None:
+            raise Refused(NAK_REMOTE_OPERATIONAL)  # This was who held most.
+
+    def _hold(self, count: int) -> None:
+        """
+        So many bytes of unfinished messages are kept more, or fewer.
+        """
+        device = None if self.work is None else self.work.queuePair.device
+        if device is not None and count:
+            device.hold(self, count)
+
+    @property
+    def queuePair(self) -> QueuePair:
+        """
+        Whose messages are kept.
+        """
+        assert self.work is not None  # Who is closed keeps nothing.
+        return self.work.queuePair
+
+    def overheld(self) -> None:
+        """
+        Of what there is no more memory for, most is a message that has begun here.
+        """
+        queuePair = self.queuePair
+        text = f"too many bytes of messages wait for their end, most at queue pair {queuePair.number}"
+        queuePair.fail(ResourceLimitError(text))
+
+    def _dropParts(self) -> bytes | bytearray | None:
+        """
+        Keep nothing of a message any more.
+
+        @return: what was kept.
+        """
+        parts, self._parts = self._parts, None
+        if parts:
+            self._hold(-len(parts))
+        return parts
 
     def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
         """
@@ -406,7 +445,7 @@ class Responder:
         """
         Hand a message to the consumer, which promised to take it.
         """
-        parts, self._parts = self._parts, None
+        parts = self._dropParts()
         consumer = queuePair.consumer
         if isWrite:
             queuePair.posted -= 1
@@ -465,7 +504,7 @@ class Responder:
         @param reason: what the peer did.
         """
         receive, self._receive = self._receive, None
-        self._parts = None
+        self._dropParts()
         queuePair = work.queuePair
         if receive is not None:
             self._receives.end(receive, status)
@@ -483,7 +522,8 @@ class Responder:
         work = self.work
         assert work is not None
         self._answers.close()
-        self._writing = self._parts = None
+        self._writing = None
+        self._dropParts()
         receive, self._receive = self._receive, None
         if receive is not None:
             self._receives.end(receive, WCStatus.WR_FLUSH_ERR)
@@ -496,7 +536,7 @@ class Responder:
         """
         Forget everything; what the medium still knows of this queue does nothing.
         """
-        self._parts = None
+        self._dropParts()
         self._rewind()
         self.work = None
         self._receives.clear()

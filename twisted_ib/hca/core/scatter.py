@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from twisted_ib import limits
 from twisted_ib.hca.core.memory import ProtectionDomain
 from twisted_ib.hca.core.requests import SGE
 from twisted_ib.hca.operation import REFERENCE
@@ -90,13 +91,16 @@ def payload(path: Any, opcode: int, buffer: Any, start: int, stop: int) -> memor
     @param opcode: the record's code, perhaps with L{REFERENCE}.
     @param start: where the record's headers end.
 
-    @return: a view for use during this call only; L{None} if the reference leads nowhere.
+    @return: a view for use during this call only; L{None} if the reference leads nowhere, or
+        stands for more than one turn may copy.
     """
     if not opcode & REFERENCE:
         return memoryview(buffer)[start:stop]
     if stop - start != headers.REFERENCE.size:
         return None
     number, count, offset = headers.REFERENCE.unpack_from(buffer, start)
+    if count > limits.PULL_MOST:
+        return None
     segment: memoryview | None = path.offered(number)
     if segment is None or offset + count > len(segment):
         return None

@@ -1,0 +1,148 @@
+"""
+Tests of peers that want more memory or time than others get.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.hostile import HostileTestCase, Target
+from tests.keyed_cases import ResponderTestCase
+from tests.keyed_pair import piece
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca import operation
+from twisted_ib.hca.core.requests import SendOpcode
+from twisted_ib.hca.core.states import QPState, QPType
+from twisted_ib.hca.fabric.shm import SharedMemoryFabric
+from twisted_ib.hca.wire.headers import REFERENCE
+
+
+class LongReferenceTests(ResponderTestCase):
+    """
+    A record of a few bytes that stands for many.
+    """
+
+    def setUp(self) -> None:
+        """
+        The peer offers a segment that is longer than what one record may move.
+        """
+        super().setUp()
+        self.patch(limits, "PULL_MOST", 1000)
+        self.a.path.offering = True
+        self.number = self.a.path.offer(bytearray(b"!" * 5000))
+
+    def test_requests(self) -> None:
+        """
+        A request's record moves no more than one turn's bytes.
+        """
+        code = operation.WRITE_ONLY | operation.REFERENCE
+        most = self.reth(1000) + REFERENCE.pack(self.number, 1000, 4000)
+        self.assertEqual(self.put(code, most), 0)
+        more = self.reth(1001, 1000) + REFERENCE.pack(self.number, 1001, 0)
+        self.assertEqual(self.put(code, more), operation.NAK_REMOTE_OPERATIONAL)
+        self.assertEqual(self.target.view.tobytes().count(b"!"), 1000)
+        self.assertEqual(self.b.qp.state, QPState.ERR)
+
+    def test_answers(self) -> None:
+        """
+        An answer's record neither.
+        """
+        for count, state, written in ((1000, QPState.RTS, 1000), (1001, QPState.ERR, 0)):
+            self.connect()
+            self.a.path.offering = True
+            number = self.a.path.offer(bytearray(b"!" * 5000))
+            self.b.send(1, SendOpcode.RDMA_READ, piece(self.target, 0, count))
+            self.put(operation.READ_RESPONSE_ONLY | operation.REFERENCE, REFERENCE.pack(number, count, 0))
+            self.assertEqual(self.target.view.tobytes().count(b"!"), written)
+            self.assertEqual(self.b.qp.state, state)
+
+
+class UnfinishedTests(HostileTestCase):
+    """
+    Long messages that never end, to consumers that have promised to take them.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def setUp(self) -> None:
+        """
+        Little memory.
+        """
+        super().setUp()
+        self.patch(limits, "HELD_BYTES", 10000)
+
+    def target(self) -> Target:
+        """
+        @return: a queue pair whose consumer takes messages.
+        """
+        found = Target(self.device_, QPType.RC, self.other, 99)
+        found.qp.postReceives(8)
+        found.qp.maxMessage = 6000
+        return found
+
+    def test_bounded(self) -> None:
+        """
+        What has come of them counts as held: beyond the bound the one that has most of it
+        ends, and the others go on.
+        """
+        one, two, three = (self.target() for _ in range(3))
+        for target, size in ((one, 4000), (two, 5000), (three, 900)):
+            self.write(operation.SEND_FIRST, target.qp.number, bytes(size))
+        self.rest()
+        self.assertEqual((self.device_.heldBytes, len(self.device_._holders)), (9900, 3))
+        self.write(operation.SEND_MIDDLE, three.qp.number, bytes(200))
+        self.rest()
+        states = [target.qp.state for target in (one, two, three)]
+        self.assertEqual(states, [QPState.RTS, QPState.ERR, QPState.RTS])
+        self.assertEqual((self.device_.heldBytes, len(self.device_._holders)), (5100, 2))
+        (failure,) = two.consumer.failures
+        self.assertIsInstance(failure, ResourceLimitError)
+        self.write(operation.SEND_LAST, three.qp.number, bytes(3))
+        self.write(operation.SEND_LAST, one.qp.number, bytes(1))
+        self.rest()
+        self.assertEqual([len(data) for data, _ in one.consumer.got + three.consumer.got], [4001, 1103])
+        self.assertEqual((self.device_.heldBytes, self.device_._holders), (0, {}))
+
+    def test_self(self) -> None:
+        """
+        Who has most may be the one whose record comes.
+        """
+        for opcode in (operation.SEND_MIDDLE, operation.SEND_LAST):
+            others = [self.target() for _ in range(3)]
+            for target in others:
+                self.write(operation.SEND_FIRST, target.qp.number, bytes(3000))
+            self.write(opcode, others[0].qp.number, bytes(2000))
+            self.rest()
+            states = [target.qp.state for target in others]
+            self.assertEqual(states, [QPState.ERR, QPState.RTS, QPState.RTS])
+            self.assertEqual(self.device_.heldBytes, 6000)
+            for target in others:
+                target.qp.close()
+            self.assertEqual((self.device_.heldBytes, self.device_._holders), (0, {}))
+
+    def test_ends(self) -> None:
+        """
+        However a message ends, what was held of it is not any more.
+        """
+        target = self.target()
+        ends: list[Any] = [
+            lambda: self.write(operation.RESUME, target.qp.number, b""),
+            lambda: self.write(operation.WRITE_ONLY, target.qp.number, b""),
+            lambda: target.qp.modify(QPState.ERR),
+            lambda: target.qp.modify(QPState.RESET),
+            lambda: target.qp.close(),
+            lambda: self.liar.close(),
+        ]
+        left = [3000, 0, 0, 0, 0, 0]
+        for end, expected in zip(ends, left, strict=True):
+            target = self.target()
+            self.write(operation.SEND_FIRST, target.qp.number, bytes(3000))
+            self.rest()
+            self.assertEqual(self.device_.heldBytes, 3000)
+            end()
+            self.device_.fabric.attend()
+            self.device_.progress()
+            self.assertEqual(self.device_.heldBytes, expected)
+            target.qp.close()
+            self.assertEqual((self.device_.heldBytes, self.device_._holders), (0, {}))
