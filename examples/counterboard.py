@@ -108,16 +108,18 @@ class Board(Factory):
             host.window.revoke()
         self.leave(number)
 
-    def watch(self, now: float) -> None:
-        """Look who sits where, and revoke who has sat there for too long."""
+    def watch(self, now: float) -> list[int]:
+        """Look who sits where, and revoke who has sat there for too long; tell who that was."""
+        revoked = []
         for place in range(1, len(self.words), 2):
             seat = self.words[place]
             before, since = self._since.get(place, (0, now))
             if seat != before:
                 self._since[place] = seat, now
             elif seat and now - since > self.patience:
-                print(f"client {seat >> NUMBER_SHIFT} kept seat {place // 2} and is revoked", flush=True)
                 self.revoke(seat >> NUMBER_SHIFT)
+                revoked.append(seat >> NUMBER_SHIFT)
+        return revoked
 
 
 class Visitor(Protocol):
@@ -188,7 +190,12 @@ async def serve(reactor: Any, endpoint: str, rows: int, patience: float) -> None
     board = Board(rows, patience)
     port: Any = await serverFromString(reactor, endpoint).listen(board)
     print("the board is at port", port.getHost().port, flush=True)
-    await LoopingCall(lambda: board.watch(reactor.seconds())).start(patience / 4)
+
+    def look() -> None:
+        for number in board.watch(reactor.seconds()):
+            print("client", number, "kept a seat and is revoked", flush=True)
+
+    await LoopingCall(look).start(patience / 4)
 
 
 async def tally(reactor: Any, endpoint: str, row: int, times: int) -> None:
