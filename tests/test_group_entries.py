@@ -9,11 +9,12 @@ import errno
 import os
 from threading import Thread
 from typing import Any
-from unittest import mock
+from unittest import mock, skipIf
 
 from tests.descriptors import runForked
 from tests.hcas import User
 from tests.test_rendezvous import SERVICE, RendezvousTestCase
+from tests.test_rundirectory import UID
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, RunDirectoryError
 from twisted_ib.hca.device import Device
@@ -181,6 +182,105 @@ class GroupTests(RendezvousTestCase):
         listener.close()
         one._listener = None
         self.assertIsNone(two.listenerOf(1))
+
+
+@skipIf(UID != 0, "needs root")
+class UserTests(RendezvousTestCase):
+    """
+    Groups in a directory of several users, some of whom are not let in.
+    """
+
+    def setUp(self) -> None:
+        """
+        A sticky directory where the user 5 and the user 6 are let in.
+        """
+        super().setUp()
+        os.mkdir(self.run_)
+        os.chmod(self.run_, 0o1777)
+        self.environment["TWISTED_IB_ALLOW_UIDS"] = "5,6"
+        self.looking = self.hca(0x1000)
+
+    def entry(self, uid: int, guid: int) -> str:
+        """
+        A user makes an HCA's entry in the group.
+
+        @return: its path.
+        """
+        path = os.path.join(self.run_, f"mcg-{GROUP:032x}-{guid:016x}")
+        os.symlink(f"hca-{guid:016x}", path)
+        os.lchown(path, uid, uid)
+        return path
+
+    def member(self, uid: int, guid: int) -> None:
+        """
+        A user's HCA joins.
+        """
+        hca = self.hca(guid)
+        os.lchown(os.path.join(self.run_, hca.name), uid, uid)
+        self.entry(uid, guid)
+
+    def test_letIn(self) -> None:
+        """
+        HCAs of those who are let in are members.
+        """
+        for uid, guid in ((0, 1), (5, 2), (6, 3), (7, 4)):
+            self.member(uid, guid)
+        self.assertEqual(self.looking.members(GROUP), (1, 2, 3))
+
+    def test_byAnother(self) -> None:
+        """
+        Nobody makes another user's HCA a member.
+        """
+        self.hca(1)
+        for uid in (5, 7):
+            path = self.entry(uid, 1)
+            self.assertEqual(self.looking.members(GROUP), ())
+            os.unlink(path)
+
+    def test_forestalled(self) -> None:
+        """
+        Another's entry in the place of ours would make us a member for some only, and for
+        ever: said by name.
+        """
+        hca = self.hca(1)
+        for uid in (5, 7):
+            path = self.entry(uid, 1)
+            error = self.assertRaises(RunDirectoryError, hca.join, GROUP)
+            self.assertIn(path, str(error))
+            self.assertEqual(hca._joined, {})
+            os.unlink(path)
+        hca.join(GROUP)
+        hca.join(GROUP)
+        self.assertEqual(self.looking.members(GROUP), (1,))
+
+    def test_noSocket(self) -> None:
+        """
+        Entries of HCAs that are not there take nobody's place.
+        """
+        self.patch(limits, "MULTICAST_MEMBERS", 2)
+        self.member(5, 4)
+        for guid in (1, 2, 3):
+            self.entry(5, guid)
+        self.assertEqual(self.looking.members(GROUP), (4,))
+
+    def test_crowd(self) -> None:
+        """
+        Where there are too many, those of our own user come first, and each other user has
+        a part of the places.
+        """
+        self.patch(limits, "MULTICAST_MEMBERS", 8)
+        self.patch(limits, "PEERS_USER_DIVISOR", 4)
+        for guid in range(1, 8):
+            self.member(5, guid)
+        for guid in range(0x10, 0x13):
+            self.member(6, guid)
+        own = [*range(0x20, 0x25)]
+        for guid in own[:4]:
+            self.member(0, guid)
+        self.assertEqual(self.looking.members(GROUP), (1, 2, 0x10, 0x11, *own[:4]))
+        for guid in own[4:]:
+            self.member(0, guid)
+        self.assertEqual(self.looking.members(GROUP), (1, 2, 0x10, *own))
 
 
 class Fabric:

@@ -215,7 +215,9 @@ class Rendezvous(Search):
         try:
             self._point(name)
         except FileExistsError as error:
-            if self._home.readLink(name) != self.name:
+            status = self._home.status(name)
+            if self._home.readLink(name) != self.name or status is None or status.st_uid != self.uid:
+                # Another user's would count for some only, and could not be taken back.
                 raise RunDirectoryError(f"{self._home.path}/{name} is taken; remove it") from error
         self._joined[group] = name
 

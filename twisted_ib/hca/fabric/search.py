@@ -223,7 +223,7 @@ class Search:
             return known[1]
         if known is None:
             self._refresh()
-        found = tuple(sorted(self._searchGroup(group))[: limits.MULTICAST_MEMBERS])
+        found = self._searchGroup(group)
         if known is not None and known[1] == found:
             found = known[1]
         if max(stamps, default=0) >= time.time_ns() - _SETTLED_NANOSECONDS:
@@ -233,19 +233,38 @@ class Search:
         self._groups[group] = (stamps, found)
         return found
 
-    def _searchGroup(self, group: int) -> set[int]:
+    def _searchGroup(self, group: int) -> tuple[int, ...]:
         """
-        The GUIDs that a group's entries name, in all directories.
+        The GUIDs that a group's entries name, in all directories, in order.  Where there are
+        too many, our own user's come first, and of each other user's only a part.
         """
         start = groupName(group, 0)[:-16]
-        found = set()
+        found: dict[int, set[int]] = {self.uid: set()}
         for directory in self._directories:
             for name in directory.names():
                 if name.startswith(start):
-                    hca = self._hcaOf(directory, name)
-                    if hca is not None and hca[4:] == name[len(start) :]:
-                        found.add(int(hca[4:], 16))
-        return found
+                    uid = self._memberOwner(directory, name, name[len(start) :])
+                    if uid is not None:
+                        found.setdefault(uid, set()).add(int(name[len(start) :], 16))
+        chosen = sorted(found.pop(self.uid))
+        for guids in found.values():
+            chosen += sorted(guids)[: max(1, limits.MULTICAST_MEMBERS // limits.PEERS_USER_DIVISOR)]
+        return tuple(sorted(chosen[: limits.MULTICAST_MEMBERS]))
+
+    def _memberOwner(self, directory: RunDirectory, name: str, guid: str) -> int | None:
+        """
+        The user whose HCA a group's entry makes a member; None if it does not: only its
+        owner makes it one, and while it has a socket.
+
+        @param guid: as the entry's name has it.
+        """
+        hca = self._hcaOf(directory, name)
+        if hca is None or hca[4:] != guid:
+            return None
+        statuses = directory.status(name), directory.status(hca)
+        if statuses[0] is None or statuses[1] is None or statuses[0].st_uid != statuses[1].st_uid:
+            return None
+        return statuses[0].st_uid
 
     def _isHome(self, directory: RunDirectory) -> bool:
         """
