@@ -61,6 +61,26 @@ class TimersTests(SynchronousTestCase):
         self.assertEqual((self.seen, self.timers.deadline()), ([], None))
         late.cancel()
 
+    def test_exception(self) -> None:
+        """
+        One that raises keeps no other from expiring; the first exception comes out.
+        """
+
+        def fail(text: str) -> None:
+            """
+            Raise it.
+            """
+            raise ValueError(text)
+
+        self.start(1, "a")
+        self.timers.start(2, lambda: fail("first"))
+        self.start(3, "b")
+        self.timers.start(4, lambda: fail("second"))
+        self.start(5, "c")
+        error = self.assertRaises(ValueError, self.timers.tick, 106)
+        self.assertEqual((str(error), self.seen), ("first", ["a", "b", "c"]))
+        self.assertIsNone(self.timers.deadline())
+
     def test_startedMeanwhile(self) -> None:
         """
         A timer that is started by another waits for the next tick, even if it is due.

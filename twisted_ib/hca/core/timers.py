@@ -84,13 +84,20 @@ class Timers:
 
     def tick(self, now: float) -> None:
         """
-        Call what is due; a timer that is started meanwhile waits for the next tick.
+        Call what is due; a timer that is started meanwhile waits for the next tick.  One
+        that raises keeps no other from its call; the first exception is raised at the end.
         """
         heap = self._heap
         due = []
         while heap and heap[0].when <= now:
             due.append(heappop(heap))
+        failure: Exception | None = None
         for timer in due:
             expired, timer.expired = timer.expired, None
             if expired is not None:
-                expired()
+                try:
+                    expired()
+                except Exception as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
