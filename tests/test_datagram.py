@@ -222,6 +222,18 @@ class SendTests(DatagramTestCase):
         self.assertEqual(self.a.statuses(), [(0, OK), (1, OK)])
         self.assertEqual((self.a.qp.state, len(self.wire())), (QPState.ERR, 3))
 
+    def test_handleGone(self) -> None:
+        """
+        Without its address handle a request that waits can not be done (LOC_QP_OP_ERR).
+        """
+        self.a.qp.modify(QPState.SQD)
+        handle = self.a.handle(guidGID(0xB1))
+        self.a.datagram(1, handle, number=18)
+        handle.close()
+        self.a.qp.modify(QPState.RTS)
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.LOC_QP_OP_ERR)])
+        self.assertEqual((self.a.qp.state, self.wire()), (QPState.SQE, []))
+
     def test_withoutRequest(self) -> None:
         """
         The stream path has no destination.

@@ -86,6 +86,8 @@ class Datagram(Operation):
                 return WCStatus.LOC_PROT_ERR
         destination = request.destination
         assert destination is not None  # DatagramRequester.enqueue
+        if destination.handle.closed:
+            return WCStatus.LOC_QP_OP_ERR  # While it waited (SQD).
         opcode, immediate = UD_SEND_ONLY, b""
         if request.opcode == SendOpcode.SEND_WITH_IMM:
             opcode, immediate = UD_SEND_ONLY_IMMEDIATE, IMMEDIATE.pack(request.immediate)
