@@ -92,6 +92,20 @@ class LateTests(SynchronousTestCase):
             (reason,) = self.a.consumer.failures
             self.assertEqual("no such HCA" in str(reason), failed)
 
+    def test_drained(self) -> None:
+        """
+        A queue that is drained sends nothing, so nothing of it ends; in RTS it is waited
+        for anew.
+        """
+        self.climb()
+        self.a.send(1, WRITE)
+        self.a.qp.modify(QPState.SQD)
+        self.p.pass_(100)
+        self.assertEqual((self.a.statuses(), self.a.qp.state), ([], QPState.SQD))
+        self.a.qp.modify(QPState.RTS)
+        self.p.pass_(100)
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+
     def test_forEver(self) -> None:
         """
         Timeout 0 never ends.

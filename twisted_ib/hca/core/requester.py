@@ -140,6 +140,10 @@ class Requester(SendQueue):
         """
         queuePair = work.queuePair
         path, remote = queuePair.path, queuePair.remote
+        if operation.asks and not work.attributes.reads:
+            # It was permitted when it was posted (SQD -> SQD).
+            operation.status = WCStatus.LOC_QP_OP_ERR
+            return True
         if path is None:
             self._awaitPath(work)
             return False
@@ -177,7 +181,8 @@ class Requester(SendQueue):
         asked = self._asked
         if asked and operation.flags & _FENCE:
             return False
-        return not operation.asks or len(asked) < work.attributes.reads
+        # With 0 it goes, to fail.
+        return not operation.asks or len(asked) < (work.attributes.reads or 1)
 
     def _wait(self, path: Any) -> None:
         """
@@ -202,7 +207,9 @@ class Requester(SendQueue):
         The peer was not found in time.
         """
         self._timer = None
-        if self._unsent:
+        work = self.work
+        # A queue that is drained (SQD) has not begun to send; in RTS the time begins anew.
+        if work is not None and work.queuePair.state == QPState.RTS and self._unsent:
             self._fail(self._unsent[0], WCStatus.RETRY_EXC_ERR)
 
     # -- what the peer did
@@ -267,6 +274,11 @@ class Requester(SendQueue):
             operation.rnrRefusals += 1
             self._repeat(operation, rnrSeconds(syndrome))
         elif syndrome == ABSENT:
+            if not position:
+                # It was taken and will not be answered; to repeat it would repeat what is
+                # behind it and was done.
+                self._fail(operation, WCStatus.RETRY_EXC_ERR)
+                return
             if operation.absences >= attributes.retries:
                 self._fail(operation, WCStatus.RETRY_EXC_ERR)
                 return
@@ -390,9 +402,10 @@ class Requester(SendQueue):
                 break
             onTheWay.popleft()
             self._succeed(work, before)
-            if queuePair.state == QPState.ERR:
-                return  # A completion was lost, and everything is flushed.
-        (onTheWay or unsent).popleft()
+        queue = onTheWay or unsent
+        if not queue or queue[0] is not operation:
+            return  # A completion was lost, or who heard of one ended the queue pair.
+        queue.popleft()
         if status in _EXHAUSTED:
             work.count(_EXHAUSTED[status])
         self._pausing = True  # Who hears of it may post, but nothing goes any more.
@@ -401,7 +414,8 @@ class Requester(SendQueue):
         text = f"a {kind} of queue pair {queuePair.number} ended with {status.name}"
         if work.unreachable is not None:
             text += f": {work.unreachable}"
-        self._stop(work, QueuePairError(text))
+        if self.work is not None:  # Who heard of it did not begin anew.
+            self._stop(work, QueuePairError(text))
 
     def _stop(self, work: WorkQueues, reason: Exception) -> None:
         """
