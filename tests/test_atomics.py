@@ -263,6 +263,43 @@ class OnceTests(AtomicTestCase):
         self.assertEqual(bytes(first.view), bytes(5000))
         self.assertEqual(int.from_bytes(second.view, byteorder), 1)
 
+    def test_orderWithMessages(self) -> None:
+        """
+        What is written or sent behind an atomic comes after it, though a READ before both
+        still waits for room (IBTA vol. 1 C9-28).
+        """
+        self.patch(limits, "INLINE_MESSAGE", 100)
+        for opcode, promised in ((WRITE, 0), (SEND, 0), (SEND, 1)):
+            self.connect(capacity=300)
+            memory, new = self.a.register(5000), self.a.register((100).to_bytes(8, byteorder))
+            remote = {"remoteAddress": self.target.address, "remoteKey": self.target.remoteKey}
+            self.b.qp.posted = promised
+            self.b.consumer.received = lambda *message: self.put(100, 4992)  # type: ignore[method-assign]
+            self.b.receive(9, piece(self.target, 4992, 8))
+            self.a.send(1, READ, piece(memory), **remote)
+            remote["remoteAddress"] += 4992
+            self.atomic(2, ADD, 4992, compare=1)
+            self.a.send(3, opcode, piece(new), **remote)
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
+            self.assertEqual((self.old(), self.counter(4992)), (0, 100))
+
+    def test_orderAfterRefusal(self) -> None:
+        """
+        If its memory goes before its turn nothing behind it is done.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 100)
+        self.connect(capacity=300)
+        memory, other = self.a.register(5000), self.b.register(8)
+        self.a.send(1, READ, piece(memory), remoteAddress=self.target.address, remoteKey=self.target.key)
+        self.atomic(2, ADD, remoteAddress=other.address, remoteKey=other.key)
+        self.b.path.progress()
+        self.b.memory.deregister(other)
+        self.post(3, WRITE, 8)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.REM_ACCESS_ERR), (3, FLUSH)])
+        self.assertEqual(self.counter(), 0)
+
     def test_bound(self) -> None:
         """
         READs and atomics together are bounded by max_rd_atomic, on both sides; what is too
@@ -281,7 +318,7 @@ class OnceTests(AtomicTestCase):
         for id in range(4):
             self.atomic(id, ADD, compare=1)
         self.b.path.progress()
-        self.assertEqual(len(self.b.work.responder._answers), 2)
+        self.assertEqual(len(self.b.work.responder._answers.owed), 2)
         self.b.path.capacity = 1 << 18
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(0, OK), (1, OK), (2, OK), (3, OK)])

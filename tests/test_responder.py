@@ -406,7 +406,7 @@ class ReadTests(ResponderTestCase):
     def test_turnsOfDevice(self) -> None:
         """
         With a device an answer goes on in its next batch, and not at all when
-        the queue pair has ended.
+        the queue pair has ended: then the peer hears that.
         """
         self.patch(limits, "INLINE_MESSAGE", 10)
         self.patch(limits, "RECORDS_PER_TURN", 8)
@@ -429,7 +429,8 @@ class ReadTests(ResponderTestCase):
         self.put(0x0C, self.reth(200))
         self.b.qp.modify(QPState.ERR)
         dirty.pop().endOfBatch()
-        self.assertEqual((len(self.answers()), dirty), (28, []))
+        self.assertEqual((len(self.answers()), dirty), (29, []))
+        self.assertEqual(self.answers()[28], (0x11, operation.REFUSAL.pack(operation.ABSENT, 18, 0)))
 
     def test_waiterLeaves(self) -> None:
         """

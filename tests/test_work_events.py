@@ -54,6 +54,25 @@ class EventTests(RequesterTestCase):
         self.p.flow()
         self.assertEqual(self.b.events, [EventType.COMM_EST])
 
+    def test_endedWhileEstablished(self) -> None:
+        """
+        A program that ends its queue pair when it hears of the first message does not get
+        it, and no shared receive is used up.
+        """
+        for how in ("ERR", "RESET", "close"):
+            self.connect(connect=False, shared=4)
+            self.a.to(QPState.RTS, 18)
+            self.b.to(QPState.RTR, 17)
+            self.b.receive(1, piece(self.target))
+            qp = self.b.qp
+            qp.onEvent = lambda kind, element, end=how, qp=qp: (  # type: ignore[misc]
+                qp.close() if end == "close" else qp.modify(QPState[end])
+            )
+            self.post(1, SEND)
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+            self.assertEqual((self.b.received(), len(self.b.shared or ())), ([], 1))
+
     def test_nobodyListens(self) -> None:
         """
         Events without a listener go nowhere.
@@ -337,6 +356,20 @@ class DrainTests(RequesterTestCase):
         self.a.qp.modify(QPState.ERR)
         self.p.settle()
         self.assertEqual((self.a.events, self.a.statuses()), ([], [(1, FLUSH)]))
+
+
+    def test_fewerReads(self) -> None:
+        """
+        A READ that waited, and that is not permitted any more, ends with an error.
+        """
+        self.a.qp.modify(QPState.SQD)
+        self.post(1, WRITE)
+        self.post(2, READ)
+        self.post(3, WRITE)
+        self.a.qp.modify(QPState.SQD, max_rd_atomic=0)
+        self.a.qp.modify(QPState.RTS)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.LOC_QP_OP_ERR), (3, FLUSH)])
 
 
 class StopTests(RequesterTestCase):

@@ -7,7 +7,9 @@ turn: an answer goes on in the next batch after some records.  Rights are asked 
 record: what is deregistered is not read any more.
 
 An atomic is executed when it is its turn, once, and its answer kept until it is published
-(IBTA vol. 1 9.4.5: the responder executes READs and atomics in order).
+(IBTA vol. 1 9.4.5: the responder executes READs and atomics in order).  A message behind it
+brings its turn forward: SENDs, WRITEs and atomics are executed in the order in which they
+came, and only READs may be later (C9-28; 10.8.3.3: a requester that minds uses a fence).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from twisted_ib.hca.core.requests import ATOMIC_BYTES, SGE
 from twisted_ib.hca.core.scatter import locate
 from twisted_ib.hca.core.sending import refer
 from twisted_ib.hca.operation import (
+    ABSENT,
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
     NAK_REMOTE_ACCESS,
@@ -111,6 +114,15 @@ class AtomicAnswer:
         self.done = False
         self._answer = b""
 
+    def execute(self, work: WorkQueues) -> None:
+        """
+        Execute it, unless that was done.
+
+        @raise MemoryAccessError: the right to the memory is gone.
+        """
+        if not self._answer:
+            self._answer = ATOMIC_RESULT.pack(self._execute(work))
+
     def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
         """
         Publish the answer.
@@ -118,8 +130,7 @@ class AtomicAnswer:
         @return: False if the medium has no room for it.
         @raise MemoryAccessError: the right to the memory is gone.
         """
-        if not self._answer:
-            self._answer = ATOMIC_RESULT.pack(self._execute(work))
+        self.execute(work)
         if not path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size):
             return False
         work.recordsSent += 1
@@ -145,37 +156,70 @@ class AtomicAnswer:
         return old
 
 
+class _Silence:
+    """
+    A queue pair ends that owes answers.  The requests were taken, so position 0 stands for
+    them: the oldest that waits for an answer.
+    """
+
+    __slots__ = ("_body", "_path", "_word")
+
+    def __init__(self, path: Any, queuePair: Any) -> None:
+        """
+        @param path: the way to who waits.
+        @param queuePair: the queue pair.
+        """
+        self._path = path
+        self._word = ACKNOWLEDGE << 24 | queuePair.remote
+        self._body = REFUSAL.pack(ABSENT, queuePair.number, 0)
+
+    def resume(self) -> None:
+        """
+        Say so, now or when there is room.
+        """
+        if not self._path.postReserved(self._word, self._body, False):
+            self._path.wantSpace(self)
+
+
 class Answers:
     """
     The answers that one responder owes, in the order of the requests.
 
     @ivar work: the pair of queues it belongs to; L{None} once closed.
+    @ivar owed: the answers.
     @ivar _path: where it waits, for room or the next batch, if it does.
     """
 
-    __slots__ = ("_owed", "_path", "work")
+    __slots__ = ("_path", "owed", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         """
         None is owed.
         """
         self.work: WorkQueues | None = work
-        self._owed: deque[ReadAnswer | AtomicAnswer] = deque()
+        self.owed: deque[ReadAnswer | AtomicAnswer] = deque()
         self._path: Any = None
-
-    def __len__(self) -> int:
-        """
-        How many are owed.
-        """
-        return len(self._owed)
 
     def add(self, answer: ReadAnswer | AtomicAnswer) -> None:
         """
         Answer a request, now or when there is room.
         """
-        self._owed.append(answer)
+        self.owed.append(answer)
         if self._path is None:
             self._publish()
+
+    def execute(self) -> None:
+        """
+        Execute the atomics that wait for their turn.
+
+        @raise MemoryAccessError: the right to one's memory is gone; it keeps its turn, to be
+            refused then.
+        """
+        work = self.work
+        assert work is not None
+        for answer in self.owed:
+            if isinstance(answer, AtomicAnswer):
+                answer.execute(work)
 
     def resume(self) -> None:
         """
@@ -189,19 +233,22 @@ class Answers:
 
     def close(self) -> None:
         """
-        Owe nothing any more.
+        Owe nothing any more.  Who waits for an answer hears that there is none: on a wire it
+        would ask in vain until its retries are used up.
         """
-        self.work = None
-        self._owed.clear()
+        work, self.work = self.work, None
         path, self._path = self._path, None
         if path is not None:
             path.wantNoSpace(self)
+            if self.owed and path.alive and work is not None:
+                _Silence(path, work.queuePair).resume()
+        self.owed.clear()
 
     def _publish(self) -> None:
         """
         Publish what the medium takes, up to so many records.
         """
-        work, owed = self.work, self._owed
+        work, owed = self.work, self.owed
         if work is None or work.queuePair.path is None or not owed:
             return
         path, remote = work.queuePair.path, work.queuePair.remote

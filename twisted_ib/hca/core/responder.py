@@ -26,6 +26,7 @@ from twisted_ib.hca.core.requests import ATOMIC_BYTES, ReceiveRequest
 from twisted_ib.hca.core.scatter import locate, payload, scatter, total
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import (
+    ABSENT,
     COMPARE_SWAP,
     FETCH_ADD,
     LATER,
@@ -170,11 +171,15 @@ class Responder:
         assert work is not None
         if opcode & UNRELIABLE:
             return self._misaddressed(work)
-        if self._fresh:
-            self._fresh = False
-            work.established()
+        if self._fresh and not self._establish(work):
+            return ABSENT
         queuePair = work.queuePair
-        if opcode == SEND_ONLY and queuePair.posted and self._writing is None:
+        if (
+            opcode == SEND_ONLY
+            and queuePair.posted
+            and self._writing is None
+            and not self._answers.owed
+        ):
             if stop - start <= queuePair.maxMessage:
                 queuePair.posted -= 1
                 work.messagesReceived += 1
@@ -185,7 +190,7 @@ class Responder:
         except Refused as refused:
             syndrome = refused.syndrome
             if syndrome & ~0x1F != RNR:
-                if not self._answers:
+                if not self._answers.owed:
                     self._fail(work, refused.status, syndrome, refused.reason)
                     return syndrome
                 # The queue pair's end would cut off the answers to READs before it.
@@ -195,6 +200,16 @@ class Responder:
             self._rewind()
             return syndrome
         return 0
+
+    def _establish(self, work: WorkQueues) -> bool:
+        """
+        The first record came.
+
+        @return: whether the queue pair still takes it: who hears of it may end that.
+        """
+        self._fresh = False
+        work.established()
+        return self.work is not None and work.queuePair.state != QPState.ERR
 
     def _misaddressed(self, work: WorkQueues) -> int:
         """
@@ -311,6 +326,8 @@ class Responder:
         count, done = len(source), self._done
         if not count and not (ends and not done):
             raise Refused(NAK_INVALID_REQUEST)  # Only a message of nothing has such a record.
+        if self._answers.owed:
+            self._executeAtomics()
         try:
             if self._writing:
                 if done + count > self._length or ends is not (done + count == self._length):
@@ -335,6 +352,16 @@ class Responder:
                 raise Refused(NAK_REMOTE_ACCESS) from None
             raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self._done = done + count
+
+    def _executeAtomics(self) -> None:
+        """
+        What is written or sent comes behind the atomics before it, though their turn to be
+        answered may not have come (IBTA vol. 1 C9-28).
+        """
+        try:
+            self._answers.execute()
+        except MemoryAccessError:
+            raise Refused(NAK_REMOTE_ACCESS) from None
 
     def _keep(self, parts: bytes | bytearray, source: memoryview) -> None:
         """
@@ -467,7 +494,7 @@ class Responder:
             raise Refused(NAK_INVALID_REQUEST)
         attributes = work.attributes
         access = REMOTE_READ if code == READ_REQUEST else REMOTE_ATOMIC
-        if not attributes.access & access or len(self._answers) >= attributes.peerReads:
+        if not attributes.access & access or len(self._answers.owed) >= attributes.peerReads:
             raise Refused(NAK_INVALID_REQUEST)
         if code != READ_REQUEST:
             self._takeAtomic(work, code, buffer, start, stop)
@@ -508,6 +535,8 @@ class Responder:
         queuePair = work.queuePair
         if receive is not None:
             self._receives.end(receive, status)
+        if self.work is None:
+            return  # Who heard of it ended the queue pair.
         if syndrome in _EVENTS and (receive is None or status is WCStatus.WR_FLUSH_ERR):
             queuePair.raiseEvent(_EVENTS[syndrome])
         what = reason or "asked for what it may not"

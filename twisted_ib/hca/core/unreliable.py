@@ -176,9 +176,8 @@ class UnreliableResponder(Responder):
         if not opcode & UNRELIABLE:
             # To a reliable requester it is as if there were no queue pair.
             return 0 if opcode & OPERATION_MASK == RESUME else ABSENT
-        if self._fresh:
-            self._fresh = False
-            work.established()
+        if self._fresh and not self._establish(work):
+            return 0
         code = opcode & ~UNRELIABLE
         if code & OPERATION_MASK in _BEGINNINGS:
             if self._writing is not None:
