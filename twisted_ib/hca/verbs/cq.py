@@ -20,7 +20,7 @@ from twisted_ib.hca.verbs.device import Context
 from twisted_ib.hca.verbs.enumsqueues import ibv_wc_flags
 from twisted_ib.hca.verbs.errors import PyverbsRDMAError
 from twisted_ib.hca.verbs.hub import hub
-from twisted_ib.hca.verbs.verb import VerbsObject, invalid, verb, within
+from twisted_ib.hca.verbs.verb import VerbsObject, invalid, verb, waitFor, within
 from twisted_ib.hca.verbs.wc import WC
 from twisted_ib.hca.verbs.wr import storedImmediate
 
@@ -201,7 +201,7 @@ class CompChannel(VerbsObject):
         @raise PyverbsRDMAError: it is another.
         """
         while True:
-            hub.wait(self._noticeOrEnd)
+            waitFor(self._noticeOrEnd, "Failed to get CQ event")
             with hub:
                 self._check()
                 queue = self._notices.take()

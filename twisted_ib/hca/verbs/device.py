@@ -48,7 +48,7 @@ from twisted_ib.hca.verbs.enumsdevice import (
 )
 from twisted_ib.hca.verbs.errors import PyverbsRDMAError, PyverbsUserError
 from twisted_ib.hca.verbs.hub import hub, locked
-from twisted_ib.hca.verbs.verb import VerbsObject, check, invalid, unsupported, verb
+from twisted_ib.hca.verbs.verb import VerbsObject, check, invalid, unsupported, verb, waitFor
 
 _NO_GID = bytes(16)
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
@@ -398,7 +398,7 @@ class Context(VerbsObject):
         @return: the oldest event.
         """
         while True:
-            hub.wait(self._eventOrEnd)
+            waitFor(self._eventOrEnd, "Failed to get async event")
             with hub:
                 self._check()
                 found = self._events.take()

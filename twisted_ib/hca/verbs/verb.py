@@ -174,6 +174,21 @@ def verb(message: str = "") -> Callable[[Function], Function]:
     return decorate
 
 
+def waitFor(ready: Callable[[], bool], message: str) -> None:
+    """
+    Wait until something is so, and serve peers meanwhile.  The lock must not be held.
+
+    @param ready: whether it is so; called with the lock held.
+    @param message: which verb waits.
+
+    @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE).
+    """
+    try:
+        hub.wait(ready)
+    except OSError as error:
+        raise failure(message, error) from error
+
+
 class VerbsObject(PyverbsCM):
     """
     Something of a device that others may depend on.

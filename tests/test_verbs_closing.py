@@ -1,0 +1,324 @@
+"""
+Objects of verbs are closed, forgotten, or left behind by a fork; protection domains.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.verbs_pair import ALL_RIGHTS, End, VerbsTestCase, connected
+from twisted_ib import limits
+from twisted_ib.errors import ResourceBusyError, ResourceLimitError
+from twisted_ib.hca.verbs import (
+    AH,
+    CQ,
+    MR,
+    MW,
+    PD,
+    QP,
+    SRQ,
+    AHAttr,
+    CompChannel,
+    Context,
+    GlobalRoute,
+    MWBind,
+    MWBindInfo,
+    ParentDomain,
+    ParentDomainContext,
+    ParentDomainInitAttr,
+    PyverbsError,
+    PyverbsRDMAError,
+    PyverbsUserError,
+    QPInitAttr,
+    SrqAttr,
+    SrqInitAttr,
+    enums,
+    verb,
+)
+from twisted_ib.hca.verbs.hub import hub
+from twisted_ib.hca.verbs.verb import Graveyard
+
+
+class ClosingTests(VerbsTestCase):
+    """
+    What depends on an object is closed before it.
+    """
+
+    def everything(self) -> tuple[Context, list[Any]]:
+        """
+        @return: a context, and one object of each kind.
+        """
+        ctx = Context(name=self.device)
+        pd = PD(ctx)
+        mr = MR(pd, 100, ALL_RIGHTS)
+        mw = MW(pd, enums.IBV_MW_TYPE_1)
+        channel = CompChannel(ctx)
+        cq = CQ(ctx, 10, None, channel)
+        srq = SRQ(pd, SrqInitAttr(SrqAttr()))
+        ah = AH(pd, attr=AHAttr(is_global=1, gr=GlobalRoute(ctx.query_gid(1, 0))))
+        qp = QP(pd, QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, srq=srq))
+        return ctx, [qp, ah, mw, mr, srq, cq, channel, pd]
+
+    def test_context(self) -> None:
+        """
+        A context closes everything; all of it may be closed again.
+        """
+        ctx, objects = self.everything()
+        device = ctx._device
+        self.addCleanup(hub.close, hub.open(self.device))
+        self.assertEqual(
+            device.inUse(), {"pd": 1, "mr": 1, "cq": 1, "qp": 1, "srq": 1, "ah": 1, "mw": 1}
+        )
+        ctx.close()
+        self.assertEqual(sum(device.inUse().values()), 0, device.inUse())
+        for each in [*objects, ctx]:
+            each.close()
+
+    def test_with(self) -> None:
+        """
+        Each can be closed by itself, or at the end of a C{with}.
+        """
+        ctx, objects = self.everything()
+        with ctx:
+            for each in objects:
+                with each:
+                    pass
+                each.close()
+        self.assertEqual(list(hub.devices), [])
+
+    def test_forgotten(self) -> None:
+        """
+        What nobody has any more is closed, and so is the context, in whatever order they go.
+        """
+        ctx, objects = self.everything()
+        del ctx
+        while objects:
+            objects.pop()
+        gc.collect()
+        self.assertEqual(list(hub.devices), [])
+
+    def test_forgottenInTheMiddle(self) -> None:
+        """
+        What is forgotten while the lock is held is closed when the next verb begins.
+        """
+        ctx = self.open()
+        pds = [PD(ctx)]
+        with hub:
+            pds.clear()
+            self.assertEqual(len(ctx._device.memory.domains), 1)
+        ctx.query_device()
+        self.assertEqual(len(ctx._device.memory.domains), 0)
+
+    def test_closedIsUseless(self) -> None:
+        """
+        An object that is closed says so.
+        """
+        ctx, objects = self.everything()
+        qp, _, mw, mr, srq, cq, channel, pd = objects
+        ctx.close()
+        for call in (
+            lambda: qp.qp_num,
+            lambda: mw.rkey,
+            lambda: mr.lkey,
+            lambda: srq.query(),
+            lambda: cq.poll(),
+            lambda: channel.fd,
+            lambda: MR(pd, 10, 1),
+            lambda: PD(ctx),
+            lambda: CQ(ctx, 1),
+        ):
+            self.assertRaises(PyverbsUserError, call)
+
+    def test_busy(self) -> None:
+        """
+        A region with a window on it can not go: EBUSY; both stay.
+        """
+        a, _ = connected(self)
+        mw = MW(a.pd, enums.IBV_MW_TYPE_1)
+        a.qp.bind_mw(mw, MWBind(MWBindInfo(a.mr, a.mr.buf, 8, enums.IBV_ACCESS_REMOTE_READ), 2))
+        self.wait(a.cq)
+        error = self.refused(errno.EBUSY, a.mr.close)
+        self.assertIn("1 memory windows", str(error))
+        self.assertEqual(len(a.mr.read(8, 0)), 8)
+        mw.close()
+        a.mr.close()
+
+    def test_otherThread(self) -> None:
+        """
+        Objects may be made in one thread and used and closed in another.
+        """
+        ctx, objects = self.everything()
+        found: list[Any] = []
+
+        def use() -> None:
+            found.append(objects[5].poll())
+            ctx.close()
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(10)
+        self.assertEqual(found, [(0, [])])
+        self.assertEqual(list(hub.devices), [])
+
+    def test_forkedChild(self) -> None:
+        """
+        A child has nothing of its parent's, which goes on, and opens a device of its own.
+        """
+        ctx, objects = self.everything()
+        self.addCleanup(ctx.close)
+        pid = os.fork()
+        if not pid:  # pragma: no cover - in the child
+            code = 1
+            try:
+                try:
+                    objects[-1].advise_mr(0, 0, [])
+                    PD(ctx)
+                except PyverbsError:
+                    ctx.close()
+                    objects.clear()
+                    with Context(name=self.device) as own, PD(own):
+                        code = 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertEqual(objects[5].poll(), (0, []))
+
+
+class LoopbackClosingTests(ClosingTests):
+    """
+    The same on the device within a process.
+    """
+
+    device = "lo0"
+
+
+class GraveyardTests(SynchronousTestCase):
+    """
+    What waits to be closed.
+    """
+
+    def test_busyWaits(self) -> None:
+        """
+        What others use waits for them; what fails otherwise is gone.
+        """
+        graveyard = Graveyard()
+        closed: list[str] = []
+
+        def first() -> None:
+            if "second" not in closed:
+                raise ResourceBusyError("second")
+            closed.append("first")
+
+        def gone() -> None:
+            raise ResourceLimitError("gone")
+
+        with hub:
+            graveyard.bury(first)
+            graveyard.bury(gone)
+            graveyard.bury(lambda: closed.append("second"))
+            self.assertEqual(closed, [])
+            graveyard.sweep()
+        self.assertEqual(closed, ["second", "first"])
+
+    def test_stillBusy(self) -> None:
+        """
+        A sweep ends if something stays busy.
+        """
+        graveyard = Graveyard()
+        tries: list[int] = []
+
+        def busy() -> None:
+            tries.append(1)
+            raise ResourceBusyError("always")
+
+        graveyard.bury(busy)
+        with hub:
+            graveyard.sweep()
+        self.assertEqual(len(tries), 2)
+        graveyard.forget()
+        with hub:
+            graveyard.sweep()
+        self.assertEqual(len(tries), 2)
+
+
+class DomainTests(VerbsTestCase):
+    """
+    Protection domains.
+    """
+
+    def test_limit(self) -> None:
+        """
+        Too many are ENOMEM.
+        """
+        ctx = self.open()
+        self.patch(limits, "PROTECTION_DOMAINS", 1)
+        kept = PD(ctx)
+        self.refused(errno.ENOMEM, PD, ctx)
+        kept.close()
+        PD(ctx)
+
+    def test_wrongCreator(self) -> None:
+        """
+        A domain is of a context.
+        """
+        self.assertRaises(PyverbsUserError, PD, None)
+        self.refused(errno.EOPNOTSUPP, PD, self.open(), handle=1)
+        self.refused(errno.EOPNOTSUPP, PD(self.open()).advise_mr, 0, 0, [])
+
+    def test_parent(self) -> None:
+        """
+        A parent domain gives the rights of the domain that it is on, and goes before it.
+        """
+        ctx = self.open()
+        pd = PD(ctx)
+        called: list[Any] = []
+        allocator = ParentDomainContext(pd, called.append, called.append, "mine")
+        attr = ParentDomainInitAttr(pd, allocator)
+        self.assertEqual(attr.comp_mask, 3)
+        parent = ParentDomain(ctx, attr)
+        end = End(self, pd=parent)
+        end.mr.close()
+        self.assertEqual(MR(pd, 1, 0).length, 1)
+        pd.close()
+        self.assertRaises(PyverbsUserError, parent._check)
+        self.assertEqual(called, [])
+
+    def test_parentAttributes(self) -> None:
+        """
+        An allocator's bits need one, and other bits are not supported.
+        """
+        pd = PD(self.open())
+        self.assertRaises(PyverbsUserError, ParentDomainInitAttr, pd, None, 1)
+        self.refused(errno.EOPNOTSUPP, ParentDomain, pd.ctx, ParentDomainInitAttr(pd, None, 4))
+
+
+class VerbTests(SynchronousTestCase):
+    """
+    The decorator of verbs.
+    """
+
+    def test_errors(self) -> None:
+        """
+        Errors of the core and of the system have an errno; others pass.
+        """
+
+        @verb.verb("Failed to do")
+        def do(error: BaseException) -> None:
+            raise error
+
+        for error, code in (
+            (ResourceLimitError("so many"), errno.ENOMEM),
+            (OSError(errno.EMFILE, "x"), errno.EMFILE),
+            (OSError(), errno.EIO),
+        ):
+            found = self.assertRaises(PyverbsRDMAError, do, error)
+            self.assertEqual(found.error_code, code)
+            self.assertTrue(str(found).startswith("Failed to do"))
+        self.assertRaises(KeyError, do, KeyError())
+        self.assertRaises(PyverbsUserError, do, PyverbsUserError("x"))
