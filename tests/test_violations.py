@@ -213,7 +213,8 @@ class ViolationTests(SynchronousTestCase):
                 self.request(verb, "nothing", key, address)
                 self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)], about)
                 self.assertEqual(self.b.events, [], about)
-                if offering and size > 8:
+                # A READ through a window is copied: the window confines.
+                if offering and size > 8 and not (verb == READ and kind != "region"):
                     self.assertLess(self.a.path.copied + self.b.path.copied, 150, about)
                 there, here = bytes(self.there), bytes(self.here)
                 self.assertEqual(there[:GUARD] + there[-GUARD:], b"#" * 2 * GUARD, about)
