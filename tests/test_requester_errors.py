@@ -12,7 +12,6 @@ from twisted_ib.hca import operation
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.delays import rnrSeconds, timeoutSeconds
 from twisted_ib.hca.core.memory import Access
-from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.requests import SGE, SendOpcode
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.wire.headers import REFERENCE
