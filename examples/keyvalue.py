@@ -32,7 +32,7 @@ from zlib import crc32
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.internet.task import react
+from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
 from twisted_ib.hca.rdma import Access
@@ -46,8 +46,8 @@ SLOT = Struct("!IQHI")
 CRC_BYTES, SLOT_BYTES_MOST = 4, 65536
 #: A key may be in this many slots from its place on; the table has so many more at its end.
 PROBES = 4
-#: READs of one GET before it gives up.
-TRIES = 100
+#: READs of one GET before it gives up, and the seconds after the first; each pause is longer by that.
+TRIES, PAUSE_SECONDS = 20, 0.0005
 #: A message: what to do, and bytes of the key; key and value follow.
 REQUEST = Struct("!cH")
 PUT, DELETE, STATS = b"p", b"d", b"s"
@@ -184,8 +184,9 @@ class Client(Protocol):
 
     transport: Any
 
-    def __init__(self) -> None:
+    def __init__(self, reactor: Any) -> None:
         """The first message is where the table is; the others are answers."""
+        self._reactor = reactor
         self._answers: deque[Deferred[bytes]] = deque([Deferred()])
         self.torn = 0
 
@@ -204,6 +205,7 @@ class Client(Protocol):
         header = await self.transport.rdmaRead(HEADER.size, self._address, self._key)
         magic, self._places, self._slotBytes = HEADER.unpack(header)
         if magic != MAGIC or not self._places or not SLOT.size <= self._slotBytes <= SLOT_BYTES_MOST:
+            self.transport.loseConnection()
             raise StoreError("this is no table of keys and values")
         return self
 
@@ -231,7 +233,7 @@ class Client(Protocol):
         """Read a value, or L{None} if there is none; the server's program is not asked."""
         size = self._slotBytes
         address = self._address + HEADER.size + slotsOf(key, self._places).start * size
-        for _ in range(TRIES):
+        for number in range(TRIES):
             found = memoryview(await self.transport.rdmaRead(PROBES * size, address, self._key))
             entries = [unpack(found[start : start + size]) for start in range(0, len(found), size)]
             for entry in entries:
@@ -240,12 +242,14 @@ class Client(Protocol):
             if None not in entries:
                 return None
             self.torn += 1
+            await deferLater(self._reactor, PAUSE_SECONDS * (number + 1))
         raise StoreError(f"this slot was torn {TRIES} times")
 
 
 async def connect(reactor: Any, endpoint: str) -> Client:
     """Connect to a store."""
-    client: Any = await clientFromString(reactor, endpoint).connect(Factory.forProtocol(Client))
+    factory = Factory.forProtocol(lambda: Client(reactor))
+    client: Any = await clientFromString(reactor, endpoint).connect(factory)
     return await client.open()
 
 

@@ -54,7 +54,8 @@ class ExampleTestCase(ReactorBuilder):
         """
         factory.noisy = False
         self.port: Any = await serverFromString(reactor, f"{scheme}:0:interface=127.0.0.1").listen(factory)
-        return f"{scheme}:127.0.0.1:{self.port.getHost().port}"
+        self.endpoint = f"{scheme}:127.0.0.1:{self.port.getHost().port}"
+        return self.endpoint
 
     async def connect(self, reactor: Any, endpoint: str, protocol: Any) -> Any:
         """
