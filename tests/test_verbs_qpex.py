@@ -189,6 +189,30 @@ class ExtendedTests(VerbsTestCase):
         self.refused(errno.EINVAL, qp.wr_complete)
         self.assertEqual((near.cq.poll()[0], far.cq.poll()[0]), (0, 0))
 
+    def test_noReads(self) -> None:
+        """
+        A queue pair that may have no READs posts none, nor what was to go before one.
+        """
+        near, far, _ = self.pair(enums.IBV_QP_EX_WITH_SEND)
+        attr = near.attr(far)
+        attr.max_rd_atomic = 0
+        made = QPInitAttrEx(
+            enums.IBV_QPT_RC,
+            scq=near.cq,
+            rcq=near.cq,
+            pd=near.pd,
+            cap=QPCap(),
+            comp_mask=enums.IBV_QP_INIT_ATTR_PD | enums.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            send_ops_flags=enums.IBV_QP_EX_WITH_SEND | enums.IBV_QP_EX_WITH_RDMA_READ,
+        )
+        qp = QPEx(near.ctx, made)
+        qp.to_rts(attr)
+        self.begin(qp)
+        qp.wr_send()
+        qp.wr_rdma_read(1, 1)
+        self.refused(errno.EINVAL, qp.wr_complete)
+        self.assertEqual(qp._work.requester.room(), 1)
+
     def reset(self) -> Any:
         """
         @return: attributes of a queue pair that begins anew.

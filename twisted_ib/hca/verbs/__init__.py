@@ -97,9 +97,10 @@ from twisted_ib.hca.verbs.mem_alloc import (
 from twisted_ib.hca.verbs.mr import MR, MW, MREx, mwtype2str
 from twisted_ib.hca.verbs.mwbind import MWBind, MWBindInfo
 from twisted_ib.hca.verbs.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
-from twisted_ib.hca.verbs.qp import ECE, QP, QPAttachCompCntrAttr, QPRateLimitAttr
+from twisted_ib.hca.verbs.qp import QP
 from twisted_ib.hca.verbs.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from twisted_ib.hca.verbs.qpex import DataBuffer, QPEx
+from twisted_ib.hca.verbs.qplacks import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
 from twisted_ib.hca.verbs.srq import SRQ, OpsWr, SrqInitAttrEx
 from twisted_ib.hca.verbs.srqattr import SrqAttr, SrqInitAttr
 from twisted_ib.hca.verbs.unsupported import (

@@ -31,8 +31,8 @@ from twisted_ib.hca.verbs.enumsqueues import ibv_qp_type
 from twisted_ib.hca.verbs.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from twisted_ib.hca.verbs.hub import locked
 from twisted_ib.hca.verbs.pd import PD
-from twisted_ib.hca.verbs.qp import ECE
 from twisted_ib.hca.verbs.qpattr import QPAttr, QPInitAttr
+from twisted_ib.hca.verbs.qplacks import ECE
 from twisted_ib.hca.verbs.verb import check, invalid, unsupported, verb
 
 _E = rdma_cm_event_type

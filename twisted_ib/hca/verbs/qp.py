@@ -6,34 +6,30 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
-from twisted_ib import limits
-from twisted_ib.hca.core.requests import Capabilities, SendOpcode, SendRequest
+from twisted_ib.hca.core.requests import SendOpcode, SendRequest
 from twisted_ib.hca.core.states import ATTRIBUTE_NAMES, QPState, QPType, transitionRule
 from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.verbs.addr import GID, AHAttr
 from twisted_ib.hca.verbs.ah import addressAttr, addressVector
-from twisted_ib.hca.verbs.base import PyverbsCM, PyverbsObject, checked, named, table, u16, u32
+from twisted_ib.hca.verbs.base import checked, named, table
 from twisted_ib.hca.verbs.cq import PolledQueue
 from twisted_ib.hca.verbs.device import Context
 from twisted_ib.hca.verbs.enumsdevice import ibv_mtu, ibv_mw_type
 from twisted_ib.hca.verbs.enumsqueues import (
     ibv_qp_attr_mask,
-    ibv_qp_create_send_ops_flags,
-    ibv_qp_init_attr_mask,
     ibv_qp_state,
     ibv_qp_type,
 )
-from twisted_ib.hca.verbs.errors import PyverbsUserError
 from twisted_ib.hca.verbs.hub import locked
 from twisted_ib.hca.verbs.mr import MW
 from twisted_ib.hca.verbs.mwbind import MWBind
 from twisted_ib.hca.verbs.pd import PD
 from twisted_ib.hca.verbs.posting import postReceives, postSends, windowBind
 from twisted_ib.hca.verbs.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
+from twisted_ib.hca.verbs.qpcreation import FAILED, capabilities, checkExtended, domain, queues
+from twisted_ib.hca.verbs.qplacks import LackingQP
 from twisted_ib.hca.verbs.srq import SRQ
-from twisted_ib.hca.verbs.verb import VerbsObject, check, closing, unsupported, verb, within
+from twisted_ib.hca.verbs.verb import check, closing, unsupported, verb
 from twisted_ib.hca.verbs.wr import RecvWR, SendWR
 
 _TYPES = {int(kind): kind for kind in QPType}
@@ -43,27 +39,6 @@ _CUR_STATE = int(ibv_qp_attr_mask.IBV_QP_CUR_STATE)
 _PSN_BITS = 0xFFFFFF
 #: Attributes that modify and query take and give, by their bits.
 _BY_BIT = {int(bit): name for name, bit in ATTRIBUTE_NAMES.items() if name != "qp_state"}
-
-_E = ibv_qp_init_attr_mask
-#: Attributes that every HCA has, and that which it must be told.
-_EXTENDED = int(
-    _E.IBV_QP_INIT_ATTR_PD | _E.IBV_QP_INIT_ATTR_CREATE_FLAGS | _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
-)
-_O = ibv_qp_create_send_ops_flags
-_DATAGRAM_OPS = int(_O.IBV_QP_EX_WITH_SEND | _O.IBV_QP_EX_WITH_SEND_WITH_IMM)
-_UNRELIABLE_OPS = _DATAGRAM_OPS | int(
-    _O.IBV_QP_EX_WITH_RDMA_WRITE
-    | _O.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | _O.IBV_QP_EX_WITH_BIND_MW
-    | _O.IBV_QP_EX_WITH_LOCAL_INV
-    | _O.IBV_QP_EX_WITH_SEND_WITH_INV
-)
-_RELIABLE_OPS = _UNRELIABLE_OPS | int(
-    _O.IBV_QP_EX_WITH_RDMA_READ
-    | _O.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | _O.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-)
-_OPS = {QPType.RC: _RELIABLE_OPS, QPType.UC: _UNRELIABLE_OPS, QPType.UD: _DATAGRAM_OPS}
 
 
 class _Consumer:
@@ -87,68 +62,7 @@ class _Consumer:
         """
 
 
-@attrs.define(eq=False)
-class QPRateLimitAttr(PyverbsObject):
-    """
-    A limit of a queue pair's rate.
-
-    @ivar rate_limit: kbit/s.
-    @ivar max_burst_sz: octets that may come at once.
-    @ivar typical_pkt_sz: octets of most packets.
-    @ivar comp_mask: 0.
-    """
-
-    rate_limit: int = attrs.field(default=0, converter=u32)
-    max_burst_sz: int = attrs.field(default=0, converter=u32)
-    typical_pkt_sz: int = attrs.field(default=0, converter=u16)
-    comp_mask: int = attrs.field(default=0, converter=u32)
-
-    def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
-        return table(
-            [
-                ("Rate limit (kbps)", self.rate_limit),
-                ("Max burst size", self.max_burst_sz),
-                ("Typical packet size", self.typical_pkt_sz),
-                ("Comp mask", self.comp_mask),
-            ]
-        )
-
-
-@attrs.define(eq=False)
-class QPAttachCompCntrAttr(PyverbsObject):
-    """
-    What a counter of completions counts.
-    """
-
-    op_mask: int = 0
-
-
-@attrs.define(eq=False)
-class ECE(PyverbsCM):
-    """
-    What the two ends of a connection can do beyond the standard.
-
-    @ivar vendor_id: whose options these are; 0 is nobody's.
-    @ivar options: bits.
-    @ivar comp_mask: which of them are valid.
-    """
-
-    vendor_id: int = attrs.field(default=0, converter=u32)
-    options: int = attrs.field(default=0, converter=u32)
-    comp_mask: int = attrs.field(default=0, converter=u32)
-
-    def __str__(self) -> str:
-        """
-        @return: a heading, then a line for each field.
-        """
-        rows = [("Vendor ID", self.vendor_id), ("Options", self.options), ("Comp Mask", self.comp_mask)]
-        return "ECE:\n" + table([(name, hex(value)) for name, value in rows])
-
-
-class QP(VerbsObject):
+class QP(LackingQP):
     """
     A queue pair.
 
@@ -158,7 +72,7 @@ class QP(VerbsObject):
     @ivar srq: where its receives come from, or None.
     """
 
-    _failed = "Failed to create QP"
+    _failed = FAILED
 
     def __init__(
         self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx, qp_attr: QPAttr | None = None
@@ -200,10 +114,10 @@ class QP(VerbsObject):
         if kind is None:
             raise unsupported(f"{self._failed}: type {init_attr.qp_type}")
         if isinstance(init_attr, QPInitAttrEx):
-            self._checkExtended(init_attr, kind)
-        pd = self._domain(creator, init_attr)
-        scq, rcq, srq = self._queues(pd, init_attr)
-        capabilities = self._capabilities(init_attr, srq)
+            checkExtended(init_attr, kind)
+        pd = domain(creator, init_attr)
+        scq, rcq, srq = queues(pd, init_attr)
+        sizes = capabilities(init_attr, srq)
         assert pd.ctx is not None
         self._device = device = pd._device
         self._core = core = device.createQueuePair(_Consumer(), kind)
@@ -214,7 +128,7 @@ class QP(VerbsObject):
                 scq._core,
                 rcq._core,
                 device.timers,
-                capabilities,
+                sizes,
                 None if srq is None else srq._core,
                 bool(init_attr.sq_sig_all),
             )
@@ -239,68 +153,6 @@ class QP(VerbsObject):
             events.forget(core)
 
         self._opened(closing(device, close), pd, scq, rcq, srq, self.context)
-
-    def _checkExtended(self, attr: QPInitAttrEx, kind: QPType) -> None:
-        """
-        @raise PyverbsRDMAError: extended attributes ask for what there is not (EOPNOTSUPP).
-        """
-        mask = int(attr.comp_mask)
-        flags = attr.create_flags if mask & _E.IBV_QP_INIT_ATTR_CREATE_FLAGS else 0
-        ops = attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0
-        if mask & ~_EXTENDED or flags or int(ops) & ~_OPS[kind]:
-            raise unsupported(self._failed)
-
-    def _domain(self, creator: Any, attr: QPInitAttr | QPInitAttrEx) -> PD:
-        """
-        @return: the protection domain.
-        """
-        pd = creator
-        if isinstance(creator, Context):
-            creator._check()
-            named = isinstance(attr, QPInitAttrEx) and attr.comp_mask & _E.IBV_QP_INIT_ATTR_PD
-            pd = attr.pd if isinstance(attr, QPInitAttrEx) and named else None
-            check(isinstance(pd, PD), f"{self._failed}: no PD")
-        if not isinstance(pd, PD):
-            raise PyverbsUserError(f"Cannot create QP from {type(creator)}")
-        pd._check()
-        return pd
-
-    def _queues(
-        self, pd: PD, attr: QPInitAttr | QPInitAttrEx
-    ) -> tuple[PolledQueue, PolledQueue, SRQ | None]:
-        """
-        @return: the completion queues, and the shared receive queue.
-        """
-        check(attr.send_cq is not None and attr.recv_cq is not None, f"{self._failed}: no CQ")
-        scq: Any = attr.send_cq
-        rcq: Any = attr.recv_cq
-        srq: Any = attr.srq
-        checked(scq, PolledQueue)
-        checked(rcq, PolledQueue)
-        if srq is not None:
-            checked(srq, SRQ)
-        for queue in (scq, rcq, srq):
-            if queue is not None:
-                queue._check()
-                check(queue._device is pd._device, f"{self._failed}: a queue of another device")
-        return scq, rcq, srq
-
-    def _capabilities(self, attr: QPInitAttr | QPInitAttrEx, srq: SRQ | None) -> Capabilities:
-        """
-        @return: the sizes.
-
-        @raise PyverbsRDMAError: one is too large (EINVAL).
-        """
-        depth, elements = limits.WORK_QUEUE_DEPTH, limits.SCATTER_GATHER_ELEMENTS
-        what = f"{self._failed}: max_"
-        receives = 0 if srq is not None else attr.max_recv_wr
-        return Capabilities(
-            within(attr.max_send_wr, 0, depth, what + "send_wr"),
-            within(receives, 0, depth, what + "recv_wr"),
-            within(attr.max_send_sge, 0, elements, what + "send_sge"),
-            within(attr.max_recv_sge, 0, elements, what + "recv_sge"),
-            within(attr.max_inline_data, 0, limits.INLINE_DATA, what + "inline_data"),
-        )
 
     def _closed(self) -> None:
         """
@@ -535,41 +387,6 @@ class QP(VerbsObject):
         """
         self._check()
         self._device.paths.detach(self._core, _group(gid))
-
-    # -- what this HCA has not
-
-    def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to modify QP rate limit")
-
-    def attach_comp_cntr(self, comp_cntr: object, attr: QPAttachCompCntrAttr) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to attach comp cntr to QP")
-
-    def set_ece(self, ece: ECE) -> None:
-        """
-        @param ece: of no vendor.
-
-        @raise PyverbsRDMAError: it is of some (EOPNOTSUPP).
-        """
-        if ece.vendor_id:
-            raise unsupported("Failed to set ECE")
-
-    def query_ece(self) -> ECE:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
-        raise unsupported("Failed to query ECE")
-
-    def query_data_in_order(self, op: int, flags: int = 0) -> int:
-        """
-        @return: 0: no order is promised in which the octets of a message arrive.
-        """
-        return 0
 
     # -- what it is
 

@@ -36,6 +36,8 @@ _SEND_OPS = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 _INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
 #: What the queue pair must be created with, for each operation.
 _OPS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
+#: Operations that need a place of C{max_rd_atomic}.
+_READS = (SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
 
 
 @attrs.define(eq=False)
@@ -117,6 +119,8 @@ class QPEx(QP):
         check(self._core.state >= QPState.RTS or not made, "ibv_wr_complete failed: the QP is not in RTS")
         for request in made:
             request.check(work.capabilities.pieces, work.capabilities.inline)
+            reads = request.opcode not in _READS or work.attributes.reads
+            check(bool(reads), "ibv_wr_complete failed: max_rd_atomic is 0")
         if len(made) > work.requester.room():
             raise PyverbsRDMAError("ibv_wr_complete failed: the send queue is full", errno.ENOMEM)
         for request in made:
