@@ -74,6 +74,20 @@ class StateTests(RequesterTestCase):
                 if not taken:
                     self.assertAlmostEqual(self.p.clock.seconds(), 3 * 4.096e-6 * 2**14)
 
+    def test_specialQueuePairs(self) -> None:
+        """
+        Queue pairs 0 and 1 take no requests of this service, and say nothing: the request
+        ends when all retries are used up, and connection management is not bothered.
+        """
+        for number in (0, 1):
+            self.connect(connect=False)
+            self.a.to(QPState.RTS, number)
+            self.post(1, WRITE)
+            self.assertEqual(self.wire(), [])
+            self.p.settle()
+            self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+            self.assertAlmostEqual(self.p.clock.seconds(), 4 * 4.096e-6 * 2**14)
+
     def test_reset(self) -> None:
         """
         Going to RESET forgets what is posted, without completions, also what is on its

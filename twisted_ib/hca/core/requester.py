@@ -27,6 +27,7 @@ from twisted_ib.hca.core.timers import Timer
 from twisted_ib.hca.operation import (
     ABSENT,
     ACKNOWLEDGE,
+    GSI_QPN,
     LATER,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
@@ -144,7 +145,8 @@ class Requester(SendQueue):
             # It was permitted when it was posted (SQD -> SQD).
             operation.status = WCStatus.LOC_QP_OP_ERR
             return True
-        if path is None:
+        if path is None or (remote <= GSI_QPN and not self.transport):
+            # Nobody answers for queue pairs 0 and 1: they take datagrams only.
             self._awaitPath(work)
             return False
         if self._resuming:
@@ -193,7 +195,7 @@ class Requester(SendQueue):
 
     def _awaitPath(self, work: WorkQueues) -> None:
         """
-        There is no way to the peer yet: as if it were silent, the request ends when all
+        There is no way to the peer yet, or there never will be: as if it were silent, the request ends when all
         retries are used up.
         """
         if self._timer is None:
