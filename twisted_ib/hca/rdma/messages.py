@@ -137,14 +137,18 @@ class Messages(Sender):
         """
         A message arrived: see L{QueuePair.delivered}.
         """
-        self.immediateReceived(None, buffer, start, stop)
+        message = buffer[start:stop]
+        if self.reading and self.held is None and not self.completions and message.__class__ is bytes:
+            self.queuePair.posted = _RECEIVES
+            self.deliver(None, message)
+        else:
+            self._arrived(None, bytes(message))
 
     def immediateReceived(self, immediate: int | None, buffer: Any, start: int, stop: int) -> None:
         """
         A message arrived, with immediate data.
         """
-        message = buffer[start:stop]
-        self._arrived(immediate, message if message.__class__ is bytes else bytes(message))
+        self._arrived(immediate, bytes(buffer[start:stop]))
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
         """

@@ -97,7 +97,10 @@ class RDMATransport(Transport, Messages):
         length = len(data)
         if length > self.maxMessageSize:
             raise self._tooLong(length)
-        self._write(data, length)
+        if self.connected and not self._aborting:
+            self.post(data, length)
+            if self.producer is not None:
+                self._pace(length)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
@@ -113,19 +116,19 @@ class RDMATransport(Transport, Messages):
         self.checkCaller()
         length = sum(map(len, pieces))
         self._checkLength(length)
-        if pieces:
-            self._write(pieces[0] if len(pieces) == 1 else pieces, length)
-
-    def _write(self, payload: Any, length: int) -> None:
-        """
-        Send a message that nobody waits for.
-        """
-        if self.connected and not self._aborting:
-            self.post(payload, length)
+        if pieces and self.connected and not self._aborting:
+            self.post(pieces[0] if len(pieces) == 1 else pieces, length)
             if self.producer is not None:
-                if length > self.bufferSize:
-                    self.filled()
-                self.cork()  # It may be due for more.
+                self._pace(length)
+
+    def _pace(self, length: int) -> None:
+        """
+        The producer wrote a message: more than a buffer's worth pauses it, and it may be due for
+        more.
+        """
+        if length > self.bufferSize:
+            self.filled()
+        self.cork()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
