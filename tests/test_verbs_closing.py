@@ -17,12 +17,14 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceBusyError, ResourceLimitError
 from twisted_ib.hca.verbs import (
     AH,
+    CMID,
     CQ,
     MR,
     MW,
     PD,
     QP,
     SRQ,
+    AddrInfo,
     AHAttr,
     CompChannel,
     Context,
@@ -288,6 +290,27 @@ class DomainTests(VerbsTestCase):
         pd.close()
         self.assertRaises(PyverbsUserError, parent._check)
         self.assertEqual(called, [])
+
+    def test_ofIdentifier(self) -> None:
+        """
+        A connection identifier lends its device and its domain, and goes last.
+        """
+        ctx = self.open()
+        space, flags = enums.RDMA_PS_TCP, enums.RAI_PASSIVE
+        info = AddrInfo(src="127.0.0.1", src_service="0", port_space=space, flags=flags)
+        identifier = CMID(info, None, PD(ctx))
+        self.addCleanup(identifier.close)
+        with Context(cmid=identifier) as other:
+            self.assertEqual(other.query_gid(1, 0).gid, ctx.query_gid(1, 0).gid)
+        pd = PD(identifier)
+        self.assertIs(pd._core, identifier.pd._core)
+        mr = MR(identifier, 10, enums.IBV_ACCESS_REMOTE_WRITE)
+        self.assertEqual(mr._core.access, enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_LOCAL_WRITE)
+        pd.close()
+        self.assertEqual(mr.length, 10)
+        identifier.close()
+        self.assertRaises(PyverbsUserError, lambda: mr.length)
+        self.assertRaises(PyverbsUserError, PD, CMID())
 
     def test_parentAttributes(self) -> None:
         """

@@ -53,7 +53,7 @@ class MR(VerbsObject):
         """
         Register memory.
 
-        @param creator: a L{PD}, or a CMID that has one.
+        @param creator: a L{PD}, or a CMID that has one; that adds local writes to the rights.
         @param length: octets.
         @param access: bits of C{ibv_access_flags}.
         @param address: of memory of the process, which must stay there; without it new memory, all
@@ -80,6 +80,9 @@ class MR(VerbsObject):
         pd = creator if isinstance(creator, PD) else getattr(creator, "pd", None)
         if not isinstance(pd, PD):
             raise PyverbsUserError(_NEEDS_PD)
+        if pd is not creator:
+            # As rdma_reg_msgs, rdma_reg_read and rdma_reg_write do.
+            access |= _LOCAL_WRITE
         pd._check()
         check(length >= 0, f"{self._failed}. length: {length}")
         if access & _UNSUPPORTED:

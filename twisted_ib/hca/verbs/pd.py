@@ -13,7 +13,7 @@ from twisted_ib.hca.verbs.base import PyverbsObject, checked
 from twisted_ib.hca.verbs.device import Context
 from twisted_ib.hca.verbs.enumsdevice import ibv_parent_domain_init_attr_mask
 from twisted_ib.hca.verbs.errors import PyverbsUserError
-from twisted_ib.hca.verbs.verb import VerbsObject, closing, unsupported, verb
+from twisted_ib.hca.verbs.verb import VerbsObject, check, closing, unsupported, verb
 from twisted_ib.hca.verbs.wr import SGE
 
 _MASK = ibv_parent_domain_init_attr_mask
@@ -51,15 +51,25 @@ class PD(VerbsObject):
         Allocate it.
         """
         if isinstance(creator, Context):
+            creator._check()
             self.ctx: Context | None = creator
-        elif hasattr(creator, "ctx"):
-            self.ctx = checked(creator.ctx, Context)
+            self._device = device = creator._device
+            self._core = device.memory.allocateDomain()
+            self._opened(closing(device, device.memory.deallocateDomain, self._core), creator)
+        elif isinstance(getattr(creator, "pd", None), PD):
+            self._share(creator.pd)
         else:
             raise PyverbsUserError(f"Cannot create PD from {type(creator)}")
-        self.ctx._check()
-        self._device = device = self.ctx._device
-        self._core = device.memory.allocateDomain()
-        self._opened(closing(device, device.memory.deallocateDomain, self._core), self.ctx)
+
+    def _share(self, other: PD) -> None:
+        """
+        Be another name of a domain, which that one outlives.
+        """
+        other._check()
+        self.ctx = other.ctx
+        self._device, self._core = other._device, other._core
+        self._core.hold("domains that share it")
+        self._opened(closing(self._device, self._core.release, "domains that share it"), self.ctx, other)
 
     @property
     def pd(self) -> int:
@@ -141,23 +151,22 @@ class ParentDomain(PD):
         @raise PyverbsRDMAError: it shall do more than that (EOPNOTSUPP).
         """
         VerbsObject.__init__(self)
+        checked(context, Context)
         if attr.comp_mask & ~_WITH_CONTEXT:
             raise unsupported("Failed to allocate Parent Domain")
-        self._share(checked(context, Context), attr)
-
-    @verb("Failed to allocate Parent Domain")
-    def _share(self, context: Context, attr: ParentDomainInitAttr) -> None:
-        """
-        Share the other's domain.
-        """
-        attr.pd._check()
-        self.ctx = context
         self.protection_domain: PD | None = attr.pd
         # An allocator lives as long as the domain.
         self._pd_context = attr.pd_context
-        self._device, self._core = attr.pd._device, attr.pd._core
-        self._core.hold("parent domains")
-        self._opened(closing(self._device, self._core.release, "parent domains"), context, attr.pd)
+        self._open(context, attr.pd)
+
+    @verb("Failed to allocate Parent Domain")
+    def _open(self, context: Context, pd: PD) -> None:
+        """
+        Share the other's domain.
+        """
+        pd._check()
+        check(pd.ctx is context, "Failed to allocate Parent Domain: the PD is another context's")
+        self._share(pd)
 
     def _closed(self) -> None:
         """
