@@ -243,6 +243,22 @@ class InvalidateTests(RequesterTestCase):
             self.assertRaises(QueuePairError, self.a.qp.modify, QPState.RTS)
             self.assertEqual((window.region, other.region), state)
 
+    def test_behindLocal(self) -> None:
+        """
+        It goes on when all before it is done, also if that needed no peer, however many such
+        requests waited.
+        """
+        window = self.a.memory.allocateWindow(self.a.pd, WindowType.TYPE_2)
+        self.a.qp.modify(QPState.SQD)
+        for id in range(0, 120, 2):
+            bind = WindowBind(
+                window, self.source, self.source.address, 50, REMOTE, window.key & ~0xFF | id
+            )
+            self.a.send(id, BIND, bind=bind)
+            self.a.send(id + 1, INV, invalidateKey=bind.key)
+        self.a.qp.modify(QPState.RTS)
+        self.assertEqual(self.a.statuses(), [(id, OK) for id in range(120)])
+
     def test_inError(self) -> None:
         """
         In ERR it is flushed and not done.

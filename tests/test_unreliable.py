@@ -4,6 +4,7 @@ Tests for L{twisted_ib.hca.core.unreliable}: sending, and the states.
 
 from __future__ import annotations
 
+from tests.keyed_cases import bound
 from tests.keyed_pair import piece
 from tests.unreliable_pair import UnreliablePair, UnreliableTestCase
 from twisted_ib import limits
@@ -296,6 +297,18 @@ class GoneTests(UnreliableTestCase):
         for _ in range(3):
             self.a.path.progress()
         self.assertEqual(self.a.statuses(), [(2, OK)])
+
+    def test_invalidateBehind(self) -> None:
+        """
+        LOCAL_INV behind what is lost goes on.
+        """
+        self.a.qp.modify(QPState.SQD)
+        self.post(1, SEND)
+        self.a.send(2, SendOpcode.LOCAL_INV, invalidateKey=bound(self.a, self.source).key)
+        self.post(3, SEND)
+        self.a.qp.fail(PathLostError("it is gone"))
+        self.a.qp.modify(QPState.RTS)
+        self.assertEqual(self.a.statuses(), [(1, OK), (2, OK), (3, OK)])
 
 
 class StateTests(UnreliableTestCase):

@@ -112,9 +112,18 @@ class Requester(SendQueue):
         """
         Publish what the state, the medium and the number of READs permit.
         """
+        while self._pump():
+            pass
+
+    def _pump(self) -> bool:
+        """
+        See L{pump}.
+
+        @return: whether to go on: a request waited for others that are done now.
+        """
         work = self.work
         if work is None or self._waiting or self._pausing:
-            return
+            return False
         unsent, onTheWay, anyLocal = self._unsent, self._onTheWay, False
         while unsent and self._mayGo(unsent[0], work):
             operation = unsent[0]
@@ -132,6 +141,7 @@ class Requester(SendQueue):
                 self._asked.append(operation)
         if anyLocal:
             self._complete()
+        return anyLocal and bool(unsent) and not onTheWay
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
         """
@@ -195,8 +205,8 @@ class Requester(SendQueue):
 
     def _awaitPath(self, work: WorkQueues) -> None:
         """
-        There is no way to the peer yet, or there never will be: as if it were silent, the request ends when all
-        retries are used up.
+        There is no way to the peer yet, or there never will be: as if it were silent, the
+        request ends when all retries are used up.
         """
         if self._timer is None:
             attributes = work.attributes

@@ -80,8 +80,9 @@ class UnreliableRequester(Requester):
         See L{Requester.pump}.
         """
         super().pump()
-        if self._gone and self.work is not None:
+        while self._gone and self.work is not None and self._onTheWay:
             self._complete()
+            super().pump()  # LOCAL_INV waits for what is before it.
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
         """
