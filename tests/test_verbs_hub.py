@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -229,6 +232,22 @@ class HubTests(SynchronousTestCase):
         self.near.close(device)
         self.assertTrue(device.closed)
         self.assertIsNot(self.open(self.near), device)
+
+    def test_interpreterEnds(self) -> None:
+        """
+        A program that ends while a thread of it still waits leaves nothing in the run directory.
+        """
+        program = (
+            "import threading\n"
+            "from twisted_ib.hca.verbs import Context\n"
+            "context = Context(name='shm0')\n"
+            "threading.Thread(target=context.get_async_event, daemon=True).start()\n"
+            "raise SystemExit(7)\n"
+        )
+        root = Path(__file__).resolve().parent.parent
+        ended = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, timeout=LONG)
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (7, b"", b""))
+        self.assertEqual(os.listdir(os.environ["TWISTED_IB_RUN_DIR"]), ["lock"])
 
     def test_fork(self) -> None:
         """

@@ -14,14 +14,17 @@ refuses every verb by name.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
 from threading import RLock
 from typing import Any, TypeVar, cast
 
+from twisted_ib.errors import HCAError
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.polling import AdaptivePolling
 
@@ -380,12 +383,24 @@ class Hub:
         """
         self._reset()
 
+    def end(self) -> None:
+        """
+        The interpreter ends: close what the program has left open, as a kernel would.
+        """
+        with self:
+            devices, self.devices = self.devices, {}
+            for device in devices:
+                with suppress(HCAError, OSError):
+                    device.close()
+            self._wakeSleepers()
+
 
 hub = Hub()
 """
 The hub of this process.
 """
 
+atexit.register(hub.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=hub.forked)
 
