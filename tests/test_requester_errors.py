@@ -262,6 +262,17 @@ class RefusalTests(RequesterTestCase):
         self.p.settle()
         self.assertEqual(self.a.statuses(), [(1, OK), (2, WCStatus.RNR_RETRY_EXC_ERR)])
 
+    def test_answersBehind(self) -> None:
+        """
+        A READ behind it does not keep it alive.
+        """
+        self.connect(rnr_retry=1)
+        self.post(1, SEND)
+        self.post(2, READ)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.RNR_RETRY_EXC_ERR), (2, FLUSH)])
+        self.assertAlmostEqual(self.p.clock.seconds(), 0.00064)
+
     def test_lostAnswer(self) -> None:
         """
         When the peer's queue pair goes while it answers, the READ is what fails, and all

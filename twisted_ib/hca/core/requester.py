@@ -319,7 +319,7 @@ class Requester(SendQueue):
         """
         Whether an answer to a READ or atomic before an operation is still to come.
         """
-        return bool(self._asked) and self._asked[0] is not operation
+        return bool(self._asked) and self._asked[0].position < operation.position
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         """
