@@ -24,7 +24,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import count
-from random import randbytes
+from os import urandom
 from struct import Struct
 from time import perf_counter
 from typing import Any
@@ -228,7 +228,7 @@ async def serve(reactor: Any, endpoints: list[str]) -> None:
 async def send(reactor: Any, endpoint: str, megabytes: int) -> None:
     """Send a value, fetch it back, compare."""
     client: Any = await clientFromString(reactor, endpoint).connect(Factory.forProtocol(BulkAMP))
-    value = randbytes(megabytes * 1_000_000)
+    value = urandom(megabytes * 1_000_000)
     began = perf_counter()
     answer = await client.callRemote(Mirror, blob=value)
     back = await answer["blob"].fetch()
