@@ -488,6 +488,20 @@ class CalledTests(HostileTestCase):
         active.disconnect()
         self.quiet(self.near)
 
+    def test_diesAtTheEnd(self) -> None:
+        """
+        The peer is gone when it is asked to end the connection.
+        """
+        active, connection = self.asked()
+        with hub:
+            connection.accept(REP(localQPN=5), self.peer.device.clock())
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        with hub:
+            self.peer.close()
+            active.disconnect()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_DISCONNECTED)
+        self.quiet(self.near)
+
     def test_silent(self) -> None:
         """
         The peer says nothing, for more than a minute.

@@ -66,6 +66,7 @@ class Connected(Call):
         self._agreement: Agreement | None = None
         self._connection: Any = None
         self._psn = 0
+        self._isEnding = False
         self._timer: Any = None
 
     def _termsOf(self, param: ConnParam | None, room: int, most: Terms | None) -> Terms:
@@ -247,6 +248,7 @@ class Connected(Call):
         """
         The connection is over.  Its queue pair is the program's to end.
         """
+        self._isEnding = False
         self._identifier.stage = Stage.OVER
         self._identifier.report(_E.RDMA_CM_EVENT_DISCONNECTED)
         timers = self._identifier.device.timers
@@ -263,7 +265,8 @@ class Connected(Call):
         The peer's process is gone.
         """
         stage = self._identifier.stage
-        if stage is Stage.UP:
+        isEnding, self._isEnding = self._isEnding, False
+        if stage is Stage.UP or isEnding:
             self._over(_E.RDMA_CM_EVENT_DISCONNECTED)
         elif stage is not Stage.OVER:
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
@@ -298,9 +301,12 @@ class Connected(Call):
         if before is Stage.OVER:
             return
         device = identifier.device
+        # What the peer says, or its death, may come before this returns.
+        self._isEnding = True
         device.disconnect(connection)
-        if connection.state is not State.DREQ_SENT:
+        if self._isEnding and connection.state is not State.DREQ_SENT:
             # It was never open: no answer will come.
+            self._isEnding = False
             connection.user = None
             identifier.report(_E.RDMA_CM_EVENT_DISCONNECTED)
 
