@@ -149,6 +149,18 @@ class RefusalTests(RequesterTestCase):
         self.assertEqual(self.a.statuses(), [(id, OK) for id in range(4)])
         self.assertEqual([c.workRequestID for c in self.b.received()], list(range(4)))
 
+    def test_absentForMore(self) -> None:
+        """
+        A peer that is not there is not there for a first message that does not fit into the
+        medium at once either.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 100)
+        self.connect(connect=False, capacity=300)
+        self.a.to(QPState.RTS, 18)
+        self.post(1, WRITE, 2000)
+        self.p.settle()
+        self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
+
     def test_timeoutZero(self) -> None:
         """
         With timeout 0 an absent peer is waited for until its process ends.

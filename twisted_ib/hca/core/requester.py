@@ -176,8 +176,10 @@ class Requester(SendQueue):
             operation.status = WCStatus.LOC_PROT_ERR
             return True
         finally:
-            work.recordsSent += operation.records - before
-        path.requesters[remote] = queuePair
+            if operation.records != before:
+                # Whoever has published anything hears that nobody is there.
+                path.requesters[remote] = queuePair
+                work.recordsSent += operation.records - before
         path.unacknowledged.append((operation.position, self))
         return True
 
