@@ -14,6 +14,7 @@ from unittest import mock
 from tests.verbs_cm import LONG, UDP, CMTestCase, Kind, attributes
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.verbs import AddrInfo, ConnParam, UDParam, enums
 from twisted_ib.hca.verbs.hub import hub
@@ -253,6 +254,23 @@ class CallerTests(HostileTestCase):
             device._dispatch()
         self.expect(self.far, Kind.RDMA_CM_EVENT_UNREACHABLE, -errno.ETIMEDOUT)
         self.assertEqual(passive.query_qp(0)[0].qp_state, enums.IBV_QPS_ERR)
+
+    def test_thinking(self) -> None:
+        """
+        Who asks again while the program thinks is told so.
+        """
+        listener = self.listening()
+        self.reach(listener)
+        connection = self.ask(listener, localQPN=2)
+        self.until(lambda: bool(len(self.far._reports)))
+        device = self.peer.device
+        with hub:
+            device.cm.tick(device.clock() + 10.0)
+        self.until(lambda: connection.state is State.MRA_REQ_RCVD)
+        self.called(listener).reject()
+        self.until(lambda: bool(self.peer.heard))
+        self.assertEqual(self.peer.heard, [("REJ", RejectReason.CONSUMER_DEFINED)])
+        self.quiet(self.far)
 
     def test_dies(self) -> None:
         """
@@ -531,6 +549,17 @@ class CalledTests(HostileTestCase):
                 guid = f"{self.peer.device.guid:016x}"
                 self.assertEqual(where.ah_attr.dgid.replace(":", "")[16:], guid)
             active.close()
+
+    def test_connectionsOnly(self) -> None:
+        """
+        Whoever listens at the service id of datagrams knows connections only.
+        """
+        with hub:
+            port = self.peer.device.listen(PortSpace.UDP, self.host, 0, object()).port
+        active = self.routed(port, space=UDP)
+        active.connect()
+        status = SIDRStatus.SERVICE_ID_UNSUPPORTED
+        self.expect(self.near, Kind.RDMA_CM_EVENT_UNREACHABLE, status)
 
     def test_lookupDies(self) -> None:
         """
