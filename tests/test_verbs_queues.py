@@ -5,6 +5,7 @@ Completion queues of verbs, plain and extended, channels and events.
 from __future__ import annotations
 
 import errno
+import gc
 import select
 import socket
 import threading
@@ -252,6 +253,20 @@ class ChannelTests(VerbsTestCase):
         self.assertRaises(PyverbsUserError, lambda: self.cq.cqe)
         self.assertRaises(PyverbsUserError, lambda: self.far.qp.qp_num)
         self.assertEqual(len(hub.watchers), 0)
+
+    def test_forgotten(self) -> None:
+        """
+        A channel that is forgotten is not woken any more, whatever its queues do later.
+        """
+        channel = CompChannel(self.far.ctx)
+        notices = channel._notices
+        self.assertGreater(channel.fd, 0)
+        self.assertIn(notices, hub.watchers)
+        del channel
+        gc.collect()
+        self.assertNotIn(notices, hub.watchers)
+        notices.add(self.cq._core)
+        notices.forget(self.cq._core)
 
     def test_limit(self) -> None:
         """

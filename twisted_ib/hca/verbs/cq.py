@@ -74,6 +74,7 @@ class _Notices:
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write, False)
         self._readable = False
+        self._closed = False
 
     def add(self, queue: CompletionQueue) -> None:
         """
@@ -86,7 +87,7 @@ class _Notices:
         """
         Have the program call L{CompChannel.get_cq_event}.
         """
-        if not self._readable:
+        if not self._readable and not self._closed:
             self._readable = True
             os.write(self._write, b"!")
 
@@ -116,8 +117,11 @@ class _Notices:
 
     def close(self) -> None:
         """
-        Give the descriptors back.
+        Give the descriptors back: others may have their numbers soon.
         """
+        self._closed = True
+        self._readable = False
+        hub.watchers.discard(self)
         os.close(self.fd)
         os.close(self._write)
 
@@ -170,7 +174,6 @@ class CompChannel(VerbsObject):
         Drop the context.
         """
         self.context = None
-        hub.watchers.discard(self._notices)
         if self._poller is not None:
             self._poller.close()
             self._poller = None
