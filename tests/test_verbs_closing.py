@@ -117,6 +117,21 @@ class ClosingTests(VerbsTestCase):
         ctx.query_device()
         self.assertEqual(len(ctx._device.memory.domains), 0)
 
+    def test_forgottenUser(self) -> None:
+        """
+        What is forgotten and waits keeps nothing else from being closed.
+        """
+        ctx = self.open()
+        pd = PD(ctx)
+        core = pd._core
+        with hub:
+            PD.__new__(PD)  # Never opened: nothing waits for it.
+            window = [MW(pd, enums.IBV_MW_TYPE_1)]
+            window.clear()
+            self.assertEqual(core.users, {"memory windows": 1})
+            pd.close()
+        self.assertEqual(len(ctx._device.memory.domains), 0)
+
     def test_closedIsUseless(self) -> None:
         """
         An object that is closed says so.

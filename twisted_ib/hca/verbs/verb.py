@@ -255,6 +255,7 @@ class VerbsObject(PyverbsCM):
         with hub:
             if self._closer is None:
                 return
+            graveyard.sweep()
             self._closeChildren()
             closer = self._closer
             try:
