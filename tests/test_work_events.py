@@ -18,6 +18,7 @@ from twisted_ib.hca.core.requester import Requester
 from twisted_ib.hca.core.requests import SGE, ReceiveRequest, SendOpcode
 from twisted_ib.hca.core.states import QPState, QPType
 from twisted_ib.hca.core.work import WorkQueues
+from twisted_ib.hca.wire.headers import RETH
 
 SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ
 WRITE_IMM = SendOpcode.RDMA_WRITE_WITH_IMM
@@ -52,6 +53,17 @@ class EventTests(RequesterTestCase):
         self.b.to(QPState.RTR, 17)
         self.post(1, SEND)
         self.p.flow()
+        self.assertEqual(self.b.events, [EventType.COMM_EST])
+
+    def test_notEstablished(self) -> None:
+        """
+        That somebody before has left is no message.
+        """
+        self.connect(connect=False)
+        self.b.to(QPState.RTR, 17)
+        self.assertEqual(self.b.work.delivered(0x15, b"", 0, 0), 0)
+        self.assertEqual(self.b.events, [])
+        self.b.work.delivered(0x0A, RETH.pack(0, 0, 0), 0, RETH.size)
         self.assertEqual(self.b.events, [EventType.COMM_EST])
 
     def test_endedWhileEstablished(self) -> None:

@@ -171,7 +171,7 @@ class Responder:
         assert work is not None
         if opcode & UNRELIABLE:
             return self._misaddressed(work)
-        if self._fresh and not self._establish(work):
+        if self._fresh and opcode != RESUME and not self._establish(work):
             return ABSENT
         queuePair = work.queuePair
         if (
