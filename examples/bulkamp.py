@@ -141,10 +141,7 @@ class Lent:
         """Get pieces until there are no more."""
         for offset in offsets:
             answer = await self._protocol.callRemote(Piece, number=self._number, offset=offset)
-            part = view[offset : offset + PIECE_BYTES]
-            if len(answer["data"]) != len(part):
-                raise BulkError("this piece has another length")
-            part[:] = answer["data"]
+            view[offset : offset + PIECE_BYTES] = answer["data"]
 
 
 class BulkAMP(amp.AMP):

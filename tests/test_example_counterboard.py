@@ -114,6 +114,23 @@ class BoardTests(ExampleTestCase):
 
         self.drive(steps)
 
+    def test_again(self) -> None:
+        """
+        A client that stands up and sits down again keeps nothing, whenever the program looks.
+        """
+
+        async def steps(reactor: Any) -> None:
+            here = board.Board(1, 0.5)
+            visitor = await self.visit(reactor, await self.listen(reactor, here))
+            for now in range(5):
+                sitting = await visitor.take(reactor, 0)
+                self.assertEqual(here.watch(float(now)), [])
+                await visitor.release(0, sitting)
+            visitor.transport.loseConnection()
+            await self.assertEmpty(reactor)
+
+        self.drive(steps)
+
     def test_gone(self) -> None:
         """
         The seats of a client that is gone are free.

@@ -5,6 +5,7 @@ Tests of C{examples/keyvalue.py} within one reactor.
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionLost
@@ -50,6 +51,9 @@ class SlotTests(SynchronousTestCase):
         """
         for stop in range(keyvalue.SLOT.size, len(self.SLOT)):
             self.assertIsNone(keyvalue.unpack(memoryview(self.SLOT[:stop])))
+        body = keyvalue.SLOT.pack(0, 1, 1, 3)[4:] + b"kvv"
+        wrong = crc32(body).to_bytes(4, "big") + body
+        self.assertIsNone(keyvalue.unpack(memoryview(wrong)))
 
     def test_never(self) -> None:
         """

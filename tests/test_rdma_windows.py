@@ -139,6 +139,14 @@ class WindowTests(PairTestCase):
         self.assertTrue(second.revoked)
         self.assertEqual(self.windows(), 0)
 
+    def test_forgotten(self) -> None:
+        """
+        A region does not keep windows that were revoked.
+        """
+        for _ in range(3):
+            self.two.grant(self.region, _WINDOW).revoke()
+        self.assertEqual(self.region.windows, set())
+
     def test_otherConnection(self) -> None:
         """
         Two connections open one buffer; each key is of use to one of them.
