@@ -41,7 +41,7 @@ class EndTests(RequesterTestCase):
                 else:
                     self.b.qp.modify(QPState[how])
                 self.b.path.postReserved = reserve  # type: ignore[method-assign]
-                self.p.settle()
+                self.p.flow()
                 self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)], (room, how))
                 self.assertEqual(len(self.b.path.waiting), 0)
 

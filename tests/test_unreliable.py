@@ -298,6 +298,17 @@ class GoneTests(UnreliableTestCase):
             self.a.path.progress()
         self.assertEqual(self.a.statuses(), [(2, OK)])
 
+    def test_specialQueuePairs(self) -> None:
+        """
+        What is sent to queue pairs 0 and 1 is lost as well.
+        """
+        for number in (0, 1):
+            self.connect(state=QPState.RESET)
+            self.a.to(QPState.RTS, number)
+            self.post(1, SEND)
+            self.p.flow()
+            self.assertEqual(self.a.statuses(), [(1, OK)])
+
     def test_invalidateBehind(self) -> None:
         """
         LOCAL_INV behind what is lost goes on.

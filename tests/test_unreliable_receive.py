@@ -54,6 +54,20 @@ class ReceiveTests(UnreliableTestCase):
         self.assertEqual(view[2000:2015].tobytes(), b"firstmiddlelast")
         self.assertEqual(view[9000:9030].tobytes(), b"here" + bytes(6) + b"here" + bytes(6) + b"abcdefghij")
 
+    def test_endedWhileEstablished(self) -> None:
+        """
+        Who ends the queue pair over the first message does not get it.
+        """
+        for how in ("ERR", "RESET", "close"):
+            self.connect(state=QPState.RTR, shared=4)
+            self.b.receive(7, piece(self.target))
+            qp = self.b.qp
+            qp.onEvent = lambda kind, element, end=how, qp=qp: (  # type: ignore[misc]
+                qp.close() if end == "close" else qp.modify(QPState[end])
+            )
+            self.assertEqual(self.b.work.delivered(0x24, b"first", 0, 5), 0)
+            self.assertEqual((self.b.received(), len(self.b.shared or ())), ([], 1))
+
     def test_completion(self) -> None:
         """
         Which kind of message it was.

@@ -85,6 +85,25 @@ class EventTests(RequesterTestCase):
             self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
             self.assertEqual((self.b.received(), len(self.b.shared or ())), ([], 1))
 
+    def test_endedOverCompletion(self) -> None:
+        """
+        A queue pair that is begun anew over the completion of a receive that failed has no
+        event of that, and does not fail.
+        """
+        self.b.receive(1, SGE(self.target.address, 50, self.target.key))
+        self.b.receives.onCompletion = lambda queue: self.again()
+        self.b.receives.arm()
+        self.assertEqual(self.b.work.delivered(0, bytes(10), 0, 10), 0)
+        self.assertEqual(self.b.work.delivered(0, bytes(10), 0, 10), 0x61)
+        self.assertEqual((self.b.qp.state, self.b.events, self.b.consumer.failures), (QPState.RTS, [], []))
+
+    def again(self) -> None:
+        """
+        Bring C{b} from RTS by RESET to RTS.
+        """
+        self.b.qp.modify(QPState.RESET)
+        self.b.to(QPState.RTS, 17)
+
     def test_nobodyListens(self) -> None:
         """
         Events without a listener go nowhere.

@@ -417,7 +417,7 @@ class Requester(SendQueue):
             onTheWay.popleft()
             self._succeed(work, before)
         queue = onTheWay or unsent
-        if not queue or queue[0] is not operation:
+        if not queue:
             return  # A completion was lost, or who heard of one ended the queue pair.
         queue.popleft()
         if status in _EXHAUSTED:
