@@ -4,6 +4,7 @@ Tests of peers that want more memory or time than others get.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tests.hostile import HostileTestCase, Target
@@ -14,8 +15,9 @@ from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca import operation
 from twisted_ib.hca.core.requests import SendOpcode
 from twisted_ib.hca.core.states import QPState, QPType
+from twisted_ib.hca.fabric.ring import RingPath
 from twisted_ib.hca.fabric.shm import SharedMemoryFabric
-from twisted_ib.hca.wire.headers import REFERENCE
+from twisted_ib.hca.wire.headers import REFERENCE, RETH
 
 
 class LongReferenceTests(ResponderTestCase):
@@ -146,3 +148,92 @@ class UnfinishedTests(HostileTestCase):
             self.assertEqual(self.device_.heldBytes, expected)
             target.qp.close()
             self.assertEqual((self.device_.heldBytes, self.device_._holders), (0, {}))
+
+
+class ManyReadsTests(HostileTestCase):
+    """
+    A peer with many queue pairs that read, and that makes room as fast as it is answered.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def setUp(self) -> None:
+        """
+        A medium that is never full, and counts the answers of each queue pair of the peer.
+        """
+        super().setUp()
+        self.patch(limits, "INLINE_MESSAGE", 10)
+        self.patch(limits, "RECORDS_PER_TURN", 8)
+        self.answers: Counter[int] = Counter()
+        post = RingPath.post
+
+        def counting(path: Any, word: int, header: bytes, payload: Any, length: int) -> bool:
+            """
+            Count what is published.
+            """
+            if path.fabric is not self.device_.fabric:
+                return post(path, word, header, payload, length)
+            self.answers[word & operation.QPN_MASK] += 1
+            return True
+
+        self.patch(RingPath, "post", counting)
+
+    def read(self, number: int, length: int) -> None:
+        """
+        Ask a new queue pair for so many bytes.
+        """
+        target = Target(self.device_, QPType.RC, self.other, number)
+        region = target.register(length)
+        self.write(
+            operation.READ_REQUEST, target.qp.number, RETH.pack(region.address, region.remoteKey, length)
+        )
+
+    def turns(self) -> list[int]:
+        """
+        @return: how many answers each turn gave, until there are no more.
+        """
+        found = []
+        while True:
+            before = self.answers.total()
+            self.device_.progress()
+            if self.answers.total() == before:
+                return found
+            found.append(self.answers.total() - before)
+
+    def test_path(self) -> None:
+        """
+        A turn answers so many records to one peer, however many queue pairs it has; all are
+        answered, and none waits for another to end.
+        """
+        for number in range(5):
+            self.read(number, 100)
+        turns = self.turns()
+        self.assertEqual((max(turns), sum(turns)), (8, 50))
+        self.assertEqual(set(self.answers.values()), {10})
+
+    def test_paths(self) -> None:
+        """
+        What one peer reads takes nothing from another.
+        """
+        path, other = self.path, self.other
+        self.call()
+        self.read(7, 100)
+        self.path, self.other = path, other
+        for number in range(5):
+            self.read(number, 100)
+        turns = self.turns()
+        self.assertEqual((turns[:2], sum(turns)), ([16, 10], 60))
+
+    def test_alternately(self) -> None:
+        """
+        Of one peer's queue pairs each has its turn.
+        """
+        for number in range(3):
+            self.read(number, 1000)
+        for _ in range(10):
+            self.device_.progress()
+        self.assertEqual(sorted(self.answers.values()), [24, 24, 32])
+        for target in list(self.device_.queuePairs.values()):
+            target.close()
+        self.assertEqual(self.turns(), [])
+        self.assertFalse(self.device_.busy())

@@ -418,17 +418,26 @@ class ReadTests(ResponderTestCase):
             """
 
             markDirty = dirty.append
+            turns = 0
+
+            def next(self) -> None:
+                """
+                The next turn.
+                """
+                self.turns += 1
+                dirty.pop().endOfBatch()
 
         self.b.path.capacity = 1 << 30
-        self.b.qp.device = Batches()
+        self.b.qp.device = batches = Batches()
         self.put(0x0C, self.reth(200))
         for count in (8, 16):
             self.assertEqual((len(self.answers()), len(dirty), len(self.b.path.waiting)), (count, 1, 0))
-            dirty.pop().endOfBatch()
+            batches.next()
         self.assertEqual((len(self.answers()), dirty), (20, []))
+        batches.turns += 1
         self.put(0x0C, self.reth(200))
         self.b.qp.modify(QPState.ERR)
-        dirty.pop().endOfBatch()
+        batches.next()
         self.assertEqual((len(self.answers()), dirty), (29, []))
         self.assertEqual(self.answers()[28], (0x11, operation.REFUSAL.pack(operation.ABSENT, 18, 0)))
 

@@ -141,6 +141,7 @@ class Device:
     @ivar paths: Which path leads to which GID; multicast groups.
     @ivar counters: How often what happened; L{statistics} has everything.
     @ivar traffic: What queue pairs moved that are gone.
+    @ivar turns: How often L{progress} was called.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
 
@@ -169,7 +170,7 @@ class Device:
         self.guid = randomBits(64) & ~(1 << 57) | 1
         self.counters: Counter[str] = Counter()
         self.traffic = Traffic()
-        self.heldBytes = 0
+        self.heldBytes = self.turns = 0
         self.closed = False
         #: Called when there is something to do outside of a turn.
         self.wanted: Callable[[], None] | None = None
@@ -590,6 +591,7 @@ class Device:
         @return: How much was done; 0 if there was nothing to do.
         """
         n = 0
+        self.turns += 1
         if self._dirty:
             n = self._endOfBatch()
         n += self.fabric.progress(budget)

@@ -3,7 +3,8 @@ The answers to a peer's READs and atomics, in the order of the requests.
 
 The bytes go through the medium, as it has room, or the record refers to memory that the
 peer can map.  A peer that reads as fast as it is answered does not keep others from their
-turn: an answer goes on in the next batch after some records.  Rights are asked for each
+turn, however many queue pairs it reads by: answers go on in the next turn of the device when
+its path has had some records in this one.  Rights are asked for each
 record: what is deregistered is not read any more.
 
 An atomic is executed when it is its turn, once, and its answer kept until it is published
@@ -14,7 +15,7 @@ came, and only READs may be later (C9-28; 10.8.3.3: a requester that minds uses 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
@@ -181,13 +182,73 @@ class _Silence:
             self._path.wantSpace(self)
 
 
+class Turns:
+    """
+    Whose answers have their turn, of those that go to one peer.
+
+    @ivar used: how many records answered the peer in this turn of the device.
+    """
+
+    __slots__ = ("_device", "_isDirty", "_turn", "_waiting", "used")
+
+    def __init__(self, device: Any) -> None:
+        """
+        Nobody waits.
+        """
+        self._device = device
+        self._turn = self.used = 0
+        self._waiting: OrderedDict[Answers, None] = OrderedDict()
+        self._isDirty = False
+
+    def left(self) -> int:
+        """
+        How many records may answer the peer yet in this turn of the device.
+        """
+        if self._turn != self._device.turns:
+            self._turn, self.used = self._device.turns, 0
+        return max(0, limits.RECORDS_PER_TURN - self.used)
+
+    def wait(self, answers: Answers) -> None:
+        """
+        These go on when all that wait have had their turn.
+        """
+        self._waiting[answers] = None
+        self._mark()
+
+    def leave(self, answers: Answers) -> None:
+        """
+        These do not go on; harmless if they do not wait.
+        """
+        self._waiting.pop(answers, None)
+
+    def _mark(self) -> None:
+        """
+        Go on in the next batch.
+        """
+        if self._waiting and not self._isDirty:
+            self._isDirty = True
+            self._device.markDirty(self)
+
+    def endOfBatch(self) -> None:
+        """
+        The next batch.
+        """
+        self._isDirty = False
+        try:
+            while self._waiting and self.left():
+                answers, _ = self._waiting.popitem(False)
+                answers.resume()
+        finally:
+            self._mark()
+
+
 class Answers:
     """
     The answers that one responder owes, in the order of the requests.
 
     @ivar work: the pair of queues it belongs to; L{None} once closed.
     @ivar owed: the answers.
-    @ivar _path: where it waits, for room or the next batch, if it does.
+    @ivar _path: where it waits, for room or the next batch, if it does: while any is owed.
     """
 
     __slots__ = ("_path", "owed", "work")
@@ -228,9 +289,6 @@ class Answers:
         self._path = None
         self._publish()
 
-    #: The next batch.
-    endOfBatch = resume
-
     def close(self) -> None:
         """
         Owe nothing any more.  Who waits for an answer hears that there is none: on a wire it
@@ -240,7 +298,9 @@ class Answers:
         path, self._path = self._path, None
         if path is not None:
             path.wantNoSpace(self)
-            if self.owed and path.alive and work is not None:
+            if path.turns is not None:
+                path.turns.leave(self)
+            if path.alive and work is not None:
                 _Silence(path, work.queuePair).resume()
         self.owed.clear()
 
@@ -252,8 +312,12 @@ class Answers:
         if work is None or work.queuePair.path is None or not owed:
             return
         path, remote = work.queuePair.path, work.queuePair.remote
+        turns = self._turns(work, path)
+        left = limits.RECORDS_PER_TURN if turns is None else turns.left()
         try:
-            for _ in range(limits.RECORDS_PER_TURN):
+            for _ in range(left):
+                if turns is not None:
+                    turns.used += 1
                 if not owed[0].publish(work, path, remote):
                     self._wait(path)
                     return
@@ -261,7 +325,7 @@ class Answers:
                     owed.popleft()
                     if not owed:
                         return
-            self._pause(work, path)
+            self._pause(turns, path)
         except MemoryAccessError:
             self._refuse(work, path, remote)
 
@@ -278,16 +342,25 @@ class Answers:
         else:
             self._wait(path)
 
-    def _pause(self, work: WorkQueues, path: Any) -> None:
+    def _turns(self, work: WorkQueues, path: Any) -> Turns | None:
+        """
+        Who gives turns; nobody where there is no device.
+        """
+        device = work.queuePair.device
+        if device is not None and path.turns is None:
+            path.turns = Turns(device)
+        turns: Turns | None = path.turns
+        return turns
+
+    def _pause(self, turns: Turns | None, path: Any) -> None:
         """
         Let others have their turn.
         """
-        device = work.queuePair.device
-        if device is None:
+        if turns is None:
             self._wait(path)
         else:
             self._path = path
-            device.markDirty(self)
+            turns.wait(self)
 
     def _wait(self, path: Any) -> None:
         """

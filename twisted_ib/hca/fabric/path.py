@@ -189,6 +189,7 @@ class Path:
         tell when the peer has taken the record before that position.
     @ivar requesters: By the peer's queue pair number: who is told that it does
         not exist.  Only requesters that keep what they sent are in here.
+    @ivar turns: Whose answers to the peer's READs have their turn, once there are any.
     @ivar twin: Of a path from an HCA to itself, the other end; else L{None}.
     """
 
@@ -203,6 +204,7 @@ class Path:
         "peer",
         "requesters",
         "table",
+        "turns",
         "twin",
         "unacknowledged",
         "waiting",
@@ -223,6 +225,7 @@ class Path:
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None
+        self.turns: Any = None
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
         self.owed: tuple[int, int, int] | None = None
