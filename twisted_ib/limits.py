@@ -34,8 +34,6 @@ RING = 1024 * 1024
 INLINE_MESSAGE = 64 * 1024
 #: The longest record: a message and its headers.
 INLINE_RECORD = INLINE_MESSAGE + 64
-#: A RDMA extended transport header (IBTA vol. 1, 9.2.3).
-RETH_BYTES = 16
 #: Bytes of each ring that ordinary records leave free: room for management
 #: records and refusals, without which two full rings could block each other.
 RING_RESERVE = 8 * 1024

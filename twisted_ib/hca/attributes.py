@@ -14,6 +14,7 @@ Source: rdma-core 65 C{libibverbs/verbs.h}; Linux 6.12 C{drivers/infiniband/sw/r
 from __future__ import annotations
 
 from twisted_ib import limits
+from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 #: The program's name for the vendor of a device that has none, as rxe's.
 VENDOR_ID = 0xFFFFFF
@@ -46,7 +47,7 @@ MODERATED_COMPLETIONS = MODERATION_PERIOD = 0xFFFF
 #: C{enum ibv_port_state} and the physical state of IBTA vol. 1 14.2.5.6: active, and linked up.
 PORT_ACTIVE, LINK_UP = 4, 5
 #: C{enum ibv_mtu}: its code for each number of bytes.
-MTU_CODES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
+MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
 #: C{IBV_LINK_LAYER_ETHERNET}: addressing is RoCE's, so each address vector has a GRH.
 ETHERNET = 2
 #: C{enum ibv_port_cap_flags}: communication management, GIDs that are IP addresses.

@@ -33,6 +33,7 @@ from twisted_ib.hca.operation import (
     SEND_ONLY,
     WRITE_ONLY,
 )
+from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.path import Path
@@ -455,7 +456,7 @@ class QueuePair:
                 )
             )
             return 0
-        if opcode == WRITE_ONLY and stop - start == limits.RETH_BYTES:
+        if opcode == WRITE_ONLY and stop - start == RETH.size:
             # A write of nothing: OFED's keepalive; neither key nor address is
             # looked at (IBTA vol. 1, 9.7.4.1.1).
             if not int.from_bytes(buffer[start + 12 : start + 16], "big"):

@@ -16,15 +16,14 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib.errors import WireError
+from twisted_ib.hca.wire import headers
 
 #: GRH: version, traffic class and flow label; length; next header; hop limit; source and
 #: destination, upper and lower halves (IBTA vol. 1 8.3).
 _GRH: Final = Struct(">IHBB4Q")
-#: DETH: Q_Key; reserved octet and source queue pair (IBTA vol. 1 9.3.3).
-_DETH: Final = Struct(">II")
 
 GRH_BYTES: Final = _GRH.size
-DETH_BYTES: Final = _DETH.size
+DETH_BYTES: Final = headers.DETH.size
 #: Both, which every datagram has.
 HEADER_BYTES: Final = GRH_BYTES + DETH_BYTES
 
@@ -32,9 +31,8 @@ _VERSION: Final = 6
 #: What follows is a base transport header.
 _BTH: Final = 0x1B
 #: A BTH (12 bytes) and an ICRC (4), which the length counts though no record has them.
-_UNSEEN: Final = 16
+_UNSEEN: Final = headers.BTH.size + headers.ICRC.size
 _LOW: Final = (1 << 64) - 1
-_QPN_MASK: Final = 0xFFFFFF
 
 #: The subnet prefix of GIDs that are made of a GUID (IBTA vol. 1 4.1.1).
 LINK_LOCAL: Final = 0xFE80 << 112
@@ -146,7 +144,7 @@ class DETH:
         """
         if self.key >> 32 or self.source >> 24:
             raise WireError(f"a DETH has no Q_Key {self.key:#x} or source {self.source:#x}")
-        return _DETH.pack(self.key, self.source)
+        return headers.DETH.pack(self.key, self.source)
 
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> DETH:
@@ -157,8 +155,8 @@ class DETH:
         """
         if stop - start < DETH_BYTES:
             raise WireError(f"a DETH has {DETH_BYTES} bytes, not {stop - start}")
-        key, source = _DETH.unpack_from(buffer, start)
-        return cls(key, source & _QPN_MASK)
+        key, source = headers.DETH.unpack_from(buffer, start)
+        return cls(key, source & headers.QPN_MASK)
 
 
 def length(behind: int) -> int:

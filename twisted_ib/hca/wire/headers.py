@@ -1,14 +1,21 @@
 """
-The extended headers that records of one-sided operations and messages carry.
+The headers of packets and of the records that carry operations.
 
-Big endian, as on the wire (IBTA vol. 1 9.3); the last is ours and travels only between
-processes of one host.
+Big endian, as on the wire (IBTA vol. 1 9.2, 9.3); the last two are ours and travel only
+between processes of one host.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final
+
+#: BTH: operation code; solicited event, migration, pad count and version; P_Key; congestion
+#: bits and destination queue pair; acknowledge request and PSN.
+BTH: Final = Struct(">BBHII")
+
+#: DETH: Q_Key; reserved octet and source queue pair.
+DETH: Final = Struct(">II")
 
 #: RETH: virtual address, R_Key, DMA length.
 RETH: Final = Struct(">QII")
@@ -24,6 +31,29 @@ ATOMIC: Final = Struct(">QIQQ")
 
 #: AtomicAckETH: what was there before.
 ATOMIC_RESULT: Final = Struct(">Q")
+
+#: AETH: syndrome and message sequence number.
+AETH: Final = Struct(">I")
+
+#: FETH: which memory to flush, and how far.
+FLUSH: Final = Struct(">I")
+
+#: Invariant CRC: the one field that is little endian.
+ICRC: Final = Struct("<I")
+
+#: Bits of queue pair numbers, and of packet and message sequence numbers.
+QPN_MASK: Final = 0xFFFFFF
+PSN_MASK: Final = 0xFFFFFF
+
+# AETH syndromes (IBTA vol. 1 9.7.5.2)
+#: Of an acknowledgement: without a number of credits.
+ACK: Final = 0x1F
+#: The low five bits are the timer code.
+RNR: Final = 0x20
+NAK_SEQUENCE: Final = 0x60
+NAK_INVALID_REQUEST: Final = 0x61
+NAK_REMOTE_ACCESS: Final = 0x62
+NAK_REMOTE_OPERATIONAL: Final = 0x63
 
 #: Where a record's payload is: number of an offered segment, bytes, offset in the segment.
 REFERENCE: Final = Struct(">IIQ")

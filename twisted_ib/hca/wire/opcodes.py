@@ -1,0 +1,239 @@
+"""
+The operation codes of the base transport header, and what a packet of each looks like.
+
+One row of a table says all of one code: which headers follow the BTH, how long the payload
+may be, and where the packet stands in its message (IBTA vol. 1 9.2.1, table 38; FLUSH and
+ATOMIC WRITE: 1.5; the congestion notification: annex A17).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct
+from typing import Final
+
+from attrs import frozen
+
+from twisted_ib.hca.wire.headers import (
+    AETH,
+    ATOMIC,
+    ATOMIC_RESULT,
+    BTH,
+    DETH,
+    FLUSH,
+    IMMEDIATE,
+    INVALIDATE,
+    RETH,
+)
+
+# Requests of reliable connections
+SEND_FIRST: Final = 0x00
+SEND_MIDDLE: Final = 0x01
+SEND_LAST: Final = 0x02
+SEND_LAST_IMMEDIATE: Final = 0x03
+SEND_ONLY: Final = 0x04
+SEND_ONLY_IMMEDIATE: Final = 0x05
+WRITE_FIRST: Final = 0x06
+WRITE_MIDDLE: Final = 0x07
+WRITE_LAST: Final = 0x08
+WRITE_LAST_IMMEDIATE: Final = 0x09
+WRITE_ONLY: Final = 0x0A
+WRITE_ONLY_IMMEDIATE: Final = 0x0B
+READ_REQUEST: Final = 0x0C
+COMPARE_SWAP: Final = 0x13
+FETCH_ADD: Final = 0x14
+SEND_LAST_INVALIDATE: Final = 0x16
+SEND_ONLY_INVALIDATE: Final = 0x17
+FLUSH_REQUEST: Final = 0x1C
+ATOMIC_WRITE: Final = 0x1D
+
+# Their responses
+READ_RESPONSE_FIRST: Final = 0x0D
+READ_RESPONSE_MIDDLE: Final = 0x0E
+READ_RESPONSE_LAST: Final = 0x0F
+READ_RESPONSE_ONLY: Final = 0x10
+ACKNOWLEDGE: Final = 0x11
+ATOMIC_ACKNOWLEDGE: Final = 0x12
+
+#: The bit that unreliable services have in their codes, and reliable ones have not.
+UNRELIABLE: Final = 0x20
+
+# Unreliable datagrams
+UD_SEND_ONLY: Final = 0x64
+UD_SEND_ONLY_IMMEDIATE: Final = 0x65
+
+#: Congestion notification packet.
+CONGESTION: Final = 0x81
+
+#: Bytes of a path MTU code (IBTA vol. 1 12.7.13).
+MTU_BYTES: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+
+
+class Kind(Enum):
+    """
+    What a packet is about.  All packets of a message are of one kind.
+    """
+
+    SEND = "SEND"
+    WRITE = "WRITE"
+    READ = "READ"
+    READ_RESPONSE = "READ response"
+    ACKNOWLEDGE = "acknowledge"
+    ATOMIC = "atomic"
+    ATOMIC_ACKNOWLEDGE = "atomic acknowledge"
+    FLUSH = "flush"
+    ATOMIC_WRITE = "atomic write"
+    CONGESTION = "congestion notification"
+
+
+#: What the numbers in a header are called, in the order of the packet.
+_FIELDS: Final[dict[Struct, tuple[str, ...]]] = {
+    DETH: ("queueKey", "source"),
+    RETH: ("address", "key", "length"),
+    IMMEDIATE: ("immediate",),
+    INVALIDATE: ("invalidateKey",),
+    ATOMIC: ("address", "key", "operand", "compare"),
+    ATOMIC_RESULT: ("original",),
+    AETH: ("acknowledge",),  # syndrome << 24 | MSN
+    FLUSH: ("flush",),
+}
+
+
+@frozen(eq=False)
+class Opcode:
+    """
+    One operation code.
+
+    @ivar code: 8 bits: transport service and operation.
+    @ivar name: as tools show it.
+    @ivar kind: what it is about.
+    @ivar headers: the layouts of the extended headers, in order.
+    @ivar fields: what their numbers are called, in order.
+    @ivar layout: one layout for all of them.
+    @ivar start: the offset of the payload from the BTH.
+    @ivar least: the fewest bytes of payload; L{None} is the path MTU.
+    @ivar most: the most; L{None} likewise.
+    @ivar begins: whether it begins a message.
+    @ivar ends: whether it ends one.
+    @ivar isRequest: whether a responder takes it, and not a requester.
+    @ivar takesReceive: whether it is in this packet that a message takes a receive.
+    """
+
+    code: int
+    name: str
+    kind: Kind
+    headers: tuple[Struct, ...]
+    fields: tuple[str, ...]
+    layout: Struct
+    start: int
+    least: int | None
+    most: int | None
+    begins: bool
+    ends: bool
+    isRequest: bool
+    takesReceive: bool
+
+    def fits(self, length: int, mtu: int) -> bool:
+        """
+        Look at the length of a payload.
+
+        @param length: bytes, without pad.
+        @param mtu: the path MTU in bytes.
+        @return: whether such a packet may have it.
+        """
+        least = mtu if self.least is None else self.least
+        return least <= length <= (mtu if self.most is None else self.most)
+
+
+# Payloads: (least, most)
+_FULL = (None, None)
+_SOME = (1, None)
+_ANY = (0, None)
+_NONE = (0, 0)
+_VALUE = (8, 8)
+_RESERVED = (16, 16)
+
+#: Code, name, kind, headers, payload, marks.  Marks: b(egins), e(nds), r(eceive is taken).
+_Row = tuple[int, str, Kind, tuple[Struct, ...], tuple["int | None", "int | None"], str]
+
+#: What reliable and unreliable connections have.
+_CONNECTED: Final[tuple[_Row, ...]] = (
+    (SEND_FIRST, "SEND First", Kind.SEND, (), _FULL, "br"),
+    (SEND_MIDDLE, "SEND Middle", Kind.SEND, (), _FULL, ""),
+    (SEND_LAST, "SEND Last", Kind.SEND, (), _SOME, "e"),
+    (SEND_LAST_IMMEDIATE, "SEND Last Immediate", Kind.SEND, (IMMEDIATE,), _SOME, "e"),
+    (SEND_ONLY, "SEND Only", Kind.SEND, (), _ANY, "ber"),
+    (SEND_ONLY_IMMEDIATE, "SEND Only Immediate", Kind.SEND, (IMMEDIATE,), _ANY, "ber"),
+    (WRITE_FIRST, "WRITE First", Kind.WRITE, (RETH,), _FULL, "b"),
+    (WRITE_MIDDLE, "WRITE Middle", Kind.WRITE, (), _FULL, ""),
+    (WRITE_LAST, "WRITE Last", Kind.WRITE, (), _SOME, "e"),
+    (WRITE_LAST_IMMEDIATE, "WRITE Last Immediate", Kind.WRITE, (IMMEDIATE,), _SOME, "er"),
+    (WRITE_ONLY, "WRITE Only", Kind.WRITE, (RETH,), _ANY, "be"),
+    (WRITE_ONLY_IMMEDIATE, "WRITE Only Immediate", Kind.WRITE, (RETH, IMMEDIATE), _ANY, "ber"),
+)
+#: What only reliable connections have.
+_RELIABLE: Final[tuple[_Row, ...]] = (
+    (READ_REQUEST, "READ Request", Kind.READ, (RETH,), _NONE, "be"),
+    (READ_RESPONSE_FIRST, "READ Response First", Kind.READ_RESPONSE, (AETH,), _FULL, "b"),
+    (READ_RESPONSE_MIDDLE, "READ Response Middle", Kind.READ_RESPONSE, (), _FULL, ""),
+    (READ_RESPONSE_LAST, "READ Response Last", Kind.READ_RESPONSE, (AETH,), _SOME, "e"),
+    (READ_RESPONSE_ONLY, "READ Response Only", Kind.READ_RESPONSE, (AETH,), _ANY, "be"),
+    (ACKNOWLEDGE, "Acknowledge", Kind.ACKNOWLEDGE, (AETH,), _NONE, "be"),
+    (
+        ATOMIC_ACKNOWLEDGE,
+        "Atomic Acknowledge",
+        Kind.ATOMIC_ACKNOWLEDGE,
+        (AETH, ATOMIC_RESULT),
+        _NONE,
+        "be",
+    ),
+    (COMPARE_SWAP, "CmpSwap", Kind.ATOMIC, (ATOMIC,), _NONE, "be"),
+    (FETCH_ADD, "FetchAdd", Kind.ATOMIC, (ATOMIC,), _NONE, "be"),
+    (SEND_LAST_INVALIDATE, "SEND Last Invalidate", Kind.SEND, (INVALIDATE,), _SOME, "e"),
+    (SEND_ONLY_INVALIDATE, "SEND Only Invalidate", Kind.SEND, (INVALIDATE,), _ANY, "ber"),
+    (FLUSH_REQUEST, "FLUSH", Kind.FLUSH, (FLUSH, RETH), _NONE, "be"),
+    (ATOMIC_WRITE, "ATOMIC WRITE", Kind.ATOMIC_WRITE, (RETH,), _VALUE, "be"),
+)
+_DATAGRAMS: Final[tuple[_Row, ...]] = (
+    (UD_SEND_ONLY, "SEND Only", Kind.SEND, (DETH,), _ANY, "ber"),
+    (UD_SEND_ONLY_IMMEDIATE, "SEND Only Immediate", Kind.SEND, (DETH, IMMEDIATE), _ANY, "ber"),
+)
+_OTHERS: Final[tuple[_Row, ...]] = ((CONGESTION, "CNP", Kind.CONGESTION, (), _RESERVED, "be"),)
+
+_RESPONSES = frozenset((Kind.READ_RESPONSE, Kind.ACKNOWLEDGE, Kind.ATOMIC_ACKNOWLEDGE))
+
+
+def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
+    """
+    One row as an object.
+    """
+    code, name, kind, headers, (least, most), marks = row
+    layout = Struct(">" + "".join(header.format.lstrip(">") for header in headers))
+    return Opcode(
+        code | transport,
+        prefix + name,
+        kind,
+        headers,
+        tuple(name for header in headers for name in _FIELDS[header]),
+        layout,
+        BTH.size + layout.size,
+        least,
+        most,
+        "b" in marks,
+        "e" in marks,
+        kind not in _RESPONSES,
+        "r" in marks,
+    )
+
+
+#: Every operation code that there is.
+OPCODES: Final[dict[int, Opcode]] = {
+    opcode.code: opcode
+    for prefix, transport, rows in (
+        ("RC ", 0, _CONNECTED + _RELIABLE),
+        ("UC ", UNRELIABLE, _CONNECTED),
+        ("UD ", 0, _DATAGRAMS),
+        ("", 0, _OTHERS),
+    )
+    for opcode in (_opcode(prefix, transport, row) for row in rows)
+}

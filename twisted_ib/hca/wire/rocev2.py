@@ -1,0 +1,249 @@
+"""
+Packets in UDP over IP (IBTA vol. 1 annex A17, RoCEv2).
+
+GIDs are 128-bit numbers, as elsewhere: C{::ffff:a.b.c.d} is an IPv4 address, anything else an
+IPv6 address.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as structError
+from typing import Any, Final
+
+from attrs import frozen
+
+from twisted_ib.errors import WireError
+from twisted_ib.hca.wire.grh import isMulticast
+from twisted_ib.hca.wire.headers import BTH, ICRC
+from twisted_ib.hca.wire.icrc import icrc
+
+#: The UDP port of RoCEv2.
+PORT: Final = 4791
+#: Source ports: a flow keeps one, so that it stays on one way.
+_LOWEST_PORT: Final = 0xC000
+#: Knuth's multiplicative hash (C{linux/hash.h}).
+_GOLDEN: Final = 0x61C88647
+
+#: Destination and source address, and the type.
+ETHERNET: Final = Struct(">6s6sH")
+#: Version and header length; type of service; length; identification; flags and offset; time
+#: to live; protocol; checksum; source; destination.
+_IPV4: Final = Struct(">BBHHHBBHII")
+#: Version, traffic class and flow label; length; next header; hop limit; source and
+#: destination, upper and lower halves.
+_IPV6: Final = Struct(">IHBB4Q")
+#: Source and destination port, length, checksum.
+_UDP: Final = Struct(">HHHH")
+
+_TYPES: Final = {4: 0x0800, 6: 0x86DD}
+_IPV4_FIRST: Final = 0x45
+_DO_NOT_FRAGMENT: Final = 0x4000
+_FRAGMENT_MASK: Final = 0xBFFF
+_PROTOCOL: Final = 17
+_IPV4_PREFIX: Final = 0xFFFF
+_LOW: Final = (1 << 64) - 1
+
+
+def ipVersion(*gids: int) -> int:
+    """
+    @return: 4 if all GIDs are IPv4 addresses, else 6.
+    """
+    return 4 if all(gid >> 32 == _IPV4_PREFIX for gid in gids) else 6
+
+
+def flowLabel(local: int, remote: int) -> int:
+    """
+    The flow label of two queue pairs that have none, the same for both (Linux:
+    C{rdma_calc_flow_label}).
+    """
+    v = local * remote
+    v ^= v >> 20
+    v ^= v >> 40
+    return v & 0xFFFFF
+
+
+def sourcePort(label: int) -> int:
+    """
+    The UDP source port of a flow label (Linux: C{rdma_flow_label_to_udp_sport}).
+    """
+    return (label & 0x3FFF ^ label >> 14) | _LOWEST_PORT
+
+
+def datagramPort(number: int) -> int:
+    """
+    The UDP source port of a queue pair that sends datagrams (Linux: rxe's C{rxe_qp_init_req}).
+    """
+    return _LOWEST_PORT + ((number * _GOLDEN & 0xFFFFFFFF) >> 18)
+
+
+def hardwareAddress(gid: int, own: bytes) -> bytes:
+    """
+    The Ethernet address of what a frame is for.
+
+    @param own: that of an HCA, for whatever is no group.
+    """
+    if isMulticast(gid):
+        return b"\x33\x33" + (gid & 0xFFFFFFFF).to_bytes(4, "big")
+    if gid >> 28 == _IPV4_PREFIX << 4 | 0xE:
+        return b"\x01\x00\x5e" + (gid & 0x7FFFFF).to_bytes(3, "big")
+    return own
+
+
+def ethernet(source: bytes, destination: bytes, version: int) -> bytes:
+    """
+    An Ethernet header.
+
+    @param source: six octets.
+    @param destination: six octets.
+    @param version: of IP.
+    """
+    return ETHERNET.pack(destination, source, _TYPES[version])
+
+
+def _checksum(*pieces: bytes) -> int:
+    """
+    The Internet checksum.  The ones' complement sum of 16-bit words is a remainder.
+
+    @param pieces: each of an even number of octets.
+    """
+    total = sum([int.from_bytes(piece, "big") for piece in pieces])
+    # What is not zero may have the remainder 0: the sum is all ones then.
+    return ~(total % 0xFFFF) & 0xFFFF if total % 0xFFFF or not total else 0
+
+
+@frozen
+class Datagram:
+    """
+    One IP packet.
+
+    @ivar source: GID of the sender.
+    @ivar destination: GID of the receiver, of the same IP version.
+    @ivar port: UDP source port.
+    @ivar body: from the BTH to the pad.
+    @ivar trafficClass: 8 bits; IPv4 calls it the type of service.
+    @ivar hopLimit: IPv4 calls it the time to live.
+    @ivar flowLabel: of IPv6, 20 bits.
+    @ivar identification: of IPv4.
+    @ivar checksum: of UDP; 0 is none, L{None} is the right one.
+    """
+
+    source: int
+    destination: int
+    port: int
+    body: Any
+    trafficClass: int = 0
+    hopLimit: int = 64
+    flowLabel: int = 0
+    identification: int = 0
+    checksum: int | None = 0
+
+    def pack(self) -> bytes:
+        """
+        @return: the IP packet, with its invariant CRC.
+        @raise WireError: a field does not fit.
+        """
+        body = self.body
+        length = _UDP.size + len(body) + ICRC.size
+        source, destination = self.source, self.destination
+        try:
+            if ipVersion(source, destination) == 4:
+                head = _IPV4.pack(
+                    *(_IPV4_FIRST, self.trafficClass, _IPV4.size + length, self.identification),
+                    *(_DO_NOT_FRAGMENT, self.hopLimit, _PROTOCOL, 0),
+                    *(source & 0xFFFFFFFF, destination & 0xFFFFFFFF),
+                )
+                head = head[:10] + _checksum(head).to_bytes(2, "big") + head[12:]
+            else:
+                if self.trafficClass >> 8 or self.flowLabel >> 20:
+                    raise WireError(f"IPv6 has no class {self.trafficClass:#x} or flow {self.flowLabel:#x}")
+                head = _IPV6.pack(
+                    *(6 << 28 | self.trafficClass << 20 | self.flowLabel, length, _PROTOCOL),
+                    *(self.hopLimit, source >> 64, source & _LOW),
+                    *(destination >> 64, destination & _LOW),
+                )
+            packed = b"".join((head, _UDP.pack(self.port, PORT, length, self.checksum or 0), body))
+        except structError as error:
+            raise WireError(f"an IP packet can not have this: {error}") from None
+        packed += ICRC.pack(icrc(packed, 0, len(packed)))
+        if self.checksum is not None:
+            return packed
+        # Of IPv4 the sum is the same: what its GIDs have in front is all ones.
+        pseudo = (source + destination + length + _PROTOCOL).to_bytes(18, "big")
+        udp = len(head)
+        found = _checksum(pseudo, packed[udp:]) or 0xFFFF
+        return b"".join((packed[: udp + 6], found.to_bytes(2, "big"), packed[udp + 8 :]))
+
+    @classmethod
+    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Datagram:
+        """
+        Read one and check its invariant CRC.
+
+        @param buffer: what holds the IP packet; C{body} is a slice of it.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one; what follows the packet, as Ethernet may pad it,
+            is not looked at.
+        @return: the packet.
+        @raise WireError: it is not of RoCEv2, or damaged.
+        """
+        if start < 0 or stop > len(buffer) or stop - start < _IPV4.size:
+            raise WireError(f"an IP packet has not {stop - start} octets")
+        identification = label = 0
+        if buffer[start] >> 4 == 4:
+            first, traffic, total, identification, fragment, hops, protocol, _, source, destination = (
+                _IPV4.unpack_from(buffer, start)
+            )
+            if first != _IPV4_FIRST or fragment & _FRAGMENT_MASK:
+                raise WireError("an IPv4 packet has options or is a fragment")
+            source, destination = _IPV4_PREFIX << 32 | source, _IPV4_PREFIX << 32 | destination
+            udp = start + _IPV4.size
+            end = start + total
+        elif buffer[start] >> 4 == 6 and stop - start >= _IPV6.size:
+            first, total, protocol, hops, *halves = _IPV6.unpack_from(buffer, start)
+            traffic, label = first >> 20 & 0xFF, first & 0xFFFFF
+            source, destination = halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
+            udp = start + _IPV6.size
+            end = udp + total
+        else:
+            raise WireError(f"an IP packet begins with {buffer[start]:#04x}")
+        return cls._parseUDP(
+            buffer,
+            *(udp, end, stop, protocol),
+            {
+                "source": source,
+                "destination": destination,
+                "trafficClass": traffic,
+                "hopLimit": hops,
+                "flowLabel": label,
+                "identification": identification,
+            },
+            start,
+        )
+
+    @classmethod
+    def _parseUDP(
+        cls,
+        buffer: bytes | bytearray | memoryview,
+        udp: int,
+        end: int,
+        stop: int,
+        protocol: int,
+        fields: dict[str, int],
+        start: int,
+    ) -> Datagram:
+        """
+        Read what follows the IP header.
+
+        @param udp: offset of the UDP header.
+        @param end: where the IP header says that the packet ends.
+        @raise WireError: see L{parse}.
+        """
+        if protocol != _PROTOCOL or end > stop or end - udp < _UDP.size + BTH.size + ICRC.size:
+            raise WireError(f"protocol {protocol}, {end - udp} octets: this is no packet in UDP")
+        port, destination, length, checksum = _UDP.unpack_from(buffer, udp)
+        if destination != PORT or length != end - udp:
+            raise WireError(f"UDP port {destination}, {length} octets: this is not RoCEv2")
+        end -= ICRC.size
+        if ICRC.unpack_from(buffer, end)[0] != icrc(buffer, start, end):
+            raise WireError("a packet's invariant CRC is wrong")
+        return cls(port=port, body=buffer[udp + _UDP.size : end], checksum=checksum, **fields)
