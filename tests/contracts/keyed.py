@@ -359,8 +359,9 @@ class KeyedContract:
 
     def test_windows(self: Any) -> None:
         """
-        A window bound by a request opens memory for READ and WRITE, by reference where
-        the memory is shared, until a SEND with invalidate ends it.
+        A window bound by a request opens memory for READ and WRITE until a SEND with
+        invalidate ends it.  A WRITE is by reference where the memory is shared; a READ is
+        not: the peer maps nothing, of which it would see more than the window.
         """
         for new in ("register", "allocate"):
             self.connect()
@@ -373,13 +374,14 @@ class KeyedContract:
             self.two.send(1, SendOpcode.BIND_MW, bind=bind)
             self.two.receive(2)
             remote = {"remoteKey": window.key, "remoteAddress": target.address + 100}
-            before = self.two.path.position()
+            before = self.one.path.position()
             self.one.send(1, WRITE, piece(source, 0, size - 200), **remote)
             self.one.send(2, READ, piece(back, 0, size - 200), **remote)
             self.one.send(3, SendOpcode.SEND_WITH_INV, invalidateKey=window.key)
             self.settled()
             if back.segment is not None:
-                self.assertLess(self.two.path.position() - before, 4096)
+                self.assertLess(self.one.path.position() - before, 4096)
+                self.assertIsNone(self.one.path.offered(1))
             self.one.send(4, READ, piece(back, 0, 1), **remote)
             self.settled()
             denied = WCStatus.REM_ACCESS_ERR
