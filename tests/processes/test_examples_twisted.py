@@ -165,7 +165,7 @@ class CounterBoardTests(ExampleTestCase):
         """
         Clients in several processes count one row; nothing is lost, nothing counted twice.
         """
-        server, [endpoint] = self.serve(["ib"], "--rows", "2")
+        server, [endpoint] = self.serve(["ib"], "--rows", "2", "--patience", "1000")
         clients = [self.begin("count", endpoint, "--row", "1", "--times", "500") for _ in range(3)]
         said = [client.rest() for client in clients]
         self.assertEqual([status for _, status in said], [0, 0, 0], said)
@@ -178,7 +178,7 @@ class CounterBoardTests(ExampleTestCase):
         A client that keeps a seat is sent away, with C{REM_ACCESS_ERR}; who waits for the seat
         gets it, and goes on.
         """
-        server, [endpoint] = self.serve(["ib"], "--patience", "1")
+        server, [endpoint] = self.serve(["ib"], "--patience", "2")
         hog = self.begin("hog", endpoint)
         self.assertEqual(hog.line(), "client 1 has the seat")
         other = self.ask("count", endpoint, "--times", "500")
