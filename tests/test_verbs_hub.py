@@ -148,6 +148,34 @@ class HubTests(SynchronousTestCase):
         two.join(LONG)
         self.assertEqual(second, [True])
 
+    def test_answerToAnotherThread(self) -> None:
+        """
+        A thread sleeps, another posts and does not drive: the answer wakes the first.
+        """
+        a, b = self.joined(self.near, self.far)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(a.records), results)
+        with self.near:
+            a.post(b"question")
+        with self.far:
+            self.far.drive()
+            b.post(b"answer")
+        thread.join(LONG / 2)  # At LONG it would look by itself.
+        self.assertEqual((results, a.records), ([True], [b"answer"]))
+
+    def test_timerOfAnotherThread(self) -> None:
+        """
+        A thread sleeps, another starts a timer and does not drive: it runs.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(called), results)
+        with self.near:
+            device.timers.start(0.02, lambda: called.append(True))
+        thread.join(LONG / 2)  # At LONG it would look by itself.
+        self.assertEqual(results, [True])
+
     def test_timeout(self) -> None:
         """
         What never comes is given up when the time is over, and the lock is free.

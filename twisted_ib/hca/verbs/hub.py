@@ -97,6 +97,8 @@ class Hub:
         self._depth = 0
         self._unrung: set[Device] = set()
         self._armed = False
+        # The earliest deadline that sleepers know of, by the devices' clock; 0 if there is work.
+        self._until = 0.0
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Any] = set()
         self.drives = 0
@@ -168,6 +170,8 @@ class Hub:
             if self._depth == 1:
                 if self._unrung:
                     self._ring()
+                if self._armed and self._until and (self._sleepers or self.watchers):
+                    self._rearm()
                 if self.watchers and not self._armed and not self._arm():
                     self._wakeWatchers()
         finally:
@@ -186,6 +190,20 @@ class Hub:
                     # It waits for its next batch: some thread must drive.
                     self._wakeSleepers()
                     self._wakeWatchers()
+
+    def _rearm(self) -> None:
+        """
+        Others sleep, and this thread may have posted, so that peers no longer ring, or begun to wait
+        for an earlier time: see to it that they are woken.
+        """
+        for device in self.devices:
+            if device.closed:
+                continue
+            due = device.deadline()
+            if not device.arm() or (due is not None and due < self._until):
+                self._wakeSleepers()
+                self._wakeWatchers()
+                return
 
     def _wakeWatchers(self) -> None:
         """
@@ -317,14 +335,17 @@ class Hub:
         @return: for how long, in seconds; 0 if one has work after all.
         """
         self._armed = True
-        until = float("inf")
+        self._until = 0.0
+        left, until = float("inf"), float("inf")
         for device in self.devices:
             if not device.arm():
                 return 0.0
             due = device.deadline()
             if due is not None:
-                until = min(until, due - device.clock())
-        return max(until, 0.0)
+                until = min(until, due)
+                left = min(left, due - device.clock())
+        self._until = until
+        return max(left, 0.0)
 
     def attend(self, sleeper: Sleeper) -> bool:
         """
