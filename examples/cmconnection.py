@@ -19,11 +19,13 @@ from twisted_ib.hca.verbs import enums
 STEPS = enums.IBV_QPS_INIT, enums.IBV_QPS_RTR, enums.IBV_QPS_RTS
 
 
-def calls(address: str | None, port: int) -> Iterator[verbs.CMID]:
+def calls(address: str | None, port: int, debug: bool) -> Iterator[verbs.CMID]:
     """Listen, and give the identifier of each call that comes."""
     info = verbs.AddrInfo(address, None, str(port), None, enums.RDMA_PS_TCP, enums.RAI_PASSIVE)
     with verbs.CMID(info) as listener:
         listener.listen(3)
+        if debug:
+            print("listening", flush=True)
         while True:
             yield listener.get_request()
 

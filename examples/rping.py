@@ -70,7 +70,7 @@ class Pinger(Connection):
 
 def serve(options: Namespace) -> None:
     """Serve one client, or with -P all that come, each in a thread."""
-    for cmid in calls(options.a, options.p):
+    for cmid in calls(options.a, options.p, options.d):
         pinger = Pinger(cmid, options)
         if not options.P:
             return pinger.serve()
