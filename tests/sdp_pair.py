@@ -17,9 +17,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from twisted_ib.hca.channel import DeviceChannel
-from twisted_ib.hca.device import PS_SDP, Device
+from twisted_ib.hca.device import Device
 from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
+from twisted_ib.hca.wire.rdmacm import PortSpace
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.machine import Machine
@@ -394,7 +395,7 @@ class Pair:
         self.a, self.b = End(polled, 1), End(polled, 2)
         self.ends = (self.a, self.b)
         self.listener = _Listener(self.b.device)
-        self.port = self.b.device.listen(PS_SDP, LOCALHOST, 0, self.listener).port
+        self.port = self.b.device.listen(PortSpace.SDP, LOCALHOST, 0, self.listener).port
 
     def transport(self, end: End, protocol: Any = None) -> Any:
         """
@@ -411,7 +412,7 @@ class Pair:
         """
         self.listener.stream = passive
         a = self.a.device
-        a.connect(PS_SDP, LOCALHOST, self.port, _Asker(active, a, self.port), a.clock())
+        a.connect(PortSpace.SDP, LOCALHOST, self.port, _Asker(active, a, self.port), a.clock())
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
 

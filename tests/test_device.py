@@ -31,21 +31,22 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca import device as deviceModule
 from twisted_ib.hca.core.memory import Access
-from twisted_ib.hca.device import PS_SDP, Device
+from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.handshake import Answer
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
+from twisted_ib.hca.wire.rdmacm import PortSpace
 
 #: Of queue pairs: one asks for one connection.
 numbers = count(77)
 LOCALHOST, LOCALHOST6 = "127.0.0.1", "::1"
 
 
-def request(address: str, port: int, portSpace: int = PS_SDP) -> REQ:
+def request(address: str, port: int, portSpace: int = PortSpace.SDP) -> REQ:
     """
     @return: A REQ whose private data says that it is for C{address}.
     """
-    version, offset = (17, 48) if portSpace == PS_SDP else (1, 20)
+    version, offset = (17, 48) if portSpace == PortSpace.SDP else (1, 20)
     data = bytearray(92)
     if ":" in address:
         data[version] = 0x60
@@ -184,10 +185,10 @@ class DeviceTestCase(SynchronousTestCase):
         @return: the path of C{a} to who listens.
         """
         user = User()
-        self.a.connect(PS_SDP, address, port, user, 0.0)
+        self.a.connect(PortSpace.SDP, address, port, user, 0.0)
         return user.path
 
-    def ask(self, address: str, port: int, path: Any, portSpace: int = PS_SDP) -> User:
+    def ask(self, address: str, port: int, path: Any, portSpace: int = PortSpace.SDP) -> User:
         """
         Let C{a} ask for a connection.
         """
@@ -208,24 +209,24 @@ class ServiceTests(DeviceTestCase):
         A port belongs to one listener per address, a wildcard has all; what was
         closed is free again, and to close twice is harmless.
         """
-        service = self.b.listen(PS_SDP, LOCALHOST, 7001, User())
+        service = self.b.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         self.assertEqual((service.port, service.address, service.serviceID), (7001, LOCALHOST, 0x11B59))
         for device in (self.a, self.b):
-            self.assertRaises(ServiceInUseError, device.listen, PS_SDP, LOCALHOST, 7001, User())
-            self.assertRaises(ServiceInUseError, device.listen, PS_SDP, "0.0.0.0", 7001, User())
-        other = self.b.listen(PS_SDP, "127.0.0.2", 7001, User())
+            self.assertRaises(ServiceInUseError, device.listen, PortSpace.SDP, LOCALHOST, 7001, User())
+            self.assertRaises(ServiceInUseError, device.listen, PortSpace.SDP, "0.0.0.0", 7001, User())
+        other = self.b.listen(PortSpace.SDP, "127.0.0.2", 7001, User())
         service.close()
         service.close()
-        self.assertRaises(ServiceInUseError, self.a.listen, PS_SDP, "127.0.0.2", 7001, User())
-        self.a.listen(PS_SDP, LOCALHOST, 7001, User()).close()
+        self.assertRaises(ServiceInUseError, self.a.listen, PortSpace.SDP, "127.0.0.2", 7001, User())
+        self.a.listen(PortSpace.SDP, LOCALHOST, 7001, User()).close()
         other.close()
-        self.a.listen(PS_SDP, "0.0.0.0", 7001, User()).close()
+        self.a.listen(PortSpace.SDP, "0.0.0.0", 7001, User()).close()
 
     def test_anyPort(self) -> None:
         """
         Port 0 is one that is free.
         """
-        ports = {self.b.listen(PS_SDP, LOCALHOST, 0, User()).port for _ in range(20)}
+        ports = {self.b.listen(PortSpace.SDP, LOCALHOST, 0, User()).port for _ in range(20)}
         self.assertEqual(len(ports), 20)
         self.assertNotIn(0, ports)
 
@@ -233,8 +234,8 @@ class ServiceTests(DeviceTestCase):
         """
         Only addresses of this host are listened on, and connected from.
         """
-        self.assertRaises(NoRouteError, self.b.listen, PS_SDP, "192.0.2.1", 7001, User())
-        self.assertEqual((self.b._listeners, self.b.localAddressFor("127.0.0.9")), ({}, "127.0.0.9"))
+        self.assertRaises(NoRouteError, self.b.listen, PortSpace.SDP, "192.0.2.1", 7001, User())
+        self.assertEqual((self.b.services._listeners, self.b.localAddressFor("127.0.0.9")), ({}, "127.0.0.9"))
         self.assertEqual(self.b.localAddressFor("127.0.0.9", "127.0.0.3"), "127.0.0.3")
         self.assertEqual(self.b.localAddressFor("127.0.0.9", "0.0.0.0"), "127.0.0.9")
         self.assertEqual(self.b.localAddressFor("::1", "::"), "::1")
@@ -265,7 +266,7 @@ class ServiceTests(DeviceTestCase):
         """
         Nobody listens: there is no path.
         """
-        self.assertRaises(NoListenerError, self.a.connect, PS_SDP, LOCALHOST, 7001, User(), 0.0)
+        self.assertRaises(NoListenerError, self.a.connect, PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)
 
     def test_dispatchByAddress(self) -> None:
         """
@@ -275,7 +276,7 @@ class ServiceTests(DeviceTestCase):
         listeners = {address: User() for address in (LOCALHOST, "127.0.0.2", LOCALHOST6, "::")}
         for address, listener in listeners.items():
             port = 7001 if address != "::" else 7002
-            self.b.listen(PS_SDP, address, port, listener)
+            self.b.listen(PortSpace.SDP, address, port, listener)
         path = self.pathTo(7001)
         for address in (LOCALHOST, "127.0.0.2", LOCALHOST6):
             self.ask(address, 7001, path)
@@ -285,7 +286,7 @@ class ServiceTests(DeviceTestCase):
         self.ask(LOCALHOST6, 7002, path)
         self.assertEqual(listeners["::"].log, ["requested"])
         everywhere = User()
-        self.b.listen(PS_SDP, "0.0.0.0", 7003, everywhere)
+        self.b.listen(PortSpace.SDP, "0.0.0.0", 7003, everywhere)
         self.ask("127.0.0.5", 7003, path)
         self.assertEqual(everywhere.log, ["requested"])
 
@@ -306,7 +307,7 @@ class ServiceTests(DeviceTestCase):
             data = bytearray(wanted.privateData)
             data[48:50] = b"\xfe\x80"
             wanted.privateData = bytes(data)
-            self.b._requested(connection, wanted)
+            self.b.services._requested(connection, wanted)
             self.assertEqual(listener.log, ["requested"])
             self.assertIs(connection.listener, listener)
 
@@ -317,7 +318,7 @@ class ServiceTests(DeviceTestCase):
         one, two = User(), User()
         self.b.listen(0x0106, LOCALHOST, 7001, one)
         self.b.listen(0x0106, "127.0.0.2", 7001, two)
-        self.b.listen(PS_SDP, LOCALHOST, 7001, User())
+        self.b.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         self.ask("127.0.0.2", 7001, self.pathTo(7001), 0x0106)
         self.assertEqual((one.log, two.log), ([], ["requested"]))
 
@@ -325,7 +326,7 @@ class ServiceTests(DeviceTestCase):
         """
         Nobody at that address, or not on that service: a REJ which says so.
         """
-        self.b.listen(PS_SDP, LOCALHOST, 7001, User())
+        self.b.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         path = self.pathTo(7001)
         for address, port in (("127.0.0.2", 7001), (LOCALHOST6, 7001), (LOCALHOST, 7002)):
             user = self.ask(address, port, path)
@@ -337,8 +338,8 @@ class ServiceTests(DeviceTestCase):
         When one address is closed the others stay.
         """
         one, two = User(), User()
-        service = self.b.listen(PS_SDP, LOCALHOST, 7001, one)
-        self.b.listen(PS_SDP, "127.0.0.2", 7001, two)
+        service = self.b.listen(PortSpace.SDP, LOCALHOST, 7001, one)
+        self.b.listen(PortSpace.SDP, "127.0.0.2", 7001, two)
         path = self.pathTo(7001)
         service.close()
         self.assertEqual(self.ask(LOCALHOST, 7001, path).log, ["rejected"])
@@ -357,7 +358,7 @@ class ConnectionTests(DeviceTestCase):
         """
         super().setUp()
         self.listener = User()
-        self.service = self.b.listen(PS_SDP, LOCALHOST, 7001, self.listener)
+        self.service = self.b.listen(PortSpace.SDP, LOCALHOST, 7001, self.listener)
         self.path = self.pathTo(7001)
 
     def test_accepted(self) -> None:
@@ -665,9 +666,9 @@ class EndTests(DeviceTestCase):
         before = descriptors()
         device = self.device()
         self.assertGreater(descriptors(), before)
-        service = device.listen(PS_SDP, LOCALHOST, 7001, User())
+        service = device.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         user = User()
-        self.a.connect(PS_SDP, LOCALHOST, 7001, user, 0.0)
+        self.a.connect(PortSpace.SDP, LOCALHOST, 7001, user, 0.0)
         consumer = User()
         queuePair = device.createQueuePair(consumer)
         queuePair.connect(next(iter(device.fabric.paths())), 9)
@@ -680,9 +681,9 @@ class EndTests(DeviceTestCase):
         self.assertEqual(descriptors(), before)
         device.close()
         service.close()
-        self.assertRaises(DeviceClosedError, device.listen, PS_SDP, LOCALHOST, 7001, User())
-        self.assertRaises(DeviceClosedError, device.connect, PS_SDP, LOCALHOST, 7001, User(), 0.0)
-        self.assertRaises(NoListenerError, self.a.connect, PS_SDP, LOCALHOST, 7001, User(), 0.0)
+        self.assertRaises(DeviceClosedError, device.listen, PortSpace.SDP, LOCALHOST, 7001, User())
+        self.assertRaises(DeviceClosedError, device.connect, PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)
+        self.assertRaises(NoListenerError, self.a.connect, PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)
         settle(self.a)
         self.assertFalse(user.path.alive)
 
@@ -691,8 +692,8 @@ class EndTests(DeviceTestCase):
         A device belongs to the thread that opened it.
         """
         for call, arguments in (
-            (self.a.listen, (PS_SDP, LOCALHOST, 7001, User())),
-            (self.a.connect, (PS_SDP, LOCALHOST, 7001, User(), 0.0)),
+            (self.a.listen, (PortSpace.SDP, LOCALHOST, 7001, User())),
+            (self.a.connect, (PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)),
             (self.a.checkThread, ()),
         ):
             (error,) = elsewhere(call, *arguments)
@@ -707,7 +708,7 @@ class EndTests(DeviceTestCase):
         """
         consumer = User()
         self.a.createQueuePair(consumer)
-        self.b.listen(PS_SDP, LOCALHOST, 7001, User())
+        self.b.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         path = self.pathTo(7001)
 
         def child() -> None:
@@ -716,12 +717,12 @@ class EndTests(DeviceTestCase):
             """
             assert consumer.log == ["forked"], consumer.log
             for call, arguments in (
-                (self.a.listen, (PS_SDP, LOCALHOST, 7001, User())),
-                (self.a.connect, (PS_SDP, LOCALHOST, 7001, User(), 0.0)),
+                (self.a.listen, (PortSpace.SDP, LOCALHOST, 7001, User())),
+                (self.a.connect, (PortSpace.SDP, LOCALHOST, 7001, User(), 0.0)),
                 (path.post, (0, b"", b"x", 1)),
             ):
                 self.assertRaises(DeviceClosedError, call, *arguments)
-            Device("lo0", self.clock.seconds, LoopbackFabric).listen(PS_SDP, LOCALHOST, 7001, User())
+            Device("lo0", self.clock.seconds, LoopbackFabric).listen(PortSpace.SDP, LOCALHOST, 7001, User())
 
         self.assertEqual(runForked(child), 0)
         self.assertEqual((consumer.log, self.a.closed), ([], False))

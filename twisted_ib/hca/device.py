@@ -35,10 +35,7 @@ from twisted_ib.errors import (
     WrongThreadError,
 )
 from twisted_ib.hca.attributes import deviceAttributes, extendedAttributes, portAttributes
-from twisted_ib.hca.cm.machine import Connection, Output
-from twisted_ib.hca.cm.sidr import Lookup
-from twisted_ib.hca.cm.states import Event
-from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.core.address import Departures
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.keys import RandomIndices
@@ -52,75 +49,11 @@ from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
 from twisted_ib.hca.interfaces import IFabricOwner
 from twisted_ib.hca.objects import Objects
 from twisted_ib.hca.paths import Paths
-from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.rdmacm import PortSpace, textOf
-
-#: RDMA-CM's port space of SDP (the destination address is in the Hello) and
-#: where private data has it: offset of the version byte, of the address.
-PS_SDP = 0x0001
-_DESTINATION = {PS_SDP: (17, 48)}
-#: Other port spaces have RDMA-CM's header (annex A11).
-_RDMA_CM_DESTINATION = (1, 20)
+from twisted_ib.hca.services import Manager, Service, Services
+from twisted_ib.hca.wire.rdmacm import textOf
 
 #: The default subnet prefix: fe80::/64.
 _PREFIX = 0xFE80 << 112
-
-
-class _Manager(ConnectionTable):
-    """
-    A connection table whose messages leave in the order of everything else.
-
-    @ivar messagesSent: How many have left.
-    """
-
-    messagesSent = 0
-
-    def send(self, output: Output) -> None:
-        """
-        Publish a message at once: what a consumer sends after accepting a
-        connection must arrive after the REP.
-        """
-        path, attribute, body = output
-        self.messagesSent += 1
-        path.sendManagement(attribute, body)
-
-
-class Service:
-    """
-    A service that this HCA listens on.
-
-    @ivar port: The port.
-    @ivar address: The address, C{"0.0.0.0"} or C{"::"} for all.
-    """
-
-    __slots__ = ("_device", "_portSpace", "address", "port")
-
-    def __init__(self, device: Device, portSpace: int, address: str, port: int) -> None:
-        """
-        For L{Device.listen}.
-
-        @param device: The HCA.
-        @param portSpace: Of the RDMA-CM.
-        @param address: The address.
-        @param port: The port.
-        """
-        self._device = device
-        self._portSpace = portSpace
-        self.address = address
-        self.port = port
-
-    @property
-    def serviceID(self) -> int:
-        """
-        The service id.
-        """
-        return self._portSpace << 16 | self.port
-
-    def close(self) -> None:
-        """
-        Listen no more.
-        """
-        self._device.unlisten(self)
 
 
 @implementer(IFabricOwner)
@@ -133,7 +66,7 @@ class Device:
     @ivar thread: The thread that it belongs to; 0 if its user takes care that no two
         threads are in it at a time.
     @ivar clock: Gives its time, seconds.
-    @ivar cm: The communication manager.
+    @ivar services: What it listens on, and its connections.
     @ivar memory: Protection domains and memory regions.
     @ivar timers: Those of its queue pairs.
     @ivar objects: Completion queues, shared receive queues, address handles.
@@ -176,7 +109,7 @@ class Device:
         self.wanted: Callable[[], None] | None = None
         #: Called with an L{EventType} and this device, or L{None}.
         self.onEvent: Callable[[EventType, object], None] | None = None
-        self.cm = _Manager(self.guid, randomBits)
+        self.services = Services(self, randomBits)
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
         self.objects = Objects(self)
@@ -185,7 +118,6 @@ class Device:
         self.queuePairs: dict[int, QueuePair] = {}
         self._numbers = RandomIndices(randomBits)
         self._holders: dict[Any, int] = {}
-        self._listeners: dict[int, dict[str, Any]] = {}
         self._dirty: list[Any] = []
         self._opened = 0
         if fabric is None:
@@ -200,7 +132,7 @@ class Device:
         """
         @return: The GID table: the GUID's GID, then the host's addresses.
         """
-        return [normalise(_gid(_PREFIX | self.guid)), *localAddresses()]
+        return [normalise(textOf((_PREFIX | self.guid).to_bytes(16, "big"))), *localAddresses()]
 
     def hasGID(self, gid: int) -> bool:
         """
@@ -209,7 +141,7 @@ class Device:
         """
         if gid == _PREFIX | self.guid:
             return True
-        return self.isLocal(_address(4 if gid >> 32 == 0xFFFF else 6, gid.to_bytes(16, "big")))
+        return self.isLocal(textOf(gid.to_bytes(16, "big")))
 
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """
@@ -290,71 +222,21 @@ class Device:
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> Service:
         """
-        Listen on a service.
-
-        @param portSpace: Of the RDMA-CM, such as L{PS_SDP}.
-        @param address: An address of this host; C{""} or C{"::"} for all.
-        @param port: The port, 0 for any.
-        @param listener: An L{IServiceListener}.
-        @raise ServiceInUseError: somebody has it.
-        @raise NoRouteError: the address is not of this host.
+        Listen on a service: see L{Services.listen}.
         """
-        self._check()
-        address = normalise(address)
-        prefix = portSpace << 16
-        if port:
-            self.fabric.publish(prefix | port, address)
-        else:
-            port = self.fabric.publishAny(prefix, address)
-        serviceID = prefix | port
-        addresses = self._listeners.get(serviceID)
-        if addresses is None:
-            addresses = self._listeners[serviceID] = {}
-            self.cm.listen(serviceID, addresses)
-        addresses[address] = listener
-        return Service(self, portSpace, address, port)
-
-    def unlisten(self, service: Service) -> None:
-        """
-        Listen no more: see L{Service.close}.
-
-        @param service: What L{listen} gave.
-        """
-        serviceID = service.serviceID
-        addresses = self._listeners.get(serviceID)
-        if addresses is None or addresses.pop(service.address, None) is None:
-            return
-        if not addresses:
-            del self._listeners[serviceID]
-            self.cm.unlisten(serviceID)
-        if not self.closed:
-            self.fabric.withdraw(serviceID, service.address)
+        return self.services.listen(portSpace, address, port, listener)
 
     def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
         """
-        Find the path to whoever listens on a service.
-
-        @param portSpace: Of the RDMA-CM, such as L{PS_SDP}.
-        @param address: Where to: an address of this host.
-        @param port: The port.
-        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
-            C{connectFailed(error)} later.
-        @param now: The device's time, seconds.
-        @return: Something with C{cancel()}.
-        @raise HCAError: it can not be found.
+        Find the path to whoever listens on a service: see L{Services.connect}.
         """
-        self._check()
-        return self.fabric.resolve(portSpace << 16 | port, normalise(address), user)
+        return self.services.connect(portSpace, address, port, user, now)
 
     def disconnect(self, connection: Connection, privateData: bytes = b"") -> None:
         """
-        Send a DREQ.
-
-        @param connection: Of the communication manager.
-        @param privateData: what it says to the peer's user.
+        Send a DREQ: see L{Services.disconnect}.
         """
-        connection.disconnect(self.clock(), privateData)
-        self._dispatch()
+        self.services.disconnect(connection, privateData)
 
     def managementReceived(
         self, path: Any, attribute: int, buffer: Any, start: int, stop: int
@@ -362,103 +244,15 @@ class Device:
         """
         See L{IFabricOwner}.
         """
-        self.count("management_received")
-        self.cm.receive(path, attribute, buffer, start, stop, self.clock())
-        self._dispatch()
+        self.services.managementReceived(path, attribute, buffer, start, stop)
 
     def pathLost(self, path: Any, reason: PathLostError) -> None:
         """
         See L{IFabricOwner}.
         """
-        first: BaseException | None = None
         self.departures.pathLost(path)
         self.paths.pathLost(path)
-        for connection in self.cm.pathLost(path):
-            try:
-                self._connectionLost(connection, reason)
-            except Exception as error:
-                first = first or error  # The others must hear of it too.
-        self._dispatch()
-        if first is not None:
-            raise first
-
-    def _connectionLost(self, connection: Connection | Lookup, reason: PathLostError) -> None:
-        """
-        Tell the user of a connection, or who was asked about it, that its peer
-        is gone.
-        """
-        if connection.user is not None:
-            lost = getattr(connection.user, "pathLost", None)
-            if lost is not None:
-                lost(reason)
-        elif connection.listener is not None:
-            listener = self._listenerOf(connection)
-            if listener is not None:
-                listener.requestWithdrawn(connection)
-
-    def _dispatch(self) -> None:
-        """
-        Tell the users what the communication manager has to say.
-        """
-        nextEvent = self.cm.nextEvent
-        while True:
-            event = nextEvent()
-            if event is None:
-                return
-            kind, connection, message = event
-            if connection is None:
-                continue
-            user = connection.user
-            if kind == Event.REQUEST or kind == Event.LOOKUP:
-                self._requested(connection, message)
-            elif user is None:
-                listener = self._listenerOf(connection)
-                if listener is not None:
-                    listener.requestWithdrawn(connection)
-            elif kind == Event.REPLY:
-                user.replied(connection, message)
-            elif kind == Event.REJECTED:
-                user.rejected(connection, message)
-            elif kind == Event.UNREACHABLE:
-                user.unreachable(connection)
-            elif kind == Event.DISCONNECTED:
-                user.peerDisconnected(connection)
-            elif kind == Event.FOUND:
-                user.found(connection, message)
-            elif kind == Event.ESTABLISHED:
-                established = getattr(user, "established", None)
-                if established is not None:
-                    established(connection, message)
-
-    def _requested(self, connection: Any, request: Any) -> None:
-        """
-        Find the listener for a REQ or SIDR_REQ by the address that it was meant for.
-        """
-        addresses: Any = connection.listener
-        address = _destinationOf(request)
-        wildcard = "0.0.0.0" if "." in address else "::"
-        key = address if address in addresses else wildcard
-        if address.startswith("fe80:"):
-            # Private data has no scope; who listens on a link has one.
-            key = next((a for a in addresses if a.partition("%")[0] == address), key)
-        listener = addresses.get(key)
-        isLookup = isinstance(connection, Lookup)
-        if listener is None or (isLookup and not hasattr(listener, "lookupRequested")):
-            reason = SIDRStatus.SERVICE_ID_UNSUPPORTED if isLookup else RejectReason.INVALID_SERVICE_ID
-            connection.reject(reason, b"", self.clock())
-            return
-        connection.listener = listener
-        if isLookup:
-            listener.lookupRequested(connection, request)
-        else:
-            listener.connectionRequested(connection, request)
-
-    def _listenerOf(self, connection: Connection | Lookup) -> Any:
-        """
-        @return: Who was asked about a REQ, or L{None}.
-        """
-        listener = connection.listener
-        return None if isinstance(listener, dict) else listener
+        self.services.pathLost(path, reason)
 
     # -- paths
 
@@ -468,14 +262,14 @@ class Device:
 
         @param queuePair: One that has an address vector.
         """
-        self._check()
+        self.check()
         self.paths.meet(queuePair)
 
     def reach(self, gid: int, user: Any) -> Any:
         """
         Find the way for datagrams to a GID: see L{Paths.reach}.
         """
-        self._check()
+        self.check()
         return self.paths.reach(gid, user)
 
     def datagramReceived(
@@ -524,6 +318,13 @@ class Device:
             self.traffic.add(queuePair)
 
     @property
+    def cm(self) -> Manager:
+        """
+        The communication manager.
+        """
+        return self.services.cm
+
+    @property
     def queuePairsOpened(self) -> int:
         """
         How many queue pairs were made since the device was opened.
@@ -543,7 +344,7 @@ class Device:
         @raise HCAError: it can not be registered so.
         @raise OSError: there is no memory.
         """
-        self._check()
+        self.check()
         segment = self.fabric.allocate(size)
         if segment is None:
             return self.memory.register(bytearray(size), access, pd)
@@ -655,7 +456,7 @@ class Device:
         self.cm.tick(now)
         self.fabric.tick(now)
         self.timers.tick(now)
-        self._dispatch()
+        self.services.dispatch()
 
     # -- memory of paused readers
 
@@ -692,7 +493,7 @@ class Device:
                 " use reactor.callFromThread"
             )
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """
         @raise DeviceClosedError: the device can not be used.
         """
@@ -730,36 +531,6 @@ class Device:
         for pd in list(self.memory.domains):
             self.memory.deallocateDomain(pd)
         self._dirty.clear()
-
-
-def _gid(value: int) -> str:
-    """
-    @return: 128 bits as an IPv6 address.
-    """
-    from ipaddress import IPv6Address
-
-    return str(IPv6Address(value))
-
-
-def _destinationOf(request: Any) -> str:
-    """
-    @return: The address that a REQ or SIDR_REQ is meant for.
-    """
-    portSpace = request.serviceID >> 16
-    if portSpace == PortSpace.IB and hasattr(request, "primaryPath"):
-        return textOf(request.primaryPath.remoteGID)
-    version, offset = _DESTINATION.get(portSpace, _RDMA_CM_DESTINATION)
-    data = request.privateData
-    return _address(data[version] >> 4, data[offset : offset + 16])
-
-
-def _address(version: int, packed: bytes) -> str:
-    """
-    @return: The text of an address in private data.
-    """
-    if version == 4:
-        return ".".join(map(str, packed[12:]))
-    return _gid(int.from_bytes(packed, "big"))
 
 
 @lru_cache(maxsize=limits.LOCAL_ADDRESSES)
