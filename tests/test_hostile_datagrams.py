@@ -65,6 +65,14 @@ class SourceTests(TargetTestCase):
         self.assertEqual(self.send(self.liar.guid) + self.send(self.liar.guid), [0, 1])
         self.assertEqual(asked, [self.liar.guid])
 
+    def test_asked(self) -> None:
+        """
+        Who is asked whether he listens counts no refusal.
+        """
+        self.call()
+        self.rest()
+        self.assertEqual(self.liar.counters["handshakesRefused"], 0)
+
     def test_anothersGUID(self) -> None:
         """
         Who calls with the GUID of another process's HCA can not send in its name.

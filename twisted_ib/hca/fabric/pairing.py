@@ -131,6 +131,8 @@ class Pairing:
             return
         data, descriptors = received
         try:
+            if self.server and not data:
+                raise PathLostError("a caller said nothing")  # Others ask who listens here.
             message = self.exchange.received(data, len(descriptors))
             if isinstance(message, Query):
                 self._answer()
