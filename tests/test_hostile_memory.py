@@ -4,11 +4,11 @@ Tests of peers that want more memory or time than others get.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 from tests.hostile import HostileTestCase, Target
-from tests.keyed_cases import ResponderTestCase
+from tests.keyed_cases import RequesterTestCase, ResponderTestCase
 from tests.keyed_pair import piece
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
@@ -237,3 +237,38 @@ class ManyReadsTests(HostileTestCase):
             target.close()
         self.assertEqual(self.turns(), [])
         self.assertFalse(self.device_.busy())
+
+
+class Unread(deque[Any]):
+    """
+    A queue that nobody may go through.
+    """
+
+    def __iter__(self) -> Any:
+        """
+        @raise AssertionError: always.
+        """
+        raise AssertionError("somebody looks at all of it")
+
+
+class WildRefusalTests(RequesterTestCase):
+    """
+    Refusals of what was never sent.
+    """
+
+    def test_position(self) -> None:
+        """
+        A position that the medium has not reached costs no look at each request.
+        """
+        requester = self.a.work.requester
+        for id in range(3):
+            self.post(id, SendOpcode.SEND)
+        queue, requester._onTheWay = requester._onTheWay, Unread(requester._onTheWay)
+        for position in (self.a.path.position() + 1, (1 << 64) - 1):
+            body = operation.REFUSAL.pack(operation.NAK_INVALID_REQUEST, 18, position)
+            self.a.work.delivered(operation.ACKNOWLEDGE, body, 0, len(body))
+        requester._onTheWay = queue
+        self.assertEqual((self.a.qp.state, len(queue), self.a.statuses()), (QPState.RTS, 3, []))
+        body = operation.REFUSAL.pack(operation.NAK_INVALID_REQUEST, 18, self.a.path.position())
+        self.a.work.delivered(operation.ACKNOWLEDGE, body, 0, len(body))
+        self.assertEqual(self.a.qp.state, QPState.ERR)

@@ -308,7 +308,8 @@ class Requester(SendQueue):
         """
         if not position:
             return self._asked[0] if self._asked else None
-        if position <= self._acknowledged:
+        path = None if self.work is None else self.work.queuePair.path
+        if path is None or not self._acknowledged < position <= path.position():
             return None
         for operation in self._onTheWay:
             if operation.position >= position:
