@@ -24,8 +24,8 @@ EXAMPLES = ROOT / "examples"
 #: How long a program may take; only a bug lets it pass.
 SECONDS = 60
 ADDRESS = r"LID 0x[0-9a-f]{4}, QPN 0x[0-9a-f]{6}, PSN 0x[0-9a-f]{6}, GID [0-9a-f:]+\n"
-NUMBER = r"\d+\.\d\d"
-RESULT = rf"%d bytes in {NUMBER} seconds = {NUMBER} Mbit/sec\n%d iters in {NUMBER} seconds = {NUMBER} usec/iter\n"
+N = r"\d+\.\d\d"
+RESULT = rf"%d bytes in {N} seconds = {N} Mbit/sec\n%d iters in {N} seconds = {N} usec/iter\n"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz"
 
 
