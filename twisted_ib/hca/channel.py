@@ -253,9 +253,9 @@ class DeviceChannel:
         self._guarded(self.device.fabric.attend)
         if not self.polled:
             self.turn()
+            self.schedule()
         elif not self.users:
             self._leave()
-        self.schedule()
 
     def turn(self) -> None:
         """
@@ -331,6 +331,25 @@ class DeviceChannel:
         if not self._wanted:
             self._wanted = True
             self.device.fabric.signal()
+
+    def due(self) -> float | None:
+        """
+        For a reactor that polls, and calls L{expire} in time without being asked.
+
+        @return: The seconds until the next deadline, perhaps none or fewer; L{None} if there is no deadline.
+        """
+        deadline = self._deadline() if self._registered else None
+        return None if deadline is None else deadline - self.now()
+
+    def expire(self) -> None:
+        """
+        For a reactor that polls: do what is due.
+        """
+        due = self.due()
+        if due is not None and due <= 0:
+            now = self.now()
+            self._guarded(self._expireClosing, now)
+            self._guarded(self.device.tick, now)
 
     def schedule(self) -> None:
         """

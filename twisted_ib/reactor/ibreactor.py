@@ -11,6 +11,7 @@ Install it with C{twistd --reactor=ib} or L{install}.
 
 from __future__ import annotations
 
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class IBReactor(_Base):
     A reactor that polls completion channels, with messages and RDMA beside its streams.
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
+    @ivar _deadline: When a device must be looked at, as it was known before the last sleep.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class IBReactor(_Base):
         """
         self._channels: tuple[DeviceChannel, ...] = ()
         self._turns = 0
+        self._deadline = inf
         self.polling = AdaptivePolling(perf_counter, giveWay)
         _Base.__init__(self)
 
@@ -103,12 +106,15 @@ class IBReactor(_Base):
                     return
                 timeout = 0
             elif self._arm(channels):
-                timeout = self._sooner(timeout)
+                timeout = self._sooner(channels, timeout)
             else:
                 timeout = 0
         _basePoll(self, timeout)
+        expire = timeout == 0 or self.seconds() >= self._deadline
         for channel in self._channels:
             channel.device.fabric.look()
+            if expire:
+                channel.expire()
 
     doIteration = doPoll
 
@@ -117,19 +123,23 @@ class IBReactor(_Base):
         After a turn with traffic: whether epoll can wait for another.
         """
         self._turns = turns = self._turns + 1
-        if turns & (_EPOLL_EVERY - 1) and not threadsWait(self):
-            return True
-        for channel in self._channels:
-            channel.schedule()
-        return False
+        return bool(turns & (_EPOLL_EVERY - 1)) and not threadsWait(self)
 
-    def _sooner(self, timeout: float | None) -> float | None:
+    def _sooner(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> float | None:
         """
-        How long to sleep: going to sleep may have made a timed call, for a
-        deadline of a device, since C{timeout} was computed.
+        @return: How long to sleep, in seconds: no longer than to a device's deadline, for which there
+            is no delayed call that an application could find.
         """
-        due = self.timeout()
-        return due if timeout is None else timeout if due is None else min(timeout, due)
+        soonest: float | None = None
+        for channel in channels:
+            due = channel.due()
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+        if soonest is None:
+            self._deadline = inf
+            return timeout
+        self._deadline = self.seconds() + soonest
+        return max(0.0, soonest if timeout is None else min(soonest, timeout))
 
     def _progress(self, channels: tuple[DeviceChannel, ...]) -> int:
         """
@@ -171,7 +181,6 @@ class IBReactor(_Base):
         """
         armed = True
         for channel in channels:
-            channel.schedule()
             if not channel.device.arm():
                 armed = False
         return armed

@@ -94,6 +94,13 @@ class SDPTransport(Transport, Stream):
                 return
         self._writeSlowly(data)
 
+    @property
+    def _tempDataBuffer(self) -> list[bytes]:
+        """
+        What waits to be sent, under the name that programs look for in a C{FileDescriptor}.
+        """
+        return [] if self.buffer is None else list(self.buffer.pieces)
+
     def _writeSlowly(self, data: bytes) -> None:
         """
         A write that is not just gathered.

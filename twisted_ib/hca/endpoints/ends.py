@@ -9,6 +9,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.address import IPv6Address
 from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
@@ -166,6 +167,23 @@ class ClientEnd(End):
         self.connector = connector
         super().__init__(channel, local, peer)
 
+    @property
+    def addr(self) -> tuple[str, int] | tuple[str, int, int, int]:
+        """
+        The peer, in the form of the socket address that TCP's client has here.
+        """
+        peer = self._peer
+        if isinstance(peer, IPv6Address):
+            return peer.host, peer.port, peer.flowInfo, int(peer.scopeID)
+        return peer.host, peer.port
+
+    @property
+    def realAddress(self) -> tuple[str, int] | tuple[str, int, int, int]:
+        """
+        The same: a name is resolved before there is a transport.
+        """
+        return self.addr
+
     def attach(self, protocol: IProtocol | None) -> None:
         """
         The connection stands: hook the protocol up.  What it raises ends the
@@ -207,5 +225,4 @@ class ClientEnd(End):
         """
         Say where to.
         """
-        peer = self.getPeer()
-        return f"<{self.__class__} to {(peer.host, peer.port)} at {id(self):x}>"
+        return f"<{self.__class__} to {self.addr} at {id(self):x}>"
