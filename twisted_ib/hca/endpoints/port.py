@@ -116,7 +116,7 @@ class Port(base.BasePort):
         self._channel = channel
         number = self._realPortNumber = self._services[0].port
         self._address = addressOf(address, number)
-        log.msg(f"{self._getLogPrefix(self.factory)} starting on {number}")
+        self._say(f"{self._getLogPrefix(self.factory)} starting on {number}")
         self.factory.doStart()
         self.connected = True
         self.startReading()
@@ -158,6 +158,14 @@ class Port(base.BasePort):
         Give the address that is listened on.
         """
         return self._address
+
+    def _say(self, text: str) -> None:
+        """
+        Log that the port opens or closes.
+
+        @param text: in TCP's words.
+        """
+        log.msg(text)
 
     def logPrefix(self) -> str:
         """
@@ -350,7 +358,7 @@ class Port(base.BasePort):
 
         @param reason: Why.
         """
-        log.msg(f"({self._type} Port {self._realPortNumber} Closed)")
+        self._say(f"({self._type} Port {self._realPortNumber} Closed)")
         self._realPortNumber = None
         base.BasePort.connectionLost(self, reason)
         self.connected = False

@@ -1,0 +1,3 @@
+"""
+Whole test suites of other projects, run against this one's reactor and transports.
+"""
