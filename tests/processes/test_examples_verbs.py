@@ -251,6 +251,18 @@ class PingPongTests(ExampleTestCase):
         self.assertEqual(self.end(server, 1)[1], "The other side did not say where its queue pairs are\n")
         self.assertClean()
 
+    def test_invalid(self) -> None:
+        """
+        A server that validates says which pages a client has not filled, and fails.
+        """
+        server = self.start("ibv_rc_pingpong", "-n", "10", "-s", "5000", "-c")
+        self.line(server)
+        self.end(self.start("ibv_rc_pingpong", "-n", "10", "-s", "5000", "localhost"))
+        output, errors = self.end(server, 1)
+        self.assertRegex(output, r"usec/iter\ninvalid data in page 0\ninvalid data in page 1\n$")
+        self.assertEqual(errors, "")
+        self.assertClean()
+
     def test_impossible(self) -> None:
         """
         An option of rdma-core's programs for what there is not is refused with a sentence.
