@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.processes.processes import Child, ProcessTestCase
+from tests.processes.processes import SCHEME, Child, ProcessTestCase
 from tests.processes.wires import CHUNK_BYTES
 
 #: What may happen while one of 1,000 echoes is under way beside a bulk sender:
@@ -16,6 +16,9 @@ from tests.processes.wires import CHUNK_BYTES
 MOST_TURNS = 256
 MOST_ECHOES = 8000
 MOST_BYTES = 16 << 20
+
+#: What a process may have resident while it sends and takes streams of any length.
+MOST_RESIDENT = 200 << 20
 
 
 class ScaleTestCase(ProcessTestCase):
@@ -152,6 +155,93 @@ class FairnessTests(ScaleTestCase):
         client.ask("connect", endpoint=sink)
         client.ask("repeat", 60, endpoint=endpoint, count=1000)
         self.beside(server, client, 1, client)
+
+
+class HaulTestCase(ProcessTestCase):
+    """
+    Two processes that send each other long streams, all hashed.
+    """
+
+    program = "tests.processes.bulk.Haulage"
+
+    def haul(
+        self, count: int, there: int, back: int, pauses: bool = False, seconds: float = 60.0
+    ) -> tuple[Child, Child]:
+        """
+        Make connections and wait until all has come.
+
+        @param count: how many connections, at the same time.
+        @param there: bytes that the client sends on each.
+        @param back: bytes that the server sends on each.
+        @param pauses: readers and writers pause at moments of their own.
+        @param seconds: how long it may take.
+
+        @return: server and client.
+        """
+        server, client = self.spawn(), self.spawn()
+        port = server.ask(
+            "listen", endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000",
+            seed=0, send=back, take=there, pauses=pauses,
+        )  # fmt: skip
+        for child in (server, client):
+            child.ask("watch")
+        client.ask(
+            "connect", endpoint=f"{SCHEME}:127.0.0.1:{port}", count=count,
+            seed=count, send=there, take=back, pauses=pauses,
+        )  # fmt: skip
+        here = client.ask("hauled", seconds)
+        other = server.ask("hauled", seconds)
+        self.assertEqual(len({sent for sent, _ in here}), count)  # All different.
+        self.assertEqual(sorted(here), sorted([taken, sent] for sent, taken in other))
+        return server, client
+
+    def haulInBounds(self, there: int, back: int, seconds: float = 60.0) -> None:
+        """
+        One connection, and neither process becomes large.
+        """
+        for child in self.haul(1, there, back, seconds=seconds):
+            self.assertLess(child.ask("peak"), MOST_RESIDENT)
+
+    def haulWithPauses(self, count: int, each: int, seconds: float = 60.0) -> None:
+        """
+        Many connections at once, whose readers and writers pause.
+        """
+        for child in self.haul(count, each, each, True, seconds):
+            reads, writes = child.ask("pauses")
+            self.assertGreater(reads, count)
+            self.assertGreater(writes, count // 2)
+
+
+class HaulTests(HaulTestCase):
+    """
+    Streams of some MiB.
+    """
+
+    def test_oneWay(self) -> None:
+        """
+        64 MiB from the client.
+        """
+        self.haulInBounds(64 << 20, 0)
+
+    def test_bothWays(self) -> None:
+        """
+        64 MiB each way at the same time.
+        """
+        self.haulInBounds(64 << 20, 64 << 20)
+
+    def test_pauses(self) -> None:
+        """
+        20 connections of 1 MiB each way.
+        """
+        self.haulWithPauses(20, 1 << 20)
+
+
+class EPollHaulTests(HaulTests):
+    """
+    The same on a reactor that knows nothing of HCAs.
+    """
+
+    reactor = "epoll"
 
 
 class EPollConnectionsTests(ConnectionsTests):

@@ -8,10 +8,10 @@ C{.ci/run} runs it as files.
 from __future__ import annotations
 
 from tests.processes.killing import StoreTestCase, addStoreTests
-from tests.processes.test_scale import ScaleTestCase
+from tests.processes.test_scale import HaulTestCase, ScaleTestCase
 from tests.processes.wires import CHUNK_BYTES
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 
 
 class EveryStoreTests(StoreTestCase):
@@ -44,3 +44,35 @@ class LongTests(ScaleTestCase):
         growth, got = self.pausingReader(chunks, 10.0)
         self.assertEqual(got["received"], chunks * CHUNK_BYTES)
         self.assertLess(growth, 64 * MIB)
+
+
+class HaulTests(HaulTestCase):
+    """
+    8 GiB through one connection; 200 connections with pauses.
+    """
+
+    def test_oneWay(self) -> None:
+        """
+        8 GiB from the client.
+        """
+        self.haulInBounds(8 * GIB, 0, 300)
+
+    def test_bothWays(self) -> None:
+        """
+        8 GiB each way at the same time.
+        """
+        self.haulInBounds(8 * GIB, 8 * GIB, 300)
+
+    def test_pauses(self) -> None:
+        """
+        200 connections of 16 MiB each way, whose readers and writers pause at random.
+        """
+        self.haulWithPauses(200, 16 * MIB, 300)
+
+
+class EPollHaulTests(HaulTests):
+    """
+    The same on a reactor that knows nothing of HCAs.
+    """
+
+    reactor = "epoll"
