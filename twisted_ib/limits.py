@@ -207,6 +207,9 @@ HELD_BYTES = 256 * 1024 * 1024
 FIN_WAIT_SECONDS = 60.0
 #: Closed connections that wait so; the oldest is aborted for one more.
 CLOSING_CONNECTIONS = 4096
+#: Advertisements of zero copy (SrcAvail, SinkAvail) that one connection takes, each way:
+#: our MaxAdverts.
+SDP_ADVERTS = 16
 
 # -- the shared-memory fabric
 
@@ -315,3 +318,14 @@ RDMA_SENDS = 128
 RDMA_READS = 16
 #: Messages and requests that wait behind those leave in one turn, before others have theirs.
 RDMA_SENDS_PER_FLUSH = 64
+
+# -- captures
+
+#: Bytes of a capture file that wait to be written.
+CAPTURE_BUFFER = 256 * 1024
+#: How long they wait at most, while packets come, in nanoseconds.
+CAPTURE_NANOSECONDS = 1_000_000_000
+#: Queue pairs and connections that a capture has heard of, each kind; the oldest are forgotten.
+CAPTURE_ENDS = 65536
+#: Flows that a capture remembers whose queue pair is gone or never was.
+CAPTURE_ENDED_FLOWS = 1024

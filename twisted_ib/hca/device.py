@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
@@ -52,6 +52,9 @@ from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.services import Manager, Service, Services
 from twisted_ib.hca.wire.rdmacm import textOf
 
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.capture import Capture
+
 #: The default subnet prefix: fe80::/64.
 _PREFIX = 0xFE80 << 112
 
@@ -75,6 +78,7 @@ class Device:
     @ivar counters: How often what happened; L{statistics} has everything.
     @ivar traffic: What queue pairs moved that are gone.
     @ivar turns: How often L{progress} was called.
+    @ivar capture: Where its packets are written, or L{None}.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
 
@@ -85,6 +89,7 @@ class Device:
         fabric: Callable[[Any, int, Callable[[], float]], Any] | None = None,
         randomBits: Callable[[int], int] = secrets.randbits,
         anyThread: bool = False,
+        capture: Capture | str | None = None,
     ) -> None:
         """
         Open a device.
@@ -94,6 +99,9 @@ class Device:
         @param fabric: Makes its fabric; by default what C{name} stands for.
         @param randomBits: Gives that many random bits, which nobody can guess.
         @param anyThread: Whether any thread may use it, one at a time.
+        @param capture: Where its packets are written: a file as L{fileOf
+            <twisted_ib.hca.fabric.capture.fileOf>} names it, or what is open already; nowhere
+            if it is empty, by default where C{TWISTED_IB_CAPTURE} says.
         @raise UnknownDeviceError: there is none of this name.
         @raise RunDirectoryError: processes can not meet.
         """
@@ -124,7 +132,24 @@ class Device:
             self.fabric = openFabric(name, self, self.guid, clock)
         else:
             self.fabric = fabric(self, self.guid, clock)
+        if capture is None:
+            capture = os.environ.get("TWISTED_IB_CAPTURE", "")
+        self.capture = self._trace(capture) if capture else None
         _devices.add(self)
+
+    def _trace(self, capture: Capture | str) -> Capture | None:
+        """
+        Have the packets of this device written.
+
+        @return: Where; L{None} if that can not be written.
+        """
+        from twisted_ib.hca.fabric import capture as captures
+        from twisted_ib.hca.fabric.trace import Trace
+
+        found = captures.capture(capture) if isinstance(capture, str) else capture
+        if found is not None:
+            Trace(found, self.fabric, self.name)
+        return found
 
     # -- identity
 
@@ -531,6 +556,8 @@ class Device:
         for pd in list(self.memory.domains):
             self.memory.deallocateDomain(pd)
         self._dirty.clear()
+        if self.capture is not None:
+            self.capture.flush()
 
 
 @lru_cache(maxsize=limits.LOCAL_ADDRESSES)

@@ -304,7 +304,7 @@ class CarrierPath(Path):
 
         @return: False if its refusal found no room: it does not count as taken.
         """
-        entry = self.table.get(word & 0xFFFFFF)
+        entry = self.taker(word & 0xFFFFFF)
         try:
             if entry is not None:
                 syndrome = entry.delivered(word >> 24, self._buffer, _START, stop)

@@ -147,7 +147,7 @@ class LoopbackPath(Path):
                 return 0
             self._head = self._owedEnd
             n = 1
-        queue, get = self._queue, self.table.get
+        queue, get = self._queue, self.taker
         while queue and n < budget:
             word, data, end, acknowledged = queue.popleft()
             n += 1
@@ -218,6 +218,7 @@ class LoopbackFabric:
     name = "lo"
     attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
     hot: tuple[Any, ...] = ()
+    pathClass: Any = LoopbackPath
 
     def __init__(
         self,
@@ -364,7 +365,7 @@ class LoopbackFabric:
         @return: A new end of a path, here.
         """
         program = os.path.basename(sys.argv[0] or "python")
-        path = LoopbackPath(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
+        path = self.pathClass(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
         self._ends.append(path)
         return path
 

@@ -14,13 +14,12 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
-from twisted_ib.hca.fabric.carrier import CarrierPath
 from twisted_ib.hca.fabric.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.handshake import Answer, Exchange, Hello, Offer, Query, refusalOf
 from twisted_ib.hca.fabric.liveness import Liveness, checkPeer
 from twisted_ib.hca.fabric.path import PeerIdentity
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
-from twisted_ib.hca.fabric.ring import SLACK, RingPath, segmentSize
+from twisted_ib.hca.fabric.ring import SLACK, segmentSize
 from twisted_ib.hca.fabric.transfer import (
     closeAll,
     receiveWithDescriptors,
@@ -183,7 +182,7 @@ class Pairing:
         )
         if not agreed & Offer.RINGS:
             self._dropMemory()
-            self.path = CarrierPath(fabric, identity, self)
+            self.path = fabric.carrierClass(fabric, identity, self)
             return
         segment = fabric.segmentClass.attach(descriptors[0], segmentSize(limits.RING))
         del descriptors[0]
@@ -201,7 +200,7 @@ class Pairing:
         self.segment.closeDescriptor()
         segment.closeDescriptor()
         mine, self.segment = self.segment, None
-        self.path = RingPath(fabric, identity, mine, segment, doorbell, limits.RING)
+        self.path = fabric.pathClass(fabric, identity, mine, segment, doorbell, limits.RING)
         self.path.pairing = self
 
     def _dropMemory(self) -> None:

@@ -178,6 +178,7 @@ class Path:
 
     @ivar fabric: The fabric that made this path.
     @ivar table: Who takes the records of which queue pair number.
+    @ivar taker: Gives who takes the records of a queue pair number, from C{table}.
     @ivar peer: What is known of the peer (L{PeerIdentity} or the like).
     @ivar alive: Whether the peer can still be reached.
     @ivar waiting: Those who wait for room in the medium, first come first
@@ -204,6 +205,7 @@ class Path:
         "peer",
         "requesters",
         "table",
+        "taker",
         "turns",
         "twin",
         "unacknowledged",
@@ -222,6 +224,7 @@ class Path:
         self.alive = True
         self.pairing: Any = None
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
+        self.taker: Any = self.table.get
         self.absent: dict[int, None] = {}
         self.requesters: dict[int, Any] = {}
         self.twin: Any = None

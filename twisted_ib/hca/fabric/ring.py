@@ -256,7 +256,7 @@ class RingPath(Path):
                 return 1
         size, mask, lap = self._size, self._mask, self._lap
         peer, cells, source = self._peerCells, self._cells, self._peerMap
-        get, waiting = self.table.get, self.waiting
+        get, waiting = self.taker, self.waiting
         n, enough, end = 0, head + size, head
         try:
             while True:

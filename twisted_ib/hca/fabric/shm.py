@@ -37,12 +37,13 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.addresses import checkLocal
+from twisted_ib.hca.fabric.carrier import CarrierPath
 from twisted_ib.hca.fabric.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.doors import Doors, checkCaller, checkRoom
 from twisted_ib.hca.fabric.pairing import Pairing
 from twisted_ib.hca.fabric.presence import Presence
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
-from twisted_ib.hca.fabric.ring import fence
+from twisted_ib.hca.fabric.ring import RingPath, fence
 from twisted_ib.hca.fabric.segment import Segment
 from twisted_ib.hca.interfaces import IFabric
 
@@ -85,6 +86,8 @@ class SharedMemoryFabric(Presence):
     name = "shm"
     attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": True}
     segmentClass: Any = Segment
+    pathClass: Any = RingPath
+    carrierClass: Any = CarrierPath
 
     def __init__(
         self, owner: Any, guid: int, clock: Callable[[], float], rings: bool = True
