@@ -1,6 +1,6 @@
 """
 Tests of requests that somebody waits for, and of registered memory:
-L{twisted_ib.hca.rdma.messages}, L{twisted_ib.hca.rdma.asked}, L{twisted_ib.hca.rdma.region}.
+L{twisted_ib.hca.rdma.messages}, L{twisted_ib.hca.rdma.asked}, L{twisted_ib.hca.endpoints.region}.
 """
 
 from __future__ import annotations

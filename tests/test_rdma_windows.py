@@ -1,5 +1,5 @@
 """
-Tests of windows that a connection opens for its peer: L{twisted_ib.hca.rdma.region.RDMAWindow}.
+Tests of windows that a connection opens for its peer: L{twisted_ib.hca.endpoints.region.RDMAWindow}.
 """
 
 from __future__ import annotations

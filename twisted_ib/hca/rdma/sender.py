@@ -24,11 +24,11 @@ from twisted_ib.errors import (
     ResourceLimitError,
 )
 from twisted_ib.hca.core.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.core.memory import LOCAL_WRITE, MemoryRegion, MemoryWindow, WindowType
+from twisted_ib.hca.core.memory import MemoryWindow, WindowType
 from twisted_ib.hca.core.requests import SGE, Capabilities, SendRequest
 from twisted_ib.hca.core.work import WorkQueues
+from twisted_ib.hca.endpoints.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.hca.rdma.asked import Asked
-from twisted_ib.hca.rdma.region import RDMARegion, RDMAWindow
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
@@ -84,7 +84,6 @@ class Sender:
         self.waiting: deque[tuple[SendRequest | None, Any, int, int | None, int | None]] | None = None
         self.completions: deque[WorkCompletion] = deque()
         self._numbers = 0
-        self._regions: set[RDMARegion] | None = None
         self.queuePair: QueuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = maxMessageSize
         try:
@@ -92,6 +91,7 @@ class Sender:
         except HCAError:
             self.queuePair.close()
             raise
+        self._regions = Regions(device, self.pd, self.checkCaller)
         places = Capabilities(limits.RDMA_SENDS, 0, 1, 0, 0)
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
@@ -330,32 +330,9 @@ class Sender:
         """
         Register memory: see L{twisted_ib.interfaces.IRDMATransport.registerMemory}.
         """
-        device = self.channel.device
         if self.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
-        if isinstance(sizeOrBuffer, int):
-            if sizeOrBuffer < 1:
-                raise MemoryRegionError(f"there is no memory of {sizeOrBuffer} bytes")
-            rights = LOCAL_WRITE if access is None else int(access)
-            found = device.allocateMemory(sizeOrBuffer, rights, self.pd)
-        else:
-            if access is None:
-                access = 0 if memoryview(sizeOrBuffer).readonly else LOCAL_WRITE
-            found = device.memory.register(sizeOrBuffer, int(access), self.pd)
-        region = RDMARegion(found, self._closeRegion)
-        if self._regions is None:
-            self._regions = set()
-        self._regions.add(region)
-        return region
-
-    def _closeRegion(self, region: RDMARegion, found: MemoryRegion) -> None:
-        """
-        Take the rights on a region back.
-        """
-        self.checkCaller()
-        if self._regions is not None:
-            self._regions.discard(region)
-        self.channel.device.deregisterMemory(found)
+        return self._regions.register(sizeOrBuffer, access)
 
     def open(self, region: RDMARegion, access: int, piece: SGE) -> RDMAWindow:
         """
@@ -409,9 +386,7 @@ class Sender:
 
         @raise MemoryAccessError: It is none of this connection, or has no such bytes.
         """
-        if not region.closed and (self._regions is None or region not in self._regions):
-            raise MemoryAccessError("this memory region belongs to another connection")
-        piece = region.piece(offset, length)
+        piece = self._regions.piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def closeQueuePair(self) -> None:
@@ -423,6 +398,5 @@ class Sender:
             return
         queuePair.close()
         self.failAll()
-        for region in list(self._regions or ()):
-            region.close()
+        self._regions.close()
         self.channel.device.memory.deallocateDomain(self.pd)

@@ -19,11 +19,11 @@ from twisted_ib.errors import MemoryAccessError, MessageTooLongError
 from twisted_ib.hca.core.completion import WCOpcode
 from twisted_ib.hca.core.memory import LOCAL_WRITE
 from twisted_ib.hca.core.requests import ATOMIC_BYTES, SendOpcode
+from twisted_ib.hca.endpoints.region import RDMARegion, RDMAWindow
 from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.hca.rdma.asked import Asked, content, count, integer, nothing
 from twisted_ib.hca.rdma.messages import Ended, Messages
-from twisted_ib.hca.rdma.region import RDMARegion, RDMAWindow
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
 
 if TYPE_CHECKING:

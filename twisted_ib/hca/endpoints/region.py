@@ -9,9 +9,9 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted_ib.errors import MemoryAccessError
+from twisted_ib.errors import MemoryAccessError, MemoryRegionError
 from twisted_ib.hca.core.access import ZERO_BASED
-from twisted_ib.hca.core.memory import MemoryRegion, MemoryWindow
+from twisted_ib.hca.core.memory import LOCAL_WRITE, MemoryRegion, MemoryWindow, ProtectionDomain
 from twisted_ib.hca.core.requests import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 
@@ -27,16 +27,30 @@ class RDMARegion:
     @ivar remoteKey: The key for the peer; 0 if the region grants it nothing.
     @ivar localKey: The key for requests of this connection.
     @ivar windows: Those on it; L{None} before the first.
+    @ivar uses: Transfers that read or write it; while there are any, its memory stays.
     """
 
-    __slots__ = ("_close", "_region", "address", "length", "localKey", "remoteKey", "view", "windows")
+    __slots__ = (
+        "_close",
+        "_ending",
+        "_region",
+        "address",
+        "length",
+        "localKey",
+        "remoteKey",
+        "uses",
+        "view",
+        "windows",
+    )
 
     def __init__(self, region: MemoryRegion, close: Callable[[RDMARegion, MemoryRegion], None]) -> None:
         """
         @param close: Takes the rights back.
         """
         self._region: MemoryRegion | None = region
+        self._ending: MemoryRegion | None = None
         self._close = close
+        self.uses = 0
         self.windows: set[RDMAWindow] | None = None
         self.view = region.view
         self.address = region.address
@@ -61,8 +75,37 @@ class RDMARegion:
         if region is not None:
             for window in list(self.windows or ()):
                 window.revoke()
-            self._close(self, region)
             self._region = None
+            if self.uses:
+                self._ending = region
+                return
+            try:
+                self._close(self, region)
+            except BaseException:
+                self._region = region
+                raise
+
+    def use(self) -> MemoryRegion:
+        """
+        A transfer begins.
+
+        @return: What is registered.
+        @raise MemoryAccessError: It is closed.
+        """
+        region = self._region
+        if region is None:
+            raise MemoryAccessError("this memory region is closed")
+        self.uses += 1
+        return region
+
+    def unuse(self) -> None:
+        """
+        A transfer is over; if the region was closed meanwhile, it goes now.
+        """
+        self.uses -= 1
+        if not self.uses and self._ending is not None:
+            ending, self._ending = self._ending, None
+            self._close(self, ending)
 
     def piece(self, offset: int, length: int | None) -> SGE:
         """
@@ -167,3 +210,74 @@ class RDMAWindow:
         """
         state = " revoked" if self.revoked else ""
         return f"<RDMAWindow {self.length} bytes at {self.address:#x}{state}>"
+
+
+class Regions:
+    """
+    The registered memory of one connection.
+
+    @ivar pd: The protection domain, which is nobody else's.
+    """
+
+    __slots__ = ("_check", "_device", "_open", "pd")
+
+    def __init__(self, device: Any, pd: ProtectionDomain, check: Callable[[], None]) -> None:
+        """
+        There is none.
+
+        @param check: Raises if the caller may not use the connection.
+        """
+        self._device = device
+        self._check = check
+        self._open: set[RDMARegion] = set()
+        self.pd = pd
+
+    def register(self, sizeOrBuffer: Any, access: int | None) -> RDMARegion:
+        """
+        Register memory.
+
+        @param sizeOrBuffer: How many bytes of new memory, or a buffer.
+        @param access: L{Access<twisted_ib.hca.core.access.Access>} bits; by default it may be
+            written here, if the buffer can be.
+        @raise MemoryRegionError: It can not be registered so.
+        """
+        if isinstance(sizeOrBuffer, int):
+            if sizeOrBuffer < 1:
+                raise MemoryRegionError(f"there is no memory of {sizeOrBuffer} bytes")
+            rights = LOCAL_WRITE if access is None else int(access)
+            found = self._device.allocateMemory(sizeOrBuffer, rights, self.pd)
+        else:
+            if access is None:
+                access = 0 if memoryview(sizeOrBuffer).readonly else LOCAL_WRITE
+            found = self._device.memory.register(sizeOrBuffer, int(access), self.pd)
+        region = RDMARegion(found, self._close)
+        self._open.add(region)
+        return region
+
+    def _close(self, region: RDMARegion, found: MemoryRegion) -> None:
+        """
+        Take the rights on a region back.
+        """
+        self._check()
+        self._open.discard(region)
+        self._device.deregisterMemory(found)
+
+    def piece(self, region: RDMARegion, offset: int, length: int | None) -> SGE:
+        """
+        Name a part of a region.
+
+        @raise MemoryAccessError: It is none of this connection, or has no such bytes.
+        """
+        if not region.closed and region not in self._open:
+            raise MemoryAccessError("this memory region belongs to another connection")
+        return region.piece(offset, length)
+
+    def close(self) -> None:
+        """
+        The connection is over: so are all regions.
+        """
+        for region in list(self._open):
+            region.close()
+            if region.uses:
+                region.uses = 1
+                region.unuse()
