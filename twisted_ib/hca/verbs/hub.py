@@ -32,8 +32,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Rounds of one drive: a request, its answer and its completion need a few.
 _ROUNDS = 4
-#: Drives that found something, until descriptors are looked at all the same.
-_BUSY_DRIVES = 16
+#: Seconds between two looks at descriptors and the time, while a program polls.
+_ATTENTION = 50e-6
+#: Empty drives after which a program that polls lets others have the CPU: its peer may need it.
+_PATIENCE = 60
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
@@ -102,7 +104,8 @@ class Hub:
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Any] = set()
         self.drives = 0
-        self._busy = 0
+        self._attended = 0.0
+        self._empty = 0
         self._polling = AdaptivePolling(time.perf_counter, _giveWay)
 
     # -- devices
@@ -232,10 +235,16 @@ class Hub:
             total += n
             if not n:
                 break
-        self._busy += 1
-        if not total or self._busy >= _BUSY_DRIVES:
-            self._busy = 0
+        now = time.perf_counter()
+        if now - self._attended >= _ATTENTION:
+            self._attended = now
             total += self._attend()
+        if total:
+            self._empty = 0
+        else:
+            self._empty += 1
+            if self._empty > _PATIENCE:
+                _giveWay()
         return total
 
     def _attend(self) -> int:
