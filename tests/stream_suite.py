@@ -275,13 +275,16 @@ def _builders(subject: StreamSubject) -> Iterable[type]:
     return kinds
 
 
-def makeStreamTests(subject: StreamSubject, reactors: Iterable[str] | None = None) -> dict[str, type]:
+def makeStreamTests(
+    subject: StreamSubject, reactors: Iterable[str] | None = None, module: str = __name__
+) -> dict[str, type]:
     """
     Make the test cases for a subject under each of some reactors.
 
     @param subject: The transport under test.
     @param reactors: Dotted names of reactor classes; by default those which
         Twisted would use.
+    @param module: The module whose globals they are for; trial finds them there by name.
     @return: Test case classes by name, for a test module's globals.
     """
     made: dict[str, type] = {}
@@ -291,8 +294,9 @@ def makeStreamTests(subject: StreamSubject, reactors: Iterable[str] | None = Non
         if reactors is not None:
             kind._reactors = list(reactors)
         for name, case in kind.makeTestCaseClasses().items():
-            case.__module__ = __name__
-            made[re.sub(r"\W", "_", name)] = case
+            case.__module__ = module
+            case.__name__ = case.__qualname__ = re.sub(r"\W", "_", name)
+            made[case.__name__] = case
     return made
 
 

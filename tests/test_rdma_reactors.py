@@ -492,7 +492,7 @@ class _Creator(EndpointCreator):
         )
 
 
-def _subject(device: str, skips: dict[str, str]) -> StreamSubject:
+def _subject(device: str) -> StreamSubject:
     """
     Describe messages on one device as if they were a stream.
     """
@@ -513,7 +513,7 @@ def _subject(device: str, skips: dict[str, str]) -> StreamSubject:
         startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
         stopMessage=lambda port: f"(RDMA Port {port.getHost().port} Closed)",
         requiredInterfaces=(IReactorFDSet, IReactorTime),
-        skips=skips,
+        skips=_SKIPS,
     )
 
 
@@ -523,10 +523,6 @@ _SKIPS = {
     "test_halfCloseByClient": "messages have no half-close",
     "test_transportInterface": "a message transport is no ITCPTransport",
 }
-_OTHER_SKIPS = {
-    **_SKIPS,
-    "test_resumeProducing": "looks for the transport in getReaders(), where only ib has it",
-}
 
 
 def _makeStreamTests() -> dict[str, type]:
@@ -535,8 +531,7 @@ def _makeStreamTests() -> dict[str, type]:
     """
     made: dict[str, type] = {}
     for device in ("shm0", "lo0"):
-        made.update(makeStreamTests(_subject(device, _SKIPS), IB_REACTORS))
-        made.update(makeStreamTests(_subject(device, _OTHER_SKIPS), OTHER_REACTORS[:1]))
+        made.update(makeStreamTests(_subject(device), [*IB_REACTORS, *OTHER_REACTORS[:1]], __name__))
     return {
         name: case for name, case in made.items() if "StartTLS" not in name and "TLSProducer" not in name
     }

@@ -30,12 +30,6 @@ SKIPS = {
     "test_closePeerOnEMFILE": "counts the descriptors that accept() uses; SDP uses none",
 }
 
-OTHER_SKIPS = {
-    **SKIPS,
-    "test_resumeProducing": "looks for the transport in getReaders(), where only ib has it",
-}
-
-
 class SDPCreator(EndpointCreator):
     """
     Endpoints on one device.
@@ -60,7 +54,7 @@ class SDPCreator(EndpointCreator):
         return SDPClientEndpoint(reactor, "127.0.0.1", serverAddress.port, device=self.device)
 
 
-def subjectFor(device: str, skips: dict[str, str]) -> StreamSubject:
+def subjectFor(device: str) -> StreamSubject:
     """
     Describe SDP on one device.
     """
@@ -74,10 +68,9 @@ def subjectFor(device: str, skips: dict[str, str]) -> StreamSubject:
         startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
         stopMessage=lambda port: f"(SDP Port {port.getHost().port} Closed)",
         requiredInterfaces=(IReactorFDSet, IReactorTime),
-        skips=skips,
+        skips=SKIPS,
     )
 
 
 for _device in ("shm0", "lo0"):
-    globals().update(makeStreamTests(subjectFor(_device, SKIPS), IB_REACTORS))
-    globals().update(makeStreamTests(subjectFor(_device, OTHER_SKIPS), OTHER_REACTORS))
+    globals().update(makeStreamTests(subjectFor(_device), [*IB_REACTORS, *OTHER_REACTORS], __name__))

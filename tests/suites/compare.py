@@ -148,9 +148,8 @@ class Runner:
             del environment["TWISTED_IB_RUN_DIR"]
         began = time.monotonic()
         with open(f"{base}.log", "w") as log:
-            subprocess.run(
-                command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
-            )
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            subprocess.run(command, cwd=where, env=environment, check=False, **quiet)  # type: ignore[call-overload]
         outcome = Outcome()
         outcome.read(path)
         outcome.seconds = time.monotonic() - began

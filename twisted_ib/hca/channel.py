@@ -37,6 +37,7 @@ from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import AdaptivePolling
+from twisted_ib.hca.readers import Readers, readersOf
 from twisted_ib.interfaces import IReactorCompletionChannels
 
 #: Lets another process have the CPU.
@@ -67,6 +68,7 @@ class DeviceChannel:
     """
 
     _log = Logger()
+    _readers: Readers
 
     def __init__(self, reactor: Any, device: Device) -> None:
         """
@@ -123,7 +125,8 @@ class DeviceChannel:
             if self.polled:
                 self.reactor.addChannel(self)
             else:
-                self.reactor.addReader(self)
+                self._readers = readersOf(self.reactor)
+                self._readers.add(self)
             self._wantTurn()
 
     def release(self, user: Any) -> None:
@@ -168,7 +171,7 @@ class DeviceChannel:
         if self.polled:
             self.reactor.removeChannel(self)
         else:
-            self.reactor.removeReader(self)
+            self._readers.remove(self)
 
     def _needed(self) -> bool:
         """

@@ -21,6 +21,7 @@ from twisted_ib import limits
 from twisted_ib.hca.channel import DeviceChannel, giveWay, threadsWait
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
 
@@ -228,9 +229,7 @@ class IBReactor(_Base):
             read.
         """
         readers = [r for r in _Base.getReaders(self) if r not in self._channels]
-        for channel in self._channels:
-            readers += [user for user in channel.users if getattr(user, "reading", False)]
-        return readers
+        return readers + readingUsers(self._channels)
 
     def removeAll(self) -> list[Any]:
         """
@@ -241,14 +240,10 @@ class IBReactor(_Base):
         channels = self._channels
         for channel in channels:
             _Base.removeReader(self, channel)
-        removed = _Base.removeAll(self)
+        removed: list[Any] = _Base.removeAll(self)
         for channel in channels:
             _Base.addReader(self, channel)
-            for user in channel.users:
-                if getattr(user, "reading", False):
-                    user.stopReading()
-                    removed.append(user)
-        return removed
+        return removed + takeUsers(channels)
 
 
 def install() -> None:

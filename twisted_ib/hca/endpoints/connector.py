@@ -76,6 +76,12 @@ class Attempt:
         # A connecting call never calls back before it returns.
         self._start = connector.reactor.callLater(0, self._begin)
 
+    def logPrefix(self) -> str:
+        """
+        @return: For who closes it with everything else: a transport that is not connected has this one.
+        """
+        return self.logstr
+
     # -- the way to the peer
 
     def _begin(self) -> None:

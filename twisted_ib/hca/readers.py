@@ -1,0 +1,123 @@
+"""
+Ports and connections among the readers of a reactor.
+
+A reactor watches one descriptor for all that use a device.  What Twisted's users ask a reactor for,
+though, is who reads: a TCP transport is among C{getReaders()} while it reads and not while it is
+paused, and C{removeAll()} gives it to whoever closes everything.  So that streams over a device are
+not told from TCP, both show the users of a device in place of the device.  The C{ib} reactor has
+methods for it; another reactor's two methods are L{Readers}' while a device is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+_METHODS = ("getReaders", "removeAll")
+
+
+def readingUsers(channels: Iterable[Any]) -> list[Any]:
+    """
+    @param channels: Devices in a reactor.
+    @return: Their ports and connections that read.
+    """
+    return [user for channel in channels for user in channel.users if getattr(user, "reading", False)]
+
+
+def takeUsers(channels: Iterable[Any]) -> list[Any]:
+    """
+    Stop what reads.
+
+    @param channels: Devices in a reactor.
+    @return: Their ports and connections that have read, and the attempts to connect, which over TCP
+        are writers until they have ended.
+    """
+    taken = []
+    for channel in channels:
+        for user in list(channel.users):
+            if hasattr(user, "failIfNotConnected"):
+                taken.append(user)
+            elif getattr(user, "reading", False):
+                user.stopReading()
+                taken.append(user)
+    return taken
+
+
+class Readers:
+    """
+    What stands in for two methods of a reactor.
+
+    @ivar reactor: The reactor.
+    @ivar channels: The devices in it.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        """
+        Stand in for nothing yet.
+
+        @param reactor: The reactor.
+        """
+        self.reactor = reactor
+        self.channels: list[Any] = []
+        self._before: dict[str, Any] = {}
+
+    def add(self, channel: Any) -> None:
+        """
+        Have the reactor watch a device.
+
+        @param channel: The device in the reactor.
+        """
+        reactor = self.reactor
+        if not self.channels:
+            own = vars(reactor)
+            self._before = {name: own[name] for name in _METHODS if name in own}
+            self._getReaders, self._removeAll = reactor.getReaders, reactor.removeAll
+            own.update((name, getattr(self, name)) for name in _METHODS)
+        self.channels.append(channel)
+        reactor.addReader(channel)
+
+    def remove(self, channel: Any) -> None:
+        """
+        Have it watch the device no more; with the last one its methods are its own again.
+
+        @param channel: The device in the reactor.
+        """
+        self.reactor.removeReader(channel)
+        self.channels.remove(channel)
+        own = vars(self.reactor)
+        if not self.channels and readersOf(self.reactor) is self:
+            for name in _METHODS:
+                del own[name]
+            own.update(self._before)
+
+    def getReaders(self) -> list[Any]:
+        """
+        @return: The readers, and of each device the ports and connections that read.
+        """
+        readers = [reader for reader in self._getReaders() if reader not in self.channels]
+        return readers + readingUsers(self.channels)
+
+    def removeAll(self) -> list[Any]:
+        """
+        Remove everything but what is the reactor's own.  The devices stay: they go with their users.
+
+        @return: What was removed; closing it is the caller's.
+        """
+        removed = [one for one in self._removeAll() if one not in self.channels]
+        for channel in self.channels:
+            self.reactor.addReader(channel)
+        return removed + takeUsers(self.channels)
+
+
+def readersOf(reactor: Any) -> Readers:
+    """
+    @param reactor: Any reactor but one that polls devices.
+    @return: What stands in for its methods, or what will.
+    """
+    found = [getattr(vars(reactor).get(name), "__self__", None) for name in _METHODS]
+    if isinstance(found[0], Readers) and found[0] is found[1]:
+        return found[0]
+    return Readers(reactor)
+
+
+__all__ = ["Readers", "readersOf", "readingUsers", "takeUsers"]
