@@ -319,6 +319,14 @@ class HeldTests(ThreeTestCase):
     Bytes held for paused readers.
     """
 
+    def test_roomForMany(self) -> None:
+        """
+        What 200 senders, who do nothing wrong, can send to readers that pause at the same
+        time resets nobody.
+        """
+        each = (limits.SDP_RECEIVES - limits.SDP_CONTROL_RECEIVES) * limits.INLINE_MESSAGE
+        self.assertGreaterEqual(limits.HELD_BYTES, 200 * each)
+
     def test_whoHoldsMostPays(self) -> None:
         """
         Beyond C{HELD_BYTES} the largest connection of the peer for whom most is

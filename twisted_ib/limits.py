@@ -200,8 +200,9 @@ MESSAGES_PER_FLUSH = 64
 SEND_BUFFER = 64 * 1024
 #: Bytes that one process holds for readers that are paused.  From half of it
 #: on connections get L{SDP_RECEIVES_LEAST} receives; beyond it the connection
-#: that holds most is aborted.
-HELD_BYTES = 256 * 1024 * 1024
+#: that holds most is aborted: which TCP does not do, so there is room for what all
+#: receives of 256 connections can bring.
+HELD_BYTES = 1024 * 1024 * 1024
 #: Seconds that a closed connection waits for the peer's part of the closing
 #: (OFED's SDP_FIN_WAIT_TIMEOUT).
 FIN_WAIT_SECONDS = 60.0
@@ -210,6 +211,23 @@ CLOSING_CONNECTIONS = 4096
 #: Advertisements of zero copy (SrcAvail, SinkAvail) that one connection takes, each way:
 #: our MaxAdverts.
 SDP_ADVERTS = 16
+#: READs and WRITEs that one stream has on their way.
+SDP_TRANSFERS = 32
+#: Bytes that one READ brings for C{dataReceived}.
+SDP_READ = 128 * 1024
+#: The same into registered memory.
+SDP_READ_REGISTERED = 1024 * 1024
+#: What was read is reported when it is this much, or all.
+SDP_REPORT = 1024 * 1024
+#: Registered memory that is shorter than this goes as Data.
+SDP_ZERO_COPY_LEAST = 16 * 1024
+#: Bytes that the application wrote are written into a place of the peer's from this many on.
+SDP_WRITE_LEAST = 8 * 1024
+#: What a SrcAvail in Combined mode carries of its buffer: as much as keeps the rest aligned.
+SDP_CARRIED = 64
+#: A connection that keeps alive and is idle gives a sign of life after this many seconds
+#: (OFED's default, and TCP's).
+SDP_KEEP_ALIVE_SECONDS = 7200.0
 
 # -- the shared-memory fabric
 

@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -28,6 +29,8 @@ PIECE_BYTES = 1 << 18
 PAUSE_EVERY = 8
 #: The longest pause, seconds.
 PAUSE_SECONDS = 0.05
+#: Who writes nothing for so long, seconds, stands still.
+STILL_SECONDS = 0.5
 
 
 @implementer(IPushProducer)
@@ -37,7 +40,8 @@ class Hauler(Protocol):
 
     @ivar sent: the hash of what was written.
     @ivar taken: the hash of what came.
-    @ivar ends: how often this end has paused itself: reading, writing.
+    @ivar written: how much that is.
+    @ivar pauses: how often this end has paused itself: reading, writing.
     """
 
     def __init__(self, program: Haulage, number: int, send: int, take: int, pauses: bool) -> None:
@@ -54,7 +58,8 @@ class Hauler(Protocol):
         self._pauses = pauses
         self._sleeps = self._paused = self._writing = False
         self.sent, self.taken = hashlib.sha256(), hashlib.sha256()
-        self.ends = [0, 0]
+        self.written = 0
+        self.pauses = [0, 0]
         self.done: Deferred[Hauler] = Deferred()
 
     def connectionMade(self) -> None:
@@ -62,6 +67,8 @@ class Hauler(Protocol):
         Begin to send.
         """
         transport: Any = self.transport
+        if self._program.shut:
+            transport.pauseProducing()
         if self._left:
             transport.registerProducer(self, True)
             self.resumeProducing()
@@ -100,10 +107,11 @@ class Hauler(Protocol):
             piece = pool[start : start + min(self._left, draw(1, PIECE_BYTES))]
             self._left -= len(piece)
             self.sent.update(piece)
+            self.written += len(piece)
             transport.write(piece)
             if self._left and self._pause(self._drawn, self._awake):
                 self._sleeps = True
-                self.ends[1] += 1
+                self.pauses[1] += 1
         self._writing = False
         if not self._left:
             self._left = -1
@@ -138,15 +146,15 @@ class Hauler(Protocol):
         """
         self.taken.update(data)
         self._missing -= len(data)
-        if self._missing > 0 and self._pause(self._moments, self._readAgain):
-            self.ends[0] += 1
+        if self._missing > 0 and self._pause(self._moments, self.readAgain):
+            self.pauses[0] += 1
             transport: Any = self.transport
             transport.pauseProducing()
         self._look()
 
-    def _readAgain(self) -> None:
+    def readAgain(self) -> None:
         """
-        The reader's own pause is over.
+        Read after a pause.
         """
         transport: Any = self.transport
         if transport.connected:
@@ -174,7 +182,10 @@ class Haulage(Program):
     Server or client of many L{Hauler}s.
 
     @ivar pool: what all streams are cut from.
+    @ivar shut: whether connections that are made do not read until told to.
     """
+
+    shut = False
 
     def __init__(self, reactor: Any, line: Line) -> None:
         """
@@ -238,11 +249,36 @@ class Haulage(Program):
         await gatherResults([each.done for each in self._haulers], consumeErrors=True)
         return [[each.sent.hexdigest(), each.taken.hexdigest()] for each in self._haulers]
 
+    def do_shut(self) -> None:
+        """
+        Connections that are made from now on do not read.
+        """
+        self.shut = True
+
+    def do_open(self) -> None:
+        """
+        Have all connections read.
+        """
+        for each in self._haulers:
+            each.readAgain()
+
+    async def do_stuck(self) -> int:
+        """
+        Wait until no connection has written for a while, because the transport has enough.
+
+        @return: how many bytes they have written.
+        """
+        before = -1
+        while before != (now := sum(each.written for each in self._haulers)):
+            before = now
+            await deferLater(self.reactor, STILL_SECONDS, lambda: None)
+        return now
+
     def do_pauses(self) -> list[int]:
         """
         @return: how often connections have paused: reading, writing.
         """
-        return [sum(each.ends[way] for each in self._haulers) for way in (0, 1)]
+        return [sum(each.pauses[way] for each in self._haulers) for way in (0, 1)]
 
     def do_watch(self) -> None:
         """

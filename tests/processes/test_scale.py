@@ -164,17 +164,17 @@ class HaulTestCase(ProcessTestCase):
 
     program = "tests.processes.bulk.Haulage"
 
-    def haul(
-        self, count: int, there: int, back: int, pauses: bool = False, seconds: float = 60.0
+    def begin(
+        self, count: int, there: int, back: int, pauses: bool = False, shut: bool = False
     ) -> tuple[Child, Child]:
         """
-        Make connections and wait until all has come.
+        Make connections, which send.
 
         @param count: how many connections, at the same time.
         @param there: bytes that the client sends on each.
         @param back: bytes that the server sends on each.
         @param pauses: readers and writers pause at moments of their own.
-        @param seconds: how long it may take.
+        @param shut: the server does not read until it is told to.
 
         @return: server and client.
         """
@@ -185,31 +185,53 @@ class HaulTestCase(ProcessTestCase):
         )  # fmt: skip
         for child in (server, client):
             child.ask("watch")
+        if shut:
+            server.ask("shut")
         client.ask(
             "connect", endpoint=f"{SCHEME}:127.0.0.1:{port}", count=count,
             seed=count, send=there, take=back, pauses=pauses,
         )  # fmt: skip
+        return server, client
+
+    def end(self, server: Child, client: Child, count: int, seconds: float) -> None:
+        """
+        Wait until all has come, and compare.
+
+        @param seconds: how long it may take.
+        """
         here = client.ask("hauled", seconds)
         other = server.ask("hauled", seconds)
         self.assertEqual(len({sent for sent, _ in here}), count)  # All different.
         self.assertEqual(sorted(here), sorted([taken, sent] for sent, taken in other))
-        return server, client
 
     def haulInBounds(self, there: int, back: int, seconds: float = 60.0) -> None:
         """
         One connection, and neither process becomes large.
         """
-        for child in self.haul(1, there, back, seconds=seconds):
+        pair = self.begin(1, there, back)
+        self.end(*pair, 1, seconds)
+        for child in pair:
             self.assertLess(child.ask("peak"), MOST_RESIDENT)
 
     def haulWithPauses(self, count: int, each: int, seconds: float = 60.0) -> None:
         """
         Many connections at once, whose readers and writers pause.
         """
-        for child in self.haul(count, each, each, True, seconds):
+        pair = self.begin(count, each, each, True)
+        self.end(*pair, count, seconds)
+        for child in pair:
             reads, writes = child.ask("pauses")
             self.assertGreater(reads, count)
             self.assertGreater(writes, count // 2)
+
+    def haulToShut(self, count: int, each: int, seconds: float = 60.0) -> None:
+        """
+        Many connections at once, none of whose readers reads until all writers stand still.
+        """
+        pair = server, client = self.begin(count, each, 0, shut=True)
+        self.assertLess(client.ask("stuck", seconds), count * each)
+        server.ask("open")
+        self.end(*pair, count, seconds)
 
 
 class HaulTests(HaulTestCase):
@@ -234,6 +256,12 @@ class HaulTests(HaulTestCase):
         20 connections of 1 MiB each way.
         """
         self.haulWithPauses(20, 1 << 20)
+
+    def test_shut(self) -> None:
+        """
+        10 connections of 8 MiB to readers that begin late.
+        """
+        self.haulToShut(10, 8 << 20)
 
 
 class EPollHaulTests(HaulTests):

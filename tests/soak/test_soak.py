@@ -69,6 +69,12 @@ class HaulTests(HaulTestCase):
         """
         self.haulWithPauses(200, 16 * MIB, 300)
 
+    def test_shut(self) -> None:
+        """
+        200 connections of 16 MiB to readers that begin when all writers stand still.
+        """
+        self.haulToShut(200, 16 * MIB, 300)
+
 
 class EPollHaulTests(HaulTests):
     """
