@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from attrs import evolve, frozen
 
@@ -30,7 +30,7 @@ from twisted_ib.hca.wire import cmmad, mad
 from twisted_ib.hca.wire.cm import BODY_BYTES, REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
 from twisted_ib.hca.wire.grh import DETH_BYTES, GRH, GRH_BYTES, HEADER_BYTES, guidGID
 from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
-from twisted_ib.hca.wire.opcodes import OPCODES
+from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.hca.wire.rocev2 import (
     Datagram,
@@ -41,6 +41,9 @@ from twisted_ib.hca.wire.rocev2 import (
     ipVersion,
     sourcePort,
 )
+
+#: The hop limit of what has none.
+_HOPS: Final = 64
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -93,6 +96,17 @@ def _hardware(guid: int) -> bytes:
     @return: An Ethernet address for an HCA, one that is locally administered.
     """
     return b"\x02" + (guid & (1 << 40) - 1).to_bytes(5, "big")
+
+
+def _addressed(request: REQ, way: Way) -> REQ:
+    """
+    A REQ with the addresses and the path MTU that its packet would have needed: a medium of
+    operations asks for neither, and readers of captures know connections by them.
+    """
+    path = request.primaryPath
+    local, remote = (gid.to_bytes(16, "big") for gid in (way.fromGID, way.toGID))
+    path = evolve(path, localGID=local, remoteGID=remote, hopLimit=path.hopLimit or _HOPS)
+    return evolve(request, primaryPath=path, pathMTU=request.pathMTU or max(MTU_BYTES))
 
 
 class Capture:
@@ -268,6 +282,8 @@ class Capture:
             message = kind.parse(body, 0, BODY_BYTES)
             transaction = cmmad.transactionOf(message)
             way = self._wayOf(message, way)
+            if isinstance(message, REQ):
+                body = _addressed(message, way).pack()
         payload = cmmad.wrap(attribute, body, transaction, modifier).pack()
         packet = Packet(
             *(UD_SEND_ONLY, GSI_QPN, self._nextDatagram(source, GSI_QPN)),
@@ -345,7 +361,7 @@ class Capture:
         port: int,
         packet: Packet,
         trafficClass: int = 0,
-        hopLimit: int = 64,
+        hopLimit: int = _HOPS,
     ) -> None:
         """
         Write a packet.
