@@ -84,11 +84,14 @@ class Readers:
         """
         self.reactor.removeReader(channel)
         self.channels.remove(channel)
+        if self.channels:
+            return
         own = vars(self.reactor)
-        if not self.channels and readersOf(self.reactor) is self:
-            for name in _METHODS:
+        for name in _METHODS:
+            if own.get(name) == getattr(self, name):
                 del own[name]
-            own.update(self._before)
+                if name in self._before:
+                    own[name] = self._before[name]
 
     def getReaders(self) -> list[Any]:
         """
@@ -114,9 +117,10 @@ def readersOf(reactor: Any) -> Readers:
     @param reactor: Any reactor but one that polls devices.
     @return: What stands in for its methods, or what will.
     """
-    found = [getattr(vars(reactor).get(name), "__self__", None) for name in _METHODS]
-    if isinstance(found[0], Readers) and found[0] is found[1]:
-        return found[0]
+    for name in _METHODS:
+        found = getattr(vars(reactor).get(name), "__self__", None)
+        if isinstance(found, Readers):
+            return found
     return Readers(reactor)
 
 
