@@ -251,7 +251,7 @@ class CallerTests(HostileTestCase):
         with hub:
             for seconds in range(1, 12):
                 device.cm.tick(device.clock() + 10.0 * seconds)
-            device._dispatch()
+            device.services.dispatch()
         self.expect(self.far, Kind.RDMA_CM_EVENT_UNREACHABLE, -errno.ETIMEDOUT)
         self.assertEqual(passive.query_qp(0)[0].qp_state, enums.IBV_QPS_ERR)
 
@@ -529,7 +529,7 @@ class CalledTests(HostileTestCase):
         with hub:
             for seconds in range(1, 18):
                 device.cm.tick(device.clock() + 10.0 * seconds)
-            device._dispatch()
+            device.services.dispatch()
         self.expect(self.near, Kind.RDMA_CM_EVENT_UNREACHABLE, -errno.ETIMEDOUT)
 
     def test_answers(self) -> None:
