@@ -16,14 +16,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
+from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.core.answers import Answers, AtomicAnswer, ReadAnswer
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.memory import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.core.parts import Parts
 from twisted_ib.hca.core.receives import Receives
 from twisted_ib.hca.core.requests import ATOMIC_BYTES, ReceiveRequest
 from twisted_ib.hca.core.scatter import locate, payload, scatter, total
+from twisted_ib.hca.core.shapes import SHAPES
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import (
     ABSENT,
@@ -37,22 +39,9 @@ from twisted_ib.hca.operation import (
     READ_REQUEST,
     RESUME,
     RNR,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMMEDIATE,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
     SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SEND_ONLY_INVALIDATE,
     SOLICITED,
     UNRELIABLE,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_LAST_IMMEDIATE,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
 )
 from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, INVALIDATE, RETH
 
@@ -60,23 +49,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.core.queuepair import QueuePair
     from twisted_ib.hca.core.work import WorkQueues
 
-# Code -> (is a WRITE, begins a message, ends it, what follows the RETH).
-_SHAPES: dict[int, tuple[bool, bool, bool, Struct | None]] = {
-    SEND_FIRST: (False, True, False, None),
-    SEND_MIDDLE: (False, False, False, None),
-    SEND_LAST: (False, False, True, None),
-    SEND_LAST_IMMEDIATE: (False, False, True, IMMEDIATE),
-    SEND_LAST_INVALIDATE: (False, False, True, INVALIDATE),
-    SEND_ONLY: (False, True, True, None),
-    SEND_ONLY_IMMEDIATE: (False, True, True, IMMEDIATE),
-    SEND_ONLY_INVALIDATE: (False, True, True, INVALIDATE),
-    WRITE_FIRST: (True, True, False, None),
-    WRITE_MIDDLE: (True, False, False, None),
-    WRITE_LAST: (True, False, True, None),
-    WRITE_LAST_IMMEDIATE: (True, False, True, IMMEDIATE),
-    WRITE_ONLY: (True, True, True, None),
-    WRITE_ONLY_IMMEDIATE: (True, True, True, IMMEDIATE),
-}
 #: A refusal that no completion tells of -> the event (IBTA vol. 1 11.6.3.2).
 _EVENTS = {
     NAK_INVALID_REQUEST: EventType.QP_REQ_ERR,
@@ -141,7 +113,7 @@ class Responder:
         # The message that has begun and not ended: None, or whether it is a WRITE.
         self._writing: bool | None = None
         self._receive: ReceiveRequest | None = None  # of a SEND
-        self._parts: bytes | bytearray | None = None  # of a SEND for the consumer
+        self._parts: Parts | None = None  # of a SEND for the consumer
         self._room = self._done = 0
         self._address = self._key = self._length = 0  # of a WRITE
 
@@ -238,7 +210,7 @@ class Responder:
         code = opcode & OPERATION_MASK
         if code == RESUME:
             return  # Nothing was refused.
-        shape = _SHAPES.get(code)
+        shape = SHAPES.get(code)
         if shape is None:
             self._takeQuestion(work, code, buffer, start, stop)
             return
@@ -276,7 +248,7 @@ class Responder:
         queuePair = work.queuePair
         if queuePair.posted:
             queuePair.posted -= 1
-            self._parts = b""
+            self._parts = Parts(queuePair)
             self._room = queuePair.maxMessage
         else:
             self._receive = self._receives.take()
@@ -341,7 +313,9 @@ class Responder:
                     f"sent a message of more than {self._room} bytes",
                 )
             elif self._parts is not None:
-                self._keep(self._parts, source)
+                self._parts.add(source)
+                if self._parts.dropped:
+                    raise Refused(NAK_REMOTE_OPERATIONAL)  # This was who held most.
             else:
                 assert self._receive is not None
                 # Receives that are shared are in their queue's domain (IBTA vol. 1 10.2.9.1).
@@ -363,58 +337,13 @@ class Responder:
         except MemoryAccessError:
             raise Refused(NAK_REMOTE_ACCESS) from None
 
-    def _keep(self, parts: bytes | bytearray, source: memoryview) -> None:
+    def _dropParts(self) -> None:
         """
-        Keep a part of a message for the consumer.
-
-        @param parts: those before it.
-        @raise Refused: there is no memory for it.
-        """
-        if not parts:
-            self._parts = bytes(source)
-        elif isinstance(parts, bytearray):
-            parts += source
-        else:
-            self._parts = bytearray(parts)
-            self._parts += source
-        self._hold(len(source))
-        if self._parts is None:
-            raise Refused(NAK_REMOTE_OPERATIONAL)  # This was who held most.
-
-    def _hold(self, count: int) -> None:
-        """
-        So many bytes of unfinished messages are kept more, or fewer.
-        """
-        device = None if self.work is None else self.work.queuePair.device
-        if device is not None and count:
-            device.hold(self, count)
-
-    @property
-    def queuePair(self) -> QueuePair:
-        """
-        Whose messages are kept.
-        """
-        assert self.work is not None  # Who is closed keeps nothing.
-        return self.work.queuePair
-
-    def overheld(self) -> None:
-        """
-        Of what there is no more memory for, most is a message that has begun here.
-        """
-        queuePair = self.queuePair
-        text = f"too many bytes of messages wait for their end, most at queue pair {queuePair.number}"
-        queuePair.fail(ResourceLimitError(text))
-
-    def _dropParts(self) -> bytes | bytearray | None:
-        """
-        Keep nothing of a message any more.
-
-        @return: what was kept.
+        Keep nothing of a message for the consumer any more.
         """
         parts, self._parts = self._parts, None
-        if parts:
-            self._hold(-len(parts))
-        return parts
+        if parts is not None:
+            parts.drop()
 
     def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
         """
@@ -472,13 +401,13 @@ class Responder:
         """
         Hand a message to the consumer, which promised to take it.
         """
-        parts = self._dropParts()
+        parts, self._parts = self._parts, None
         consumer = queuePair.consumer
         if isWrite:
             queuePair.posted -= 1
             consumer.remoteMemoryWritten(value, self._length)
             return
-        data = bytes(parts or b"")
+        data = b"" if parts is None else parts.take()
         if extra is IMMEDIATE:
             consumer.immediateReceived(value, data, 0, len(data))
         else:
