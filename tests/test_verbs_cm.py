@@ -5,11 +5,13 @@ Tests of L{twisted_ib.hca.verbs.cmid}: connections, both sides in one process.
 from __future__ import annotations
 
 import errno
+from ipaddress import IPv6Address
 from typing import Any
 from unittest import mock
 
 from tests.verbs_cm import LONG, UDP, CMTestCase, Kind, attributes, param
 from twisted_ib import limits
+from twisted_ib.hca.device import Device
 from twisted_ib.hca.verbs import (
     CQ,
     AddrInfo,
@@ -232,6 +234,18 @@ class GIDTests(CMTestCase):
         passive.accept()
         self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
         self.talk(active, passive)
+        self.assertEqual(passive.peer_addr, (IPv6Address(raw).compressed, 0))
+
+    def test_forged(self) -> None:
+        """
+        Who says that its GID is another HCA's is refused.
+        """
+        listener = self.listening(host="::")
+        forged = mock.patch.object(Device, "localAddressFor", lambda *_: "fe80::1234")
+        with forged:
+            active = self.calling(listener)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.CONSUMER_DEFINED)
+        active.close()
 
 
 class RefusalTests(CMTestCase):

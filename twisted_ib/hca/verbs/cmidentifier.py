@@ -204,7 +204,9 @@ class Identifier:
             return
         host = self.source.host
         if self.source.isAny and not destination.isMulticast:
-            host = device.localAddressFor(destination.host)
+            # To an HCA's own GID one goes from one's own.
+            isHere = device.isLocal(destination.host)
+            host = device.localAddressFor(destination.host) if isHere else device.gids()[0]
         port = self.source.port or _FIRST_EPHEMERAL_PORT + secrets.randbelow(_PORTS - _FIRST_EPHEMERAL_PORT)
         self.source = Address(host, port)
         self.report(_E.RDMA_CM_EVENT_ADDR_RESOLVED)

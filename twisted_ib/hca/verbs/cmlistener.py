@@ -21,6 +21,7 @@ from twisted_ib.hca.verbs.cmterms import UnfitRequest
 from twisted_ib.hca.verbs.enumscm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 from twisted_ib.hca.wire.cmcodes import RejectReason, SIDRStatus
+from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.rdmacm import HEADER_BYTES, Header, textOf
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Listener:
             return
         child = None
         try:
-            child = self._child(request)
+            child = self._child(request, connection.destination)
             assert isinstance(child.transport, Connected)
             child.transport.requested(connection, request)
         except UnfitRequest as error:
@@ -125,7 +126,7 @@ class Listener:
             lookup.ignore(now)
             return
         try:
-            child = self._child(request)
+            child = self._child(request, lookup.destination)
         except HCAError:
             self._device.count("bad_rdma_cm_request")
             lookup.reject(SIDRStatus.REJECTED, b"", now)
@@ -165,10 +166,12 @@ class Listener:
         self._device.count("bad_rdma_cm_request")
         connection.reject(reason, b"", self._device.clock())
 
-    def _child(self, request: REQ | SIDR_REQ) -> Identifier:
+    def _child(self, request: REQ | SIDR_REQ, way: Any) -> Identifier:
         """
         An identifier for who calls.  It says where from; but it can only be a process of this
         host, and a program may decide by the address what somebody may do.
+
+        @param way: the path that the request came by.
 
         @raise WireError: it does not say that right.
         """
@@ -181,4 +184,7 @@ class Listener:
             assert isinstance(request, REQ)
             path = request.primaryPath
             peer, here = Address(textOf(path.localGID), 0), textOf(path.remoteGID)
+            own = int.from_bytes(path.localGID, "big") == guidGID(way.peer.guid)
+            if not own and not self._device.isLocal(peer.host):
+                raise WireError(f"a request comes from {peer.host}, which is no address of its sender")
         return self._identifier.child(Address(here, self.port), peer)
