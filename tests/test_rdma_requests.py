@@ -242,11 +242,52 @@ class RequestTests(RequestTestCase):
             lambda: one.compareAndSwap(self.address, self.key, 0, 1 << 64),
         ):
             self.assertRaises(QueuePairError, call)
-        self.assertRaises(ValueError, one.rdmaWrite, b"abc", self.address, self.key, 4)
-        self.assertRaises(ValueError, one.rdmaWrite, b"abc", self.address, self.key, 1, 3)
-        self.assertRaises(ValueError, one.rdmaWrite, b"abc", self.address, self.key, 2, -1)
+        self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 4)
+        self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 1, 3)
+        self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 2, -1)
         self.assertEqual(self.regions(), 0)
         self.assertEqual(one.asked, {})
+
+    def test_kinds(self) -> None:
+        """
+        What is no integer, no region or no bytes raises TypeError with its name at once, and
+        neither the request nor what comes behind it suffers.
+        """
+        one: Any = self.one
+        address, key = self.address, self.key
+        mine = one.registerMemory(16, EVERYTHING)
+        for call, name in (
+            (lambda: one.send(b"x", 1.5), "immediate data"),
+            (lambda: one.rdmaWriteWithImmediate(b"x", address, key, None), "immediate data"),
+            (lambda: one.rdmaWriteWithImmediate(b"x", address, key, 1.5), "immediate data"),
+            (lambda: one.sendRegistered(mine, 8.0), "offset"),
+            (lambda: one.sendRegistered(mine, 8, "8"), "length"),
+            (lambda: one.rdmaRead(8.0, address, key, mine), "length"),
+            (lambda: one.rdmaRead(8, "8", key), "remoteAddress"),
+            (lambda: one.rdmaRead(8, address, None), "remoteKey"),
+            (lambda: one.rdmaWrite(b"x", 1.5, key), "remoteAddress"),
+            (lambda: one.rdmaWrite(b"x", address, key, "8"), "offset"),
+            (lambda: one.rdmaWrite(b"x", address, key, 0, 1.0), "length"),
+            (lambda: one.compareAndSwap(address, key, "8", 0), "compare"),
+            (lambda: one.compareAndSwap(address, key, 0, 1.5), "swap"),
+            (lambda: one.fetchAdd(address, key, "8"), "what to add"),
+            (lambda: one.fetchAdd(address, key, 1.5), "what to add"),
+            (lambda: one.grant(mine, "8"), "access"),
+            (lambda: one.registerMemory(8, "8"), "access"),
+            (lambda: one.sendRegistered(b"12345678"), "registerMemory"),
+            (lambda: one.rdmaRead(8, address, key, bytearray(8)), "registerMemory"),
+            (lambda: one.grant(b"12345678", 1), "registerMemory"),
+            (lambda: one.send("text"), "data"),
+            (lambda: one.rdmaWrite("text", address, key), "data"),
+            (lambda: one.registerMemory("text"), "number of bytes"),
+        ):
+            self.assertIn(name, str(self.assertRaises(TypeError, call)))
+        self.assertEqual(one.asked, {})
+        mine.close()
+        self.assertEqual(self.regions(), 0)
+        one.write(b"behind")
+        self.settle()
+        self.assertEqual(self.two.heard.log, [b"behind"])
 
     def test_peerWithoutReads(self) -> None:
         """
@@ -516,6 +557,19 @@ class RegionTests(RequestTestCase):
             self.assertRaises(MemoryRegionError, self.one.registerMemory, wrong, access)
         for wrong in ("text", None, 1.5):
             self.assertRaises((TypeError, MemoryRegionError), self.one.registerMemory, wrong)
+        self.assertEqual(self.regions(), 0)
+
+    def test_tooMuch(self) -> None:
+        """
+        More memory than there is, or than there can be, is refused by name too.
+        """
+        for error in (OSError(12, "Cannot allocate memory"), OverflowError("too large"), MemoryError()):
+
+            def fail(size: int, error: Exception = error) -> None:
+                raise error
+
+            self.patch(self.one.channel.device.fabric, "allocate", fail)
+            self.assertRaises(MemoryRegionError, self.one.registerMemory, 1 << 50)
         self.assertEqual(self.regions(), 0)
 
     def test_with(self) -> None:

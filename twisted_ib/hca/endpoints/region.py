@@ -13,6 +13,7 @@ from twisted_ib.errors import MemoryAccessError, MemoryRegionError
 from twisted_ib.hca.core.access import ZERO_BASED
 from twisted_ib.hca.core.memory import LOCAL_WRITE, MemoryRegion, MemoryWindow, ProtectionDomain
 from twisted_ib.hca.core.requests import SGE
+from twisted_ib.hca.endpoints.arguments import whole
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 
 
@@ -113,12 +114,13 @@ class RDMARegion:
 
         @param offset: Of the first byte.
         @param length: How many bytes; L{None} for the rest.
+        @raise TypeError: C{offset} or C{length} is no integer.
         @raise MemoryAccessError: It has no such bytes, or is closed.
         """
         if self._region is None:
             raise MemoryAccessError("this memory region is closed")
-        if length is None:
-            length = self.length - offset
+        offset = whole("offset", offset)
+        length = self.length - offset if length is None else whole("length", length)
         if offset < 0 or length < 0 or offset + length > self.length:
             raise MemoryAccessError(
                 f"a memory region of {self.length} bytes has no {length} bytes at {offset}"
@@ -239,20 +241,39 @@ class Regions:
         @param sizeOrBuffer: How many bytes of new memory, or a buffer.
         @param access: L{Access<twisted_ib.hca.core.access.Access>} bits; by default it may be
             written here, if the buffer can be.
+        @raise TypeError: It is neither, or C{access} is no integer.
         @raise MemoryRegionError: It can not be registered so.
         """
+        if access is not None:
+            access = whole("access", access)
         if isinstance(sizeOrBuffer, int):
-            if sizeOrBuffer < 1:
-                raise MemoryRegionError(f"there is no memory of {sizeOrBuffer} bytes")
-            rights = LOCAL_WRITE if access is None else int(access)
-            found = self._device.allocateMemory(sizeOrBuffer, rights, self.pd)
+            found = self._allocated(sizeOrBuffer, LOCAL_WRITE if access is None else access)
         else:
+            try:
+                readOnly = memoryview(sizeOrBuffer).readonly
+            except TypeError:
+                kind = type(sizeOrBuffer).__name__
+                raise TypeError(f"memory is a number of bytes or a buffer, not {kind}") from None
             if access is None:
-                access = 0 if memoryview(sizeOrBuffer).readonly else LOCAL_WRITE
-            found = self._device.memory.register(sizeOrBuffer, int(access), self.pd)
+                access = 0 if readOnly else LOCAL_WRITE
+            found = self._device.memory.register(sizeOrBuffer, access, self.pd)
         region = RDMARegion(found, self._close)
         self._open.add(region)
         return region
+
+    def _allocated(self, size: int, access: int) -> MemoryRegion:
+        """
+        Register new memory.
+
+        @raise MemoryRegionError: There is not so much.
+        """
+        if size < 1:
+            raise MemoryRegionError(f"there is no memory of {size} bytes")
+        try:
+            found: MemoryRegion = self._device.allocateMemory(size, access, self.pd)
+        except (OSError, OverflowError, MemoryError) as e:
+            raise MemoryRegionError(f"there is no memory of {size} bytes: {e or 'too much'}") from e
+        return found
 
     def _close(self, region: RDMARegion, found: MemoryRegion) -> None:
         """
@@ -266,8 +287,11 @@ class Regions:
         """
         Name a part of a region.
 
+        @raise TypeError: It is no region.
         @raise MemoryAccessError: It is none of this connection, or has no such bytes.
         """
+        if not isinstance(region, RDMARegion):
+            raise TypeError(f"a region that registerMemory gave is needed, not {type(region).__name__}")
         if not region.closed and region not in self._open:
             raise MemoryAccessError("this memory region belongs to another connection")
         return region.piece(offset, length)

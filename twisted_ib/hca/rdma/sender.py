@@ -27,6 +27,7 @@ from twisted_ib.hca.core.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.core.memory import MemoryWindow, WindowType
 from twisted_ib.hca.core.requests import SGE, Capabilities, SendRequest
 from twisted_ib.hca.core.work import WorkQueues
+from twisted_ib.hca.endpoints.arguments import whole
 from twisted_ib.hca.endpoints.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.hca.rdma.asked import Asked
 
@@ -210,6 +211,9 @@ class Sender:
             self._unposted(number)
             return deferred
         try:
+            for name in ("remoteAddress", "remoteKey"):
+                if name in fields:
+                    fields[name] = whole(name, fields[name])
             request = SendRequest(number, **fields)
             request.check(1)
         except BaseException:

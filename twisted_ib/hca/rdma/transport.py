@@ -19,6 +19,7 @@ from twisted_ib.errors import MemoryAccessError, MessageTooLongError
 from twisted_ib.hca.core.completion import WCOpcode
 from twisted_ib.hca.core.memory import LOCAL_WRITE
 from twisted_ib.hca.core.requests import ATOMIC_BYTES, SendOpcode
+from twisted_ib.hca.endpoints.arguments import immediateData, octets, whole
 from twisted_ib.hca.endpoints.region import RDMARegion, RDMAWindow
 from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from twisted_ib.hca.channel import DeviceChannel
 
-_32_BITS = 1 << 32
 _64_BITS = 1 << 64
 
 
@@ -161,10 +161,10 @@ class RDMATransport(Transport, Messages):
         @param data: Bytes-like; what can change is copied.
         """
         self.checkCaller()
-        payload = data if isinstance(data, bytes) else bytes(memoryview(data))
+        payload = octets(data)
         self._checkLength(len(payload))
         if immediate is not None:
-            self._checkImmediate(immediate)
+            immediate = immediateData(immediate)
         return self.askSend(Asked(WCOpcode.SEND), payload, immediate)
 
     def sendRegistered(
@@ -190,6 +190,7 @@ class RDMATransport(Transport, Messages):
         See L{IRDMATransport.rdmaRead}.
         """
         self.checkCaller()
+        length = whole("length", length)
         if not 0 <= length <= limits.MESSAGE_BYTES:
             raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
         if region is None:
@@ -231,8 +232,8 @@ class RDMATransport(Transport, Messages):
         """
         See L{IRDMATransport.rdmaWriteWithImmediate}.
         """
-        self._checkImmediate(immediate)
-        return self._rdmaWrite(data, remoteAddress, remoteKey, immediate, offset, length)
+        number = immediateData(immediate)
+        return self._rdmaWrite(data, remoteAddress, remoteKey, number, offset, length)
 
     def _rdmaWrite(
         self,
@@ -251,10 +252,12 @@ class RDMATransport(Transport, Messages):
             asked = Asked(WCOpcode.RDMA_WRITE)
             pieces = self.pieces(data, offset, length)
         else:
-            payload = data if isinstance(data, bytes) else bytes(memoryview(data))
-            end = len(payload) if length is None else offset + length
+            payload = octets(data)
+            offset = whole("offset", offset)
+            size = len(payload) - offset if length is None else whole("length", length)
+            end = offset + size
             if not 0 <= offset <= end <= len(payload):
-                raise MessageTooLongError(f"{len(payload)} bytes have no {length} at {offset}")
+                raise MemoryAccessError(f"data of {len(payload)} bytes has no {size} bytes at {offset}")
             if (offset, end) != (0, len(payload)):
                 payload = payload[offset:end]
             asked = Asked(WCOpcode.RDMA_WRITE, nothing, payload)
@@ -273,6 +276,7 @@ class RDMATransport(Transport, Messages):
         See L{IRDMATransport.compareAndSwap}.
         """
         opcode = SendOpcode.ATOMIC_CMP_AND_SWP
+        compare, swap = whole("compare", compare), whole("swap", swap)
         return self._atomic(WCOpcode.COMP_SWAP, opcode, remoteAddress, remoteKey, compare, swap)
 
     def fetchAdd(self, remoteAddress: int, remoteKey: int, add: int) -> Deferred[int]:
@@ -280,7 +284,8 @@ class RDMATransport(Transport, Messages):
         See L{IRDMATransport.fetchAdd}.
         """
         opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
-        return self._atomic(WCOpcode.FETCH_ADD, opcode, remoteAddress, remoteKey, add % _64_BITS, 0)
+        addend = whole("what to add", add) % _64_BITS
+        return self._atomic(WCOpcode.FETCH_ADD, opcode, remoteAddress, remoteKey, addend, 0)
 
     def _atomic(
         self, what: WCOpcode, opcode: SendOpcode, address: int, key: int, compare: int, swap: int
@@ -317,15 +322,7 @@ class RDMATransport(Transport, Messages):
         pieces = self.pieces(region, offset, length)
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
-        return self.open(region, int(access), pieces[0])
-
-    @staticmethod
-    def _checkImmediate(immediate: int) -> None:
-        """
-        @raise ValueError: It is not an integer of 32 bits.
-        """
-        if not 0 <= immediate < _32_BITS:
-            raise ValueError(f"immediate data has 32 bits, not {immediate:#x}")
+        return self.open(region, whole("access", access), pieces[0])
 
     # -- from the messages
 
