@@ -124,7 +124,7 @@ class CallerTests(HCATestCase):
         for _ in range(5):
             self.dial()
         self.b.fabric.attend()
-        self.assertEqual(len(self.b.fabric._pairings), 3)
+        self.assertEqual(len(self.b.fabric._pairs), 3)
         self.assertEqual(self.b.counters["handshake_refused"], 2)
         self.assertIsInstance(self.call().error, PathLostError)
         self.clock.advance(limits.HANDSHAKE_SECONDS)
@@ -234,7 +234,7 @@ class DialTests(HCATestCase):
         before = descriptors()
         self.assertRaises(HCAError, self.a.connect, SDP, "127.0.0.1", 7001, User(), 0.0)
         self.assertEqual(descriptors(), before)
-        self.assertEqual((self.a.fabric._pairings, self.a.fabric._pidfds), ({}, {}))
+        self.assertEqual(len(self.a.fabric._pairs), 0)
 
     def test_notSent(self) -> None:
         """
@@ -255,12 +255,12 @@ class DialTests(HCATestCase):
         """
         The kernel watches the socket, or the pidfd, no more.
         """
-        real = self.a.fabric._poller
+        real = self.a.fabric._pairs.poller
         for good in (0, 1):
             error = OSError(errno.ENOSPC, "no watches")
-            self.a.fabric._poller = Failing(real, "register", good, error)
+            self.a.fabric._pairs.poller = Failing(real, "register", good, error)
             self.fails()
-        self.a.fabric._poller = real
+        self.a.fabric._pairs.poller = real
         self.pathTo(self.a, self.b)
 
     def test_bellNotWatched(self) -> None:

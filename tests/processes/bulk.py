@@ -5,7 +5,6 @@ The child that sends and takes much: all of it hashed, memory watched.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import Callable
 from typing import Any

@@ -5,17 +5,13 @@ It joins an HCA with itself and with its neighbours: the other C{lo0} devices of
 thread, unless it is told which (L{twisted_ib.hca.fabric.neighbours}).
 A record is a copy in a queue; nothing is shared with another process, nothing
 is asked of the kernel but a pipe to wake a reactor, so it works wherever Python
-does.
-
-Positions count bytes as rings do, with the same bounds, so that whoever runs here
-meets the same back-pressure.
+does (L{twisted_ib.hca.fabric.queues}).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,169 +24,11 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.fabric.addresses import checkLocal, conflict, freePort, normalise, servedBy
+from twisted_ib.hca.fabric.fabric import Fabric
 from twisted_ib.hca.fabric.neighbours import Neighbours, ofThisThread
-from twisted_ib.hca.fabric.path import Forked, Path, PeerIdentity
+from twisted_ib.hca.fabric.path import Forked, PeerIdentity
+from twisted_ib.hca.fabric.queues import LoopbackPath
 from twisted_ib.hca.interfaces import IFabric
-
-_ROOM = limits.RING - limits.RING_RESERVE
-_MANAGEMENT_ROOM = limits.RING - limits.REFUSAL_RESERVE
-#: Waiters go on when no more than this is on the way.
-_LOW = limits.RING // 2
-
-
-class LoopbackPath(Path):
-    """
-    One end of the way between two HCAs, or between an HCA and itself.
-
-    @ivar other: The other end.
-    @ivar closed: Whether the HCA at this end is closed.
-    """
-
-    __slots__ = ("_acknowledged", "_head", "_owedEnd", "_queue", "_room", "_tail", "closed", "other")
-
-    other: Any
-
-    def __init__(self, fabric: LoopbackFabric, peer: PeerIdentity) -> None:
-        """
-        Make one end; C{other} is set when both exist.
-
-        @param fabric: what the path belongs to.
-        @param peer: who is at the other end.
-        """
-        super().__init__(fabric, peer)
-        #: What the other end published: word, bytes, the position after it, and
-        #: how far the other end had read then.
-        self._queue: deque[tuple[int, bytes, int, int]] = deque()
-        self._tail = self._head = self._acknowledged = self._owedEnd = 0
-        self._room = _ROOM
-        self.closed = False
-
-    # -- down
-
-    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Publish a copy: see L{Path.post}.
-        """
-        other = self.other
-        end = (self._tail + len(header) + length + 71) & -64
-        if end - other._head > self._room:
-            return False
-        pieces = payload if payload.__class__ is list else (payload,)
-        other._queue.append((word, b"".join((header, *pieces)), end, self._head))
-        self._tail = end
-        if not self.bell:
-            self.bell = True
-            self.fabric.ringLater(self)
-        return True
-
-    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        Publish a small record from the reserve: see L{Path.postReserved}.
-        """
-        room, self._room = self._room, limits.RING if refusal else _MANAGEMENT_ROOM
-        try:
-            return self.post(word, b"", body, len(body))
-        finally:
-            self._room = room
-
-    def holdBack(self, held: bool) -> None:
-        """
-        See L{Path.holdBack}.
-        """
-        self._room = -1 if held else _ROOM
-
-    def position(self) -> int:
-        """
-        @return: See L{Path.position}.
-        """
-        return self._tail
-
-    def _isLow(self) -> bool:
-        """
-        Whether those who wait for room may go on.
-        """
-        return self._tail - self.other._head <= _LOW
-
-    # -- up
-
-    def progress(self, budget: int) -> int:
-        """
-        Take what has arrived, wake who waits for room, complete what the other
-        end has taken.
-
-        @param budget: How many records at most.
-        @return: How many records were taken, waiters woken and requests
-            completed.
-        """
-        if self.busy:
-            return 0
-        n = 0
-        if self.waiting and self._isLow():
-            n = self.resumeWaiting()
-        self.busy = True
-        try:
-            n += self._drain(budget)
-            if not self._queue:
-                self._acknowledged = self.other._head
-            n += self.completeTo(self._acknowledged)
-        finally:
-            self.busy = False
-        return n
-
-    def _drain(self, budget: int) -> int:
-        """
-        Take up to C{budget} records.
-        """
-        n = 0
-        if self.owed is not None:
-            if not self.payOwed():
-                return 0
-            self._head = self._owedEnd
-            n = 1
-        queue, get = self._queue, self.taker
-        while queue and n < budget:
-            word, data, end, acknowledged = queue.popleft()
-            n += 1
-            # Refusals are in the queue before the end that passes them.
-            self._acknowledged = acknowledged
-            entry = get(word & 0xFFFFFF)
-            try:
-                if entry is not None:
-                    syndrome = entry.delivered(word >> 24, data, 0, len(data))
-                else:
-                    syndrome = self.unknown(word, data, 0, len(data))
-                if syndrome and not self.refuse(word, syndrome, end):
-                    self._owedEnd = end
-                    return n
-            except BaseException:
-                # A consumer failed; its record counts as taken.
-                self._head = end
-                raise
-            self._head = end
-        return n
-
-    def pending(self) -> bool:
-        """
-        @return: Whether L{progress} has something to do.
-        """
-        if self.other.closed:
-            return True
-        if self.owed is not None:
-            return self._tail + 64 - self.other._head <= limits.RING
-        if self._queue or (self.waiting and self._isLow()):
-            return True
-        waiting = self.unacknowledged
-        return bool(waiting) and waiting[0][0] <= self.other._head
-
-    def ring(self) -> bool:
-        """
-        The batch ends: wake the other end's fabric if it sleeps and has
-        something to do.
-
-        @return: Whether it was woken.
-        """
-        self.bell = False
-        return self.other.pending() and self.other.fabric.wakeUp()
 
 
 class _Found:
@@ -205,13 +43,11 @@ class _Found:
 
 
 @implementer(IFabric)
-class LoopbackFabric:
+class LoopbackFabric(Fabric):
     """
     The loopback fabric of one HCA.
 
-    @ivar guid: The HCA's GUID.
     @ivar hot: Empty: while this thread looks again, nothing can arrive.
-    @ivar bells: The paths whose other end must hear of something.
     @ivar asleep: Whether a byte in the pipe must tell of work.
     """
 
@@ -232,11 +68,8 @@ class LoopbackFabric:
         @param clock: Not needed: there is nothing to wait for.
         @param neighbours: Whom it can reach; by default those of this thread.
         """
-        self.owner = owner
-        self.guid = guid
-        self.bells: list[LoopbackPath] = []
+        super().__init__(owner, guid)
         self.asleep = self._woken = self._closed = False
-        self.rung = self.sleeps = 0
         self._ends: list[LoopbackPath] = []
         self._paths: dict[int, LoopbackPath] = {}
         self._neighbours = ofThisThread() if neighbours is None else neighbours
@@ -245,12 +78,6 @@ class LoopbackFabric:
         self._pipe = os.pipe()
         for fd in self._pipe:
             os.set_blocking(fd, False)
-
-    def count(self, name: str) -> None:
-        """
-        Count something on the device.
-        """
-        self.owner.count(name)
 
     def allocate(self, size: int) -> None:
         """
@@ -398,15 +225,6 @@ class LoopbackFabric:
                     self.bells.append(path)
         return n
 
-    def ringLater(self, path: Any) -> None:
-        """
-        Something was published, perhaps outside of a turn: its batch must end.
-        """
-        self.bells.append(path)
-        wanted = self.owner.wanted
-        if wanted is not None:
-            wanted()
-
     def ringBells(self) -> None:
         """
         The batch ends: wake the other ends that sleep and have something to do.
@@ -486,12 +304,6 @@ class LoopbackFabric:
         The descriptor is enough.
         """
 
-    def unsent(self) -> bool:
-        """
-        See L{IFabric}.
-        """
-        return any(path.unsent() for path in self.paths())
-
     def deadline(self) -> None:
         """
         @return: Nothing here waits for a time.
@@ -516,6 +328,7 @@ class LoopbackFabric:
             path.drain()
         finally:
             path.alive = False
+            self.delayed.pop(path, None)
             if self._paths.get(path.peer.guid) is path:
                 del self._paths[path.peer.guid]
             try:

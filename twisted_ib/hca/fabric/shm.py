@@ -31,16 +31,15 @@ from twisted_ib import limits
 from twisted_ib.errors import (
     HandshakeError,
     HCAError,
-    NoListenerError,
     PathLostError,
     RingError,
 )
 from twisted_ib.hca.fabric import libc
-from twisted_ib.hca.fabric.addresses import checkLocal
 from twisted_ib.hca.fabric.carrier import CarrierPath
 from twisted_ib.hca.fabric.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.doors import Doors, checkCaller, checkRoom
 from twisted_ib.hca.fabric.pairing import Pairing
+from twisted_ib.hca.fabric.pairs import Pairs
 from twisted_ib.hca.fabric.presence import Presence
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.fabric.ring import RingPath, fence
@@ -48,38 +47,12 @@ from twisted_ib.hca.fabric.segment import Segment
 from twisted_ib.hca.interfaces import IFabric
 
 
-class Resolution:
-    """
-    The search for a path to whoever serves an address.
-    """
-
-    __slots__ = ("_fabric", "_user")
-
-    def __init__(self, fabric: SharedMemoryFabric, user: Any) -> None:
-        """
-        Begin nothing: the fabric does.
-
-        @param fabric: What searches.
-        @param user: Whom it tells.
-        """
-        self._fabric = fabric
-        self._user = user
-
-    def cancel(self) -> None:
-        """
-        The user does not want to hear of it any more.
-        """
-        self._fabric.forget(self._user)
-
-
 @implementer(IFabric)
 class SharedMemoryFabric(Presence):
     """
     The shared-memory fabric of one HCA.
 
-    @ivar guid: The HCA's GUID.
     @ivar hot: The paths that are looked at each turn.
-    @ivar bells: The paths whose peers must hear of something published.
     @ivar rings: Whether shared memory is used; if not, sockets carry all.
     """
 
@@ -98,24 +71,19 @@ class SharedMemoryFabric(Presence):
         @param rings: False to carry the records over sockets all the same.
         @raise RunDirectoryError: no directory to meet in can be used.
         """
-        self.owner = owner
-        self.guid = guid
+        super().__init__(owner, guid)
         self.pid = os.getpid()
         self.program = os.path.basename(sys.argv[0] or "python")
         self.clock = clock
         self.rings = rings and not libc.available()
         self.hot: tuple[Any, ...] = ()
-        self.bells: list[Any] = []
-        self.rung = self.sleeps = 0
         #: How many segments of memory that peers offered are mapped.
         self.offeredSegments = 0
-        self._user = os.geteuid()
         #: By GUID, the paths that this side dialled.
         self._paths: dict[int, Any] = {}
         #: The latest path on which this HCA has called itself, the end that was called.
         self._ownCall: Any = None
-        self._pairings: dict[int, Pairing] = {}
-        self._pidfds: dict[int, Pairing] = {}
+        self._asleep: dict[Any, None] = {}
         self._buried: list[Any] = []
         #: Paths that were found broken while bells were rung, perhaps from
         #: within an application's call.
@@ -123,23 +91,13 @@ class SharedMemoryFabric(Presence):
         #: Whether one of them, or of those that are buried, waits for its end.
         self._over = False
         self._reactorPoller: Any = None
-        self.rendezvous = Rendezvous(guid)
-        try:
-            self.rendezvous.bind()
-        except BaseException:
-            self.rendezvous.close()
-            raise
+        self._appear()
         self._poller = select.epoll()
+        self._pairs = Pairs(self._poller)
         self._doors = Doors(self._poller, clock, self.count)
         self._doors.add(self.rendezvous)
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
-
-    def count(self, name: str) -> None:
-        """
-        Count something on the device.
-        """
-        self.owner.count(name)
 
     def allocate(self, size: int) -> Any:
         """
@@ -150,57 +108,19 @@ class SharedMemoryFabric(Presence):
 
     # -- peers
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> Resolution:
-        """
-        Find the path to whoever serves C{serviceID} at C{address}.
-
-        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
-            C{connectFailed(error)} later.
-        @raise NoRouteError: the address is not one of this host.
-        @raise NoListenerError: nobody serves it.
-        """
-        checkLocal(address)
-        self.rendezvous.checkOwner()
-        failure: HCAError = NoListenerError(f"nobody serves {address}")
-        for entry in self.rendezvous.lookup(serviceID, address):
-            try:
-                self._reach(entry, user)
-                return Resolution(self, user)
-            except (HCAError, OSError) as error:
-                failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
-        raise failure
-
-    def reach(self, guid: int, user: Any) -> Resolution:
-        """
-        Find the path to the HCA of a GUID.
-
-        @param user: See L{resolve}.
-        @raise NoListenerError: there is no such HCA.
-        """
-        entry = self.rendezvous.find(guid)
-        if entry is None:
-            raise NoListenerError(f"there is no HCA {guid:016x}")
-        try:
-            self._reach(entry, user)
-        except OSError as error:
-            raise HandshakeError(str(error)) from error
-        return Resolution(self, user)
-
     def _reach(self, entry: Any, user: Any) -> None:
         """
-        Give C{user} the path to an HCA, now or after the handshake.
+        See L{Presence._reach}.
         """
         path = self._paths.get(entry.guid)
         if path is not None and path.alive:
             user.pathReady(path)
             return
-        for pairing in self._pairings.values():
-            if pairing.guid == entry.guid and not pairing.server and pairing.path is None:
-                pairing.users.append(user)
-                return
-        checkRoom(self._pairings.values())
-        pair = self.rendezvous.connect(entry)
-        pairing = self._pair(pair, self.rendezvous, entry.guid)
+        pairing = self._pairs.dialling(entry.guid)
+        if pairing is None:
+            checkRoom(self._pairs)
+            pair = self.rendezvous.connect(entry)
+            pairing = self._pair(pair, self.rendezvous, entry.guid)
         pairing.users.append(user)
 
     def _pair(self, pair: Any, rendezvous: Rendezvous, guid: int) -> Pairing:
@@ -219,20 +139,12 @@ class SharedMemoryFabric(Presence):
             raise
         try:
             if pairing.server:
-                checkCaller(self._pairings.values(), pairing, self._user)
-            self._watch(pairing)
+                checkCaller(self._pairs, pairing, self._user)
+            self._pairs.add(pairing)
         except BaseException:
             pairing.close()
             raise
         return pairing
-
-    def forget(self, user: Any) -> None:
-        """
-        C{user} does not want a path any more.
-        """
-        for pairing in self._pairings.values():
-            if user in pairing.users:
-                pairing.users.remove(user)
 
     # -- descriptors
 
@@ -256,29 +168,11 @@ class SharedMemoryFabric(Presence):
         """
         self._reactorPoller = poller
 
-    def _watch(self, pairing: Pairing) -> None:
-        """
-        Have the socket and the pidfd of a pair watched.
-
-        @raise OSError: the kernel watches no more.
-        """
-        self._poller.register(pairing.fd, select.EPOLLIN | select.EPOLLRDHUP)
-        pidfd = pairing.liveness.fd
-        if pidfd >= 0:
-            try:
-                self._poller.register(pidfd, select.EPOLLIN)
-            except BaseException:
-                self._poller.unregister(pairing.fd)
-                raise
-            self._pidfds[pidfd] = pairing
-        self._pairings[pairing.fd] = pairing
-
     def watch(self, pairing: Pairing, events: int) -> None:
         """
         Have a pair's socket watched for other events than before.
         """
-        if pairing.fd in self._pairings:
-            self._poller.modify(pairing.fd, events)
+        self._pairs.watch(pairing, events)
 
     def attend(self) -> None:
         """
@@ -288,11 +182,11 @@ class SharedMemoryFabric(Presence):
             if fd in self._doors:
                 self._doors.accept(fd, self._called)
                 continue
-            pairing = self._pairings.get(fd)
+            pairing = self._pairs.ofSocket(fd)
             if pairing is not None:
                 self._readable(pairing)
                 continue
-            pairing = self._pidfds.get(fd)
+            pairing = self._pairs.ofProcess(fd)
             if pairing is not None:
                 self._lose(pairing, PathLostError("the peer's process died"))
 
@@ -302,28 +196,11 @@ class SharedMemoryFabric(Presence):
         """
         try:
             pair.setblocking(False)
-            checkRoom(self._pairings.values())
+            checkRoom(self._pairs)
             self._pair(pair, rendezvous, 0)
         except (HCAError, OSError) as error:
             self._refused(error)
             pair.close()
-
-    def _follow(self) -> None:
-        """
-        This process has changed its user (C{twistd --uid} does so when all
-        ports are open): be found in the new user's directory too.  The old
-        user's clients still come through the old door.
-        """
-        self._user = os.geteuid()
-        try:
-            rendezvous = self.rendezvous.successor()
-        except HCAError as error:
-            self.count("successor_failed")
-            self.owner.warn(f"clients of user {self._user} can not reach this process: {error}")
-            return
-        if rendezvous is not None:
-            self._doors.add(rendezvous)
-            self.rendezvous = rendezvous
 
     def _refused(self, error: Exception) -> None:
         """
@@ -353,6 +230,7 @@ class SharedMemoryFabric(Presence):
         """
         A handshake is done.
         """
+        self._pairs.greeted(pairing)
         path, bell = pairing.path, pairing.bell
         if bell is not None:
             poller = self._reactorPoller or self._poller
@@ -386,13 +264,8 @@ class SharedMemoryFabric(Presence):
         """
         A pair is over: take what the peer had published, then fail the rest.
         """
-        if self._pairings.pop(pairing.fd, None) is None:
+        if not self._pairs.remove(pairing):
             return
-        self._poller.unregister(pairing.fd)
-        pidfd = pairing.liveness.fd
-        if pidfd >= 0:
-            del self._pidfds[pidfd]
-            self._poller.unregister(pidfd)
         try:
             path = pairing.path
             if path is None:
@@ -430,6 +303,8 @@ class SharedMemoryFabric(Presence):
         if self._ownCall is path:
             self._ownCall = None
         self.hot = tuple(other for other in self.hot if other is not path)
+        self._asleep.pop(path, None)
+        self.delayed.pop(path, None)
         if path in self.bells:
             self.bells.remove(path)
         bell, pairing.bell = pairing.bell, None
@@ -507,15 +382,6 @@ class SharedMemoryFabric(Presence):
                 n += 1
         return n
 
-    def ringLater(self, path: Any) -> None:
-        """
-        Something was published, perhaps outside of a turn: its batch must end.
-        """
-        self.bells.append(path)
-        wanted = self.owner.wanted
-        if wanted is not None:
-            wanted()
-
     def ringBells(self) -> None:
         """
         The batch ends: wake the peers that sleep and have reason to wake.
@@ -538,8 +404,15 @@ class SharedMemoryFabric(Presence):
                     self.owner.wanted()
                 continue
             if path.asleep:
-                path.wake()
-                self.hot += (path,)
+                self._wake(path)
+
+    def _wake(self, path: Any) -> None:
+        """
+        Look at a path each turn again.
+        """
+        path.wake()
+        del self._asleep[path]
+        self.hot += (path,)
 
     def pending(self) -> bool:
         """
@@ -567,12 +440,12 @@ class SharedMemoryFabric(Presence):
             return True
         for path in hot:
             path.arm()
+            self._asleep[path] = None
         self.hot = ()
         fence()
         for path in hot:
             if path.pending():
-                path.wake()
-                self.hot += (path,)
+                self._wake(path)
         self.sleeps += 1
         return not self.hot
 
@@ -582,39 +455,28 @@ class SharedMemoryFabric(Presence):
 
         @return: Whether there are any hot ones.
         """
-        for pairing in self._pairings.values():
-            path = pairing.path
-            if path is not None and path.asleep and path.rouse():
-                path.wake()
-                self.hot += (path,)
+        if self._asleep:
+            for path in [path for path in self._asleep if path.rouse()]:
+                self._wake(path)
         return bool(self.hot)
 
     # -- time and the end
-
-    def unsent(self) -> bool:
-        """
-        See L{IFabric}.
-        """
-        return any(path.unsent() for path in self.paths())
 
     def deadline(self) -> float | None:
         """
         @return: When L{tick} should be called: handshakes take a bounded time.
         """
-        found = self._doors.deadline
-        for pairing in self._pairings.values():
-            exchange = pairing.exchange
-            if exchange is not None and exchange.deadline is not None:
-                if found is None or exchange.deadline < found:
-                    found = exchange.deadline
-        return found
+        doors, pairs = self._doors.deadline, self._pairs.deadline()
+        if doors is None or pairs is None:
+            return pairs if doors is None else doors
+        return min(doors, pairs)
 
     def tick(self, now: float) -> None:
         """
         Give up handshakes whose peer is silent; listen again.
         """
         self._doors.tick(now)
-        for pairing in list(self._pairings.values()):
+        for pairing in tuple(self._pairs.greeting):
             if pairing.exchange is not None:
                 try:
                     pairing.exchange.tick(now)
@@ -626,15 +488,14 @@ class SharedMemoryFabric(Presence):
         """
         @return: The paths to living peers.
         """
-        return [p.path for p in self._pairings.values() if p.path is not None]
+        return [p.path for p in self._pairs if p.path is not None]
 
     def forked(self) -> None:
         """
         In a forked child: nothing of this may be touched any more.
         """
-        for pairing in self._pairings.values():
-            if pairing.path is not None:
-                pairing.path.forked()
+        for path in self.paths():
+            path.forked()
         self.hot = ()
 
     def close(self) -> None:
@@ -642,7 +503,7 @@ class SharedMemoryFabric(Presence):
         Withdraw everything and give everything back.
         """
         gone = PathLostError("the device was closed")
-        for pairing in list(self._pairings.values()):
+        for pairing in tuple(self._pairs):
             self._lose(pairing, gone)
         self._clear()
         self._doors.close()

@@ -1,0 +1,57 @@
+"""
+What fabrics have in common, whatever their paths are made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Fabric:
+    """
+    A base of fabrics.
+
+    @ivar owner: The device, an L{IFabricOwner<twisted_ib.hca.interfaces.IFabricOwner>}.
+    @ivar guid: The HCA's GUID.
+    @ivar bells: The paths whose other ends must hear of something published.
+    @ivar delayed: The paths on which connection management waits for room.
+    @ivar rung: How often another was woken.
+    @ivar sleeps: How often this side went to sleep.
+    """
+
+    def __init__(self, owner: Any, guid: int) -> None:
+        """
+        Have no paths.
+
+        @param owner: The device.
+        @param guid: Its GUID.
+        """
+        self.owner = owner
+        self.guid = guid
+        self.bells: list[Any] = []
+        self.delayed: dict[Any, None] = {}
+        self.rung = self.sleeps = 0
+
+    def count(self, name: str) -> None:
+        """
+        Count something on the device.
+        """
+        self.owner.count(name)
+
+    def ringLater(self, path: Any) -> None:
+        """
+        Something was published, perhaps outside of a turn: its batch must end.
+        """
+        self.bells.append(path)
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
+
+    def unsent(self) -> bool:
+        """
+        See L{IFabric<twisted_ib.hca.interfaces.IFabric>}.
+        """
+        return bool(self.delayed)
+
+
+__all__ = ["Fabric"]
