@@ -440,6 +440,8 @@ class ArgumentTests(ReactorBuilder):
             {"maxMessageSize": 0},
             {"maxMessageSize": limits.RDMA_MESSAGE_MOST + 1},
             {"maxMessageSize": 1.5},
+            {"interface": None},
+            {"interface": 5},
         ):
             self.assertRaises(ValueError, listenRDMA, reactor, **{"port": 0, "factory": factory, **wrong})
         for wrong in (
@@ -447,6 +449,12 @@ class ArgumentTests(ReactorBuilder):
             {"privateData": b"x" * 57},
             {"maxMessageSize": -1},
             {"bindAddress": ("a", -1)},
+            {"host": None},
+            {"host": 5},
+            {"timeout": -1},
+            {"timeout": "5"},
+            {"timeout": float("inf")},
+            {"timeout": float("nan")},
         ):
             arguments = {"host": "127.0.0.1", "port": 5, "factory": factory, **wrong}
             self.assertRaises(ValueError, connectRDMA, reactor, **arguments)

@@ -37,6 +37,35 @@ def checkPort(port: int, lowest: int) -> int:
     return port
 
 
+def checkHost(host: str | bytes) -> str:
+    """
+    Refuse what can not be the name or the address of a host.
+
+    @param host: what a user gave.
+    @return: it, as text.
+    @raise ValueError: it is no text.
+    """
+    text = host.decode("ascii") if isinstance(host, bytes) else host
+    if not isinstance(text, str):
+        raise ValueError(f"host {host!r} is not an address or a name")
+    return text
+
+
+def checkTimeout(timeout: float | None) -> None:
+    """
+    Refuse what can not be the time to wait.
+
+    @param timeout: seconds, or L{None} for no end.
+    @raise ValueError: it is no number, negative or endless.
+    """
+    try:
+        good = timeout is None or 0 <= timeout < float("inf")
+    except TypeError:
+        good = False
+    if not good:
+        raise ValueError(f"timeout {timeout!r} is not a number of seconds from 0 up, or None")
+
+
 @lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 def canonical(text: str) -> str | None:
     """

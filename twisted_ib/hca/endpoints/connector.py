@@ -29,7 +29,9 @@ from twisted_ib.hca.endpoints.addresses import (
     addressOf,
     bindPair,
     canonical,
+    checkHost,
     checkPort,
+    checkTimeout,
     reachable,
     withPort,
 )
@@ -399,11 +401,12 @@ class Connector(base.BaseConnector):
         @param device: The HCA's name; L{None} for the default.
         @raise ValueError: an argument makes no sense.
         """
-        self.host = host.decode("ascii") if isinstance(host, bytes) else host
+        self.host = checkHost(host)
         self.port = checkPort(port, 1)
         self.bindAddress = bindAddress
         self.bound = bindPair(bindAddress)
         self.device = device
+        checkTimeout(timeout)
         base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
 
     def _makeTransport(self) -> Any:

@@ -81,12 +81,14 @@ class Port(base.BasePort):
         @param interface: The address to bind; C{""} for all IPv4 addresses.
         @param reactor: The reactor, whose thread everything here belongs to.
         @param device: The HCA's name; L{None} for the default.
-        @raise ValueError: C{port} is no port number.
+        @raise ValueError: C{port} is no port number, or C{interface} no string.
         """
         base.BasePort.__init__(self, reactor=reactor)
         self.port = checkPort(port, 0)
         self.factory = factory
         self.backlog = min(max(backlog, 1), limits.LISTEN_BACKLOG)
+        if not isinstance(interface, str):
+            raise ValueError(f"interface {interface!r} is not an address")
         self.interface = interface
         self.device = device
         self.requests: dict[Any, tuple[REQ, Any]] = {}
