@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import threading
 from typing import Any
 
@@ -19,6 +20,7 @@ from twisted_ib.hca.verbs import (
     AH,
     CMID,
     CQ,
+    CQEX,
     MR,
     MW,
     PD,
@@ -28,6 +30,7 @@ from twisted_ib.hca.verbs import (
     AHAttr,
     CompChannel,
     Context,
+    CqInitAttrEx,
     GlobalRoute,
     MWBind,
     MWBindInfo,
@@ -182,6 +185,36 @@ class ClosingTests(VerbsTestCase):
         thread.join(10)
         self.assertEqual(found, [(0, [])])
         self.assertEqual(list(hub.devices), [])
+
+    def test_forkedWaits(self) -> None:
+        """
+        A child that polls or waits for something of its parent's does not do so for ever: there
+        is no such device (ENODEV).
+        """
+        ctx, _ = self.everything()
+        self.addCleanup(ctx.close)
+        channel = CompChannel(ctx)
+        cq = CQ(ctx, 8, None, channel)
+        extended = CQEX(ctx, CqInitAttrEx(cqe=8))
+        pid = os.fork()
+        if not pid:  # pragma: no cover - in the child
+            codes = []
+            try:
+                signal.alarm(10)
+                for call in (
+                    cq.poll,
+                    extended.start_poll,
+                    lambda: channel.get_cq_event(cq),
+                    ctx.get_async_event,
+                ):
+                    try:
+                        call()
+                    except PyverbsRDMAError as error:
+                        codes.append(error.error_code)
+            finally:
+                os._exit(codes != [errno.ENODEV] * 4)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertEqual(cq.poll(), (0, []))
 
     def test_forkedChild(self) -> None:
         """

@@ -126,6 +126,8 @@ class RegionTests(VerbsTestCase):
         self.refused(errno.EOPNOTSUPP, MREx, self.pd, 10, LOCAL, fd=0)
         self.refused(errno.EINVAL, MR, self.pd, -1)
         self.assertRaises(PyverbsUserError, MR, None, 10)
+        self.assertRaises(TypeError, MR, self.pd, "10", 1)
+        self.assertRaises(TypeError, MR, self.pd, 10, "1")
         self.patch(limits, "MEMORY_REGIONS", 0)
         self.refused(errno.ENOMEM, MR, self.pd, 10)
         self.assertEqual(self.pd._device.memory.regions, {})

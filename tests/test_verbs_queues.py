@@ -55,6 +55,7 @@ class QueueTests(VerbsTestCase):
             self.refused(errno.EINVAL, CQ, ctx, size)
         self.refused(errno.EINVAL, CQ, ctx, 10, None, None, 1)
         self.refused(errno.EINVAL, CQ, ctx, 10, None, None, -1)
+        self.assertRaises(TypeError, CQ, ctx, "10")
         self.patch(limits, "COMPLETION_QUEUES", 0)
         self.refused(errno.ENOMEM, CQ, ctx, 10)
         self.assertRaises(TypeError, CQ, None, 10)

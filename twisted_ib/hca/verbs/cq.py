@@ -218,8 +218,13 @@ class CompChannel(VerbsObject):
     def _noticeOrEnd(self) -> bool:
         """
         Whether there is a notice, or nothing more to wait for.
+
+        @raise DeviceClosedError: the device is the parent process's.
         """
-        return bool(self._notices.waiting) or self._closer is None
+        if self._closer is None:
+            return True
+        self._device.check()
+        return bool(self._notices.waiting)
 
 
 #: How many channels a device has.
@@ -385,6 +390,7 @@ class CQ(PolledQueue):
         @return: how many there were, and they.
         """
         self._check()
+        self._device.check()
         if num_entries < 0:
             raise invalid("Failed to poll CQ")
         hub.drive()

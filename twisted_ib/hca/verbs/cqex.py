@@ -137,6 +137,7 @@ class CQEX(PolledQueue):
         @return: 0, or ENOENT if there is none: then there is nothing to end.
         """
         self._check()
+        self._device.check()
         if attr is not None and attr.comp_mask:
             return errno.EINVAL
         hub.drive()

@@ -408,8 +408,13 @@ class Context(VerbsObject):
     def _eventOrEnd(self) -> bool:
         """
         Whether there is an event, or nothing more to wait for.
+
+        @raise DeviceClosedError: the device is the parent process's.
         """
-        return bool(len(self._events)) or self._closer is None
+        if self._closer is None:
+            return True
+        self._device.check()
+        return bool(len(self._events))
 
 
 def _packed(text: str) -> bytes:

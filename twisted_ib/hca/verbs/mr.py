@@ -7,6 +7,7 @@ its own (C{address=}), which then is registered under its address.
 
 from __future__ import annotations
 
+from math import trunc
 from typing import Any
 
 from twisted_ib.hca.core.windows import MemoryWindow
@@ -68,7 +69,7 @@ class MR(VerbsObject):
             raise unsupported("Failed to import MR")
         if implicit:
             raise unsupported(self._failed)
-        self._register(creator, int(length), int(access), address)
+        self._register(creator, trunc(length), trunc(access), address)
 
     @verb()
     def _register(
@@ -172,9 +173,9 @@ class MR(VerbsObject):
             (EBUSY); it stays as it was.
         """
         self._check()
-        flags = int(flags)
+        flags = trunc(flags)
         check(bool(flags) and not flags & ~_CHANGES, f"Failed to rereg MR: flags {flags:#x}")
-        rights = int(access) if flags & _R.IBV_REREG_MR_CHANGE_ACCESS else self._core.access
+        rights = trunc(access) if flags & _R.IBV_REREG_MR_CHANGE_ACCESS else self._core.access
         if rights & _UNSUPPORTED:
             raise unsupported("Failed to rereg MR")
         domain = checked(pd, PD) if flags & _R.IBV_REREG_MR_CHANGE_PD else None
@@ -282,7 +283,7 @@ class MREx(MR):
         if fd is not None or dmah is not None or buf is not None or implicit:
             raise unsupported(self._failed)
         self.dmah = None
-        self._register(checked(pd, PD), int(length), int(access), address, iova)
+        self._register(checked(pd, PD), trunc(length), trunc(access), address, iova)
 
 
 class MW(VerbsObject):

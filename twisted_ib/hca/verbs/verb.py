@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from itertools import count
+from math import trunc
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
@@ -181,11 +182,13 @@ def waitFor(ready: Callable[[], bool], message: str) -> None:
     @param ready: whether it is so; called with the lock held.
     @param message: which verb waits.
 
-    @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE).
+    @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE), or C{ready} raised.
     """
     try:
         hub.wait(ready)
-    except OSError as error:
+    except PyverbsError:
+        raise
+    except (HCAError, OSError) as error:
         raise failure(message, error) from error
 
 
@@ -297,8 +300,9 @@ def within(value: Any, least: int, most: int, what: str) -> int:
 
     @return: it as an integer.
 
+    @raise TypeError: it is no number.
     @raise PyverbsRDMAError: it is outside of the bounds (EINVAL).
     """
-    number = int(value)
+    number = trunc(value)
     check(least <= number <= most, f"{what} is {least} to {most}, not {number}")
     return number
