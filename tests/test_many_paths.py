@@ -46,12 +46,11 @@ class DelayedTests(HCATestCase):
 
     def test_lost(self) -> None:
         """
-        Nothing waits for a peer that is gone.
+        Nothing waits on a path that is gone.
         """
-        a, b, _ = self.delayed()
-        b.close()
-        settle(a)
-        self.assertEqual(a.fabric.paths(), [])
+        a, _, path = self.delayed()
+        a.close()
+        self.assertFalse(path.alive)
         self.assertFalse(a.fabric.unsent())
 
 
