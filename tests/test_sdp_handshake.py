@@ -95,7 +95,7 @@ class ActiveTests(SynchronousTestCase):
         self.assertEqual(
             request.privateData.hex(),
             "000000180000005c0000000000000000"
-            "22400001"
+            "22400010"
             "0001001000010010"
             "9c400000"
             "000000000000000000000000c0000201"
@@ -227,7 +227,7 @@ class PassiveTests(SynchronousTestCase):
         self.assertEqual(message.localQPN, 0x123456)
         self.assertEqual(
             message.privateData.hex(),
-            "01000018000000c400000000000000002200000100010010" + "00" * 172,
+            "01000018000000c400000000000000002200001000010010" + "00" * 172,
         )
         self.assertEqual(REP.parse(message.pack(), 0, 232).privateData, message.privateData)
 

@@ -337,8 +337,10 @@ class ReceiveTests(SynchronousTestCase):
         payload (CA4-7), REQ_PIPE to RdmaRdCompl (CA4-8).
         """
         for flags in (Flags.OOB_PEND, Flags.OOB_PRES, Flags.OOB_PEND | Flags.OOB_PRES):
-            self.assertEqual(receive(opened(), message(flags=flags, payload=b"!")), b"!")
-        self.assertEqual(receive(opened(), message(flags=Flags.OOB_PEND)), b"")
+            machine = opened()
+            self.assertIsNone(receive(machine, message(flags=flags, payload=b"!")))
+            self.assertEqual((machine.control, machine.flags), (MID.DATA, flags))
+        self.assertIsNone(receive(opened(), message(flags=Flags.OOB_PEND)))
         self.assertIn("flags", self.refused(message(flags=Flags.OOB_PRES)))
         self.assertIn("flags", self.refused(message(flags=Flags.REQ_PIPE, payload=b"a")))
         self.assertIsNone(receive(opened(), message(flags=Flags.REQ_PIPE, mid=MID.RDMA_RD_COMPL)))

@@ -178,6 +178,7 @@ class CreditTests(ReviewedTestCase):
             for paused in (False, True):
                 for posted, bad in ((3, False), (2, True), (1, True)):
                     raw, stream = self.pair.raw()
+                    stream.reads = 0
                     if paused:
                         stream.pauseProducing()
                     stream.queuePair.posted = posted

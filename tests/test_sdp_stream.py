@@ -453,9 +453,11 @@ class ReceiveTests(PairTestCase):
 
     def test_sourceAvailable(self) -> None:
         """
-        A SrcAvail is answered by SendSm, and its first bytes are delivered.
+        A SrcAvail of a peer that answers no READs is answered by SendSm, and its first bytes
+        are delivered.
         """
         raw, stream = self.pair.raw()
+        stream.reads = 0
         offer = SrcAvail(length=100, rkey=7, address=4096, payload=b"begin").pack()
         raw.send(MID.SRC_AVAIL, offer[16:])
         self.settle()
@@ -463,6 +465,7 @@ class ReceiveTests(PairTestCase):
         self.assertEqual(raw.messages, [bytes.fromhex("0400003f 00000010 00000001 00000001")])
         stream.pauseProducing()
         raw.send(MID.SRC_AVAIL, offer[16:])
+        self.settle()
         raw.data(b"rest")
         self.settle()
         self.assertEqual(stream.heldBytes, 9)
@@ -488,10 +491,22 @@ class ReceiveTests(PairTestCase):
         cases: list[tuple[str, int, bytes, dict[str, int]]] = [
             ("does not belong", mid, bytes(4), {})
             for mid in range(256)
-            if mid not in (2, 3, 0x0B, 0x0C, 0xFE, 0xFF)
+            if mid not in tuple(MID) or mid <= MID.HELLO_ACK
         ]
         cases += [
             ("nothing was asked", MID.CH_RCV_BUF_ACK, b"\0\1\0\0", {}),
+            ("there was no SrcAvail", MID.SEND_SM, b"", {}),
+            ("too many", MID.SEND_SM, b"x", {}),
+            ("no SinkAvail is outstanding", MID.RDMA_WR_COMPL, bytes(4), {}),
+            ("no SrcAvail is outstanding", MID.RDMA_RD_COMPL, b"\0\0\0\1", {}),
+            ("is no change of mode", MID.MODE_CHANGE, b"\x70\0\0\0", {}),
+            ("PIPELINED_TO_COMBINED in COMBINED mode", MID.MODE_CHANGE, b"\x10\0\0\0", {}),
+            ("BUFFERED_TO_COMBINED in COMBINED mode", MID.MODE_CHANGE, b"\x90\0\0\0", {}),
+            ("nothing was cancelled", MID.SINK_CANCEL_ACK, b"", {}),
+            ("SinkAvail in COMBINED mode", MID.SINK_AVAIL, b"\0\2" + bytes(18), {}),
+            ("SinkAvail of 0 bytes", MID.SINK_AVAIL, bytes(20), {}),
+            ("moves to service 0x11389", MID.SUSP_COMM, (0x11389).to_bytes(8, "big"), {}),
+            ("nothing was suspended", MID.SUSP_COMM_ACK, b"", {}),
             ("too short for ChRcvBuf", MID.CH_RCV_BUF, b"\0\1\0", {}),
             ("too many", MID.CH_RCV_BUF, b"\0\1\0\0\0", {}),
             ("has a body of", MID.DISCONN, b"x", {}),

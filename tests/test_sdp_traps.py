@@ -144,6 +144,7 @@ class TrapTests(PairTestCase):
         comes with credits.
         """
         raw, stream = self.pair.raw(1)
+        stream.reads = 0
         raw.queuePair.posted = 1000
         raw.send(MID.CH_RCV_BUF, b"\0\1\0\0", buffers=1)
         self.settle()
@@ -161,6 +162,7 @@ class TrapTests(PairTestCase):
         """
         other, first = self.pair.raw()
         raw, stream = self.pair.raw()
+        stream.reads = 0
         stream.pauseProducing()
         raw.data(b"old")
         self.settle()

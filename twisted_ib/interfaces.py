@@ -227,6 +227,103 @@ class IRDMATransport(ITransport):
         """
 
 
+class ISDPTransport(ITransport):
+    """
+    A stream whose ends share memory: what an SDP connection can besides TCP's.
+
+    All calls belong to the reactor's thread and raise
+    L{WrongThreadError<twisted_ib.errors.WrongThreadError>} in another.
+    """
+
+    def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
+        """
+        Register memory for this connection: see L{IRDMATransport.registerMemory}.  The peer is
+        let in for each transfer only, so that C{access} needs no remote bits.
+
+        @return: An L{IRDMARegion}.
+        @raise MemoryRegionError: it can not be registered so.
+        """
+
+    def writeRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
+        """
+        Send a part of registered memory without a copy here, in the order of the calls of this
+        and C{write}; several may wait.  It must not change until it is sent.  A peer of this
+        host copies it once where it can map it, which is memory that C{registerMemory} made.
+        C{loseConnection} waits for it, and a producer is paused by it as by C{write}.
+
+        In TLS the bytes are encrypted, and so copied, at once.
+
+        @param region: What C{registerMemory} of this connection gave.
+        @param offset: Of the first byte in it.
+        @param length: How many bytes; the rest of the region by default.
+        @return: A Deferred that fires with L{None} when the memory may be used again, or fails
+            with the reason if the connection ends before.  To cancel it is to forget it.
+        @raise MemoryAccessError: the region has no such bytes.
+        """
+
+    def sendUrgent(byte):  # type: ignore[no-untyped-def]
+        """
+        Send one urgent byte, in its place in the stream; the peer is told at once that it
+        comes.  What the peer was offered to read before it goes as Data, so that nothing is
+        between them that waits for the peer.
+
+        @param byte: C{bytes} of length 1.
+        @raise ValueError: it is not; or this is TLS.
+        """
+
+    def setZeroCopyThresholds(registered=None, plain=None):  # type: ignore[no-untyped-def]
+        """
+        Say from which size on bytes go by zero copy.
+
+        @param registered: Of what C{writeRegistered} is given; unchanged if L{None}.
+        @param plain: Of the data of one C{write}; never if L{None}, which is the default.
+        """
+
+
+class ISDPBufferedProtocol(IProtocol):
+    """
+    A protocol of a stream that says where its bytes shall go.
+
+    The peer's zero copy comes there without a copy by the transport; other bytes are copied
+    there.
+    """
+
+    def getBuffer():  # type: ignore[no-untyped-def]
+        """
+        Say where the next bytes shall go.  It is asked several times before anything comes,
+        and the places are filled in that order.  A place of less than 65536 bytes is not
+        written to by the peer, but read into.
+
+        @return: A region of the transport's C{registerMemory}, which may be written, an offset
+            and a length, more than 0; the bytes there are the transport's until
+            C{bufferFilled}.  L{None} if the next bytes shall go to C{dataReceived}.
+        """
+
+    def bufferFilled(region, offset, count):  # type: ignore[no-untyped-def]
+        """
+        Bytes have come.
+
+        @param region: The region that C{getBuffer} named.
+        @param offset: Likewise.
+        @param count: How many bytes are there; the rest of the place is the protocol's again.
+            0 if it was not needed.
+        """
+
+
+class ISDPUrgentProtocol(IProtocol):
+    """
+    A protocol of a stream that takes urgent data out of it; for others it is a part of the
+    stream like any.
+    """
+
+    def urgentDataReceived(byte):  # type: ignore[no-untyped-def]
+        """
+        An urgent byte came: at once, before what was sent before it and is not read.
+
+        @param byte: C{bytes} of length 1.
+        """
+
+
 class IRDMARegion(Interface):
     """
     Registered memory; a context manager that closes it.

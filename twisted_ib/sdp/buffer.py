@@ -51,6 +51,17 @@ class SendBuffer:
         self.pieces.clear()
         self.size = self._offset = 0
 
+    def takeAll(self) -> bytes:
+        """
+        Take everything.
+        """
+        pieces = self.pieces
+        if self._offset:
+            pieces[0] = pieces[0][self._offset :]
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self.clear()
+        return data
+
     def take(self, most: int = limits.INLINE_MESSAGE) -> tuple[Payload, int]:
         """
         Take the next message's bytes.

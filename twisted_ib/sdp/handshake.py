@@ -14,12 +14,14 @@ from twisted_ib import limits
 from twisted_ib.errors import WireError
 from twisted_ib.hca.endpoints.addresses import Address
 from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.sdp.keyed import READ_DEPTH
 from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.wire import (
     BSDH_BYTES,
     HELLO_ACK_BYTES,
     HELLO_BYTES,
     VERSION,
+    Capabilities,
     Hello,
     HelloAck,
     ipVersionOf,
@@ -34,13 +36,11 @@ PORT_SPACE = 0x0001
 CM_RESPONSE_TIMEOUT = 17
 #: The most that a REQ can say.
 CM_RETRIES = 15
-#: Outstanding reads, as OFED's SDP asks for.
-READ_DEPTH = 4
 _RETRIES = 7
 #: LocalRcvSz and ActRcvSz.
 _RECEIVE_BYTES = limits.INLINE_MESSAGE + BSDH_BYTES
-#: MaxAdverts: one SrcAvail at a time, Combined mode.
-_ADVERTS = 1
+#: MaxAdverts: with more than one, Pipelined mode is possible.
+_ADVERTS = limits.SDP_ADVERTS
 
 
 def serviceID(port: int) -> int:
@@ -153,7 +153,10 @@ def accepted(stream: Stream, connection: Any, message: REQ, hello: Hello) -> Non
     @param message: the REQ that was accepted.
     @param hello: its Hello.
     """
-    _join(stream, connection, message.localQPN, hello.buffers, hello.localReceiveBytes)
+    adverts = hello.maximumAdverts
+    if hello.capabilities & Capabilities.EXTENDED_MAX_ADVERTS and hello.extendedMaximumAdverts:
+        adverts = hello.extendedMaximumAdverts
+    _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, adverts)
 
 
 def replied(stream: Stream, connection: Any, message: REP) -> None:
@@ -168,15 +171,27 @@ def replied(stream: Stream, connection: Any, message: REP) -> None:
     hello = HelloAck.parse(message.privateData[:HELLO_ACK_BYTES])
     if hello.majorVersion != VERSION >> 4:
         raise WireError(f"HelloAck has major version {hello.majorVersion}, asked was {VERSION >> 4}")
-    _join(stream, connection, message.localQPN, hello.buffers, hello.actualReceiveBytes)
+    _join(stream, connection, message, hello.buffers, hello.actualReceiveBytes, hello.maximumAdverts)
 
 
-def _join(stream: Stream, connection: Any, remoteQPN: int, receives: int, receiveBytes: int) -> None:
+def _join(
+    stream: Stream,
+    connection: Any,
+    message: REQ | REP,
+    receives: int,
+    receiveBytes: int,
+    adverts: int,
+) -> None:
     """
     Let both ends' queue pairs talk.
+
+    @param receives: The peer's, that are posted.
+    @param receiveBytes: The size of one.
+    @param adverts: The peer's MaxAdverts.
     """
     payload = min(receiveBytes - BSDH_BYTES, limits.INLINE_MESSAGE)
     stream.connection = connection
     connection.user = stream
-    stream.machine.opened(receives, payload)
-    stream.queuePair.connect(connection.destination, remoteQPN)
+    stream.machine.opened(receives, payload, adverts)
+    stream.reads = min(READ_DEPTH, message.responderResources)
+    stream.queuePair.connect(connection.destination, message.localQPN)

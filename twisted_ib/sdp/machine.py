@@ -1,5 +1,7 @@
 """
-The Sockets Direct Protocol of one connection: numbers, credits, close.
+The Sockets Direct Protocol of one connection: numbers, credits, close.  What a stream that only
+sends and takes Data needs is here; the rest is in L{twisted_ib.sdp.zerocopy}, and made when it
+is needed.
 
 Pure: what arrives goes in, what to do comes out; the transport does it.
 
@@ -14,14 +16,19 @@ layout.
 from __future__ import annotations
 
 from enum import IntEnum
+from struct import Struct
 from typing import Any
 
 from twisted_ib.errors import SDPError
-from twisted_ib.sdp.wire import BSDH, MID, Flags
+from twisted_ib.sdp.wire import BSDH, MID, Flags, SinkAvail, SrcAvail
 
-_pack, _unpack = BSDH.pack, BSDH.unpack_from
+_pack = BSDH.pack
+#: The base header, with MID and Flags as one number.
+_unpack = Struct(">HHIII").unpack_from
 _M32 = 0xFFFFFFFF
 _DATA = MID.DATA.value
+#: Data without flags.
+_PLAIN = _DATA << 8
 _HEADER = BSDH.size
 #: A peer acknowledges at most this many messages back: a ring holds fewer.
 _WINDOW = 0x10000
@@ -106,6 +113,9 @@ TRANSITIONS = {
     },
 }
 
+#: The messages that may carry stream bytes, and what else they have behind the header.
+_BODIES = {_DATA: 0, MID.SRC_AVAIL.value: SrcAvail.layout.size, MID.SINK_AVAIL.value: SinkAvail.layout.size}
+
 #: States in which the peer may still send stream data.
 _OPEN = frozenset((State.ESTABLISHED, State.FIN_WAIT1))
 
@@ -134,16 +144,28 @@ class Machine:
     @ivar state: A L{State}.
     @ivar maxPayload: Stream bytes that one message to the peer may carry.
     @ivar control: After L{receive} returned L{None}: the message id.
+    @ivar flags: Likewise: its flags.
+    @ivar acknowledged: Likewise: its MSeqAck, which does not wrap here.
+    @ivar bareSent: How many messages without payload were sent.
+    @ivar bareReceived: The same of those received.
+    @ivar adverts: The peer's MaxAdverts.
+    @ivar zero: The state of zero copy, or L{None}.
     """
 
     __slots__ = (
+        "acknowledged",
+        "adverts",
+        "bareReceived",
+        "bareSent",
         "control",
+        "flags",
         "limit",
         "maxPayload",
         "received",
         "sequence",
         "state",
         "told",
+        "zero",
     )
 
     def __init__(self, receives: int) -> None:
@@ -155,18 +177,23 @@ class Machine:
         self.told = receives
         self.state: State = State.ESTABLISHED
         self.maxPayload = 0
-        self.control = 0
+        self.control = self.flags = self.acknowledged = 0
+        self.bareSent = self.bareReceived = 0
+        self.adverts = 1
+        self.zero: Any = None
 
-    def opened(self, peerReceives: int, maxPayload: int) -> None:
+    def opened(self, peerReceives: int, maxPayload: int, adverts: int = 1) -> None:
         """
         Hello and HelloAck are exchanged (both have MSeq 0).
 
         @param peerReceives: Bufs of the peer's.
         @param maxPayload: The smaller of the peer's receive size without a
             BSDH and our own limit.
+        @param adverts: The peer's MaxAdverts.
         """
         self.limit = peerReceives
         self.maxPayload = maxPayload
+        self.adverts = adverts
 
     # -- sending: each message is numbered here and then must be sent
 
@@ -207,28 +234,33 @@ class Machine:
         if self.limit - sequence < 0 or received + receives <= self.told:
             return None
         self.sequence = sequence
+        self.bareSent += 1
         self.told = received + receives
         return _pack(_DATA, 0, receives, _HEADER, sequence & _M32, received & _M32)
 
-    def controlMessage(self, mid: int, receives: int, body: bytes = b"") -> bytes | None:
+    def controlMessage(
+        self, mid: int, receives: int, body: bytes = b"", flags: int = 0
+    ) -> bytes | None:
         """
         A control message, whole.
 
         @param mid: its id, a L{MID<twisted_ib.sdp.wire.MID>}.
         @param receives: how many receives are posted now.
         @param body: what follows the header.
+        @param flags: its L{Flags}.
         @return: L{None} without two credits.
         """
         sequence = self.sequence + 1
         if self.limit - sequence < 1:
             return None
         self.sequence = sequence
+        self.bareSent += 1
         received = self.received
         self.told = received + receives
         return (
             _pack(
                 mid,
-                0,
+                flags,
                 receives,
                 _HEADER + len(body),
                 sequence & _M32,
@@ -247,21 +279,21 @@ class Machine:
         @param start: Offset of the message.
         @param stop: Offset after it.
         @return: The stream bytes of a Data message, perhaps none; L{None} for
-            any other, whose id is then in C{control}.
+            any other, and for one with flags, whose id is then in C{control}.
         @raise SDPError: the message is not what the protocol allows.
         """
         if stop - start < _HEADER:
             raise SDPError(f"a message of {stop - start} bytes has no header")
-        mid, flags, bufs, length, sequence, acknowledged = _unpack(buffer, start)
+        kind, bufs, length, sequence, acknowledged = _unpack(buffer, start)
         received = self.received + 1
         if (
             length != stop - start
             or sequence != received & _M32
-            or (flags and _illegal(mid, flags, length))
+            or (kind != _PLAIN and _illegal(kind >> 8, kind & 0xFF, length))
         ):
             raise SDPError(
-                f"message {mid:#04x}: length {length} of {stop - start}, number"
-                f" {sequence} where {received & _M32} is due, flags {flags:#04x}"
+                f"message {kind >> 8:#04x}: length {length} of {stop - start}, number"
+                f" {sequence} where {received & _M32} is due, flags {kind & 0xFF:#04x}"
             )
         self.received = received
         sent = self.sequence
@@ -271,14 +303,24 @@ class Machine:
         limit: int = sent - behind + bufs
         if limit > self.limit:
             self.limit = limit
-        if mid == _DATA:
+        if kind == _PLAIN:
             data: bytes = buffer[start + 16 : stop]
-            if data and self.state not in _OPEN:
+            if not data:
+                self.bareReceived += 1
+            elif self.state not in _OPEN:
                 if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
                     raise SDPError("data after the peer's DisConn")
                 return b""
             return data
-        self.control = mid
+        self.control = mid = kind >> 8
+        self.flags = kind & 0xFF
+        self.acknowledged = sent - behind
+        body = _BODIES.get(mid)
+        if body is None or stop - start == _HEADER + body:
+            self.bareReceived += 1
+        elif mid == _DATA and self.state not in _OPEN:
+            if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
+                raise SDPError("data after the peer's DisConn")
         return None
 
     # -- closing

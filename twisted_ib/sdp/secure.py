@@ -5,7 +5,9 @@ What differs on a transport once C{startTLS} was called.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, succeed
 
 
 class SecureMixin:
@@ -19,6 +21,13 @@ class SecureMixin:
     connected: int
     disconnecting: int
     protocol: Any
+
+    if TYPE_CHECKING:  # What the other base does.
+
+        def checkCaller(self) -> None:
+            """
+            See L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
+            """
 
     def write(self, data: bytes) -> None:
         """
@@ -35,6 +44,25 @@ class SecureMixin:
         """
         if self.connected:
             self.protocol.writeSequence(data)
+
+    def writeRegistered(self, region: Any, offset: int = 0, length: int | None = None) -> Deferred[None]:
+        """
+        Send registered memory through TLS, which makes a copy: it may be used again at once.
+        """
+        self.checkCaller()
+        if length is None:
+            length = region.length - offset
+        region.piece(offset, length)
+        self.write(bytes(region.view[offset : offset + length]))
+        return succeed(None)
+
+    def sendUrgent(self, byte: bytes) -> None:
+        """
+        TLS has no urgent data.
+
+        @raise ValueError: Always.
+        """
+        raise ValueError("there is no urgent data in TLS")
 
     def loseConnection(self, _connDone: object = None) -> None:
         """

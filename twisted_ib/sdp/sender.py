@@ -20,6 +20,7 @@ from twisted_ib.sdp.wire import MID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.sdp.exchange import Exchange
 
 #: A turn's writes are flushed when less than this of a message is left.
 GATHER_LEFT = 16 * 1024
@@ -38,7 +39,9 @@ class Sender:
     @ivar room: Bytes that may still be gathered in this turn; below zero every
         write takes the slow way.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
-    @ivar owes: Control messages that wait for credits: id and body.
+    @ivar owes: Control messages that wait for credits: id, body and flags.
+    @ivar exchange: What it has that uses more of SDP than Data, or L{None}.
+    @ivar reads: READs that the peer answers at a time.
     @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
     @ivar saidEnd: Whether it has its number: nothing may follow it.
     """
@@ -49,9 +52,11 @@ class Sender:
         "channel",
         "corked",
         "ending",
+        "exchange",
         "machine",
         "owes",
         "queuePair",
+        "reads",
         "room",
         "saidEnd",
         "thread",
@@ -74,7 +79,9 @@ class Sender:
         self.room = -1
         self.corked = False
         self.ending = self.saidEnd = False
-        self.owes: deque[tuple[int, bytes]] | None = None
+        self.owes: deque[tuple[int, bytes, int]] | None = None
+        self.exchange: Exchange | None = None
+        self.reads = 0
 
     # -- what the stream and the transport implement
 
@@ -138,11 +145,15 @@ class Sender:
             self.corked = True
             self.channel.device.markDirty(self)
             if buffer is None and self.channel.polled and queuePair.pending is None:
-                if n <= self.machine.maxPayload:
+                exchange = self.exchange
+                if n <= self.machine.maxPayload and (exchange is None or not exchange.sourcing.takes(n)):
                     header = self.machine.header(n, queuePair.posted)
                     if header is not None:
                         queuePair.postInline(header, data, n)
                         return
+        if self.exchange is not None and self.exchange.sourcing.takes(n):
+            self.exchange.sourcing.queueBytes(data)
+            return
         if buffer is None:
             buffer = self.buffer = SendBuffer()
             self.append = buffer.pieces.append
@@ -157,6 +168,16 @@ class Sender:
             self.channel.device.ringBells()
         if buffer.size > self.bufferSize:
             self.filled()
+
+    def block(self) -> None:
+        """
+        What is written from now on waits behind more than bytes: have every write take the slow
+        way, and every message that comes look whether something can go on.
+        """
+        self._sync()
+        self.room = -1
+        if self.buffer is None:
+            self.buffer = SendBuffer()
 
     def cork(self) -> None:
         """
@@ -188,14 +209,24 @@ class Sender:
                 self.cork()
                 break
             left -= 1
-            if machine.limit - machine.sequence < 3 or not queuePair.canPost():
+            if machine.limit - machine.sequence < 3:
+                if most < _MESSAGE:
+                    self._askSize()
+                break
+            if not queuePair.canPost():
                 break
             payload, n = buffer.take(most)
             header = machine.header(n, queuePair.posted)
             assert header is not None
             queuePair.postInline(header, payload, n)
-        if self.corked:
+        if self.corked and (self.exchange is None or not self.exchange.sourcing.takes(0)):
             self.room = _MESSAGE - buffer.size
+
+    def _askSize(self) -> None:
+        """
+        Bytes wait for credits, of which longer messages would need fewer.
+        """
+        raise NotImplementedError
 
     def resume(self) -> None:
         """
@@ -211,10 +242,20 @@ class Sender:
         """
         if self.owes is not None:
             self._payOwed()
+        exchange = self.exchange
+        if exchange is not None:
+            exchange.sinking.proceed()
         if self.buffer is not None:
             self.flush()
-            if self.buffer.size or self.corked:
-                return  # If corked, the end of the batch comes back here.
+            if self.buffer.size:
+                return
+        if exchange is not None and not exchange.sourcing.proceed():
+            if self.queuePair.path is not None:
+                self.block()
+            return
+        if self.buffer is not None:
+            if self.corked:
+                return  # The end of the batch comes back here.
             self.buffer = self.append = None
         if self.corked or self.queuePair.pending is not None:
             return
@@ -228,21 +269,23 @@ class Sender:
         """
         self.buffer = self.append = None
         self.room = -1
+        if self.exchange is not None:
+            self.exchange.discard()
 
     # -- control messages
 
-    def _control(self, mid: int, body: bytes = b"") -> None:
+    def _control(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
         """
         Send a control message, now or when there are credits for it.
         """
         if self.owes is None and self.queuePair.canPost():
-            message = self.machine.controlMessage(mid, self.queuePair.posted, body)
+            message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
             if message is not None:
                 self.queuePair.postInline(message, b"", 0)
                 return
         if self.owes is None:
             self.owes = deque()
-        self.owes.append((mid, body))
+        self.owes.append((mid, body, flags))
         if len(self.owes) > limits.SDP_RECEIVES:
             raise SDPError("the peer asks for answers and does not take them")
 
@@ -252,8 +295,8 @@ class Sender:
         """
         owes, queuePair = self.owes, self.queuePair
         while owes and queuePair.canPost():
-            mid, body = owes[0]
-            message = self.machine.controlMessage(mid, queuePair.posted, body)
+            mid, body, flags = owes[0]
+            message = self.machine.controlMessage(mid, queuePair.posted, body, flags)
             if message is None:
                 return
             owes.popleft()

@@ -17,15 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
+from twisted_ib.sdp.exchange import Exchange
 from twisted_ib.sdp.machine import Action, Input, State
 from twisted_ib.sdp.sender import Sender
-from twisted_ib.sdp.wire import BSDH_BYTES, MID, ChRcvBuf, ChRcvBufAck, SrcAvail
+from twisted_ib.sdp.sinking import Placed
+from twisted_ib.sdp.wire import (
+    BSDH_BYTES,
+    MID,
+    ChRcvBuf,
+    ChRcvBufAck,
+    SinkAvail,
+    SrcAvail,
+    SuspComm,
+    SuspCommAck,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
 
 _RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
+#: The messages that may carry stream bytes, and what else they have behind the header.
+_BODIES = {
+    int(MID.DATA): 0,
+    int(MID.SRC_AVAIL): SrcAvail.layout.size,
+    int(MID.SINK_AVAIL): SinkAvail.layout.size,
+}
 #: Marks the end of stream among held bytes.
 _END = None
 
@@ -36,8 +53,8 @@ class Stream(Sender):
 
     @ivar connection: The CM's side of this connection.
     @ivar reading: Whether the application wants data.
-    @ivar held: Bytes that came while it did not, then perhaps the end of
-        stream (L{None}) or the loss (an exception); L{None} when there is
+    @ivar held: Bytes that came while it did not, or what came to a place of its, then
+        perhaps the end of stream (L{None}) or the loss (an exception); L{None} when there is
         nothing.
     @ivar heldBytes: How many bytes those are.
     @ivar attached: Whether there is an application at all.
@@ -55,7 +72,7 @@ class Stream(Sender):
         self.connection: Any = None
         self.reading = False
         self.attached = True
-        self.held: deque[bytes | Exception | None] | None = None
+        self.held: deque[bytes | Placed | Exception | None] | None = None
         self.heldBytes = 0
 
     # -- what the transport implements
@@ -82,6 +99,39 @@ class Stream(Sender):
         """
         raise NotImplementedError
 
+    def leaving(self) -> bool:
+        """
+        @return: Whether the application has closed and reads no more.
+        """
+        raise NotImplementedError
+
+    def checkCaller(self) -> None:
+        """
+        @raise WrongThreadError: This is not the reactor's thread.
+        @raise DeviceClosedError: This is a forked child.
+        """
+        raise NotImplementedError
+
+    # -- more than Data
+
+    #: The most that one message brings.
+    messageBytes = limits.INLINE_MESSAGE
+
+    def openExchange(self) -> Exchange:
+        """
+        @return: What the stream has that uses more of SDP than Data, made when first needed.
+        """
+        exchange = self.exchange
+        if exchange is None:
+            exchange = self.exchange = Exchange(self)
+        return exchange
+
+    def _askSize(self) -> None:
+        """
+        Ask for longer messages.
+        """
+        self.openExchange().askSize()
+
     # -- the batch
 
     def endOfBatch(self) -> None:
@@ -92,6 +142,8 @@ class Stream(Sender):
             self._sync()
             self.room = -1
         self.corked = False
+        if self.exchange is not None:
+            self.exchange.tell()
         if self.held is not None and self.reading:
             self.read()
             if self.queuePair.path is None:
@@ -140,7 +192,7 @@ class Stream(Sender):
             if self.reading and self.held is None:
                 self.deliver(data)
             else:
-                self._hold(data)
+                self.hold(data)
         if machine.told - machine.received < _CREDITS_LOW:
             self._credit()
         if (
@@ -191,7 +243,8 @@ class Stream(Sender):
         """
         Any message but Data.
         """
-        if self.queuePair.posted < _LOW and not self._replace(mid == MID.SRC_AVAIL):
+        carries = stop - start - BSDH_BYTES - _BODIES.get(mid, stop) > 0
+        if self.queuePair.posted < _LOW and not self._replace(carries):
             return
         if mid == MID.DISCONN or mid == MID.ABORT_CONN:
             if stop - start != BSDH_BYTES:
@@ -204,29 +257,22 @@ class Stream(Sender):
             size = limits.INLINE_MESSAGE
             self._control(MID.CH_RCV_BUF_ACK, size.to_bytes(4, "big"))
         elif mid == MID.CH_RCV_BUF_ACK:
-            ChRcvBufAck.parse(buffer, start, stop)
-            raise SDPError("ChRcvBufAck, but nothing was asked")
-        elif mid == MID.SRC_AVAIL:
-            self._sourceAvailable(SrcAvail.parse(buffer, start, stop))
+            answer = ChRcvBufAck.parse(buffer, start, stop)
+            self.openExchange().sizeAnswered(answer.receiveBytes)
+        elif mid == MID.SUSP_COMM:
+            service = SuspComm.parse(buffer, start, stop).serviceID
+            raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
+        elif mid == MID.SUSP_COMM_ACK:
+            SuspCommAck.parse(buffer, start, stop)
+            raise SDPError("SuspCommAck, but nothing was suspended")
         else:
-            raise SDPError(f"message {mid:#04x} does not belong to this mode")
+            self.openExchange().take(buffer, start, stop)
+        if self.queuePair.path is None:
+            return
         if self.owes is not None or self.ending or self.buffer is not None:
             self.resume()
 
-    def _sourceAvailable(self, message: SrcAvail) -> None:
-        """
-        The peer offers a buffer to read; ask for the rest of it as Data.
-        """
-        if not message.payload or message.length <= len(message.payload):
-            raise SDPError("a SrcAvail in Combined mode carries its first bytes")
-        data = bytes(message.payload)
-        self._control(MID.SEND_SM)
-        if self.reading and self.held is None:
-            self.deliver(data)
-        else:
-            self._hold(data)
-
-    def _hold(self, data: bytes) -> None:
+    def hold(self, data: bytes | Placed) -> None:
         """
         Keep what the application does not want to read yet.
         """
@@ -237,6 +283,17 @@ class Stream(Sender):
         if self.held is None:
             self.held = deque()
         self.held.append(data)
+        if isinstance(data, bytes):
+            self.heldBytes += len(data)
+            self.channel.device.hold(self, len(data))
+
+    def holdAgain(self, data: bytes) -> None:
+        """
+        Keep what the application did not take of what was given to it.
+        """
+        if self.held is None:
+            self.held = deque()
+        self.held.appendleft(data)
         self.heldBytes += len(data)
         self.channel.device.hold(self, len(data))
 
@@ -260,10 +317,18 @@ class Stream(Sender):
             if isinstance(data, Exception):
                 self._broken(data)
                 return
+            exchange = self.exchange
+            if isinstance(data, Placed):
+                assert exchange is not None
+                exchange.sinking.finish(data)
+                continue
             self.heldBytes -= len(data)
             self.channel.device.hold(self, -len(data))
-            self.deliver(data)
-        if not held:
+            if exchange is None:
+                self.deliver(data)
+            else:
+                exchange.sinking.put(data)
+        if not held and self.held is held:
             self.held = None
         if self.reading and self.held is None and self.queuePair.posted < _LOW:
             self._postReceives()
@@ -275,6 +340,8 @@ class Stream(Sender):
         Without any the receives may still be down to those of a paused reader.
         """
         self.reading = True
+        if self.exchange is not None:
+            self.cork()
         if self.held is None:
             if self.queuePair.posted < _LOW:
                 self._postReceives()
@@ -404,6 +471,8 @@ class Stream(Sender):
         self.owes = None
         self.ending = False
         self.queuePair.close()
+        if self.exchange is not None:
+            self.exchange.close()
         self.channel.closed(self)
 
     def reset(self) -> None:
@@ -467,6 +536,8 @@ class Stream(Sender):
         self.attached = False
         self.reading = False
         unread = self.heldBytes > 0
+        if self.exchange is not None and self.exchange.inUse():
+            unread = True
         self._release()
         state = self.machine.state
         if self.queuePair.path is None:

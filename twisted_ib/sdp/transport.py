@@ -15,12 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet import interfaces
 from twisted.internet._newtls import startTLS
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.error import ConnectionDone
 from twisted.internet.main import CONNECTION_DONE
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib.hca.endpoints.region import RDMARegion
 from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
+from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
+from twisted_ib.sdp.keepalive import KeepAlive
 from twisted_ib.sdp.secure import SecureMixin, secured
 from twisted_ib.sdp.sender import GATHER_LEFT
 from twisted_ib.sdp.stream import Stream
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 
 @implementer(
+    ISDPTransport,
     interfaces.ITCPTransport,
     interfaces.ITLSTransport,
     interfaces.IConsumer,
@@ -75,7 +81,8 @@ class SDPTransport(Transport, Stream):
         Stream.__init__(self, channel)
         self._begin(local, peer)
         self._writeDisconnecting = self._writeDisconnected = False
-        self._noDelay = self._keepAlive = False
+        self._noDelay = False
+        self._keepAlive: KeepAlive | None = None
 
     # -- ITransport
 
@@ -168,13 +175,86 @@ class SDPTransport(Transport, Stream):
         """
         @return: What was set.
         """
-        return self._keepAlive
+        return self._keepAlive is not None
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """
-        Remember C{enabled}; a dead peer is noticed without it.
+        Give the peer's HCA a sign of life when the connection was idle for
+        L{limits.SDP_KEEP_ALIVE_SECONDS}: so one that forgot the connection is noticed.  A
+        peer that died is noticed without it, where the fabric knows.
         """
-        self._keepAlive = bool(enabled)
+        if self._keepAlive is not None:
+            self._keepAlive.stop()
+            self._keepAlive = None
+        if enabled and self.connected:
+            self._keepAlive = KeepAlive(self, self.reactor)
+
+    # -- ISDPTransport
+
+    def checkCaller(self) -> None:
+        """
+        @raise WrongThreadError: This is not the reactor's thread.
+        @raise DeviceClosedError: This is a forked child.
+        """
+        if get_ident() != self.thread:
+            raise misused(self.channel.device)
+
+    def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
+        """
+        See L{ISDPTransport.registerMemory}.
+        """
+        self.checkCaller()
+        return self.openExchange().openKeyed().register(sizeOrBuffer, access)
+
+    def writeRegistered(
+        self, region: RDMARegion, offset: int = 0, length: int | None = None
+    ) -> Deferred[None]:
+        """
+        See L{ISDPTransport.writeRegistered}.
+        """
+        self.checkCaller()
+        ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
+        if not self.connected or ended or self.saidEnd:
+            return fail(ConnectionDone("the connection has ended"))
+        exchange = self.openExchange()
+        piece = exchange.openKeyed().regions.piece(region, offset, length)
+        if piece.length < max(exchange.sourcing.least, 1):
+            if piece.length:
+                SDPTransport.write(self, bytes(region.view[offset : offset + piece.length]))
+            return succeed(None)
+        return exchange.sourcing.queueRegistered(region, piece)
+
+    def sendUrgent(self, byte: bytes) -> None:
+        """
+        See L{ISDPTransport.sendUrgent}.
+        """
+        self.checkCaller()
+        if not isinstance(byte, bytes):
+            raise TypeError("Data must be bytes")
+        if len(byte) != 1:
+            raise ValueError(f"urgent data is one byte, not {len(byte)}")
+        ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
+        if self.connected and not ended and not self.saidEnd:
+            self.openExchange().sourcing.queueUrgent(byte)
+
+    def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
+        """
+        See L{ISDPTransport.setZeroCopyThresholds}.
+        """
+        self.checkCaller()
+        sourcing = self.openExchange().sourcing
+        if registered is not None:
+            sourcing.least = registered
+        sourcing.plainLeast = plain
+
+    def readAgain(self) -> None:
+        """
+        The application reads; perhaps it has places for what comes.
+        """
+        if self.exchange is None and ISDPBufferedProtocol.providedBy(self.protocol):
+            if self.queuePair.path is not None:
+                self.openExchange().sinking.buffered()
+        Stream.readAgain(self)
 
     # -- ITLSTransport
 
@@ -243,6 +323,22 @@ class SDPTransport(Transport, Stream):
         See L{interfaces.IHalfCloseableDescriptor}.
         """
         self.connectionLost(reason)
+
+    def leaving(self) -> bool:
+        """
+        @return: Whether the application has closed and reads no more.
+        """
+        return bool(self.disconnecting)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The last thing that happens, once: see L{Transport.connectionLost}.
+        """
+        if self._keepAlive is not None:
+            self._keepAlive.stop()
+        if self.exchange is not None and not self.disconnected:
+            self.exchange.fail(reason)
+        Transport.connectionLost(self, reason)
 
     def writing(self) -> bool:
         """

@@ -379,6 +379,17 @@ class QueuePair:
             self.path.wantSpace(self)
         pending.append((self._word, header, payload, length))
 
+    def postNothing(self) -> bool:
+        """
+        Write no bytes to no address, which the peer takes without noticing: a sign of life,
+        and of death if it is refused (OFED's keep-alive).
+
+        @return: Whether the medium took it; if not, others are on their way.
+        """
+        if self.path is None or self.pending is not None:
+            return False
+        return self.path.post(WRITE_ONLY << 24 | self.remote, bytes(RETH.size), b"", 0)
+
     def canPost(self) -> bool:
         """
         @return: Whether L{postInline} has a place for one more message.
@@ -425,6 +436,19 @@ class QueuePair:
                 return 0
             return self._refuse(posted)
         return self._deliveredOther(opcode, buffer, start, stop)
+
+    def streamed(self, buffer: Any, start: int, stop: int) -> int:
+        """
+        A stream's message arrived at a queue pair that has work queues too.
+
+        @return: As L{delivered}.
+        """
+        posted = self.posted
+        if posted and stop - start <= limits.INLINE_RECORD:
+            self.posted = posted - 1
+            self.consumer.received(buffer, start, stop)
+            return 0
+        return self._refuse(posted)
 
     def _refuse(self, posted: int) -> int:
         """

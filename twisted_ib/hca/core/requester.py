@@ -302,6 +302,13 @@ class Requester(SendQueue):
         else:
             self._fail(operation, _NAK_STATUS.get(syndrome, WCStatus.REM_OP_ERR))
 
+    def knows(self, position: int) -> bool:
+        """
+        Whether the record that ends at a position of the medium was, or may have been, one of
+        this queue.
+        """
+        return position <= self._acknowledged or self._at(position) is not None
+
     def _at(self, position: int) -> Operation | None:
         """
         The operation whose record ends at a position of the medium.
