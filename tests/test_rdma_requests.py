@@ -241,7 +241,10 @@ class RequestTests(RequestTestCase):
             lambda: one.compareAndSwap(self.address, self.key, -1, 0),
             lambda: one.compareAndSwap(self.address, self.key, 0, 1 << 64),
         ):
-            self.assertRaises(QueuePairError, call)
+            error = self.assertRaises(QueuePairError, call)
+        self.assertEqual(
+            str(error), "swap 0x10000000000000000 of a send request is no unsigned number of 64 bits"
+        )
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 4)
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 1, 3)
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 2, -1)

@@ -181,7 +181,8 @@ class SendRequest:
             ("key to invalidate", self.invalidateKey, _32_BITS),
         ):
             if not 0 <= value < end:
-                raise QueuePairError(f"a send request has no {name} {value:#x}")
+                bits = end.bit_length() - 1
+                raise QueuePairError(f"{name} {value:#x} of a send request is no unsigned number of {bits} bits")
 
     def _checkKind(self, inline: int) -> None:
         """

@@ -304,7 +304,7 @@ def _checkRegion(window: MemoryWindow, region: MemoryRegion, address: int, lengt
     if region.pd.memory.regions.get(region.key) is not region:
         raise MemoryAccessError("the memory region was deregistered")
     if not region.access & MW_BIND:
-        raise MemoryAccessError("the memory region does not grant that windows are bound to it")
+        raise MemoryAccessError("the memory region does not grant MW_BIND: no window can be bound to it")
     if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not region.access & LOCAL_WRITE:
         raise MemoryAccessError("a memory window for writes or atomics demands local write access")
     offset = address - region.address

@@ -10,6 +10,13 @@ OverflowError, what is no integer a TypeError.
 A verb that fails is a L{PyverbsRDMAError} with the errno as C{error_code}
 (L{ERRNOS<twisted_ib.hca.verbs.errors.ERRNOS>}); a call that no device could make sense of is a
 L{PyverbsUserError}.  Any thread may call any verb.
+
+There is no hardware that works while the program does something else.  C{poll}, and each call that
+waits for an event, drives every context of the process and so serves its peers, also those that
+only read, write and add.  A process that makes no such call for a while lets its peers wait; one
+that has not yet made one since it connected a queue pair by GID does not answer at all, and its
+peer's requests end with RETRY_EXC_ERR after C{timeout} and C{retry_cnt}.  With a L{CMID} that is
+bound to a device a thread serves peers meanwhile.
 """
 
 from twisted_ib.hca.verbs.addr import GID, GRH, AHAttr, GlobalRoute
