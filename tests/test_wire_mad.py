@@ -1,0 +1,147 @@
+"""
+Tests of L{twisted_ib.hca.wire.mad} and L{twisted_ib.hca.wire.cmmad} on a message of a real
+kernel.
+"""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests import packets
+from twisted_ib.errors import WireError
+from twisted_ib.hca.wire import cmmad
+from twisted_ib.hca.wire.cm import (
+    APR,
+    DREP,
+    DREQ,
+    LAP,
+    MESSAGES,
+    MRA,
+    REJ,
+    REP,
+    REQ,
+    RTU,
+    SIDR_REP,
+    SIDR_REQ,
+    MessageKind,
+)
+from twisted_ib.hca.wire.mad import DATA_BYTES, HEADER_BYTES, MAD, MAD_BYTES, QUEUE_KEY
+from twisted_ib.hca.wire.packet import Packet
+
+_PACKET = Packet.parse(packets.REQ, 28, len(packets.REQ))
+OCTETS = _PACKET.payload
+
+
+class MADTests(SynchronousTestCase):
+    """
+    Management datagrams.
+    """
+
+    def test_kernel(self) -> None:
+        """
+        A REQ of Linux: its header, and the same octets again.
+        """
+        self.assertEqual((_PACKET["queueKey"], _PACKET["source"]), (QUEUE_KEY, 1))
+        mad = MAD.parse(OCTETS, 0, len(OCTETS))
+        self.assertEqual(attrs.evolve(mad, data=b""), MAD(7, 2, 3, 0x2D12DCE2F, 0x10))
+        self.assertEqual(mad.pack(), OCTETS)
+
+    def test_fields(self) -> None:
+        """
+        Every field is where IBTA vol. 1 13.4.3 has it; what is missing of the data is zeros.
+        """
+        mad = MAD(0x11, 0x22, 0x33, 0x6666777788889999, 0xAAAA, b"data", 0xCCCCDDDD, 0x4444, 0x5555, 0xBBBB)
+        octets = mad.pack()
+        self.assertEqual(octets[:28].hex(), "0111223344445555666677778888" "9999aaaabbbbccccdddd64617461")
+        self.assertEqual(len(octets), MAD_BYTES)
+        self.assertEqual(MAD.parse(memoryview(b"x" + octets), 1, 257), attrs.evolve(mad, data=octets[24:]))
+
+    def test_refused(self) -> None:
+        """
+        Another length or base version, or what does not fit.
+        """
+        for size in (0, HEADER_BYTES, MAD_BYTES - 1, MAD_BYTES + 1):
+            self.assertRaises(WireError, MAD.parse, OCTETS + bytes(1), 0, size)
+        self.assertRaises(WireError, MAD.parse, OCTETS, 1, MAD_BYTES + 1)
+        self.assertRaises(WireError, MAD.parse, b"\2" + OCTETS[1:], 0, MAD_BYTES)
+        self.assertRaises(WireError, MAD(1, 1, 1, 1, 1, bytes(DATA_BYTES + 1)).pack)
+        self.assertRaises(WireError, MAD(256, 1, 1, 1, 1).pack)
+        self.assertRaises(WireError, MAD(1, 1, 1, 1 << 64, 1).pack)
+
+    @given(st.binary(min_size=MAD_BYTES - 1, max_size=MAD_BYTES - 1))
+    def test_roundTrip(self, octets: bytes) -> None:
+        """
+        Every MAD packs to what it was parsed from.
+        """
+        octets = b"\1" + octets
+        self.assertEqual(MAD.parse(octets, 0, MAD_BYTES).pack(), octets)
+
+
+class MessageTests(SynchronousTestCase):
+    """
+    Messages of the communication manager.
+    """
+
+    def test_kernel(self) -> None:
+        """
+        A REQ of Linux is taken from its MAD, and put there again.
+        """
+        mad = MAD.parse(OCTETS, 0, MAD_BYTES)
+        message = cmmad.messageOf(mad)
+        assert isinstance(message, REQ)
+        self.assertEqual((message.localQPN, message.startingPSN, message.pathMTU), (0x11, 0x4694BA, 3))
+        self.assertEqual(cmmad.wrap(message.attribute, message.pack(), mad.transaction).pack(), OCTETS)
+
+    def test_all(self) -> None:
+        """
+        Every message travels so.
+        """
+        for kind in MESSAGES:
+            message = kind()
+            octets = cmmad.wrap(kind.attribute, message.pack(), 5, 6).pack()
+            mad = MAD.parse(octets, 0, MAD_BYTES)
+            self.assertEqual((mad.transaction, mad.modifier), (5, 6))
+            found = cmmad.messageOf(mad)
+            self.assertIs(type(found), kind)
+            self.assertEqual(found.pack(), message.pack())
+
+    def test_refused(self) -> None:
+        """
+        Another class, version or method, or no message.
+        """
+        good = MAD.parse(OCTETS, 0, MAD_BYTES)
+        for change in (
+            {"managementClass": 4},
+            {"classVersion": 1},
+            {"method": 1},
+            {"attribute": 0x1B},
+            {"attribute": 1},
+        ):
+            self.assertRaises(WireError, cmmad.messageOf, attrs.evolve(good, **change))
+
+    def test_transactions(self) -> None:
+        """
+        An answer has the transaction of what it answers.
+        """
+        kind = MessageKind
+        for message, expected in (
+            (REQ(1), 1),
+            (MRA(1, 2, kind.REQ), 2),
+            (MRA(1, 2, kind.REP), 1),
+            (MRA(1, 2, kind.OTHER), 2),
+            (REJ(1, 2, kind.REQ), 2),
+            (REJ(1, 2, kind.REP), 1),
+            (REJ(1, 2, kind.OTHER), 1),
+            (REP(1, 2), 2),
+            (RTU(1, 2), 1),
+            (DREQ(1, 2), 1),
+            (DREP(1, 2), 2),
+            (LAP(1, 2), 1),
+            (APR(1, 2), 2),
+            (SIDR_REQ(3), 3),
+            (SIDR_REP(3), 3),
+        ):
+            self.assertEqual(cmmad.transactionOf(message), expected, repr(message)[:30])
