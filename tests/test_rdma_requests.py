@@ -242,9 +242,7 @@ class RequestTests(RequestTestCase):
             lambda: one.compareAndSwap(self.address, self.key, 0, 1 << 64),
         ):
             error = self.assertRaises(QueuePairError, call)
-        self.assertEqual(
-            str(error), "swap 0x10000000000000000 of a send request is no unsigned number of 64 bits"
-        )
+        self.assertEqual(str(error), f"swap {1 << 64:#x} of a send request is no number of 64 bits")
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 4)
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 1, 3)
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 2, -1)

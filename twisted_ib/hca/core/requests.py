@@ -182,7 +182,7 @@ class SendRequest:
         ):
             if not 0 <= value < end:
                 bits = end.bit_length() - 1
-                raise QueuePairError(f"{name} {value:#x} of a send request is no unsigned number of {bits} bits")
+                raise QueuePairError(f"{name} {value:#x} of a send request is no number of {bits} bits")
 
     def _checkKind(self, inline: int) -> None:
         """
