@@ -178,6 +178,7 @@ class Sender:
         self.room = -1
         if self.buffer is None:
             self.buffer = SendBuffer()
+            self.append = self.buffer.pieces.append
 
     def cork(self) -> None:
         """
