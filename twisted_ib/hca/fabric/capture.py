@@ -42,6 +42,8 @@ from twisted_ib.hca.wire.rocev2 import (
     sourcePort,
 )
 
+#: The first octet of a group's address.
+_GROUP: Final = 0xFF
 #: The hop limit of what has none.
 _HOPS: Final = 64
 
@@ -137,6 +139,8 @@ class Capture:
         self._connections: OrderedDict[tuple[int, int], Way] = OrderedDict()
         #: By HCA and queue pair number: the next sequence number of its datagrams.
         self._datagrams: OrderedDict[tuple[int, int], int] = OrderedDict()
+        #: What was sent to a group last: word and record, and to whom.
+        self._latest: tuple[object, list[object]] = (None, [])
         self._writer: Writer | None = Writer(path, time.time_ns)
         _open.add(self)
 
@@ -318,6 +322,22 @@ class Capture:
             _remember(self._connections, mine, way)
             _remember(self._ends, (source, message.localQPN), (message.startingPSN, way.back()))
         return way
+
+    def sentBefore(self, end: object, word: int, record: bytes) -> bool:
+        """
+        What is sent to a group goes out once, and here to each member.
+
+        @param end: of which path it was posted.
+        @return: whether it was shown when it went to another one.
+        """
+        if record[GRH_BYTES - 16] != _GROUP:
+            return False
+        latest, ends = self._latest
+        if latest == (word, record) and end not in ends:
+            ends.append(end)
+            return True
+        self._latest = (word, record), [end]
+        return False
 
     def datagram(self, seen: tuple[int, bool], source: int, target: int, word: int, record: bytes) -> None:
         """

@@ -243,7 +243,9 @@ class PathTrace:
             return True
         if len(record) < HEADER_BYTES:
             return False  # The same code is that of a reference.
-        self.capture.datagram(seen, source, target, opcode << 24 | number, record)
+        word = opcode << 24 | number
+        if not (outbound and self.capture.sentBefore(self, word, record)):
+            self.capture.datagram(seen, source, target, word, record)
         return True
 
     def _refusal(self, record: bytes, ends: tuple[int, int], mine: bool) -> None:

@@ -1,0 +1,547 @@
+"""
+Tests of capture files: L{twisted_ib.hca.fabric.capture}, L{twisted_ib.hca.fabric.trace} and
+L{twisted_ib.hca.fabric.pcapng}.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests import rdma_pair, sdp_pair, verbs_pair
+from tests.captures import TSHARK, Frame, Observer, read, tshark
+from twisted_ib import limits
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric.capture import Capture, capture, fileOf
+from twisted_ib.hca.fabric.loopback import LoopbackFabric, LoopbackPath
+from twisted_ib.hca.fabric.pcapng import Writer
+from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
+from twisted_ib.hca.verbs.hub import hub
+
+#: What tshark 4.0.17 calls malformed and is not: SDP's empty Data, and what follows the first
+#: packet of a message, which it takes for a message.
+PARTS = "infiniband.bth.opcode in {1, 2, 3}"
+SOUND = f"(infiniband_sdp.bsdh.mid == 0xff && infiniband_sdp.bsdh.len == 16) || {PARTS}"
+
+
+class CaptureTestCase(SynchronousTestCase):
+    """
+    A directory for captures, and the variable that names one.
+    """
+
+    def setUp(self) -> None:
+        """
+        The variable is set.
+        """
+        super().setUp()
+        self.directory = Path(tempfile.mkdtemp())
+        self.addCleanup(self.remove)
+        self.file = Path(fileOf(str(self.directory / "x.pcapng")))
+        environment = mock.patch.dict(os.environ, TWISTED_IB_CAPTURE=str(self.directory / "x.pcapng"))
+        environment.start()
+        self.addCleanup(environment.stop)
+
+    def remove(self) -> None:
+        """
+        Close and remove everything.
+        """
+        found = capture(str(self.directory / "x.pcapng"))
+        if found is not None:
+            found.close()
+        for file in self.directory.iterdir():
+            file.unlink()
+        self.directory.rmdir()
+
+    def frames(self) -> list[Frame]:
+        """
+        @return: what is in the file.
+        """
+        found = capture(str(self.directory / "x.pcapng"))
+        assert found is not None
+        found.flush()
+        return read(self.file)
+
+
+class NameTests(SynchronousTestCase):
+    """
+    Names of files.
+    """
+
+    def test_names(self) -> None:
+        """
+        C{%p} is the process id, which else goes before the ending.
+        """
+        pid = os.getpid()
+        for name, expected in (
+            ("/tmp/x.pcapng", f"/tmp/x.{pid}.pcapng"),
+            ("/tmp/%p.pcapng", f"/tmp/{pid}.pcapng"),
+            ("/tmp/a.b/x-%p", f"/tmp/a.b/x-{pid}"),
+            ("/tmp/a.b/x", f"/tmp/a.b/x.{pid}"),
+            ("x.pcapng", os.path.abspath(f"x.{pid}.pcapng")),
+        ):
+            self.assertEqual(fileOf(name), expected)
+
+
+class WriterTests(SynchronousTestCase):
+    """
+    L{Writer}.
+    """
+
+    def setUp(self) -> None:
+        """
+        A file.
+        """
+        self.file = self.mktemp()
+        self.now = 0x1234_56789ABC
+        self.writer = Writer(self.file, lambda: self.now)
+        self.addCleanup(self.writer.drop)
+
+    def test_blocks(self) -> None:
+        """
+        Three kinds of blocks, as the draft has them.
+        """
+        self.assertEqual(self.writer.interface("lo0", "one"), 0)
+        self.writer.packet(0, False, b"frame")
+        self.writer.packet(0, True, b"four")
+        self.writer.close()
+        section = (
+            "0a0d0d0a 30000000 4d3c2b1a 0100 0000 ffffffffffffffff"
+            "0400 0a00 747769737465645f6962 0000 00000000 30000000"
+        )
+        interface = (
+            "01000000 30000000 0100 0000 00000000 0200 0300 6c6f3000 0300 0300 6f6e6500 0900 0100 09000000"
+            "00000000 30000000"
+        )
+        packets = (
+            "06000000 34000000 00000000 34120000 bc9a7856 05000000 05000000 6672616d65 000000"
+            "0200 0400 01000000 00000000 34000000"
+            "06000000 30000000 00000000 34120000 bc9a7856 04000000 04000000 666f7572"
+            "0200 0400 02000000 00000000 30000000"
+        )
+        data = Path(self.file).read_bytes()
+        self.assertEqual(data.hex(), (section + interface + packets).replace(" ", ""))
+
+    def test_mode(self) -> None:
+        """
+        Nobody else may read what was said.
+        """
+        self.assertEqual(os.stat(self.file).st_mode & 0o777, 0o600)
+
+    def test_bounded(self) -> None:
+        """
+        What waits to be written has a bound, in bytes and in time.
+        """
+        self.writer.interface("lo0", "one")
+        for _ in range(limits.CAPTURE_BUFFER // 4096 - 1):
+            self.writer.packet(0, True, bytes(4000))
+        self.assertEqual(os.path.getsize(self.file), 0)
+        for _ in range(3):
+            self.writer.packet(0, True, bytes(4000))
+        written = os.path.getsize(self.file)
+        self.assertGreaterEqual(written, limits.CAPTURE_BUFFER)
+        self.now += limits.CAPTURE_NANOSECONDS
+        self.writer.packet(0, True, b"late")
+        self.assertGreater(os.path.getsize(self.file), written)
+
+
+class SessionTests(CaptureTestCase):
+    """
+    Connections within one process: every packet is there once.
+    """
+
+    def observe(self, mtu: int = 4096) -> Observer:
+        """
+        @return: who has looked at all packets.
+        """
+        return Observer(mtu).see(self.frames())
+
+    def assertClean(self, sound: str = SOUND) -> None:
+        """
+        tshark finds nothing malformed and no wrong checksum.
+        """
+        if TSHARK is None:
+            raise SkipTest("tshark is not installed")
+        frames = self.frames()
+        malformed = tshark(self.file, f"_ws.malformed && !({sound})", "frame.number", "_ws.col.Info")
+        self.assertEqual(malformed, [])
+        self.assertEqual(tshark(self.file, "udp.checksum.status == 0"), [])
+        self.assertEqual(len(tshark(self.file, "infiniband")), len(frames))
+
+    def sdp(self) -> bytes:
+        """
+        A whole connection.
+
+        @return: what one side has sent.
+        """
+        pair = sdp_pair.Pair()
+        self.addCleanup(pair.close)
+        one, two = pair.connected()
+        data = b"hello, " + bytes(range(256)) * 400
+        one.write(b"hello, ")
+        pair.settle()
+        one.write(data[7:])
+        two.write(b"and back")
+        pair.settle()
+        one.loseWriteConnection()
+        pair.settle()
+        two.write(b"after")
+        pair.settle()
+        two.loseConnection()
+        pair.settle()
+        self.assertEqual(two.heard.data, data)
+        self.assertIn("ConnectionDone", one.heard.log)
+        return data
+
+    def test_sdp(self) -> None:
+        """
+        Connect, data both ways, half close, close.
+        """
+        data = self.sdp()
+        observer = self.observe()
+        self.assertEqual(observer.messages[:3], ["REQ", "REP", "RTU"])
+        self.assertIn("DREQ", observer.messages)
+        self.assertLessEqual(observer.unanswered, 1)  # Who is gone acknowledges nothing.
+        frames = self.frames()
+        first = next(frame.message for frame in frames)
+        passive = next(frame.message for frame in frames if type(frame.message).__name__ == "REP")
+        assert first is not None and passive is not None
+        stream, message = b"", b""
+        for frame in frames:
+            if frame.packet.destination == passive.localQPN and frame.packet.row.isRequest:  # type: ignore
+                message += bytes(frame.packet.payload)
+                if frame.packet.row.ends:
+                    if message[0] == 0xFF:
+                        stream += message[16:]
+                    message = b""
+        self.assertEqual(stream, data)
+        self.assertTrue(all(frame.outbound for frame in frames if frame.packet.row.isRequest))
+
+    def test_sdpTshark(self) -> None:
+        """
+        tshark knows the session as SDP.
+        """
+        self.sdp()
+        self.assertClean()
+        shown = "infiniband_sdp && infiniband.bth.opcode == 4"
+        mids = [mid for (mid,) in tshark(self.file, shown, "infiniband_sdp.bsdh.mid")]
+        self.assertIn("0xff", mids)
+        self.assertEqual(mids.count("0x02"), 2)
+
+    def rdma(self) -> None:
+        """
+        A connection of messages and RDMA.
+        """
+        pair = rdma_pair.Pair()
+        self.addCleanup(pair.close)
+        one, two = pair.connected()
+        buffer = bytearray(range(256)) * 64
+        region = two.registerMemory(buffer, rdma_pair.EVERYTHING)
+        address, key = region.address, region.remoteKey
+        one.write(b"message")
+        done = [
+            one.rdmaWrite(b"w" * 10000, address, key),
+            one.rdmaRead(10001, address, key),
+            one.fetchAdd(address + 16000, key, 5),
+            one.rdmaRead(1, address, key),
+            one.compareAndSwap(address + 16000, key, 1, 2),
+        ]
+        one.write(bytes(5000))
+        pair.settle()
+        for deferred in done:
+            self.successResultOf(deferred)
+        two.loseConnection()
+        pair.settle()
+
+    def test_rdma(self) -> None:
+        """
+        An C{ib:} session with WRITE, READ and atomics.
+        """
+        self.rdma()
+        counts = self.observe().counts
+        expected = {
+            "RC WRITE First": 1,
+            "RC WRITE Middle": 1,
+            "RC WRITE Last": 1,
+            "RC READ Request": 2,
+            "RC READ Response First": 1,
+            "RC READ Response Middle": 1,
+            "RC READ Response Last": 1,
+            "RC READ Response Only": 1,
+            "RC FetchAdd": 1,
+            "RC CmpSwap": 1,
+            "RC Atomic Acknowledge": 2,
+            "RC SEND First": 1,
+            "RC SEND Last": 1,
+        }
+        self.assertEqual({name: counts[name] for name in expected}, expected)
+
+    def test_rdmaTshark(self) -> None:
+        """
+        tshark agrees.
+        """
+        self.rdma()
+        self.assertClean(PARTS)
+        self.assertEqual(
+            tshark(self.file, "infiniband.reth && infiniband.bth.opcode == 6", "infiniband.reth.dmalen"),
+            [["10000"]],
+        )
+
+    def test_refused(self) -> None:
+        """
+        A connection that is refused, and a request that is: the NAK is there.
+        """
+        pair = rdma_pair.Pair()
+        self.addCleanup(pair.close)
+        one, _ = pair.connected()
+        failed = one.rdmaRead(3, 1, 2)
+        pair.settle()
+        self.failureResultOf(failed)
+        frames = self.frames()
+        syndromes = [
+            frame.packet["acknowledge"] >> 24 for frame in frames if frame.packet.row.name == "RC Acknowledge"
+        ]
+        self.assertIn(0x62, syndromes)
+        Observer().see(frames)
+
+    def test_closed(self) -> None:
+        """
+        A closed device has written everything.
+        """
+        pair = sdp_pair.Pair()
+        pair.connected()
+        pair.close()
+        self.assertGreaterEqual(len(read(self.file)), 3)
+
+
+class VerbsTests(CaptureTestCase, verbs_pair.VerbsTestCase):
+    """
+    Queue pairs of verbs over shared memory.
+    """
+
+    def test_datagrams(self) -> None:
+        """
+        Datagrams have their own addresses, and go to a group once.
+        """
+        ends = [verbs_pair.End(self, enums.IBV_QPT_UD) for _ in range(3)]
+        group = "ff12:0000:0000:0000:0000:0001:0002:0003"
+        for end in ends:
+            end.receive(0, 1024)
+            end.receive(1024, 1024)
+        for end in ends[1:]:
+            end.qp.attach_mcast(group, 0)
+        handle = ends[0].handle(ends[1])
+        for n in range(2):
+            request = SendWR(
+                n, opcode=enums.IBV_WR_SEND_WITH_IMM, imm_data=7, num_sge=1, sg=[ends[0].sge(0, 101 + n)]
+            )
+            request.send_flags = enums.IBV_SEND_SIGNALED
+            request.set_wr_ud(handle, ends[1].qp.qp_num, verbs_pair.QKEY)
+            ends[0].qp.post_send(request)
+        self.wait(ends[0].cq, 2)
+        self.wait(ends[1].cq, 2)
+        vector = AHAttr(is_global=1, gr=GlobalRoute(GID(group)))
+        for _ in range(2):
+            request = SendWR(opcode=enums.IBV_WR_SEND, num_sge=1, sg=[ends[0].sge(0, 200)])
+            request.set_wr_ud(AH(ends[0].pd, attr=vector), 0xFFFFFF, verbs_pair.QKEY)
+            ends[0].qp.post_send(request)
+            self.wait(ends[2].cq)
+        observer = Observer().see(self.frames())
+        self.assertEqual(observer.counts, {"UD SEND Only Immediate": 2, "UD SEND Only": 2})
+        self.assertEqual(self.frames()[2].data[:6].hex(), "333300020003")
+        self.assertEqual(self.frames()[2].packet.destination, 0xFFFFFF)
+        packet = self.frames()[1].packet
+        self.assertEqual(packet.destination, ends[1].qp.qp_num)
+        self.assertEqual(packet["source"], ends[0].qp.qp_num)
+        self.assertEqual(packet["queueKey"], verbs_pair.QKEY)
+        self.assertEqual(len(packet.payload), 102)
+        if TSHARK is not None:
+            self.assertEqual(tshark(self.file, "_ws.malformed || udp.checksum.status == 0"), [])
+            self.assertEqual(len(tshark(self.file, "infiniband.deth")), 4)
+
+    def test_connected(self) -> None:
+        """
+        The path MTU and the sequence numbers are those of the queue pairs; bytes that a record
+        refers to are in the packets.
+        """
+        a, b = (verbs_pair.End(self, size=1 << 17) for _ in range(2))
+        attributes = []
+        for one, other, mine, theirs in ((a, b, 100, 0xFFFFFF), (b, a, 0xFFFFFF, 100)):
+            attr: QPAttr = one.attr(other)
+            attr.path_mtu, attr.sq_psn, attr.rq_psn = enums.IBV_MTU_1024, mine, theirs
+            attributes.append(attr)
+        a.qp.to_rts(attributes[0])
+        b.qp.to_rts(attributes[1])
+        a.mr.write(bytes(range(256)) * 256, 1 << 16)
+        request = a.send(0, 1 << 16, opcode=enums.IBV_WR_RDMA_WRITE, send_flags=enums.IBV_SEND_SIGNALED)
+        request.set_wr_rdma(b.mr.rkey, b.mr.buf)
+        a.qp.post_send(request)
+        self.wait(a.cq)
+        request = b.send(0, 1 << 16, opcode=enums.IBV_WR_RDMA_READ, send_flags=enums.IBV_SEND_SIGNALED)
+        request.set_wr_rdma(a.mr.rkey, a.mr.buf)
+        b.qp.post_send(request)
+        self.wait(b.cq)
+        frames = self.frames()
+        observer = Observer(1024).see(frames)
+        self.assertEqual(observer.counts["RC WRITE Middle"], 62)
+        self.assertEqual(observer.counts["RC READ Response Middle"], 62)
+        self.assertEqual([frame.packet.psn for frame in frames[:3]], [100, 101, 102])
+        request_ = next(frame.packet for frame in frames if frame.packet.row.name == "RC READ Request")
+        self.assertEqual(request_.psn, 0xFFFFFF)
+        for kind in ("RC WRITE", "RC READ Response"):
+            packets = [frame.packet for frame in frames if frame.packet.row.name.startswith(kind)]
+            found = b"".join(bytes(packet.payload) for packet in packets)
+            self.assertEqual(found, bytes(range(256)) * 256)
+
+    def test_receiverNotReady(self) -> None:
+        """
+        A refusal for want of a receive is a NAK, and the message comes again.
+        """
+        a, b = verbs_pair.connected(self)
+        a.qp.post_send(a.send(send_flags=enums.IBV_SEND_SIGNALED))
+        (device,) = (each for each in hub.devices if a.qp.qp_num in each.queuePairs)
+        while not device.statistics()["rcvd_rnr_err"]:
+            hub.drive()
+        b.receive()
+        self.wait(a.cq)
+        observer = Observer().see(self.frames())
+        (stream,) = observer.streams.values()
+        self.assertGreaterEqual(stream.repeats, 1)
+        self.assertEqual((stream.acknowledged, stream.msn, observer.unanswered), (1, 1, 0))
+
+
+class TroubleTests(CaptureTestCase):
+    """
+    What goes wrong with a file is no business of connections.
+    """
+
+    def exchange(self, **more: Any) -> sdp_pair.Pair:
+        """
+        Data goes over a connection.
+        """
+        pair = sdp_pair.Pair()
+        self.addCleanup(pair.close)
+        one, two = pair.connected()
+        one.write(b"x" * 100000)
+        pair.settle()
+        self.assertEqual(len(two.heard.data), 100000)
+        return pair
+
+    def test_none(self) -> None:
+        """
+        Without the variable, or with an empty name, there is no file and the paths are what
+        they always are.
+        """
+        with mock.patch.dict(os.environ):
+            del os.environ["TWISTED_IB_CAPTURE"]
+            devices = [Device("lo0", fabric=LoopbackFabric)]
+        devices.append(Device("lo0", fabric=LoopbackFabric, capture=""))
+        for device in devices:
+            self.addCleanup(device.close)
+            self.assertIsNone(device.capture)
+            self.assertIs(device.fabric.pathClass, LoopbackPath)
+        self.assertEqual(list(self.directory.iterdir()), [])
+
+    def test_argument(self) -> None:
+        """
+        A device can be told, by a name or with a capture that is open.
+        """
+        other = Capture(str(self.directory / "other"))
+        self.addCleanup(other.close)
+        for argument, expected in ((str(self.directory / "y-%p"), f"y-{os.getpid()}"), (other, "other")):
+            device = Device("lo0", fabric=LoopbackFabric, capture=argument)
+            self.addCleanup(device.close)
+            assert device.capture is not None
+            self.assertEqual(os.path.basename(device.capture.path), expected)
+
+    def test_unwritable(self) -> None:
+        """
+        A file that can not be opened is told of; the device works.
+        """
+        with mock.patch.dict(os.environ, TWISTED_IB_CAPTURE="/nowhere/at/all.pcapng"):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                self.exchange()
+        self.assertIn("no capture in /nowhere/at/all", str(caught[0].message))
+
+    def test_full(self) -> None:
+        """
+        A disk that is full ends the capture with a warning, once; the connection goes on.
+        """
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with mock.patch("os.write", side_effect=self.write):
+                pair = self.exchange()
+                pair.a.device.capture.flush()
+                self.exchange()
+        ours = [str(warning.message) for warning in caught if "capture" in str(warning.message)]
+        self.assertEqual(len(ours), 1, ours)
+        self.assertIn("No space left", ours[0])
+        assert pair.a.device.capture is not None
+        self.assertTrue(pair.a.device.capture.closed)
+
+    _write = staticmethod(os.write)
+
+    def write(self, fd: int, data: Any) -> int:
+        """
+        A disk that is full, and everything else.
+        """
+        if os.readlink(f"/proc/self/fd/{fd}") == str(self.file):
+            raise OSError(28, "No space left on device")
+        return self._write(fd, data)
+
+    def test_fault(self) -> None:
+        """
+        So does a fault in showing packets.
+        """
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with mock.patch("twisted_ib.hca.fabric.flow.Flow.request", side_effect=KeyError("oops")):
+                self.exchange()
+        self.assertIn("oops", str(caught[0].message))
+
+
+class ProcessTests(SynchronousTestCase):
+    """
+    Processes.
+    """
+
+    script = """
+import os, sys
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric.loopback import LoopbackFabric
+device = Device("parent", fabric=LoopbackFabric)
+if os.fork():
+    assert os.wait()[1] == 0
+    Device("late", fabric=LoopbackFabric)
+else:
+    assert device.capture.closed
+    device.capture.flush()
+    Device("child", fabric=LoopbackFabric)
+"""
+
+    def test_forked(self) -> None:
+        """
+        A forked child writes a file of its own, and nothing into its parent's; both are
+        complete when the processes end, whether devices were closed or not.
+        """
+        directory = tempfile.mkdtemp()
+        environment = {**os.environ, "TWISTED_IB_CAPTURE": os.path.join(directory, "x.pcapng")}
+        environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
+        subprocess.run([sys.executable, "-c", self.script], env=environment, check=True, timeout=60)
+        files = sorted(Path(directory).iterdir(), key=lambda file: int(file.name.split(".")[1]))
+        names = []
+        for file in files:
+            self.assertEqual(read(file), [])
+            data = file.read_bytes()
+            names.append([name for name in (b"parent", b"late", b"child") if name in data])
+            file.unlink()
+        os.rmdir(directory)
+        self.assertEqual(sorted(names), [[b"child"], [b"parent", b"late"]])
