@@ -4,8 +4,6 @@ Tests of what is written when registered memory has been sent.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.sdp_pair import Pair, PairTestCase
 
 #: Registered memory of this many bytes goes by zero copy.
@@ -44,7 +42,8 @@ class AfterwardsTests(PairTestCase):
         if when == "turn":
             write()
             pair.settle()
-        self.assertEqual(two.heard.data, bytes(range(256)) * (_LONG // 256) + b"".join(pieces), (polled, when))
+        wanted = bytes(range(256)) * (_LONG // 256) + b"".join(pieces)
+        self.assertEqual(two.heard.data, wanted, (polled, when))
 
     def test_moments(self) -> None:
         """
