@@ -104,7 +104,7 @@ class Services:
         """
         Listen on a service.
 
-        @param portSpace: Of the RDMA-CM, such as L{PS_SDP}.
+        @param portSpace: Of the RDMA-CM, L{PortSpace<twisted_ib.hca.wire.rdmacm.PortSpace>}: SDP or TCP.
         @param address: An address of this host; C{""} or C{"::"} for all.
         @param port: The port, 0 for any.
         @param listener: An L{IServiceListener}.
@@ -146,7 +146,7 @@ class Services:
         """
         Find the path to whoever listens on a service.
 
-        @param portSpace: Of the RDMA-CM, such as L{PS_SDP}.
+        @param portSpace: Of the RDMA-CM, L{PortSpace<twisted_ib.hca.wire.rdmacm.PortSpace>}: SDP or TCP.
         @param address: Where to: an address of this host.
         @param port: The port.
         @param user: Gets C{pathReady(path)}, perhaps before this returns, or
