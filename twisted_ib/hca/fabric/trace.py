@@ -108,6 +108,8 @@ class PathTrace:
         """
         It does so no more.
         """
+        if self._mine.get(queuePair.remote) == queuePair.number:
+            del self._mine[queuePair.remote]
         self._each(queuePair, self.capture.ended)
 
     def _each(self, queuePair: Any, call: Callable[[tuple[int, int, int]], None]) -> None:

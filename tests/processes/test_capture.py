@@ -1,0 +1,68 @@
+"""
+Captures of two processes that talk to each other: each file makes sense alone, and they tell
+the same story.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.captures import TSHARK, Frame, Observer, read, tshark
+from tests.processes.processes import ProcessTestCase
+from tests.test_capture import PARTS
+
+
+def requests(frames: list[Frame], outbound: bool) -> list[bytes]:
+    """
+    @return: The packets of requests that one direction has, from the BTH on.
+    """
+    return [
+        bytes(frame.datagram.body)
+        for frame in frames
+        if frame.outbound is outbound and frame.packet.row.isRequest and frame.packet.destination != 1
+    ]
+
+
+class CaptureTests(ProcessTestCase):
+    """
+    A server that offers memory, and a client.
+    """
+
+    program = "tests.processes.messenger.Messenger"
+
+    def test_both(self) -> None:
+        """
+        Messages, WRITEs from memory that the other process maps, READs, atomics; then the end.
+        """
+        folder = Path(self.runDirectory).parent
+        variables = {"TWISTED_IB_CAPTURE": str(folder / "%p.pcapng")}
+        server, client = (self.spawn(environment=variables) for _ in range(2))
+        port = server.ask("listen", endpoint="ib:0:interface=127.0.0.1")
+        client.ask("connect", endpoint=f"ib:127.0.0.1:{port}")
+        sizes = [0, 1, 4096, 65536] * 5
+        client.ask("write", sizes=sizes)
+        self.assertEqual(client.ask("add", count=50), 49)
+        self.assertTrue(client.ask("bulk", rounds=1))
+        server.ask("heard", count=len(sizes))
+        client.ask("close")
+        for child in (server, client):
+            self.assertEqual(child.event("lost")["reason"], "ConnectionDone")
+        for child in (client, server):
+            child.end()
+        files = {child: folder / f"{child.pid}.pcapng" for child in (server, client)}
+        seen = {child: read(file) for child, file in files.items()}
+        for child, frames in seen.items():
+            observer = Observer().see(frames)
+            self.assertEqual(observer.messages[:3], ["REQ", "REP", "RTU"])
+            self.assertLessEqual(observer.unanswered, 1)
+            self.assertEqual(observer.counts["RC FetchAdd"], 50)
+            self.assertGreater(observer.counts["RC WRITE Middle"], 0)
+            self.assertGreater(observer.counts["RC READ Response Middle"], 0)
+            self.assertEqual({frame.outbound for frame in frames}, {True, False})
+            if TSHARK is not None:
+                self.assertEqual(tshark(files[child], f"_ws.malformed && !({PARTS})"), [])
+        # The same requests, sequence numbers included.
+        self.assertEqual(requests(seen[client], True), requests(seen[server], False))
+        self.assertEqual(requests(seen[server], True), requests(seen[client], False))
+        self.assertFalse(os.path.exists(folder / f"{os.getpid()}.pcapng"))
