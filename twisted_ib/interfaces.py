@@ -95,6 +95,13 @@ class IRDMATransport(ITransport):
     others fail with C{WR_FLUSH_ERR}.  To cancel one is to forget its result; what has left can
     not be called back.
 
+    An argument that can not be raises at the call, and nothing is sent: C{TypeError} if it is of
+    the wrong kind, else C{ValueError}, L{QueuePairError<twisted_ib.errors.QueuePairError>} (a
+    number that has no room on the wire) or what the call says.
+
+    Once the connection has ended C{write} does nothing, as with TCP; what returns a Deferred
+    fails it with C{WR_FLUSH_ERR}; C{registerMemory} and C{grant} raise.
+
     All calls belong to the reactor's thread and raise
     L{WrongThreadError<twisted_ib.errors.WrongThreadError>} in another.
     """
