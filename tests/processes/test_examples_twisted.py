@@ -329,3 +329,29 @@ class KeyValueTests(ExampleTestCase):
         The same with the example's own table, and values that take several records to READ.
         """
         self.race(False, 65536, 65000, 300)
+
+
+class WebFileTests(ExampleTestCase):
+    """
+    C{examples/webfile.py}.
+    """
+
+    example = "webfile"
+
+    def test_get(self) -> None:
+        """
+        A large file arrives as it is, from registered memory and over TCP; another process finds
+        no memory registered afterwards.
+        """
+        folder = self.runDirectory + ".files"
+        os.mkdir(folder)
+        body = content(5, 50_000_001)
+        with open(os.path.join(folder, "large"), "wb") as file:
+            file.write(body)
+        server, endpoints = self.serve(["sdp", "tcp"], "--folder", folder)
+        for endpoint in endpoints:
+            said = self.ask("get", endpoint, "--name", "large")
+            self.assertRegex(said, rf"^200: 50000001 bytes in [0-9.]+ s, sha256 {sha256(body).hexdigest()}$")
+        self.assertRegex(self.ask("get", endpoints[0], "--name", "none"), "^404: ")
+        self.assertFree(server)
+        self.assertEqual(server.kill(), "")
