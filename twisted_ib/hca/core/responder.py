@@ -312,9 +312,9 @@ class Responder:
                     WCStatus.LOC_LEN_ERR,
                     f"sent a message of more than {self._room} bytes",
                 )
-            elif self._parts is not None:
-                self._parts.add(source)
-                if self._parts.dropped:
+            elif (parts := self._parts) is not None:
+                parts.add(source)
+                if parts.dropped:
                     raise Refused(NAK_REMOTE_OPERATIONAL)  # This was who held most.
             else:
                 assert self._receive is not None
