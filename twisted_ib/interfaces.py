@@ -373,7 +373,8 @@ class IRDMAProtocol(IProtocol):
     """
     A protocol that takes messages as they are.
 
-    One that does not provide this gets each message by C{dataReceived(bytes)}.
+    One that does not say so, by C{@implementer(IRDMAProtocol)}, gets each message by
+    C{dataReceived(bytes)}, whatever methods it has, and is not told of what the peer has written.
     """
 
     def messageReceived(view):  # type: ignore[no-untyped-def]
