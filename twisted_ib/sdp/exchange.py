@@ -16,6 +16,7 @@ from twisted_ib.errors import SDPError
 from twisted_ib.interfaces import ISDPUrgentProtocol
 from twisted_ib.sdp import wire
 from twisted_ib.sdp.keyed import Keyed
+from twisted_ib.sdp.modes import changed
 from twisted_ib.sdp.sinking import Sinking
 from twisted_ib.sdp.sourcing import Sourcing
 from twisted_ib.sdp.zerocopy import ZeroCopyMachine, extend
@@ -89,10 +90,13 @@ class Exchange:
         if self.machine.control == wire.MID.MODE_CHANGE:
             self.sinking.checkReports(self.machine.acknowledged)
         message: Any
+        places = self.machine.zero.sink.places
+        first = places[0][0] if places else None
         message, result = self.machine.take(buffer, start, stop)
         payload = getattr(message, "payload", b"")
         if payload:
-            self._payload(payload, flags)
+            used = first is not None and not (places and places[0][0] is first)
+            self._payload(payload, flags, first if used else None)
         act = _ACTS.get(message.mid)
         if act is not None:
             act(self, message, result)
@@ -100,9 +104,11 @@ class Exchange:
             self.stream.reset()  # The application has closed: as TCP answers with a reset.
         self.stream.cork()
 
-    def _payload(self, payload: bytes, flags: int) -> None:
+    def _payload(self, payload: bytes, flags: int, place: Any) -> None:
         """
         Bytes of the stream, the last of which may be urgent.
+
+        @param place: The SinkAvail that they have used up, if they did.
         """
         stream: Any = self.stream
         protocol = stream.protocol
@@ -114,6 +120,8 @@ class Exchange:
                 self.sinking.put(payload)
             else:
                 stream.hold(payload)
+        elif place is not None:
+            self.sinking.withdrawn([place], True)  # Nothing came to it, but its turn is over.
         if urgent and stream.attached:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
 
@@ -153,6 +161,32 @@ class Exchange:
         SinkCancelAck.
         """
         self.sinking.withdrawn(places, True)
+
+    # -- modes
+
+    def changeMode(self, transition: wire.Transition) -> bool:
+        """
+        Change the flow-control mode of the direction in which this end sends; or end the
+        peer's Buffered mode.
+
+        @return: False if it must wait: for credits, or for what is on its way.
+        @raise SDPError: The mode in force has no such change.
+        """
+        stream = self.stream
+        zero = self.machine.zero
+        if transition is wire.Transition.BUFFERED_TO_COMBINED:
+            changed(zero.sink.mode, transition)
+        else:
+            changed(zero.source.mode, transition)
+            if self.sourcing.takes(0):
+                return False
+        queuePair = stream.queuePair
+        if queuePair.path is None or stream.owes is not None or not queuePair.canPost():
+            return False
+        message = self.machine.changeMode(transition, stream.queuePair.posted)
+        if message is not None:
+            stream.queuePair.postInline(message, b"", 0)
+        return message is not None
 
     # -- sizes of buffers
 

@@ -153,6 +153,8 @@ class Machine:
     """
 
     __slots__ = (
+        "_updated",
+        "_updating",
         "acknowledged",
         "adverts",
         "bareReceived",
@@ -181,6 +183,8 @@ class Machine:
         self.bareSent = self.bareReceived = 0
         self.adverts = 1
         self.zero: Any = None
+        # The numbers of the last updates: received, and sent.
+        self._updated = self._updating = -1
 
     def opened(self, peerReceives: int, maxPayload: int, adverts: int = 1) -> None:
         """
@@ -222,6 +226,23 @@ class Machine:
         """
         return self.limit - self.sequence
 
+    def owesUpdate(self, receives: int) -> bool:
+        """
+        Whether the peer should be told of posted receives, if no data does.
+
+        One alone is told only to a peer that can not send data for want of it, and none by an
+        update that answers the answer to one, unless the peer has none left: two ends that
+        have few would else tell each other of the receive that the other's message used, for
+        ever.
+
+        @param receives: How many are posted now.
+        """
+        left = self.told - self.received
+        if receives <= left or left >= 3:
+            return receives - left >= 2
+        answers = self._updated == self.received and self._updating == self.sequence
+        return left <= 0 or receives > 3 or not answers
+
     def update(self, receives: int) -> bytes | None:
         """
         The header of an empty Data message, which tells the peer of receives.
@@ -233,7 +254,7 @@ class Machine:
         received = self.received
         if self.limit - sequence < 0 or received + receives <= self.told:
             return None
-        self.sequence = sequence
+        self.sequence = self._updating = sequence
         self.bareSent += 1
         self.told = received + receives
         return _pack(_DATA, 0, receives, _HEADER, sequence & _M32, received & _M32)
@@ -307,6 +328,7 @@ class Machine:
             data: bytes = buffer[start + 16 : stop]
             if not data:
                 self.bareReceived += 1
+                self._updated = received
             elif self.state not in _OPEN:
                 if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
                     raise SDPError("data after the peer's DisConn")

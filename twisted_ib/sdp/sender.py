@@ -307,17 +307,12 @@ class Sender:
 
     def _credit(self) -> None:
         """
-        Tell the peer of posted receives, if no data does.
-
-        One alone is told only to a peer that can not send data for want of it:
-        two ends that have few would else tell each other of the receive that
-        the other's message used, for ever.
+        Tell the peer of posted receives, if no data does and it should know.
         """
         queuePair, machine = self.queuePair, self.machine
         if queuePair.pending is not None or queuePair.path is None:
             return
-        left = machine.told - machine.received
-        if left < 3 or queuePair.posted - left >= 2:
+        if machine.owesUpdate(queuePair.posted):
             header = machine.update(queuePair.posted)
             if header is not None:
                 queuePair.postInline(header, b"", 0)

@@ -266,7 +266,7 @@ class Sinking:
         elif stream.reading and stream.held is None and stream.attached:
             self._read(sink)
             self._invite(sink)
-        if sink.places and not sink.retracting and not self.buffered():
+        if sink.places and not sink.retracting and stream.attached and not self.buffered():
             self._retract()
 
     def _read(self, sink: Sink) -> None:
@@ -277,11 +277,13 @@ class Sinking:
         while len(self.readings) < stream.reads:
             if sink.pick(1) is None:
                 return
-            place = self.places.popleft() if self.places else self._ask()
+            place = self._toRead(sink)
             most = limits.SDP_READ if place is None else min(len(place.view), limits.SDP_READ_REGISTERED)
             picked = sink.pick(most)
             if picked is None or stream.queuePair.path is None:
                 return
+            if place is not None:
+                self.places.popleft()
             advert, count = picked
             reading = Reading(advert, count, place)
             keyed = self._exchange.openKeyed()
@@ -296,6 +298,23 @@ class Sinking:
             advert.moving += 1
             self.readings.append(reading)
             keyed.read(piece, address, advert.key, self._arrive)
+
+    def _toRead(self, sink: Sink) -> Place | None:
+        """
+        The place to read into, if there is one and it pays.  While something is read that is
+        copied to places when it comes, these are not for what comes behind it.
+        """
+        if self.readings and self.readings[-1].place is None:
+            return None
+        if not self.places:
+            place = self._ask()
+            if place is not None:
+                self.places.append(place)
+        if not self.places:
+            return None
+        picked = sink.pick(limits.SDP_ZERO_COPY_LEAST)
+        place = self.places[0]
+        return place if picked is not None and len(place.view) >= picked[1] else None
 
     def _target(self, reading: Reading) -> SGE:
         """

@@ -80,8 +80,7 @@ class Source:
 
     __slots__ = (
         "_dropped",
-        "_left",
-        "_leftCount",
+        "_leaves",
         "cancelling",
         "discarded",
         "everOffered",
@@ -106,9 +105,9 @@ class Source:
         self.pipelining = self.everOffered = self.retracting = self._dropped = False
         self.cancelling: int | None = None
         self.discarded = 0
-        # MSeq of our latest change from Pipelined mode, and the count of messages then.
-        self._left = -1
-        self._leftCount = 0
+        # Our changes from Pipelined mode that the peer may not have heard of: their MSeq, and
+        # the count of messages then.
+        self._leaves: deque[list[int]] = deque()
 
     # -- what this end does
 
@@ -161,8 +160,7 @@ class Source:
         self.mode = mode
         if transition is Transition.PIPELINED_TO_COMBINED:
             self.targets.clear()
-            self._left = sequence
-            self._leftCount = payloads - self.discarded
+            self._leaves.append([sequence, payloads - self.discarded])
 
     def dataSent(self) -> None:
         """
@@ -249,14 +247,19 @@ class Source:
             offers that it makes void.
         @raise SDPError: The mode has no SinkAvail, or there are too many.
         """
-        if self.mode is not Mode.PIPELINED:
-            if acknowledged >= self._left:
-                raise SDPError(f"SinkAvail in {self.mode.name} mode")
-            # It left before the peer heard that Pipelined mode ended.
-            if self._leftCount - nonDiscards & 0xFFFFFFFF:
-                self._leftCount -= 1
+        leaves = self._leaves
+        while leaves and leaves[0][0] <= acknowledged:
+            leaves.popleft()
+        if leaves:
+            # It left before the peer heard that Pipelined mode ended, which made it void, unless
+            # data before that had used it up.
+            if leaves[0][1] - nonDiscards & 0xFFFFFFFF:
                 self.discarded += 1
+                for leave in leaves:
+                    leave[1] -= 1
             return False, []
+        if self.mode is not Mode.PIPELINED:
+            raise SDPError(f"SinkAvail in {self.mode.name} mode")
         if len(self.targets) >= limits.SDP_ADVERTS:
             raise SDPError(f"more than {limits.SDP_ADVERTS} SinkAvails")
         if self.retracting:

@@ -269,6 +269,8 @@ class Stream(Sender):
             self.openExchange().take(buffer, start, stop)
         if self.queuePair.path is None:
             return
+        if self.machine.told - self.machine.received < _CREDITS_LOW:
+            self._credit()
         if self.owes is not None or self.ending or self.buffer is not None:
             self.resume()
 
