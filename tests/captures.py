@@ -307,6 +307,7 @@ def tshark(path: str | Path, shown: str, *fields: str) -> list[list[str]]:
     """
     assert TSHARK is not None
     arguments = [TSHARK, "-n", "-r", str(path), "-Y", shown, "-T", "fields", "-o", "udp.check_checksum:TRUE"]
+    arguments += ["-o", "ip.check_checksum:TRUE"]
     # Takes for RPC over RDMA what it does not know; see roce.md.
     arguments += ["--disable-protocol", "rpcordma"]
     for name in fields or ("frame.number",):

@@ -14,17 +14,27 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests import rdma_pair, sdp_pair, verbs_pair
 from tests.captures import TSHARK, Frame, Observer, read, tshark
+from tests.hcas import Taker, User
 from twisted_ib import limits
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.capture import Capture, capture, fileOf
 from twisted_ib.hca.fabric.loopback import LoopbackFabric, LoopbackPath
+from twisted_ib.hca.fabric.neighbours import Neighbours
 from twisted_ib.hca.fabric.pcapng import Writer
+from twisted_ib.hca.operation import READ_REQUEST, READ_RESPONSE_ONLY, REFUSAL, RESPONSES, RESUME, RNR
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.hub import hub
+from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
+from twisted_ib.hca.wire.cm import Path as Way
+from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.rdmacm import gidOf
 
 #: What tshark 4.0.17 calls malformed and is not: SDP's empty Data, and what follows the first
 #: packet of a message, which it takes for a message.
@@ -481,6 +491,9 @@ class TroubleTests(CaptureTestCase):
                 pair = self.exchange()
                 pair.a.device.capture.flush()
                 self.exchange()
+        self.assertEqual(read(self.file), [])
+        self.exchange()  # There is room again, but no beginning.
+        self.assertEqual(self.frames(), [])
         ours = [str(warning.message) for warning in caught if "capture" in str(warning.message)]
         self.assertEqual(len(ours), 1, ours)
         self.assertIn("No space left", ours[0])
@@ -545,3 +558,156 @@ else:
             file.unlink()
         os.rmdir(directory)
         self.assertEqual(sorted(names), [[b"child"], [b"parent", b"late"]])
+
+
+class StrangerTests(CaptureTestCase):
+    """
+    Two HCAs with a capture each, as if they were processes, and records of all kinds between
+    them.
+    """
+
+    def setUp(self) -> None:
+        """
+        Queue pairs that take what comes.
+        """
+        super().setUp()
+        self.addCleanup(lambda: [each.close() for each in (*self.devices, *self.captures)])
+        self.begin()
+
+    def begin(self) -> None:
+        """
+        The two, who have not met before.
+        """
+        self.captures = [Capture(str(self.directory / name)) for name in ("one", "two")]
+        neighbours = Neighbours()
+        self.devices = [
+            Device("lo0", fabric=lambda *a: LoopbackFabric(*a, neighbours), capture=found)
+            for found in self.captures
+        ]
+        one, two = self.devices
+        user = User()
+        one.reach(guidGID(two.guid), user)
+        self.path = user.path
+        self.back = self.path.other
+        self.takers = Taker(self.path, 100, 200), Taker(self.back, 200, 100)
+
+    def turn(self) -> None:
+        """
+        Everything arrives.
+        """
+        for _ in range(3):
+            for device in self.devices:
+                device.progress()
+
+    def test_same(self) -> None:
+        """
+        Both tell the same story: a message, its repetition after a refusal, an answer.
+        """
+        one, two = self.takers
+        two.answers.extend([0, RNR | 3])
+        for data in (b"first", b"second", b"dropped"):
+            one.post(data)
+        self.turn()
+        one.post(b"", RESUME)
+        one.post(RETH.pack(1, 2, 5000), READ_REQUEST)
+        self.turn()
+        two.post(bytes(5000), READ_RESPONSE_ONLY)
+        self.turn()
+        shown = []
+        for found in self.captures:
+            found.flush()
+            frames = read(found.path)
+            Observer().see(frames)
+            shown.append([(frame.packet, frame.outbound) for frame in frames])
+        names = [packet.row.name for packet, _ in shown[1]]
+        self.assertEqual(
+            names,
+            [
+                "RC SEND Only",
+                "RC Acknowledge",
+                "RC SEND Only",
+                "RC Acknowledge",
+                "RC SEND Only",
+                "RC READ Request",
+                "RC READ Response First",
+                "RC READ Response Last",
+            ],
+        )
+        self.assertEqual(shown[1][3][0]["acknowledge"] >> 24, RNR | 3)
+        self.assertEqual(shown[1][5][0].psn, 1)
+        order = repr
+        mine = sorted(((packet, not outbound) for packet, outbound in shown[0]), key=order)
+        self.assertEqual(mine, sorted(shown[1], key=order))
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(0, 255),
+                st.sampled_from([0, 1, 100, 200, 300]),
+                st.one_of(
+                    st.binary(max_size=64),
+                    st.integers(0, 20000).map(bytes),
+                    st.sampled_from([RETH.pack(1, 2, 1 << 31), REFUSAL.pack(RNR, 200, 0), bytes(236)]),
+                    st.sampled_from([kind.attribute for kind in MESSAGES]).flatmap(
+                        lambda attribute: st.binary(min_size=234, max_size=234).map(
+                            lambda body: attribute.to_bytes(2, "big") + body
+                        )
+                    ),
+                ),
+                st.booleans(),
+                st.sampled_from([0, 0, 0, RNR, 0x61, 0x40]),
+            ),
+            max_size=30,
+        )
+    )
+    @settings(deadline=None, max_examples=40)
+    def test_anything(self, records: list[tuple[int, int, bytes, bool, int]]) -> None:
+        """
+        Whatever a peer sends, in the files are packets, and they go on.
+        """
+        for each in (*self.devices, *self.captures):
+            each.close()
+        self.begin()
+        for taker in self.takers:
+            taker.delivered = self.answerTo  # type: ignore[method-assign]
+        for opcode, number, data, back, self.answer in records:
+            (self.back if back else self.path).post(opcode << 24 | number, b"", data, len(data))
+            self.turn()
+        for found in self.captures:
+            self.assertFalse(found.closed)
+            found.flush()
+            read(found.path)
+
+    def answerTo(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Take a record, or refuse a request.
+        """
+        return 0 if opcode in RESPONSES else self.answer
+
+    def test_addresses(self) -> None:
+        """
+        A connection has the addresses that its REQ says, also if they are IPv4.
+        """
+        gids = [gidOf("192.0.2.1"), gidOf("192.0.2.2")]
+        request = REQ(1, localQPN=100, startingPSN=7, primaryPath=Way(localGID=gids[0], remoteGID=gids[1]))
+        self.path.sendManagement(REQ.attribute, request.pack())
+        self.turn()
+        self.back.sendManagement(REP.attribute, REP(2, 1, localQPN=200, startingPSN=9).pack())
+        self.turn()
+        self.path.sendManagement(RTU.attribute, RTU(1, 2).pack())
+        self.takers[0].post(b"data of twenty bytes")
+        self.takers[1].post(b"data of twenty bytes")
+        self.turn()
+        for found in self.captures:
+            found.flush()
+            frames = read(found.path)
+            Observer().see(frames)
+            self.assertEqual({frame.data[14] for frame in frames}, {0x45})
+            psns = {frame.packet.psn for frame in frames if frame.packet.row.name == "RC SEND Only"}
+            self.assertEqual(psns, {7, 9})
+            self.assertEqual(sum(frame.packet.row.name.startswith("RC") for frame in frames), 4)
+            if TSHARK is not None:
+                addresses = tshark(found.path, "ip", "ip.src", "ip.dst", "ip.checksum.status")
+                first, second = "192.0.2.1", "192.0.2.2"
+                expected = {(first, second, "1"), (second, first, "1")}
+                self.assertEqual({tuple(row) for row in addresses}, expected)

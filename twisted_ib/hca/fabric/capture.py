@@ -199,6 +199,17 @@ class Capture:
         self.flush()
         self.drop()
         _open.discard(self)
+        if _captures.get(self.path) is self:
+            del _captures[self.path]
+
+    def complete(self) -> None:
+        """
+        The process ends: from now on nothing waits to be written.
+        """
+        with self.lock:
+            if self._writer is not None:
+                self._writer.eager = True
+        self.flush()
 
     # -- flows
 
@@ -433,7 +444,7 @@ def capture(name: str) -> Capture | None:
     """
     path = fileOf(name)
     found = _captures.get(path)
-    if found is None or found.closed:
+    if found is None:  # One that came to an end stays: what is in the file is kept.
         try:
             found = _captures[path] = Capture(path)
         except OSError as error:
@@ -447,7 +458,7 @@ def _complete() -> None:
     The process ends.
     """
     for each in list(_open):
-        each.close()
+        each.complete()
 
 
 def _forget() -> None:

@@ -65,6 +65,7 @@ class Writer:
     A file that packets are appended to.
 
     @ivar fd: its descriptor, -1 when it is closed.
+    @ivar eager: whether nothing waits to be written.
     """
 
     def __init__(self, path: str, clock: Callable[[], int]) -> None:
@@ -79,7 +80,9 @@ class Writer:
         self._blocks: list[bytes] = []
         self._size = self._interfaces = 0
         self._flushed = clock()
-        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self.eager = False
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        self.fd = os.open(path, flags, 0o600)
         self._add(
             _block(
                 _SECTION,
@@ -118,7 +121,8 @@ class Writer:
         now, size = self._clock(), len(frame)
         head = _PACKET_BODY.pack(interface, now >> 32, now & 0xFFFFFFFF, size, size)
         self._add(_block(_PACKET, head, frame, bytes(-size & 3), _DIRECTIONS[outbound]))
-        if self._size >= limits.CAPTURE_BUFFER or now - self._flushed >= limits.CAPTURE_NANOSECONDS:
+        late = self.eager or now - self._flushed >= limits.CAPTURE_NANOSECONDS
+        if late or self._size >= limits.CAPTURE_BUFFER:
             self.flush()
 
     def _add(self, block: bytes) -> None:
