@@ -174,7 +174,7 @@ class ClientEnd(End):
         """
         peer = self._peer
         if isinstance(peer, IPv6Address):
-            return peer.host, peer.port, peer.flowInfo, int(peer.scopeID)
+            return peer.host.partition("%")[0], peer.port, peer.flowInfo, int(peer.scopeID)
         return peer.host, peer.port
 
     @property
