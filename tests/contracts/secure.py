@@ -338,6 +338,19 @@ class SecureContract(StreamContract):
 
         self.upgrade(steps, clientOptions(own=CLIENT), serverOptions(CLIENT))
 
+    def test_startTLSAborted(self) -> None:
+        """
+        An abort after C{startTLS} is a loss to the peer, and not TLS's end.
+        """
+
+        async def steps(reactor: Any, client: Any, server: Any) -> None:
+            await self.until(reactor, lambda: server.got() == b"starthello from the client;")
+            server.transport.abortConnection()
+            await self.until(reactor, lambda: client.ended() and server.ended())
+            self.assertIsInstance(client.reason, ConnectionLost)
+
+        self.upgrade(steps)
+
     def test_startTLSBeforeQueued(self) -> None:
         """
         What was written in the clear before C{startTLS} leaves in the clear, however much it is.
