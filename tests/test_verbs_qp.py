@@ -169,6 +169,7 @@ class CreationTests(VerbsTestCase):
         self.refused(errno.EOPNOTSUPP, qp.query_ece)
         self.refused(errno.EOPNOTSUPP, qp.set_ece, ECE(5))
         qp.set_ece(ECE())
+        self.assertRaises(TypeError, qp.set_ece, None)
         self.assertEqual(qp.query_data_in_order(enums.IBV_WR_SEND), 0)
         self.refused(errno.EOPNOTSUPP, Flow, qp, FlowAttr())
         self.refused(errno.EOPNOTSUPP, WQ, self.ctx, WQInitAttr(wq_pd=self.pd, wq_cq=self.cq))

@@ -366,6 +366,7 @@ class ExtendedTests(VerbsTestCase):
         bad = PollCqAttr()
         bad.comp_mask = 1
         self.assertEqual(cq.start_poll(bad), errno.EINVAL)
+        self.assertRaises(TypeError, cq.start_poll, 1)
         self.assertIn("Extended CQ:", str(cq))
 
     def test_attributes(self) -> None:

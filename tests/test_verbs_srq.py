@@ -62,6 +62,7 @@ class SharedTests(VerbsTestCase):
         self.refused(errno.EINVAL, srq.modify, SrqAttr(1), enums.IBV_SRQ_MAX_WR)
         self.refused(errno.EINVAL, srq.modify, SrqAttr(srq_limit=3), enums.IBV_SRQ_LIMIT)
         self.refused(errno.EINVAL, srq.modify, SrqAttr(), 8)
+        self.assertRaises(TypeError, srq.modify, 5, enums.IBV_SRQ_MAX_WR)
         srq.modify(SrqAttr(20), enums.IBV_SRQ_MAX_WR)
         self.assertEqual(srq.query().max_wr, 20)
         self.refused(errno.EOPNOTSUPP, srq.get_srq_num)

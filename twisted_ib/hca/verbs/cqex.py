@@ -138,7 +138,7 @@ class CQEX(PolledQueue):
         """
         self._check()
         self._device.check()
-        if attr is not None and attr.comp_mask:
+        if attr is not None and checked(attr, PollCqAttr).comp_mask:
             return errno.EINVAL
         hub.drive()
         found = self._next()

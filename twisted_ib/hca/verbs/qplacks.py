@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from twisted_ib.hca.verbs.base import PyverbsCM, PyverbsObject, table, u16, u32
+from twisted_ib.hca.verbs.base import PyverbsCM, PyverbsObject, checked, table, u16, u32
 from twisted_ib.hca.verbs.verb import VerbsObject, unsupported
 
 
@@ -96,7 +96,7 @@ class LackingQP(VerbsObject):
 
         @raise PyverbsRDMAError: it is of some (EOPNOTSUPP).
         """
-        if ece.vendor_id:
+        if checked(ece, ECE).vendor_id:
             raise unsupported("Failed to set ECE")
 
     def query_ece(self) -> ECE:

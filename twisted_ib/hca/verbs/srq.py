@@ -164,6 +164,7 @@ class SRQ(VerbsObject):
         @raise PyverbsRDMAError: it can not be so (EINVAL); it stays as it was.
         """
         self._check()
+        checked(attr, SrqAttr)
         mask = int(comp_mask)
         core = self._core
         check(not mask & ~int(sum(ibv_srq_attr_mask)), f"Failed to modify SRQ: mask {mask:#x}")
