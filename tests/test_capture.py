@@ -11,6 +11,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,13 +27,24 @@ from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.capture import Capture, capture, fileOf
 from twisted_ib.hca.fabric.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.fabric.neighbours import Neighbours
+from twisted_ib.hca.fabric.path import PeerIdentity
 from twisted_ib.hca.fabric.pcapng import Writer
-from twisted_ib.hca.operation import READ_REQUEST, READ_RESPONSE_ONLY, REFUSAL, RESPONSES, RESUME, RNR
+from twisted_ib.hca.fabric.trace import PathTrace
+from twisted_ib.hca.operation import (
+    READ_REQUEST,
+    READ_RESPONSE_ONLY,
+    REFUSAL,
+    RESPONSES,
+    RESUME,
+    RNR,
+    SEND_ONLY,
+    UD_SEND_ONLY,
+)
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
 from twisted_ib.hca.wire.cm import Path as Way
-from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH
 from twisted_ib.hca.wire.rdmacm import gidOf
 
@@ -160,6 +172,12 @@ class WriterTests(SynchronousTestCase):
         self.now += limits.CAPTURE_NANOSECONDS
         self.writer.packet(0, True, b"late")
         self.assertGreater(os.path.getsize(self.file), written)
+        written = os.path.getsize(self.file)
+        self.writer.packet(0, True, b"waits")
+        self.assertEqual(os.path.getsize(self.file), written)
+        self.writer.eager = True
+        self.writer.packet(0, True, b"does not wait")
+        self.assertGreater(os.path.getsize(self.file), written)
 
 
 class SessionTests(CaptureTestCase):
@@ -182,7 +200,7 @@ class SessionTests(CaptureTestCase):
         frames = self.frames()
         malformed = tshark(self.file, f"_ws.malformed && !({sound})", "frame.number", "_ws.col.Info")
         self.assertEqual(malformed, [])
-        self.assertEqual(tshark(self.file, "udp.checksum.status == 0"), [])
+        self.assertEqual(len(tshark(self.file, "udp.checksum.status == 1")), len(frames))
         self.assertEqual(len(tshark(self.file, "infiniband")), len(frames))
 
     def sdp(self) -> bytes:
@@ -499,6 +517,8 @@ class TroubleTests(CaptureTestCase):
         self.assertIn("No space left", ours[0])
         assert pair.a.device.capture is not None
         self.assertTrue(pair.a.device.capture.closed)
+        files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        self.assertNotIn(str(self.file), files)
 
     _write = staticmethod(os.write)
 
@@ -579,7 +599,7 @@ class StrangerTests(CaptureTestCase):
         The two, who have not met before.
         """
         self.captures = [Capture(str(self.directory / name)) for name in ("one", "two")]
-        neighbours = Neighbours()
+        neighbours = self.neighbours = Neighbours()
         self.devices = [
             Device("lo0", fabric=lambda *a: LoopbackFabric(*a, neighbours), capture=found)
             for found in self.captures
@@ -677,6 +697,111 @@ class StrangerTests(CaptureTestCase):
             self.assertFalse(found.closed)
             found.flush()
             read(found.path)
+
+    def test_absent(self) -> None:
+        """
+        What is sent to a queue pair that is not there yet has no answer, and comes again with
+        the same number.
+        """
+        one = Taker(self.path, 101, 300)
+        one.post(b"early")
+        self.turn()
+        one.post(b"dropped")
+        two = Taker(self.back, 300, 101)
+        self.turn()
+        one.post(b"", RESUME)
+        one.post(b"early")
+        self.turn()
+        self.assertEqual(two.records, [b"early"])
+        for found in self.captures:
+            found.flush()
+            shown = [(frame.packet.row.name, frame.packet.psn) for frame in read(found.path)]
+            expected = [("RC SEND Only", n) for n in (0, 1, 0)]
+            self.assertEqual(shown, [*expected, ("RC Acknowledge", 0)])
+
+    def test_again(self) -> None:
+        """
+        Another queue pair of the same number begins anew; nothing is kept of the old one.
+        """
+        one, two = self.takers
+        one.post(b"first")
+        self.turn()
+        for path, taker in ((self.path, one), (self.back, two)):
+            path.unbind(taker)
+            self.assertEqual(path.shown._mine, {})
+        self.turn()
+        Taker(self.back, 200, 100)
+        Taker(self.path, 100, 200).post(b"first")
+        self.turn()
+        for found in self.captures:
+            found.flush()
+            self.assertEqual([frame.packet.psn for frame in read(found.path)], [0, 0, 0, 0])
+
+    def test_attributes(self) -> None:
+        """
+        Who receives knows the numbers that it expects.
+        """
+        attributes = {"rq_psn": 77, "sq_psn": 5, "path_mtu": 1}
+        with mock.patch.dict(self.devices[1].queuePairs, {200: SimpleNamespace(attributes=attributes)}):
+            self.takers[0].post(bytes(300))
+            self.turn()
+        self.captures[1].flush()
+        psns = [frame.packet.psn for frame in read(self.captures[1].path)]
+        self.assertEqual(psns, [77, 78, 78])
+
+    def test_bounds(self) -> None:
+        """
+        Of queue pairs that are not there a bounded number is remembered, and of what the
+        communication manager says.
+        """
+        with mock.patch.multiple(limits, CAPTURE_ENDED_FLOWS=5, CAPTURE_ENDS=7):
+            for number in range(20):
+                self.path.post(SEND_ONLY << 24 | 1000 + number, b"", b"x", 1)
+                self.path.sendManagement(REQ.attribute, REQ(number + 1, localQPN=number).pack())
+                self.turn()
+        found = self.captures[1]
+        self.assertEqual((len(found.flows), len(found._ended)), (5, 5))
+        self.assertEqual((len(found._ends), len(found._connections)), (7, 7))
+
+    def test_strangers(self) -> None:
+        """
+        Only a peer of this process can be one that writes into the same capture, whatever GUID
+        it says.
+        """
+        trace = self.path.shown.trace
+        guid = next(iter(trace.capture.guids))
+        for pid, isShown in ((os.getpid(), False), (os.getpid() + 1, True)):
+            path = SimpleNamespace(peer=PeerIdentity(guid, pid, 0, ""), taker=None)
+            PathTrace(trace, path)
+            self.assertIs(path.taker is not None, isShown)
+
+    def test_groups(self) -> None:
+        """
+        What is sent to each member of a group is shown once, each time that it is sent.
+        """
+        paths = [self.path]
+        device = Device("lo0", fabric=lambda *a: LoopbackFabric(*a, self.neighbours), capture="")
+        self.addCleanup(device.close)
+        user = User()
+        self.devices[0].reach(guidGID(device.guid), user)
+        paths.append(user.path)
+        grh = GRH(0, 0, 28, 1, guidGID(self.devices[0].guid), 0xFF12 << 112 | 1).pack()
+        for _ in range(3):
+            for path in paths:
+                path.post(UD_SEND_ONLY << 24 | 0xFFFFFF, grh + DETH(1, 100).pack(), b"data", 4)
+        self.captures[0].flush()
+        self.assertEqual([frame.packet.psn for frame in read(self.captures[0].path)], [0, 1, 2])
+
+    def test_withdrawn(self) -> None:
+        """
+        Memory that is not offered any more is forgotten.
+        """
+        segment = SimpleNamespace(map=b"memory")
+        with mock.patch.object(LoopbackPath, "offer", lambda path, segment: 3):
+            self.assertEqual(self.path.offer(segment), 3)
+        self.assertEqual(self.path.shown.segments, {3: segment})
+        self.path.withdraw(segment)
+        self.assertEqual(self.path.shown.segments, {})
 
     def answerTo(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """

@@ -231,6 +231,12 @@ class HostileTests(SynchronousTestCase):
             octets = bytearray(packets.SEND)
             octets[n] = value
             self.assertRaises(WireError, Datagram.parse, octets, 0, len(octets))
+        # With an ICRC that is right for them.
+        for n, value in ((6, 0x60), (7, 1), (25, 0x24), (25, 0x2C)):
+            octets = bytearray(packets.SEND)
+            octets[n] = value
+            octets[-4:] = headers.ICRC.pack(icrc.icrc(octets, 0, len(octets) - 4))
+            self.assertRaises(WireError, Datagram.parse, octets, 0, len(octets))
         self.assertRaises(WireError, icrc.icrc, b"\x46" + packets.SEND[1:], 0, 50)
 
     @given(st.binary(max_size=120), st.sampled_from(sorted(ALL)), st.integers(0, 80))

@@ -132,7 +132,7 @@ class Capture:
         self.lock = threading.RLock()
         self.guids: set[int] = set()
         self.flows: dict[tuple[int, int, int], Flow] = {}
-        self._ended: OrderedDict[tuple[int, int, int], None] = OrderedDict()
+        self._ended: OrderedDict[tuple[int, int, int], bool] = OrderedDict()
         #: By HCA and queue pair number: the first sequence number that it expects, the way to it.
         self._ends: OrderedDict[tuple[int, int], tuple[int, Way]] = OrderedDict()
         #: By HCA and its communication id: the way from it.
@@ -260,11 +260,13 @@ class Capture:
         self._fromRequester = interface, isRequester
         self._fromResponder = interface, not isRequester
 
-    def ended(self, key: tuple[int, int, int]) -> None:
+    def ended(self, key: tuple[int, int, int], was: bool = True) -> None:
         """
         The queue pair of a flow is gone; what is on the way may still come.
+
+        @param was: whether there was one, or is none yet.
         """
-        self._ended[key] = None
+        self._ended.setdefault(key, was)
         if len(self._ended) > limits.CAPTURE_ENDED_FLOWS:
             self.flows.pop(self._ended.popitem(False)[0], None)
 
@@ -272,8 +274,7 @@ class Capture:
         """
         A queue pair begins, perhaps with a number that another one had.
         """
-        if key in self._ended:
-            del self._ended[key]
+        if self._ended.pop(key, False):
             self.flows.pop(key, None)
 
     # -- datagrams
@@ -399,6 +400,7 @@ class Capture:
 
         @param seen: interface, and whether it has sent it.
         @param port: UDP source port.
+        @raise OSError: the file can not be written.
         """
         writer = self._writer
         if writer is None:
@@ -411,10 +413,7 @@ class Capture:
         )
         target = hardwareAddress(way.toGID, _hardware(way.target))
         frame = ethernet(_hardware(way.source), target, version) + datagram.pack()
-        try:
-            writer.packet(*seen, frame)
-        except OSError as error:
-            self.stop(error)
+        writer.packet(*seen, frame)
 
 
 #: All that are open, and by file those that a name has opened.

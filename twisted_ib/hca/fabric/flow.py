@@ -269,7 +269,7 @@ class Flow:
         The responder has all records before a position.
         """
         for request in self._requests:
-            if request is self._refused or request.end is None or request.end > position:
+            if request.end is None or request.end > position:
                 break
             request.taken = True
         self._acknowledge()

@@ -216,7 +216,7 @@ class PathTrace:
             key = self.peer, self.me, number
             flow = self._request(key, remote, opcode, record, False, data)
             if flow is not None and entry is None:
-                self.capture.ended(key)
+                self.capture.ended(key, False)
             return flow
         return None
 
