@@ -325,7 +325,10 @@ class FakeChannel:
 
     @ivar users: Who holds it.
     @ivar counters: What was counted.
+    @cvar polled: Whether the reactor looks at the device by itself.
     """
+
+    polled = False
 
     def __init__(self, reactor: FakeReactor) -> None:
         """

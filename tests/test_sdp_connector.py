@@ -276,12 +276,14 @@ class FailureTests(ConnectorTestCase):
 
     def test_badPort(self) -> None:
         """
-        What is no port number is a L{ValueError} at once.
+        What is no port number, nor the name of a service, is an error at once.
         """
-        wrong: list[Any] = [0, -1, 65536, "http", None]
+        wrong: list[Any] = [0, -1, 65536, None]
         for port in wrong:
             self.assertRaises(ValueError, self.begin, "127.0.0.1", port)
         self.assertRaises(ValueError, self.begin, bindAddress=("127.0.0.1", 70000))
+        name: Any = "no-such-service"
+        self.assertRaises(error.ServiceNameUnknownError, self.begin, "127.0.0.1", name)
         self.assertEqual(self.factory.log, [])
 
     def test_unknownDevice(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.carriers import SDP, TCP, StreamContract
+from tests.contracts.belonging import BelongingContract
 from tests.contracts.closing import ClosingContract, ReentryContract
 from tests.contracts.connecting import AddressContract, ConnectingContract
 from tests.contracts.pacing import FacesContract, PacingContract
@@ -26,6 +27,7 @@ CONTRACTS: tuple[type[StreamContract], ...] = (
     ConnectingContract,
     AddressContract,
     SecureContract,
+    BelongingContract,
 )
 CARRIERS: tuple[tuple[Any, list[str]], ...] = (
     (TCP(), [EPOLL, IB]),

@@ -10,6 +10,7 @@ from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
 
 from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.error import ServiceNameUnknownError
 
 from twisted_ib import limits
 
@@ -19,6 +20,21 @@ Address = IPv4Address | IPv6Address
 HIGHEST_PORT = 65535
 #: The first of the port numbers that an active side takes (RFC 6335).
 FIRST_EPHEMERAL_PORT = 49152
+
+
+def servicePort(port: int | str) -> int:
+    """
+    Give the number of a port, which may have a service's name.
+
+    @param port: what a user gave.
+    @raise ServiceNameUnknownError: there is no such service.
+    """
+    if not isinstance(port, str):
+        return port
+    try:
+        return socket.getservbyname(port, "tcp")
+    except OSError as e:
+        raise ServiceNameUnknownError(string=f"{e} ({port!r})") from None
 
 
 def checkPort(port: int, lowest: int) -> int:

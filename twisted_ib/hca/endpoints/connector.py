@@ -33,6 +33,7 @@ from twisted_ib.hca.endpoints.addresses import (
     checkPort,
     checkTimeout,
     reachable,
+    servicePort,
     withPort,
 )
 from twisted_ib.hca.endpoints.localports import localPorts
@@ -382,7 +383,7 @@ class Connector(base.BaseConnector):
     def __init__(
         self,
         host: str | bytes,
-        port: int,
+        port: int | str,
         factory: Any,
         timeout: float | None,
         bindAddress: Any,
@@ -393,16 +394,17 @@ class Connector(base.BaseConnector):
         Nothing is opened before C{connect} is called.
 
         @param host: The peer's address or name.
-        @param port: Its port.
+        @param port: Its port, or the name of its service.
         @param factory: Makes the protocol and hears of failure and loss.
         @param timeout: The seconds that an attempt may take; L{None} for as long as it takes.
         @param bindAddress: The local host and port, or L{None}.
         @param reactor: The reactor, whose thread everything here belongs to.
         @param device: The HCA's name; L{None} for the default.
         @raise ValueError: an argument makes no sense.
+        @raise ServiceNameUnknownError: there is no such service.
         """
         self.host = checkHost(host)
-        self.port = checkPort(port, 1)
+        self.port = checkPort(servicePort(port), 1)
         self.bindAddress = bindAddress
         self.bound = bindPair(bindAddress)
         self.device = device
