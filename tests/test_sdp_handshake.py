@@ -91,7 +91,7 @@ class ActiveTests(SynchronousTestCase):
         request = asked(_Stream())
         self.assertEqual(request.serviceID, 0x11389)
         self.assertEqual(request.localQPN, 0x123456)
-        self.assertEqual((request.responderResources, request.initiatorDepth), (4, 4))
+        self.assertEqual((request.responderResources, request.initiatorDepth), (16, 16))
         self.assertEqual(
             request.privateData.hex(),
             "000000180000005c0000000000000000"

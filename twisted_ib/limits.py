@@ -214,7 +214,7 @@ SDP_ADVERTS = 16
 #: READs and WRITEs that one stream has on their way.
 SDP_TRANSFERS = 32
 #: Bytes that one READ brings for C{dataReceived}.
-SDP_READ = 128 * 1024
+SDP_READ = 120 * 1024
 #: The same into registered memory.
 SDP_READ_REGISTERED = 1024 * 1024
 #: What was read is reported when it is this much, or all.

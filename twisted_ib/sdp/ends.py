@@ -5,11 +5,35 @@ C{Client}.
 
 from __future__ import annotations
 
-from twisted_ib.hca.endpoints.ends import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, ServerEnd
+from typing import TYPE_CHECKING
+
+from twisted_ib.hca.endpoints.ends import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, End, ServerEnd
+from twisted_ib.sdp.secure import wrapsTLS
 from twisted_ib.sdp.transport import SDPTransport
 
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IProtocol
 
-class SDPServer(ServerEnd, SDPTransport):
+
+class _SDPEnd(End):
+    """
+    What both have that not every end has.
+    """
+
+    __slots__ = ()
+
+    prompt: bool
+
+    def begin(self, protocol: IProtocol | None) -> bool:
+        """
+        See L{End.begin}.
+        """
+        if wrapsTLS(protocol):
+            self.prompt = False
+        return super().begin(protocol)
+
+
+class SDPServer(_SDPEnd, ServerEnd, SDPTransport):
     """
     The transport of a passive side.
     """
@@ -17,7 +41,7 @@ class SDPServer(ServerEnd, SDPTransport):
     __slots__ = SERVER_FIELDS
 
 
-class SDPClient(ClientEnd, SDPTransport):
+class SDPClient(_SDPEnd, ClientEnd, SDPTransport):
     """
     The transport of an active side.
     """

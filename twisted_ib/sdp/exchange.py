@@ -87,8 +87,9 @@ class Exchange:
         if self.stream.queuePair.path is None:
             return  # Who heard of it ended the connection.
         flags = self.machine.flags
-        if self.machine.control == wire.MID.MODE_CHANGE:
-            self.sinking.checkReports(self.machine.acknowledged)
+        if self.machine.control == wire.MID.MODE_CHANGE and stop - start > wire.BSDH_BYTES:
+            if buffer[start + wire.BSDH_BYTES] == wire.Transition.PIPELINED_TO_COMBINED:
+                self.sinking.checkReports(self.machine.acknowledged)
         message: Any
         places = self.machine.zero.sink.places
         first = places[0][0] if places else None

@@ -24,8 +24,8 @@ from twisted_ib.hca.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY
 if TYPE_CHECKING:
     from twisted_ib.sdp.stream import Stream
 
-#: What the REQ and REP of a stream say of READs, and what a queue pair of such does by itself.
-READ_DEPTH = 4
+#: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
+READ_DEPTH = 16
 _RETRIES = 7
 #: Timeout code of a peer whose queue pair is not there: 67 ms.
 _ACK_TIMEOUT = 14

@@ -4,10 +4,35 @@ What differs on a transport once C{startTLS} was called.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
+
+#: How deep protocols are looked for in others.
+_DEPTH = 16
+
+
+def wrapsTLS(protocol: Any) -> bool:
+    """
+    Whether a protocol is one of TLS, or has one in it.
+
+    Such a one says in its C{abortConnection} that TLS is shut down, and then aborts, which
+    discards over TCP what it said; the peer is not to see an end in order.
+
+    @param protocol: Any, or L{None}.
+    """
+    tls: Any = sys.modules.get("twisted.protocols.tls")
+    if tls is not None:
+        for _ in range(_DEPTH):
+            if isinstance(protocol, tls.TLSMemoryBIOProtocol):
+                return True
+            inner = getattr(protocol, "wrappedProtocol", None)
+            protocol = getattr(protocol, "_wrappedProtocol", None) if inner is None else inner
+            if protocol is None:
+                break
+    return False
 
 
 class SecureMixin:

@@ -42,6 +42,7 @@ class Sender:
     @ivar owes: Control messages that wait for credits: id, body and flags.
     @ivar exchange: What it has that uses more of SDP than Data, or L{None}.
     @ivar reads: READs that the peer answers at a time.
+    @ivar prompt: Whether the first write of a turn leaves at once.
     @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
     @ivar saidEnd: Whether it has its number: nothing may follow it.
     """
@@ -55,6 +56,7 @@ class Sender:
         "exchange",
         "machine",
         "owes",
+        "prompt",
         "queuePair",
         "reads",
         "room",
@@ -70,6 +72,7 @@ class Sender:
         @raise ResourceLimitError: there are too many queue pairs.
         """
         self.channel = channel
+        self.prompt = channel.polled
         self.thread = channel.device.thread
         self.queuePair: QueuePair = channel.device.createQueuePair(self)
         self.queuePair.postReceives(limits.SDP_RECEIVES)
@@ -144,7 +147,7 @@ class Sender:
         if not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
-            if buffer is None and self.channel.polled and queuePair.pending is None:
+            if buffer is None and self.prompt and queuePair.pending is None:
                 exchange = self.exchange
                 if n <= self.machine.maxPayload and (exchange is None or not exchange.sourcing.takes(n)):
                     header = self.machine.header(n, queuePair.posted)
