@@ -187,7 +187,7 @@ class BelongingContract(StreamContract):
 
         async def steps(reactor: Any) -> None:
             clients = Calling()
-            connector = self.carrier.connect(reactor, "127.0.0.1", "discard", clients)  # type: ignore[arg-type]
+            connector = self.carrier.connect(reactor, "127.0.0.1", "discard", clients)
             self.assertEqual(connector.getDestination().port, number)
             await self.until(reactor, lambda: len(clients.log) > 1)
             self.assertEqual(clients.log, ["started", "failed: ConnectionRefusedError"])
@@ -196,7 +196,7 @@ class BelongingContract(StreamContract):
                 self.carrier.connect,
                 reactor,
                 "127.0.0.1",
-                "no-such-service",  # type: ignore[arg-type]
+                "no-such-service",
                 Calling(),
             )
 

@@ -54,7 +54,7 @@ def listenSDP(
 def connectSDP(
     reactor: Any,
     host: str,
-    port: int,
+    port: int | str,
     factory: ClientFactory,
     timeout: float | None = 30,
     bindAddress: tuple[str, int] | str | None = None,
@@ -66,12 +66,13 @@ def connectSDP(
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
         resolver, if C{host} is a name.
     @param host: The peer's address or name.
-    @param port: The peer's port.
+    @param port: The peer's port, or the name of its service.
     @param factory: Makes the protocol and hears of failure and loss.
     @param timeout: The seconds to wait for the connection.
     @param bindAddress: The local host and port to connect from.
     @param device: The HCA's name; the host's default by default.
     @raise ValueError: C{port} or C{bindAddress} makes no sense.
+    @raise ServiceNameUnknownError: There is no such service.
     """
     connector = SDPConnector(host, port, factory, timeout, bindAddress, reactor, device)
     connector.connect()
