@@ -39,6 +39,7 @@ from twisted_ib.hca.operation import (
     RNR,
     SEND_ONLY,
     UD_SEND_ONLY,
+    WRITE_ONLY,
 )
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.hub import hub
@@ -718,6 +719,19 @@ class StrangerTests(CaptureTestCase):
             shown = [(frame.packet.row.name, frame.packet.psn) for frame in read(found.path)]
             expected = [("RC SEND Only", n) for n in (0, 1, 0)]
             self.assertEqual(shown, [*expected, ("RC Acknowledge", 0)])
+
+    def test_dropped(self) -> None:
+        """
+        What is dropped is not acknowledged, though what was refused before it is no packet.
+        """
+        one, two = self.takers
+        two.answers.append(RNR)
+        one.post(b"no RETH", WRITE_ONLY)
+        one.post(b"dropped")
+        self.turn()
+        self.captures[1].flush()
+        names = [frame.packet.row.name for frame in read(self.captures[1].path)]
+        self.assertEqual(names, ["RC SEND Only"])
 
     def test_again(self) -> None:
         """

@@ -238,6 +238,9 @@ class Capture:
         port = sourcePort(way.label or flowLabel(source, number))
 
         def emit(answer: bool, packet: Packet) -> None:
+            """
+            Show a packet of this flow.
+            """
             if answer:
                 self.show(self._fromResponder, back, port, evolve(packet, destination=source))
             else:

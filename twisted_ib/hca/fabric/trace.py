@@ -409,18 +409,30 @@ def traced(base: Any, trace: Trace) -> Any:
         __slots__ = ("shown",)
 
         def __init__(self, *arguments: Any) -> None:
+            """
+            As the class that it is derived from.
+            """
             super().__init__(*arguments)
             self.shown = PathTrace(trace, self)
 
         def bind(self, queuePair: Any) -> None:
+            """
+            See L{Path.bind<twisted_ib.hca.fabric.path.Path.bind>}.
+            """
             super().bind(queuePair)
             self.shown.bound(queuePair)
 
         def unbind(self, queuePair: Any) -> None:
+            """
+            See L{Path.unbind<twisted_ib.hca.fabric.path.Path.unbind>}.
+            """
             super().unbind(queuePair)
             self.shown.unbound(queuePair)
 
         def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+            """
+            Publish one record, and show it if the medium has taken it.
+            """
             if not super().post(word, header, payload, length):
                 return False
             shown = self.shown
@@ -429,6 +441,9 @@ def traced(base: Any, trace: Trace) -> Any:
             return True
 
         def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+            """
+            The same with a small record.
+            """
             shown = self.shown
             shown.reserved = True
             try:
@@ -440,12 +455,18 @@ def traced(base: Any, trace: Trace) -> Any:
             return taken
 
         def offer(self, segment: Any) -> int:
+            """
+            Let the peer map a segment, and know by which number.
+            """
             number: int = super().offer(segment)
             if number:
                 self.shown.segments[number] = segment
             return number
 
         def withdraw(self, segment: Any) -> None:
+            """
+            Forget it.
+            """
             segments = self.shown.segments
             for number in [n for n, each in segments.items() if each is segment]:
                 del segments[number]
