@@ -112,7 +112,7 @@ class CompletionQueueTests(SynchronousTestCase):
         queue.hold("work queues")
         queue.hold("work queues")
         error = self.assertRaises(ResourceBusyError, queue.close)
-        self.assertEqual(str(error), "the completion queue still holds 2 work queues")
+        self.assertEqual(str(error), "the completion queue is still used by 2 work queues")
         queue.release("work queues")
         queue.release("work queues")
         queue.close()

@@ -32,11 +32,11 @@ class HeldTests(SynchronousTestCase):
         for kind in ("queue pairs", "memory windows", "queue pairs"):
             thing.hold(kind)
         error = self.assertRaises(ResourceBusyError, thing.checkFree)
-        self.assertEqual(str(error), "the thing still holds 2 queue pairs, 1 memory windows")
+        self.assertEqual(str(error), "the thing is still used by 2 queue pairs, 1 memory windows")
         thing.release("queue pairs")
         thing.release("memory windows")
         error = self.assertRaises(ResourceBusyError, thing.checkFree)
-        self.assertEqual(str(error), "the thing still holds 1 queue pairs")
+        self.assertEqual(str(error), "the thing is still used by 1 queue pairs")
         thing.release("queue pairs")
         thing.checkFree()
         self.assertEqual(thing.users, {})

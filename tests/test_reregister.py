@@ -97,7 +97,7 @@ class ReregisterTests(MemoryTestCase):
         self.assertEqual((self.pd.users, other.users), ({}, {"memory regions": 1}))
         self.memory.deallocateDomain(self.pd)
         error = self.assertRaises(ResourceBusyError, self.memory.deallocateDomain, other)
-        self.assertEqual(str(error), "the protection domain still holds 1 memory regions")
+        self.assertEqual(str(error), "the protection domain is still used by 1 memory regions")
 
     def test_sameDomain(self) -> None:
         """

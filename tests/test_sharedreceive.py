@@ -224,7 +224,7 @@ class SharedReceiveQueueTests(SynchronousTestCase):
         taken = self.queue.take()
         assert taken is not None
         error = self.assertRaises(ResourceBusyError, self.queue.close)
-        self.assertEqual(str(error), "the shared receive queue still holds 1 queue pairs")
+        self.assertEqual(str(error), "the shared receive queue is still used by 1 queue pairs")
         error = self.assertRaises(ResourceBusyError, self.memory.deallocateDomain, self.pd)
         self.assertIn("1 shared receive queues", str(error))
         self.assertEqual((len(self.queue), self.queue.closed), (2, False))

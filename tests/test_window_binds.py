@@ -243,7 +243,7 @@ class BindTests(WindowTestCase):
         before = self.state()
         for verb in (self.memory.deregister, self.memory.reregister):
             error = self.assertRaises(ResourceBusyError, verb, self.region)
-            self.assertEqual(str(error), "the memory region still holds 2 memory windows")
+            self.assertEqual(str(error), "the memory region is still used by 2 memory windows")
             self.assertEqual(self.state(), before)
         self.memory.invalidate(self.two.key, self.queuePair)
         self.assertRaises(ResourceBusyError, self.memory.deregister, self.region)

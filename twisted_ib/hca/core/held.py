@@ -48,4 +48,4 @@ class Held:
         """
         if self.users:
             held = ", ".join(f"{count} {kind}" for kind, count in self.users.items())
-            raise ResourceBusyError(f"the {self.kind} still holds {held}")
+            raise ResourceBusyError(f"the {self.kind} is still used by {held}")
