@@ -279,12 +279,15 @@ class Haulage(Program):
         """
         return [sum(each.pauses[way] for each in self._haulers) for way in (0, 1)]
 
-    def do_watch(self) -> None:
+    def do_watch(self) -> int:
         """
         Have the kernel note anew how many pages are resident at most.
+
+        @return: how many bytes are now.
         """
         with open("/proc/self/clear_refs", "w") as references:
             references.write("5")
+        return self.do_peak()
 
     def do_peak(self) -> int:
         """
