@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib.hca.channel import channelsOf
+from twisted_ib.hca.endpoints.localports import localPorts
 from twisted_ib.sdp.endpoints import SDPClientEndpoint, SDPServerEndpoint
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
@@ -306,6 +307,7 @@ class StreamContract(Base):
         self.assertEqual(left, [])
         for channel in channelsOf(reactor):
             self.assertEqual(list(channel.users), [])
+            self.assertEqual(localPorts(channel).ends, {})
 
     @staticmethod
     def soon(reactor: Any, seconds: float = 0.0) -> Deferred[None]:

@@ -143,6 +143,26 @@ class ReadersTests(SynchronousTestCase):
         self.assertEqual(self.reactor.readers, [self.channel])
         self.assertEqual(self.reactor.getReaders(), [])
 
+    def test_removeAllInternal(self) -> None:
+        """
+        A reactor that leaves its own readers alone leaves the device alone, and is not given it again.
+        """
+        reactor = self.reactor
+        reactor._internalReaders = {"a reader"}
+
+        def removeAll() -> list[Any]:
+            removed = [one for one in reactor.readers if one not in reactor._internalReaders]
+            reactor.readers = [one for one in reactor.readers if one in reactor._internalReaders]
+            return removed
+
+        reactor.removeAll = removeAll
+        reactor.readers.append("another")
+        readersOf(reactor).add(self.channel)
+        reactor.addReader = None
+        self.assertEqual(reactor.removeAll(), ["another", self.reads, self.trying])
+        self.assertEqual(reactor.readers, ["a reader", self.channel])
+        self.assertEqual(reactor._internalReaders, {"a reader"})
+
     def test_severalDevices(self) -> None:
         """
         The methods are the reactor's own again when the last device leaves, not before.

@@ -106,9 +106,19 @@ class Readers:
 
         @return: What was removed; closing it is the caller's.
         """
-        removed = [one for one in self._removeAll() if one not in self.channels]
-        for channel in self.channels:
-            self.reactor.addReader(channel)
+        # Where Twisted keeps what C{removeAll} leaves alone: a reactor that is being taken apart can not
+        # be given a reader again.
+        internal = getattr(self.reactor, "_internalReaders", None)
+        if isinstance(internal, set):
+            internal.update(self.channels)
+            try:
+                removed = self._removeAll()
+            finally:
+                internal.difference_update(self.channels)
+        else:
+            removed = [one for one in self._removeAll() if one not in self.channels]
+            for channel in self.channels:
+                self.reactor.addReader(channel)
         return removed + takeUsers(self.channels)
 
 
