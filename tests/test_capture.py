@@ -92,6 +92,18 @@ class CaptureTestCase(SynchronousTestCase):
         found.flush()
         return read(self.file)
 
+    def assertClean(self, sound: str = SOUND) -> None:
+        """
+        tshark finds nothing malformed and no wrong checksum.
+        """
+        if TSHARK is None:
+            raise SkipTest("tshark is not installed")
+        frames = self.frames()
+        malformed = tshark(self.file, f"_ws.malformed && !({sound})", "frame.number", "_ws.col.Info")
+        self.assertEqual(malformed, [])
+        self.assertEqual(len(tshark(self.file, "udp.checksum.status == 1")), len(frames))
+        self.assertEqual(len(tshark(self.file, "infiniband")), len(frames))
+
 
 class NameTests(SynchronousTestCase):
     """
@@ -191,18 +203,6 @@ class SessionTests(CaptureTestCase):
         @return: who has looked at all packets.
         """
         return Observer(mtu).see(self.frames())
-
-    def assertClean(self, sound: str = SOUND) -> None:
-        """
-        tshark finds nothing malformed and no wrong checksum.
-        """
-        if TSHARK is None:
-            raise SkipTest("tshark is not installed")
-        frames = self.frames()
-        malformed = tshark(self.file, f"_ws.malformed && !({sound})", "frame.number", "_ws.col.Info")
-        self.assertEqual(malformed, [])
-        self.assertEqual(len(tshark(self.file, "udp.checksum.status == 1")), len(frames))
-        self.assertEqual(len(tshark(self.file, "infiniband")), len(frames))
 
     def sdp(self) -> bytes:
         """
