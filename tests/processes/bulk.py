@@ -39,7 +39,8 @@ class Hauler(Protocol):
 
     @ivar sent: the hash of what was written.
     @ivar taken: the hash of what came.
-    @ivar written: how much that is.
+    @ivar written: how much was written.
+    @ivar received: how much came.
     @ivar pauses: how often this end has paused itself: reading, writing.
     """
 
@@ -57,7 +58,7 @@ class Hauler(Protocol):
         self._pauses = pauses
         self._sleeps = self._paused = self._writing = False
         self.sent, self.taken = hashlib.sha256(), hashlib.sha256()
-        self.written = 0
+        self.written = self.received = 0
         self.pauses = [0, 0]
         self.done: Deferred[Hauler] = Deferred()
 
@@ -145,6 +146,7 @@ class Hauler(Protocol):
         """
         self.taken.update(data)
         self._missing -= len(data)
+        self.received += len(data)
         if self._missing > 0 and self._pause(self._moments, self.readAgain):
             self.pauses[0] += 1
             transport: Any = self.transport
@@ -239,14 +241,17 @@ class Haulage(Program):
         for _ in range(count):
             await connecting.connect(self._factory(seed, send, take, pauses))
 
-    async def do_hauled(self) -> list[list[str]]:
+    async def do_hauled(self) -> list[list[list[object]]]:
         """
         Wait until every connection has sent and got all.
 
-        @return: of each the hash of what it sent and of what it got.
+        @return: of each the length and the hash of what it sent, and of what it got.
         """
         await gatherResults([each.done for each in self._haulers], consumeErrors=True)
-        return [[each.sent.hexdigest(), each.taken.hexdigest()] for each in self._haulers]
+        return [
+            [[each.written, each.sent.hexdigest()], [each.received, each.taken.hexdigest()]]
+            for each in self._haulers
+        ]
 
     def do_shut(self) -> None:
         """

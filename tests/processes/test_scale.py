@@ -162,6 +162,7 @@ class HaulTestCase(ProcessTestCase):
     """
     Two processes that send each other long streams, all hashed.
 
+    @ivar lengths: bytes that the client, and the server, is to send on each connection.
     @ivar resident: bytes that server and client had resident at the beginning.
     """
 
@@ -182,6 +183,7 @@ class HaulTestCase(ProcessTestCase):
         @return: server and client.
         """
         server, client = self.spawn(), self.spawn()
+        self.lengths = there, back
         port = server.ask(
             "listen", endpoint=f"{SCHEME}:0:interface=127.0.0.1:backlog=1000",
             seed=0, send=back, take=there, pauses=pauses,
@@ -203,7 +205,8 @@ class HaulTestCase(ProcessTestCase):
         """
         here = client.ask("hauled", seconds)
         other = server.ask("hauled", seconds)
-        self.assertEqual(len({sent for sent, _ in here}), count)  # All different.
+        self.assertEqual({(sent[0], taken[0]) for sent, taken in here}, {self.lengths})
+        self.assertEqual(len({sent[1] for sent, _ in here}), count)  # All different.
         self.assertEqual(sorted(here), sorted([taken, sent] for sent, taken in other))
 
     def haulInBounds(self, there: int, back: int, seconds: float = 60.0) -> None:
