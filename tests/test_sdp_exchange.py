@@ -15,13 +15,14 @@ from zope.interface import implementer
 
 from tests.sdp_pair import Pair, PairTestCase, Recorder
 from tests.test_sdp_stream import ERRORS, PATTERN
-from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPUrgentProtocol
 from twisted_ib.sdp.wire import Transition
 
 #: What the two ends write from.
 SOURCE = PATTERN + PATTERN
+#: From this size on memory is not copied here.
+LEAST = 16384
 #: Bytes of a place.
 SIZES = (100, 5000, 65536, 100000)
 
@@ -126,11 +127,11 @@ class Game:
         self.urgent = [b"", b""]
         self.waiting = [0, 0]
         for end in self.ends:
+            end.setZeroCopyThresholds(LEAST)
             end.machine.adverts = adverts
             if end.machine.zero is not None:
                 end.machine.zero.source.most = end.machine.zero.sink.most = adverts
             end.machine.maxPayload = payload
-            end.messageSize = payload
         self.regions = [
             end.registerMemory(SOURCE) if k else end.registerMemory(len(SOURCE))
             for k, end in enumerate(self.ends)
@@ -184,7 +185,7 @@ class Game:
             except SDPError:
                 pass
         elif what == "threshold":
-            end.setZeroCopyThresholds(limits.SDP_ZERO_COPY_LEAST, n or None)
+            end.setZeroCopyThresholds(LEAST, n or None)
         else:
             self.pair.settle()
         for each in self.ends:

@@ -214,13 +214,16 @@ SDP_ADVERTS = 16
 #: READs and WRITEs that one stream has on their way.
 SDP_TRANSFERS = 32
 #: Bytes that one READ brings for C{dataReceived}.
-SDP_READ = 120 * 1024
+SDP_READ = 256 * 1024
 #: The same into registered memory.
 SDP_READ_REGISTERED = 1024 * 1024
 #: What was read is reported when it is this much, or all.
 SDP_REPORT = 1024 * 1024
-#: Registered memory that is shorter than this goes as Data.
-SDP_ZERO_COPY_LEAST = 16 * 1024
+#: Registered memory that is shorter than this is copied and goes as Data.  Between processes of
+#: a host that costs less up to here, and is faster; with more the two cross.
+SDP_ZERO_COPY_LEAST = 512 * 1024
+#: A READ goes to a place of the application if that has so many bytes, or all that is left.
+SDP_PLACE_LEAST = 16 * 1024
 #: Bytes that the application wrote are written into a place of the peer's from this many on.
 SDP_WRITE_LEAST = 8 * 1024
 #: What a SrcAvail in Combined mode carries of its buffer: as much as keeps the rest aligned.

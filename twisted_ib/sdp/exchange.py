@@ -22,7 +22,7 @@ from twisted_ib.sdp.sourcing import Sourcing
 from twisted_ib.sdp.zerocopy import ZeroCopyMachine, extend
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.stream import Stream
+    from twisted_ib.sdp.receiver import Receiver
 
 _PRESENT = wire.Flags.OOB_PRES.value
 
@@ -36,13 +36,14 @@ class Exchange:
     @ivar keyed: Its memory; L{None} until it is used.
     @ivar sourcing: What it sends.
     @ivar sinking: What it receives.
+    @ivar over: Whether the application has heard, or is about to hear, of the end.
     @ivar orphans: Who waits for the end of what will not be sent.
     @ivar asked: Whether a ChRcvBuf was sent and not answered; L{None} before the first.
     """
 
-    __slots__ = ("asked", "keyed", "machine", "orphans", "sinking", "sourcing", "stream")
+    __slots__ = ("asked", "keyed", "machine", "orphans", "over", "sinking", "sourcing", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Receiver) -> None:
         """
         Nothing is used yet.
         """
@@ -53,6 +54,7 @@ class Exchange:
         self.sinking = Sinking(self)
         self.orphans: list[Deferred[None]] = []
         self.asked: bool | None = None
+        self.over = False
 
     def openKeyed(self) -> Keyed:
         """
@@ -233,6 +235,7 @@ class Exchange:
         """
         The connection is over: tell those who wait for the end of what was not sent.
         """
+        self.over = True
         self.discard()
         orphans, self.orphans = self.orphans, []
         for deferred in orphans:

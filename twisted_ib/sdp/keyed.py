@@ -22,7 +22,7 @@ from twisted_ib.hca.endpoints.region import RDMARegion, Regions
 from twisted_ib.hca.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.stream import Stream
+    from twisted_ib.sdp.receiver import Receiver
 
 #: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
 READ_DEPTH = 16
@@ -74,7 +74,7 @@ class Keyed:
 
     __slots__ = ("_calls", "_exposed", "_numbers", "_work", "completions", "regions", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Receiver) -> None:
         """
         Nothing is registered.
 

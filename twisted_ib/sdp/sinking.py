@@ -162,10 +162,13 @@ class Sinking:
             if count == len(data):
                 return
             data = data[count:]
-            if not stream.attached or not stream.reading:
+            if not stream.attached:
+                return
+            if not stream.reading:
                 stream.holdAgain(data)
                 return
-        stream.deliver(data)
+        if stream.attached:
+            stream.deliver(data)
 
     def _ask(self) -> Place | None:
         """
@@ -312,7 +315,7 @@ class Sinking:
                 self.places.append(place)
         if not self.places:
             return None
-        picked = sink.pick(limits.SDP_ZERO_COPY_LEAST)
+        picked = sink.pick(limits.SDP_PLACE_LEAST)
         place = self.places[0]
         return place if picked is not None and len(place.view) >= picked[1] else None
 

@@ -217,6 +217,8 @@ class SDPTransport(Transport, Stream):
         if not self.connected or ended or self.saidEnd:
             return fail(ConnectionDone("the connection has ended"))
         exchange = self.openExchange()
+        if exchange.over:
+            return fail(ConnectionDone("the connection has ended"))
         piece = exchange.openKeyed().regions.piece(region, offset, length)
         if piece.length < max(exchange.sourcing.least, 1):
             if piece.length:

@@ -388,6 +388,7 @@ class QueuePair:
         """
         if self.path is None or self.pending is not None:
             return False
+        self.path.requesters[self.remote] = self  # It is to hear that the peer is not there.
         return self.path.post(WRITE_ONLY << 24 | self.remote, bytes(RETH.size), b"", 0)
 
     def canPost(self) -> bool:
