@@ -141,7 +141,7 @@ class WriteTests(RegisteredTestCase):
         """
         A reader that pauses is not read for: the memory stays in use until it reads.
         """
-        one, two, _, ends = self.offering()
+        _, two, _, ends = self.offering()
         two.pauseProducing()
         self.settle()
         self.assertLess(two.heldBytes, 2 * limits.SDP_CARRIED)
@@ -207,7 +207,7 @@ class WriteTests(RegisteredTestCase):
         """
         A Deferred that is cancelled is forgotten; the bytes go.
         """
-        one, two, region, ends = self.offering()
+        one, two, region, _ = self.offering()
         deferred = one.writeRegistered(region)
         deferred.addErrback(lambda failure: None)
         deferred.cancel()
@@ -254,7 +254,7 @@ class WriteTests(RegisteredTestCase):
         """
         A streaming producer is paused by it, and resumed when it has left.
         """
-        one, two = self.pair.connected()
+        one, _ = self.pair.connected()
         one.setZeroCopyThresholds(LEAST)
         region = one.registerMemory(BYTES)
         log: list[str] = []
@@ -300,7 +300,7 @@ class ModeTests(RegisteredTestCase):
         """
         One buffer goes in Combined mode; several, or when the sink asks, in Pipelined mode.
         """
-        one, two, region, _ = self.offering()
+        one, _two, region, _ = self.offering()
         kinds = self.sent(one)
         self.settle()
         self.assertEqual((kinds, one.machine.zero.source.mode), (["SRC_AVAIL"], Mode.COMBINED))
@@ -738,7 +738,7 @@ class CopyTests(RegisteredTestCase):
         """
         Registered memory is copied once: from there to where it is wanted, by whoever reads it.
         """
-        one, two, region, _ = self.offering()
+        _, two, _region, _ = self.offering()
         copied: list[int] = []
         original = sending.scatter
 

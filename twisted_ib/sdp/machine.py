@@ -307,15 +307,9 @@ class Machine:
             raise SDPError(f"a message of {stop - start} bytes has no header")
         kind, bufs, length, sequence, acknowledged = _unpack(buffer, start)
         received = self.received + 1
-        if (
-            length != stop - start
-            or sequence != received & _M32
-            or (kind != _PLAIN and _illegal(kind >> 8, kind & 0xFF, length))
-        ):
-            raise SDPError(
-                f"message {kind >> 8:#04x}: length {length} of {stop - start}, number"
-                f" {sequence} where {received & _M32} is due, flags {kind & 0xFF:#04x}"
-            )
+        if kind != _PLAIN or length != stop - start or sequence != received & _M32:
+            self._receiveOther(kind, bufs, length, sequence, acknowledged, stop - start)
+            return None
         self.received = received
         sent = self.sequence
         behind = (sent - acknowledged) & _M32
@@ -324,26 +318,52 @@ class Machine:
         limit: int = sent - behind + bufs
         if limit > self.limit:
             self.limit = limit
-        if kind == _PLAIN:
-            data: bytes = buffer[start + 16 : stop]
-            if not data:
-                self.bareReceived += 1
-                self._updated = received
-            elif self.state not in _OPEN:
-                if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
-                    raise SDPError("data after the peer's DisConn")
-                return b""
-            return data
-        self.control = mid = kind >> 8
-        self.flags = kind & 0xFF
-        self.acknowledged = sent - behind
+        data: bytes = buffer[start + 16 : stop]
+        if not data:
+            self.bareReceived += 1
+            self._updated = received
+        elif self.state not in _OPEN:
+            self._late()
+            return b""
+        return data
+
+    def _receiveOther(
+        self, kind: int, bufs: int, length: int, sequence: int, acknowledged: int, count: int
+    ) -> None:
+        """
+        A message arrived that is not just Data, or is not what it should be.
+
+        @param count: Its bytes.
+        @raise SDPError: See L{receive}.
+        """
+        mid, flags = kind >> 8, kind & 0xFF
+        received = self.received + 1
+        if length != count or sequence != received & _M32 or _illegal(mid, flags, length):
+            raise SDPError(
+                f"message {mid:#04x}: length {length} of {count}, number"
+                f" {sequence} where {received & _M32} is due, flags {flags:#04x}"
+            )
+        self.received = received
+        behind = (self.sequence - acknowledged) & _M32
+        if behind > _WINDOW:
+            raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
+        self.acknowledged = self.sequence - behind
+        self.limit = max(self.limit, self.acknowledged + bufs)
+        self.control, self.flags = mid, flags
         body = _BODIES.get(mid)
-        if body is None or stop - start == _HEADER + body:
+        if body is None or count == _HEADER + body:
             self.bareReceived += 1
         elif mid == _DATA and self.state not in _OPEN:
-            if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
-                raise SDPError("data after the peer's DisConn")
-        return None
+            self._late()
+
+    def _late(self) -> None:
+        """
+        Data came after the end.
+
+        @raise SDPError: The peer had said that none would.
+        """
+        if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
+            raise SDPError("data after the peer's DisConn")
 
     # -- closing
 

@@ -246,26 +246,35 @@ class Sender:
         """
         if self.owes is not None:
             self._payOwed()
-        exchange = self.exchange
-        if exchange is not None:
-            exchange.sinking.proceed()
-        if self.buffer is not None:
-            self.flush()
-            if self.buffer.size:
-                return
-        if exchange is not None and not exchange.sourcing.proceed():
-            if self.queuePair.path is not None:
-                self.block()
+        if self.exchange is not None and not self._exchanged(self.exchange):
             return
         if self.buffer is not None:
-            if self.corked:
-                return  # The end of the batch comes back here.
+            self.flush()
+            if self.buffer.size or self.corked:
+                return  # If corked, the end of the batch comes back here.
             self.buffer = self.append = None
         if self.corked or self.queuePair.pending is not None:
             return
         if self.ending:
             self.sendDisconn()
         self.drained()
+
+    def _exchanged(self, exchange: Exchange) -> bool:
+        """
+        Go on with all that is not just Data, behind what is gathered.
+
+        @return: Whether nothing of it is left.
+        """
+        exchange.sinking.proceed()
+        if self.buffer is not None:
+            self.flush()
+            if self.buffer.size:
+                return False
+        if exchange.sourcing.proceed():
+            return self.queuePair.path is not None
+        if self.queuePair.path is not None:
+            self.block()
+        return False
 
     def discard(self) -> None:
         """
