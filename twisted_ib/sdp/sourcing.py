@@ -369,6 +369,8 @@ class Sourcing:
 
         @param over: Whether that was all.
         """
+        if item not in self.items:
+            return  # Discarded by an abort; the reset has not left.
         item.at += count
         self.size -= count
         if over:
@@ -430,7 +432,7 @@ class Sourcing:
         """
         target.moving -= 1
         item.moving -= 1
-        if not item.left and not item.moving:
+        if not item.left and not item.moving and item in self.writing:
             self.writing.remove(item)
             self._finish(item)
 
