@@ -99,6 +99,9 @@ class AbortTests(PairTestCase):
         one, two = pair.connected(second=Placing() if places else None)
         one.setZeroCopyThresholds(registered=1)
         region = one.registerMemory(8 * _SHORT)
+        for n in range(8 if places else 0):
+            one.writeRegistered(region, n * _SHORT, _SHORT)  # Several offers change the mode.
+        pair.settle()
         sent = [one.writeRegistered(region, n * _SHORT, _SHORT) for n in range(8)]
         ends: list[str] = []
         sent[first].addCallback(lambda ignored: one.abortConnection())
