@@ -681,7 +681,7 @@ class KeepAliveTests(RegisteredTestCase):
             signs: list[int] = []
             original = one.queuePair.path.post
 
-            def post(word: int, *rest: Any, original: Any = original) -> Any:
+            def post(word: int, *rest: Any, original: Any = original, signs: Any = signs) -> Any:
                 signs.append(word >> 24)
                 return original(word, *rest)
 

@@ -417,7 +417,8 @@ class SourceTests(SynchronousTestCase):
         """
         A SrcAvail, or a second cancel, before a cancel is answered is an error.
         """
-        for mid, body in ((MID.SRC_AVAIL, bytes(3) + b"\x64" + bytes(12) + b"x"), (MID.SRC_AVAIL_CANCEL, b"")):
+        offer = wire.SrcAvail.layout.pack(100, 1, 2) + b"x"
+        for mid, body in ((MID.SRC_AVAIL, offer), (MID.SRC_AVAIL_CANCEL, b"")):
             ends = Ends()
             advert = ends.send(ends.c.sourceAvailable("a", 100, 1, 2, b"x", 64))
             advert.moving += 1
