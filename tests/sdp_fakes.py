@@ -224,7 +224,10 @@ class FakeDevice:
     @ivar error: What it raises, whatever is asked.
     @ivar paths: Addresses whose path is known at once.
     @ivar requests: REQs sent, with their connections.
+    @cvar turns: How many batches there were.
     """
+
+    turns = 0
 
     def __init__(self) -> None:
         """

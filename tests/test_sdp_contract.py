@@ -30,7 +30,7 @@ CONTRACTS: tuple[type[StreamContract], ...] = (
     BelongingContract,
 )
 CARRIERS: tuple[tuple[Any, list[str]], ...] = (
-    (TCP(), [EPOLL, IB]),
+    (TCP(), [EPOLL, IB, ASYNCIO]),
     (SDP("shm0"), [IB, EPOLL, ASYNCIO]),
     (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
 )

@@ -37,6 +37,7 @@ def endBatch(end: Any) -> None:
     """
     Let what was gathered at one end leave, while nobody takes anything.
     """
+    end.device.turns += 1
     end.device._endOfBatch()
 
 

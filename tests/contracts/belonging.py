@@ -10,12 +10,20 @@ from typing import Any
 from weakref import ref
 
 from twisted.internet import error
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import SkipTest
 
 from tests.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
 from tests.contracts.pacing import Producer
+
+
+def _close(protocol: Any) -> None:
+    """
+    Close a protocol's connection.
+    """
+    protocol.transport.loseConnection()
 
 
 class BelongingContract(StreamContract):
@@ -50,6 +58,67 @@ class BelongingContract(StreamContract):
             await self.end(reactor, port, client, server)
             for one in (here, there, port):
                 self.assertNotIn(one, reactor.getReaders())
+
+        self.drive(steps)
+
+    def test_putOff(self) -> None:
+        """
+        What a protocol puts off with C{callLater(0)} comes before the answer to what it writes, and before
+        the end that it or its peer asks for meanwhile.
+        """
+
+        async def steps(reactor: Any) -> None:
+            order: list[str] = []
+
+            def serve(one: Any) -> None:
+                order.append("data")
+                reactor.callLater(0, order.append, "later")
+                one.transport.write(b"answer")
+
+            def call(one: Any) -> None:
+                if len(one.got()) < 60:
+                    one.transport.write(b"question")
+                else:
+                    one.transport.loseConnection()
+                    server.transport.loseConnection()
+
+            server = Talk(data=serve, lost=lambda one: order.append("lost"))
+            port, client, _ = await self.pair(reactor, server, Talk(data=call))
+            client.transport.write(b"question")
+            await self.end(reactor, port, client, server)
+            self.assertEqual(order, [*(["data", "later"] * 10), "lost"])
+
+        self.drive(steps)
+
+    def test_putOffBeforeClose(self) -> None:
+        """
+        The same of who closes at once, by half or as a whole.
+        """
+
+        async def steps(reactor: Any) -> None:
+            order: list[str] = []
+
+            def half(one: Any) -> None:
+                reactor.callLater(0, order.append, "later")
+                one.transport.loseWriteConnection()
+
+            def whole(one: Any) -> None:
+                reactor.callLater(0, order.append, "later")
+                one.transport.loseConnection()
+
+            server = HalfTalk(
+                data=half,
+                written=lambda one: order.append("written"),
+                read=whole,
+                lost=lambda one: order.append("lost"),
+            )
+            port, client, server = await self.pair(reactor, server, HalfTalk(read=_close))
+            client.transport.write(b"x")
+            await self.end(reactor, port, client, server)
+            self.assertEqual(sorted(order[:2]), ["later", "written"])
+            self.assertEqual(sorted(order[2:]), ["later", "lost"])
+            if not isinstance(reactor, AsyncioSelectorReactor):  # It looks at descriptors first.
+                self.assertEqual(order[0], "later")
 
         self.drive(steps)
 

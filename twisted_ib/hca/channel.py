@@ -292,12 +292,14 @@ class DeviceChannel:
 
     def _serve(self, wait: bool = False) -> None:
         """
-        A bounded number of batches.
+        A bounded number of batches, and no more when a call of the reactor is due: over TCP no answer
+        overtakes what an application puts off with C{callLater(0)}.
 
         @param wait: Whether to look again for a while, after a batch that did
             something, if that may pay.
         """
         device = self.device
+        timeout = getattr(self.reactor, "timeout", None)
         device.fabric.look()
         self._enough = did = False
         for _ in range(limits.BATCHES_PER_TURN):
@@ -305,7 +307,7 @@ class DeviceChannel:
                 did = True
             elif not (wait and did and self._await()):
                 break
-            if self._enough:
+            if self._enough or (timeout is not None and timeout() == 0):
                 break
 
     def _await(self) -> bool:

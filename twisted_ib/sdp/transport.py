@@ -60,6 +60,7 @@ class SDPTransport(Transport, Stream):
 
     __slots__ = (
         *FIELDS,
+        "_closedIn",
         "_keepAlive",
         "_noDelay",
         "_writeDisconnected",
@@ -81,6 +82,7 @@ class SDPTransport(Transport, Stream):
         Stream.__init__(self, channel)
         self._begin(local, peer)
         self._writeDisconnecting = self._writeDisconnected = False
+        self._closedIn = -1
         self._noDelay = False
         self._keepAlive: KeepAlive | None = None
 
@@ -141,6 +143,8 @@ class SDPTransport(Transport, Stream):
         See L{Transport.loseConnection}; after a half-close nothing is left to
         wait for.
         """
+        if not self.disconnecting:
+            self._closedIn = self.channel.device.turns
         closed = self._writeDisconnected and not self.disconnecting
         if closed and self.connected and get_ident() == self.thread:
             self.stopReading()
@@ -153,6 +157,7 @@ class SDPTransport(Transport, Stream):
         Half-close: see L{interfaces.ITCPTransport.loseWriteConnection}.
         """
         if self.connected:
+            self._closedIn = self.channel.device.turns
             self._writeDisconnecting = True
             self.startWriting()
 
@@ -358,6 +363,10 @@ class SDPTransport(Transport, Stream):
         if producer is not None and (not self.streamingProducer or self.producerPaused):
             self.producerPaused = False
             self._tell(producer.resumeProducing)
+        elif self._closedIn == self.channel.device.turns:
+            # As over TCP the end is no part of the turn in which it is asked for: what the application
+            # has put off with callLater(0) comes first.
+            self.cork()
         elif self.disconnecting:
             if self._sendEnd():
                 self.connectionLost(Failure(CONNECTION_DONE))
