@@ -283,7 +283,7 @@ class ClosingTests(ThreeTestCase):
     def test_asksForTheDeadline(self) -> None:
         """
         The timed call of the channel is for the oldest closing, if nothing else
-        is due before.
+        is due before and somebody reads; else there is none.
         """
         for pair in self.pairs():
             self.silent(pair)
@@ -291,8 +291,16 @@ class ClosingTests(ThreeTestCase):
             self.patch(pair.b.reactor, "calls", [])
             pair.b.channel._timer = None
             pair.b.channel.schedule()
+            self.assertEqual(pair.b.reactor.getDelayedCalls(), [])
+            reader = type("Reader", (), {"reading": True})()
+            pair.b.channel.acquire(reader)
+            pair.b.channel.schedule()
             (call,) = pair.b.reactor.getDelayedCalls()
             self.assertEqual(call.getTime(), min(pair.b.channel._closing.values()))
+            reader.reading = False
+            pair.b.channel.schedule()
+            self.assertEqual(pair.b.reactor.getDelayedCalls(), [])
+            pair.b.channel.release(reader)
 
     def test_whoHasMostPays(self) -> None:
         """

@@ -358,13 +358,21 @@ class DeviceChannel:
 
     def schedule(self) -> None:
         """
-        Be called when the device's next deadline passes.
+        Be called when the device's next deadline passes, and only then: a call that waits for a
+        deadline that is none any more is taken back.
+
+        Connections that the application has closed have one only while somebody reads.  A program that
+        has left halves of connections lying about, which over TCP show nowhere, has none.
         """
         if not self._registered:
             return
         self._expireClosing(self.now())
-        deadline = self._deadline() if self.users else None
+        deadline = None
+        if self.users:
+            shows = self._closing and any(getattr(user, "reading", False) for user in self.users)
+            deadline = self._deadline() if shows else self.device.deadline()
         if deadline is None:
+            self._cancelTimer()
             return
         timer = self._timer
         delay = max(0.0, deadline - self.now())
