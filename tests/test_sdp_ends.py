@@ -124,6 +124,17 @@ class EndTestsMixin:
         self.arrive(end, b"late")
         self.assertEqual(end.protocol.data, [b"late"])
 
+    def test_offeredEarly(self: Any) -> None:
+        """
+        What is offered to be read in that turn is read in the next, though nothing else comes.
+        """
+        end = self.attached()
+        end.openExchange()
+        end.endOfBatch()
+        self.channel.device.dirty.clear()
+        self.reactor.advance(0)
+        self.assertEqual(self.channel.device.dirty, [end])
+
     def arrive(self, end: Any, data: bytes) -> None:
         """
         Let data come.

@@ -47,3 +47,11 @@ class SDPClient(_SDPEnd, ClientEnd, SDPTransport):
     """
 
     __slots__ = CLIENT_FIELDS
+
+    def _settled(self) -> None:
+        """
+        The next turn has come: see L{SDPServer}.
+        """
+        super()._settled()
+        if self.exchange is not None:
+            self.cork()
