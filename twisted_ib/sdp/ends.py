@@ -14,6 +14,8 @@ from twisted_ib.sdp.transport import SDPTransport
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocol
 
+    from twisted_ib.sdp.exchange import Exchange
+
 
 class _SDPEnd(End):
     """
@@ -23,6 +25,7 @@ class _SDPEnd(End):
     __slots__ = ()
 
     prompt: bool
+    exchange: Exchange | None
 
     def begin(self, protocol: IProtocol | None) -> bool:
         """
@@ -31,6 +34,14 @@ class _SDPEnd(End):
         if wrapsTLS(protocol):
             self.prompt = False
         return super().begin(protocol)
+
+    def _settled(self) -> None:
+        """
+        The next turn has come: what was offered to be read is read from now on.
+        """
+        super()._settled()
+        if self.exchange is not None:
+            self.cork()
 
 
 class SDPServer(_SDPEnd, ServerEnd, SDPTransport):
@@ -47,11 +58,3 @@ class SDPClient(_SDPEnd, ClientEnd, SDPTransport):
     """
 
     __slots__ = CLIENT_FIELDS
-
-    def _settled(self) -> None:
-        """
-        The next turn has come: see L{SDPServer}.
-        """
-        super()._settled()
-        if self.exchange is not None:
-            self.cork()
