@@ -153,11 +153,9 @@ class Runner:
         command = ["timeout", "-k", "5", str(seconds), sys.executable, "-m", "tests.suites.child"]
         command += [short, kind, device, str(path), *names]
         search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": search, "HOME": str(where), "TWISTED_IB_RUN_DIR": ""}
+        environment = {**os.environ, "PYTHONPATH": search, "HOME": str(where)}
         if redirected:
             environment["TWISTED_IB_RUN_DIR"] = str(where / "run")
-        else:
-            del environment["TWISTED_IB_RUN_DIR"]
         began = time.monotonic()
         with open(f"{base}.log", "w") as log:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
