@@ -263,3 +263,25 @@ class PassiveTests(SynchronousTestCase):
             self.assertEqual(stream.queuePair.connected, (connection.destination, 0x123456))
             self.assertEqual(stream.machine.credits(), 24)
             self.assertEqual(stream.machine.maxPayload, payload)
+
+    def test_adverts(self) -> None:
+        """
+        The peer's MaxAdverts counts, or the extended one if it says so; and its READ depth, up
+        to ours.  OFED says 1 and 4.
+        """
+        for adverts, capabilities, extended, reads, expected in [
+            (1, 0, 0, 4, (1, 4)),
+            (255, 0, 1000, 200, (255, 16)),
+            (255, 2, 1000, 0, (1000, 0)),
+            (7, 2, 0, 16, (7, 16)),
+        ]:
+            stream: Any = _Stream()
+            request = asked(_Stream())
+            private = bytearray(request.privateData)
+            private[17] |= capabilities
+            private[19] = adverts
+            private[66:68] = extended.to_bytes(2, "big")
+            request.privateData = bytes(private)
+            request.responderResources = reads
+            handshake.accepted(stream, _Connection(), request, handshake.requested(request))
+            self.assertEqual((stream.machine.adverts, stream.reads), expected)
