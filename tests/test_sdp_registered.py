@@ -644,6 +644,41 @@ class PeerTests(RegisteredTestCase):
         self.settle()
         self.assertEqual(raw.log, ["DREQ"])
 
+    def test_sendSmForOneOfTwo(self) -> None:
+        """
+        A sink that wants the oldest of two offers as Data is asked to drop the other too: data
+        may not come while one stands.
+        """
+        raw, stream = self.pair.raw()
+        stream.machine.adverts = 4
+        stream.setZeroCopyThresholds(LEAST)
+        region = stream.registerMemory(BYTES)
+        ends: list[Any] = []
+        for _ in range(2):
+            stream.writeRegistered(region).addBoth(ends.append)
+        self.settle()
+        self.assertEqual(raw.kinds(), ["MODE_CHANGE", "SRC_AVAIL", "SRC_AVAIL"])
+        raw.send(MID.SEND_SM)
+        self.settle()
+        self.assertEqual(raw.kinds()[3:], ["SRC_AVAIL_CANCEL"])
+        raw.send(MID.SEND_SM)
+        self.settle()
+        self.assertEqual((raw.stream == BYTES * 2, ends), (True, [None] * 2))
+
+    def test_offerAfterClose(self) -> None:
+        """
+        What is offered to an application that has closed is answered with a reset.
+        """
+        raw, stream = self.pair.raw()
+        raw.machine.opened(64, 65536)
+        stream.loseConnection()
+        self.settle()
+        self.assertEqual(stream.heard.calls, ["ConnectionDone"])
+        raw.send(MID.MODE_CHANGE, b"\x20\0\0\0")
+        raw.send(MID.SRC_AVAIL, SrcAvail.layout.pack(100, 7, 4096))
+        self.settle()
+        self.assertEqual((raw.kinds(), raw.log), (["DISCONN", "ABORT_CONN"], ["DREQ"]))
+
     def test_tooManyMessages(self) -> None:
         """
         A peer that ignores its credits loses the connection also where there are work queues.

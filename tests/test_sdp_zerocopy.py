@@ -335,6 +335,17 @@ class SourceTests(SynchronousTestCase):
             with self.assertRaises(SDPError):
                 ends.answer(ends.s.controlMessage(MID.RDMA_RD_COMPL, 64, count.to_bytes(4, "big")))
 
+    def test_readBeforeOffered(self) -> None:
+        """
+        What is reported as read before the offer came is an error.
+        """
+        ends = Ends()
+        early = ends.s.controlMessage(MID.RDMA_RD_COMPL, 64, b"\0\0\0\1")
+        ends.c.sourceAvailable("a", 100, 1, 2, b"x", 64)
+        with self.assertRaises(SDPError) as caught:
+            ends.answer(early)
+        self.assertIn("before the SrcAvail came", str(caught.exception))
+
     def test_dataWhileOffered(self) -> None:
         """
         No Data goes out while an offer stands; an update does.
@@ -502,6 +513,19 @@ class SinkTests(SynchronousTestCase):
                 self.assertEqual(back, list(range(used, places)))
             if places:
                 self.assertFalse(sink.retracting)
+
+    def test_cancelCrossesData(self) -> None:
+        """
+        Data that uses up the last place ends its cancel too: no SinkCancelAck will come.
+        """
+        ends = Ends().pipelined()
+        ends.answer(ends.s.sinkAvailable("p", 70000, 3, 4, 64))
+        header = ends.c.header(1, 64)
+        cancel = ends.s.cancelPlaces(64)
+        ends.send(header, b"x")
+        ends.answer(cancel)
+        self.assertIs(ends.c.zero.source.cancelDone(), False)
+        self.assertTrue(ends.s.zero.sink.mayAsk(70000, 65536))
 
     def test_tooMuchWritten(self) -> None:
         """
