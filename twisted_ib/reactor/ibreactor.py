@@ -21,8 +21,8 @@ from twisted_ib import limits
 from twisted_ib.hca.channel import DeviceChannel, giveWay, threadsWait
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
-from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
+from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
 
 if TYPE_CHECKING:
