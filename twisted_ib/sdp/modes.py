@@ -39,6 +39,16 @@ CHANGES = {
 BY_SINK = frozenset((Transition.BUFFERED_TO_COMBINED,))
 
 
+def checkRange(address: int, length: int) -> None:
+    """
+    Check what an advertisement names.
+
+    @raise SDPError: It goes beyond the last address.
+    """
+    if address + length > 1 << 64:
+        raise SDPError(f"there are no {length} bytes at {address:#x}")
+
+
 def changed(mode: Mode, transition: Transition) -> Mode:
     """
     The mode after a change.

@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
-from twisted_ib.sdp.modes import Mode, changed
+from twisted_ib.sdp.modes import Mode, changed, checkRange
 from twisted_ib.sdp.wire import Transition
 
 
@@ -247,6 +247,7 @@ class Source:
             offers that it makes void.
         @raise SDPError: The mode has no SinkAvail, or there are too many.
         """
+        checkRange(address, length)
         leaves = self._leaves
         while leaves and leaves[0][0] <= acknowledged:
             leaves.popleft()
@@ -281,7 +282,8 @@ class Source:
             self._dropped = True
         for target in targets:
             target.closed = True
-        self.retracting = True
+        # What finds nothing has crossed an RdmaWrCompl, and is answered by it.
+        self.retracting = bool(targets) or self._dropped
 
     def cancelDone(self) -> bool | None:
         """
