@@ -226,6 +226,8 @@ class Receiver(Sender):
             if stop - start != BSDH_BYTES:
                 raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
             end = Input.DISCONN if mid == MID.DISCONN else Input.ABORTCONN
+            if mid == MID.DISCONN and self.exchange is not None:
+                self.exchange.sinking.ended()
             self._act(self.machine.feed(end))
         elif mid == MID.CH_RCV_BUF:
             # Refused by answering with the size in force.
@@ -285,7 +287,7 @@ class Receiver(Sender):
         while held and self.reading and self.attached:
             data = held.popleft()
             if data is END:
-                self.endOfStream()
+                self._streamEnded()
                 loss = held[0] if held else None
                 if isinstance(loss, Exception) and self.held is held and self.attached:
                     self._broken(loss)
@@ -326,6 +328,16 @@ class Receiver(Sender):
                 self._credit()
         else:
             self.cork()
+
+    def _streamEnded(self) -> None:
+        """
+        All is read: tell of the end.
+        """
+        if self.exchange is not None:
+            self.exchange.sinking.giveBack()
+            if not self.attached:
+                return  # Who heard of it ended the connection.
+        self.endOfStream()
 
     def _release(self) -> None:
         """

@@ -96,6 +96,12 @@ class Sender:
         """
         raise NotImplementedError
 
+    def violated(self, error: Exception) -> None:
+        """
+        The peer broke the protocol.
+        """
+        raise NotImplementedError
+
     def writing(self) -> bool:
         """
         @return: Whether the application waits to write more, or to close.
@@ -205,6 +211,10 @@ class Sender:
         buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
         assert buffer is not None
         self._sync()
+        if self.owes is not None:
+            self._payOwed()
+            if self.owes is not None:
+                return  # Among it may be what belongs before these bytes: RdmaWrCompl.
         most = machine.maxPayload
         left = limits.MESSAGES_PER_FLUSH
         while buffer.size:
@@ -236,7 +246,11 @@ class Sender:
         """
         There is room in the medium, or there are credits: go on.
         """
-        self._proceed()
+        try:
+            self._proceed()
+        except SDPError as error:
+            self.violated(error)
+            return
         if self.machine.told - self.machine.received < _CREDITS_LOW:
             self._credit()  # What found the medium full would never be told.
 

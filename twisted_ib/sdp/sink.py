@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
-from twisted_ib.sdp.modes import Mode, changed
+from twisted_ib.sdp.modes import Mode, changed, checkRange
 from twisted_ib.sdp.wire import Transition
 
 
@@ -53,6 +53,9 @@ class Sink:
     @ivar dropping: Whether something was dropped that the peer must send as Data.
     @ivar retracting: Whether a SinkAvailCancel was sent and is not done.
     @ivar discarded: Messages with payload that used up a SinkAvail.
+    @ivar refusing: Whether what was refused in Pipelined mode has not come as Data yet: what is
+        offered meanwhile comes behind it, and is refused too.
+    @ivar over: Whether the peer has said that it sends no more.
     """
 
     __slots__ = (
@@ -62,7 +65,9 @@ class Sink:
         "dropping",
         "mode",
         "most",
+        "over",
         "places",
+        "refusing",
         "retracting",
     )
 
@@ -77,6 +82,7 @@ class Sink:
         self.adverts: deque[Advert] = deque()
         self.places: deque[tuple[Any, int]] = deque()
         self.cancelling = self.dropping = self.retracting = False
+        self.refusing = self.over = False
         self.discarded = 0
 
     # -- what this end does
@@ -90,6 +96,7 @@ class Sink:
         """
         return (
             self.mode is Mode.PIPELINED
+            and not self.over
             and not self.adverts
             and not self.retracting
             and length >= payload
@@ -115,7 +122,7 @@ class Sink:
         @param most: How many at most.
         @return: Of which advertisement, and how many; L{None} if there are none.
         """
-        if not self.cancelling:
+        if not self.cancelling and not self.refusing:
             for advert in self.adverts:
                 count = min(advert.length - advert.asked, most)
                 if count:
@@ -140,6 +147,7 @@ class Sink:
         if not self.adverts or self.adverts[0].moving:
             return False
         self.adverts.popleft()
+        self.refusing = self.mode is Mode.PIPELINED
         return True
 
     def cancelDone(self) -> bool | None:
@@ -171,6 +179,7 @@ class Sink:
 
         @return: Whether it used up the oldest SinkAvail.
         """
+        self.refusing = False
         if not self.places:
             return False
         self.places.popleft()
@@ -187,6 +196,7 @@ class Sink:
         @return: What may be read; L{None} if a SinkAvail crosses it, so that it is void.
         @raise SDPError: The source may not send it now.
         """
+        checkRange(address, length)
         mode = self.mode
         if self.cancelling:
             raise SDPError("SrcAvail before SrcAvailCancel was answered")
@@ -240,6 +250,7 @@ class Sink:
         if count > length:
             raise SDPError(f"RdmaWrCompl of {count} bytes into {length}")
         self.places.popleft()
+        self.refusing = False
         if not self.places:
             self.retracting = False  # All were completed: no SinkCancelAck comes.
         return user
@@ -269,9 +280,16 @@ class Sink:
         self.mode = mode
         if transition is Transition.PIPELINED_TO_COMBINED:
             self.adverts.clear()
-            self.cancelling = self.dropping = self.retracting = False
+            self.cancelling = self.dropping = self.retracting = self.refusing = False
             return self._clear()
         return []
+
+    def ended(self) -> None:
+        """
+        DisConn: no place is written to any more.  A SinkCancelAck may still come.
+        """
+        self.over = True
+        self.places.clear()
 
     def _clear(self) -> list[Any]:
         """

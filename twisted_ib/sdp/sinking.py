@@ -107,7 +107,7 @@ class Sinking:
     @ivar readings: READs on their way, in the order of the stream.
     """
 
-    __slots__ = ("_due", "_exchange", "_known", "_stream", "_told", "_wants", "places", "readings")
+    __slots__ = ("_back", "_due", "_exchange", "_known", "_stream", "_told", "_wants", "places", "readings")
 
     def __init__(self, exchange: Exchange) -> None:
         """
@@ -115,7 +115,7 @@ class Sinking:
         """
         self._exchange = exchange
         self._stream: Any = exchange.stream
-        self._due = self._told = 0
+        self._back = self._due = self._told = 0
         self._known: Any = None
         self._wants = False
         self.places: deque[Place] = deque()
@@ -142,6 +142,13 @@ class Sinking:
 
     # -- places
 
+    def _readsInto(self) -> bool:
+        """
+        Whether a place is being read into.  When other bytes come then, that is void, and the
+        place still comes before any other.
+        """
+        return bool(self.readings) and self.readings[-1].place is not None
+
     def put(self, data: bytes) -> None:
         """
         Hand stream bytes to the application: in its places if it has some.
@@ -152,7 +159,7 @@ class Sinking:
         if not self.buffered():
             while len(self.places) > len(self._sink.places):
                 self.tell(self.places.popleft(), 0)
-        while self.buffered():
+        while self.buffered() and not self._readsInto():
             place = self.places.popleft() if self.places else self._ask()
             if place is None:
                 break
@@ -175,7 +182,7 @@ class Sinking:
         Ask the protocol for a place; it comes behind all others.
         """
         stream = self._stream
-        if not self.buffered():
+        if not self.buffered() or stream.queuePair.path is None:
             return None
         found: list[Any] = []
         stream._tell(lambda: found.append(self._place(stream.protocol)))
@@ -246,9 +253,24 @@ class Sinking:
         """
         for place in places:
             self._hide(place)
-            if back:
+        for place in places if back else ():
+            if place in self.places:  # Who heard of another may have ended the connection.
                 self.places.remove(place)
                 self._arrived(Placed(place, 0))
+
+    def ended(self) -> None:
+        """
+        The peer sends no more, nor writes.
+        """
+        self._sink.ended()
+        for place in self.places:
+            self._hide(place)
+
+    def giveBack(self) -> None:
+        """
+        Nothing more comes to any place: all are the application's again.
+        """
+        self.withdrawn(list(self.places), True)
 
     # -- going on
 
@@ -263,9 +285,8 @@ class Sinking:
         if self._exchange.machine.sourceCancelDone():
             stream._control(MID.SEND_SM)
         sink = self._sink
-        if stream.leaving() or not stream.reads:
-            while sink.refuse():
-                stream._control(MID.SEND_SM)
+        if stream.leaving() or not stream.reads or sink.refusing:
+            self._refuse(sink)
         elif stream.reading and stream.held is None and stream.attached:
             self._read(sink)
             self._invite(sink)
@@ -293,14 +314,20 @@ class Sinking:
             try:
                 piece = self._target(reading)
             except HCAError:
-                if sink.refuse():
-                    stream._control(MID.SEND_SM)
+                self._refuse(sink)
                 return
             address = advert.address + advert.asked
             advert.asked += count
             advert.moving += 1
             self.readings.append(reading)
             keyed.read(piece, address, advert.key, self._arrive)
+
+    def _refuse(self, sink: Sink) -> None:
+        """
+        Have all that is offered sent as Data: none may be read before one that is refused.
+        """
+        while sink.refuse():
+            self._stream._control(MID.SEND_SM)
 
     def _toRead(self, sink: Sink) -> Place | None:
         """
@@ -350,7 +377,8 @@ class Sinking:
         if advert not in sink.adverts:
             # The peer has taken it back and sends it in another way.
             if place is not None:
-                self.places.appendleft(place)
+                self.places.insert(self._back, place)
+                self._back = self._back + 1 if self.readings else 0
             return
         sink.arrived(advert, count)
         self._due += count

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError
 from twisted_ib.sdp.machine import Action, Input, State
 from twisted_ib.sdp.receiver import END, Receiver
+from twisted_ib.sdp.sinking import Placed
 from twisted_ib.sdp.wire import MID
 
 if TYPE_CHECKING:
@@ -52,6 +53,17 @@ class Stream(Receiver):
             self._sync()
             self.room = -1
         self.corked = False
+        try:
+            self._batchEnded()
+        except SDPError as error:
+            self.violated(error)
+
+    def _batchEnded(self) -> None:
+        """
+        Tell what came, and go on.
+
+        @raise SDPError: The peer asks for too much.
+        """
         if self.exchange is not None:
             self.exchange.tell()
         if self.held is not None and self.reading:
@@ -157,7 +169,7 @@ class Stream(Receiver):
         if not self.attached:
             return
         if self.held is None and self.reading:
-            self.endOfStream()
+            self._streamEnded()
         else:
             if self.held is None:
                 self.held = deque()
@@ -219,12 +231,13 @@ class Stream(Receiver):
 
         @param reason: what happened.
         """
+        writes = self.buffer is not None or self.queuePair.pending is not None or self.writing()
         if isinstance(reason, PathLostError):
             self.machine.state = State.CLOSED
             self._closeQueuePair()
         else:
             self.reset()
-        if self.held and (self.reading or END in self.held):
+        if self.held and (self.reading or (END in self.held and not writes)):
             # What was published is valid, the peer's DisConn above all.
             self._loseLater(reason)
         else:
@@ -255,6 +268,8 @@ class Stream(Receiver):
         self.attached = False
         self.reading = False
         unread = self.heldBytes > 0
+        if any(isinstance(what, Placed) and what.count for what in self.held or ()):
+            unread = True
         if self.exchange is not None and self.exchange.inUse():
             unread = True
         self._release()

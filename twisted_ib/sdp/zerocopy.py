@@ -33,7 +33,7 @@ _DATA = MID.DATA.value
 _PEND = Flags.OOB_PEND.value
 _URGENT = _PEND | Flags.OOB_PRES.value
 #: What only belongs to the direction in which the peer sends.
-_OF_SOURCE = frozenset((MID.RDMA_WR_COMPL, MID.SRC_AVAIL_CANCEL, MID.SINK_CANCEL_ACK, MID.SRC_AVAIL))
+_OF_SOURCE = frozenset((MID.RDMA_WR_COMPL, MID.SRC_AVAIL_CANCEL, MID.SRC_AVAIL))
 #: States in which the peer has said that it sends no more.
 _ENDED = frozenset((State.CLOSE_WAIT, State.LAST_ACK))
 
