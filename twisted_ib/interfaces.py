@@ -255,7 +255,8 @@ class ISDPTransport(ITransport):
         """
         Send a part of registered memory without a copy here, in the order of the calls of this
         and C{write}; several may wait.  It must not change until it is sent.  A peer of this
-        host copies it once where it can map it, which is memory that C{registerMemory} made.
+        host copies it once where it can map it, which is all of a region that
+        C{registerMemory} made; of others it sees no more than is sent.
         C{loseConnection} waits for it, and a producer is paused by it as by C{write}.
 
         In TLS the bytes are encrypted, and so copied, at once.

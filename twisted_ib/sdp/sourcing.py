@@ -101,12 +101,14 @@ class Sourcing:
 
         @return: Fires when it may be used again.
         """
-        memory = region.use()
         start = piece.address - region.address
-        item = Item(region, memory, start, memory.view[start : start + piece.length])
+        stop = start + piece.length
+        for at in range(start, stop, limits.MESSAGE_BYTES):
+            memory = region.use()
+            item = Item(region, memory, at, memory.view[at : min(at + limits.MESSAGE_BYTES, stop)])
+            self.items.append(item)
         deferred: Deferred[None] = Deferred(item.cancelled)
-        item.deferred = deferred
-        self.items.append(item)
+        item.deferred = deferred  # The last is over when all are.
         self._queued(piece.length)
         return deferred
 
@@ -350,15 +352,15 @@ class Sourcing:
 
     def _expose(self, item: Item) -> tuple[MemoryRegion, int]:
         """
-        Let the peer read what is left of an item, by a key of its own.  What the peer can map
-        is named by its place in all of what it maps.
+        Let the peer read what is left of an item, by a key of its own.  The peer may map what
+        it can map only if all of that is sent, since it then sees the whole.
 
         @return: What is registered for that, and where in it the bytes begin.
         """
         keyed = self._exchange.openKeyed()
         keyed.begin()
         memory = item.memory
-        if memory is not None and memory.segment is not None:
+        if memory is not None and memory.segment is not None and len(item.view) == len(memory.view):
             exposed = keyed.expose(memory.view, REMOTE_READ, memory.segment)
             return exposed, item.start + item.at
         return keyed.expose(item.view[item.at :], REMOTE_READ), 0
@@ -410,7 +412,7 @@ class Sourcing:
             except HCAError:
                 item.plain = True
                 return True
-        count = min(target.length - target.written, item.left)
+        count = min(target.length - target.written, item.left, limits.MESSAGE_BYTES)
         piece = SGE(item.memory.address + item.start + item.at, count, item.memory.localKey)
         address = target.address + target.written
         target.written += count
