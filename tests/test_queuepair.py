@@ -319,6 +319,19 @@ class SendTests(QueuePairTestCase):
         self.assertEqual(self.b.consumer.messages, sent)
         self.assertEqual((self.a.consumer.resumed, self.a.pending), (1, None))
 
+    def test_viewThatWaits(self) -> None:
+        """
+        Memory that was lent for the call may change at once, also if there was no room.
+        """
+        self.connect()
+        self.b.postReceives(100)
+        lent = bytearray(b"a" * 300)
+        while self.a.pending is None:
+            self.a.postInline(b"", memoryview(lent), 300)
+        lent[:] = b"b" * 300
+        self.flow()
+        self.assertEqual(set(self.b.consumer.messages), {b"a" * 300})
+
     def test_refusedAgain(self) -> None:
         """
         When the room is for some only, the rest waits on.

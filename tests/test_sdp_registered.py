@@ -786,4 +786,19 @@ class CopyTests(RegisteredTestCase):
         self.assertEqual(sum(copied), SIZE - limits.SDP_CARRIED)
         self.assertEqual(two.heard.data == BYTES, True)
 
-
+    def test_whatPeersCanNotMap(self) -> None:
+        """
+        Where memory can be shared and this is not, it goes as Data, from where it is.
+        """
+        for shares, mids in ((False, ["SRC_AVAIL"]), (True, ["DATA"])):
+            one, two = self.pair.connected()
+            one.setZeroCopyThresholds(LEAST)
+            attributes = {**one.queuePair.path.fabric.attributes, "zeroCopy": shares}
+            self.patch(one.queuePair.path.fabric, "attributes", attributes)
+            region = one.registerMemory(bytearray(BYTES))
+            sent = self.sent(one)
+            one.writeRegistered(region)
+            self.settle()
+            self.assertEqual(two.heard.data == BYTES, True)
+            self.assertEqual(sent[0], mids[0])
+            self.assertEqual("SRC_AVAIL" in sent, not shares)

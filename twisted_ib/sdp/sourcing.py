@@ -232,7 +232,9 @@ class Sourcing:
         if isinstance(item, Item) and not item.plain:
             if source.targets:
                 return self._write(source, item)
-            return self._offer(source, item)
+            if self._pays(item):
+                return self._offer(source, item)
+            item.plain = True
         if isinstance(item, SendBuffer) and source.targets and item.size >= limits.SDP_WRITE_LEAST:
             payload = item.takeAll()
             self.items[self.items.index(item)] = Item(None, None, 0, memoryview(payload))
@@ -254,6 +256,15 @@ class Sourcing:
         """
         self._retract = True
         self._stream.cork()
+
+    def _pays(self, item: Item) -> bool:
+        """
+        Whether it is better that the peer reads an item than that it goes as Data.  Where memory
+        can be shared and this is not, a READ copies as often as Data, and answers besides.
+        """
+        path = self._stream.queuePair.path
+        shares = path is not None and path.fabric.attributes["zeroCopy"]
+        return not shares or item.memory is None or item.memory.segment is not None
 
     def _sendBuffer(self, item: SendBuffer) -> bool:
         """
@@ -283,11 +294,11 @@ class Sourcing:
         if isinstance(item, Urgent):
             count = 1
             header = machine.urgentHeader(queuePair.posted)
-            payload = item.byte
+            payload: bytes | memoryview = item.byte
         else:
             count = min(item.left, machine.maxPayload)
             header = machine.header(count, queuePair.posted)
-            payload = b"" if header is None else bytes(item.view[item.at : item.at + count])
+            payload = item.view[item.at : item.at + count]
         if header is None:
             return False
         queuePair.postInline(header, payload, count)

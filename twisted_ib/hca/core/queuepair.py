@@ -348,7 +348,7 @@ class QueuePair:
 
         @param header: The first bytes of the message.
         @param payload: The rest: bytes-like, or a list of bytes-like objects.
-            It must not change until it is sent.
+            It must not change until it is sent; but a memoryview may, at once.
         @param length: Bytes in C{payload}.
         @raise QueuePairError: not in RTS, or longer than L{maxMessage}.
         @raise ResourceLimitError: L{limits.INLINE_SENDS} messages wait.
@@ -374,6 +374,8 @@ class QueuePair:
             raise ResourceLimitError(
                 f"queue pair {self.number} has {len(pending)} sends waiting"
             )
+        if payload.__class__ is memoryview:
+            payload = bytes(payload)  # Whoever lent it does not wait.
         if not pending:
             assert self.path is not None
             self.path.wantSpace(self)
