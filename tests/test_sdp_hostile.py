@@ -248,6 +248,25 @@ class PeerTests(HostileTestCase):
         offer = SrcAvail.parse(raw.messages[-1])
         exposed = self.pair.b.device.memory.regions[offer.rkey]
         self.assertEqual((exposed.address, exposed.length), (offer.address, 100_000))
+        self.assertIsNone(exposed.segment)
+        region._region.segment = None
+
+    def test_partsOfWhatPeersMap(self) -> None:
+        """
+        Where memory can be shared, a part of a region goes as Data: the peer would see the rest.
+        """
+        raw, stream = self.pair.raw()
+        stream.setZeroCopyThresholds(LEAST)
+        fabric = stream.queuePair.path.fabric
+        self.patch(fabric, "attributes", {**fabric.attributes, "zeroCopy": True})
+        region = stream.registerMemory(BYTES)
+        region._region.segment = object()
+        stream.writeRegistered(region, 1000, 100_000)
+        self.settle()
+        self.assertEqual((raw.stream == BYTES[1000:101_000], set(raw.kinds())), (True, {"DATA"}))
+        stream.writeRegistered(region).addErrback(lambda reason: None)
+        self.settle()
+        self.assertEqual(raw.kinds()[-1], "SRC_AVAIL")
         region._region.segment = None
 
     def test_cancelsForEver(self) -> None:

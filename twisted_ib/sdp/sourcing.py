@@ -264,7 +264,15 @@ class Sourcing:
         """
         path = self._stream.queuePair.path
         shares = path is not None and path.fabric.attributes["zeroCopy"]
-        return not shares or item.memory is None or item.memory.segment is not None
+        return not shares or item.memory is None or self._mayMap(item)
+
+    @staticmethod
+    def _mayMap(item: Item) -> bool:
+        """
+        Whether the peer may map what an item is in: all of that is sent, since it sees the whole.
+        """
+        memory = item.memory
+        return memory is not None and memory.segment is not None and len(item.view) == memory.length
 
     def _sendBuffer(self, item: SendBuffer) -> bool:
         """
@@ -363,15 +371,14 @@ class Sourcing:
 
     def _expose(self, item: Item) -> tuple[MemoryRegion, int]:
         """
-        Let the peer read what is left of an item, by a key of its own.  The peer may map what
-        it can map only if all of that is sent, since it then sees the whole.
+        Let the peer read what is left of an item, by a key of its own.
 
         @return: What is registered for that, and where in it the bytes begin.
         """
         keyed = self._exchange.openKeyed()
         keyed.begin()
         memory = item.memory
-        if memory is not None and memory.segment is not None and len(item.view) == len(memory.view):
+        if memory is not None and self._mayMap(item):
             exposed = keyed.expose(memory.view, REMOTE_READ, memory.segment)
             return exposed, item.start + item.at
         return keyed.expose(item.view[item.at :], REMOTE_READ), 0
