@@ -362,6 +362,24 @@ class OrderTests(HostileTestCase):
         self.settle()
         self.assertEqual((raw.kinds(), short.reads), (["SEND_SM"] * 3, 1))
 
+    def test_creditsBehindCancel(self) -> None:
+        """
+        What a cancel's end lets be acknowledged is told, where receives are few: the peer may
+        wait for it.
+        """
+        raw, stream = self.pair.raw()
+        target = Target(raw, 2000)
+        stream.channel.device.heldBytes = limits.HELD_BYTES
+        stream.queuePair.posted = stream.machine.told = limits.SDP_RECEIVES_LEAST
+        raw.send(MID.SRC_AVAIL, SOURCE(2000, target.key, target.address) + b"x")
+        self.pair.b.turn()
+        raw.send(MID.SRC_AVAIL_CANCEL)
+        raw.data()
+        self.settle()
+        self.assertEqual(raw.kinds().count("RDMA_RD_COMPL"), 1)
+        self.assertGreaterEqual(raw.machine.limit - raw.machine.sequence, 3)
+        stream.channel.device.heldBytes = 0
+
     def test_voidReads(self) -> None:
         """
         Places keep their order when what is read into them is void.

@@ -282,8 +282,11 @@ class Sinking:
         if stream.queuePair.path is None:
             return
         self._report()
-        if self._exchange.machine.sourceCancelDone():
+        dropped = self._exchange.machine.sourceCancelDone()
+        if dropped:
             stream._control(MID.SEND_SM)
+        elif dropped is not None:
+            stream._credit()  # The last message could not acknowledge all.
         sink = self._sink
         if stream.leaving() or not stream.reads or sink.refusing:
             self._refuse(sink)
