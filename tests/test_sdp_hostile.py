@@ -370,7 +370,8 @@ class OrderTests(HostileTestCase):
         raw, stream = self.pair.raw()
         target = Target(raw, 2000)
         stream.channel.device.heldBytes = limits.HELD_BYTES
-        stream.queuePair.posted = stream.machine.told = limits.SDP_RECEIVES_LEAST
+        few = raw.machine.limit = limits.SDP_RECEIVES_LEAST
+        stream.queuePair.posted = stream.machine.told = few
         raw.send(MID.SRC_AVAIL, SOURCE(2000, target.key, target.address) + b"x")
         self.pair.b.turn()
         raw.send(MID.SRC_AVAIL_CANCEL)
