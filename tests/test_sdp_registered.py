@@ -124,6 +124,31 @@ class WriteTests(RegisteredTestCase):
         self.assertEqual(two.heard.data, BYTES[5 : 5 + limits.SDP_ZERO_COPY_LEAST - SIZE])
         self.assertIsNone(one.queuePair.work)
 
+    def test_thresholds(self) -> None:
+        """
+        A threshold of 0 is one of 1: no bytes at all go by zero copy, and the end is said.
+        """
+        one, two = self.pair.connected()
+        one.setZeroCopyThresholds(0, 0)
+        one.write(b"all")
+        one.writeRegistered(one.registerMemory(BYTES), 0, 0)
+        self.settle()
+        one.loseConnection()
+        self.settle()
+        self.assertEqual((one.heard.log, two.heard.data), (["ConnectionDone"], b"all"))
+        self.assertEqual(two.heard.calls, ["ConnectionDone"])
+
+    def test_wrongThresholds(self) -> None:
+        """
+        What is no number is refused, before anything has changed.
+        """
+        one, _ = self.pair.connected()
+        for wrong in ("1", 0.5):
+            for arguments in ((wrong,), (None, wrong), (7, wrong)):
+                with self.assertRaises(TypeError):
+                    one.setZeroCopyThresholds(*arguments)
+        self.assertEqual(one.openExchange().sourcing.least, limits.SDP_ZERO_COPY_LEAST)
+
     def test_lazy(self) -> None:
         """
         A stream that uses none of this has none of it, nor work queues, at either end.

@@ -1,11 +1,13 @@
 """
-Tests that an abort under TLS is a loss for the peer, however soon it reads.
+Tests of TLS that wraps a connection: that an abort is a loss for the peer, however soon it reads, and
+that nothing goes out beside it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory
 from twisted.internet.ssl import ClientContextFactory
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
@@ -13,9 +15,14 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from tests.certificates import selfSigned
 from tests.sdp_pair import LOCALHOST, PairTestCase, Recorder
+from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.endpoints.addresses import addressOf
+from twisted_ib.interfaces import ISDPTransport
 from twisted_ib.sdp.ends import SDPServer
 from twisted_ib.sdp.secure import wrapsTLS
+
+#: So many bytes go by zero copy where there is no TLS.
+_LONG = 1 << 20
 
 
 class Inner(Recorder):
@@ -24,9 +31,9 @@ class Inner(Recorder):
     """
 
 
-class SecureAbortTests(PairTestCase):
+class SecureTestCase(PairTestCase):
     """
-    C{abortConnection} of a protocol of TLS, on a reactor that polls.
+    Base of tests of protocols of TLS, on a reactor that polls.
     """
 
     polled = True
@@ -63,6 +70,12 @@ class SecureAbortTests(PairTestCase):
             self.pair.advance(0)
         self.pair.settle()
         return ends
+
+
+class SecureAbortTests(SecureTestCase):
+    """
+    C{abortConnection} of a protocol of TLS.
+    """
 
     def test_abort(self) -> None:
         """
@@ -103,3 +116,67 @@ class SecureAbortTests(PairTestCase):
         two = ProtocolWrapper(WrappingFactory(Factory()), one)
         one.wrappedProtocol = two
         self.assertFalse(wrapsTLS(two))
+
+
+class SecureRegisteredTests(SecureTestCase):
+    """
+    What a protocol in TLS, whose transport is a protocol of TLS, finds there of ISDPTransport.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two protocols in TLS.
+        """
+        super().setUp()
+        self.options, _ = selfSigned(self.mktemp(), "localhost")
+        (one, self.sender), (two, self.receiver) = self.wrapped(True), self.wrapped(False)
+        self.ends = self.pairOf(one, two)
+        self.transport: Any = self.sender.transport
+        self.assertTrue(ISDPTransport.providedBy(self.transport))
+
+    def test_registered(self) -> None:
+        """
+        Registered memory is encrypted, whatever its size, in the order of the writes.
+        """
+        data = bytes(range(256)) * (_LONG // 256)
+        region = self.transport.registerMemory(data)
+        ends: list[Any] = []
+        for offset in (0, _LONG - 10):
+            self.transport.write(b"then")
+            self.transport.writeRegistered(region, offset).addBoth(ends.append)
+        self.assertEqual(ends, [None, None])
+        self.pair.advance(0)
+        self.pair.settle()
+        self.assertEqual(self.receiver.calls, [])
+        self.assertEqual(self.receiver.data == b"then" + data + b"then" + data[-10:], True)
+
+    def test_urgent(self) -> None:
+        """
+        There is no urgent data, and what is tried does no harm.
+        """
+        with self.assertRaises(ValueError):
+            self.transport.sendUrgent(b"!")
+        self.transport.write(b"hello")
+        self.pair.advance(0)
+        self.pair.settle()
+        self.assertEqual(self.receiver.log, [b"hello"])
+
+    def test_noRegion(self) -> None:
+        """
+        What is no region of this connection is refused, as without TLS.
+        """
+        other: Any = self.receiver.transport
+        with self.assertRaises(TypeError):
+            self.transport.writeRegistered(b"bytes")
+        with self.assertRaises(MemoryAccessError):
+            self.transport.writeRegistered(other.registerMemory(10))
+
+    def test_ended(self) -> None:
+        """
+        After the end the Deferred fails, as without TLS.
+        """
+        region = self.transport.registerMemory(10)
+        self.ends[0].abortConnection()
+        self.pair.advance(0)
+        self.pair.settle()
+        self.failureResultOf(self.transport.writeRegistered(region), ConnectionDone)

@@ -6,12 +6,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-from twisted.internet.defer import Deferred, succeed
+from typing import Any
 
 #: How deep protocols are looked for in others.
 _DEPTH = 16
+
+
+def innermostTLS(protocol: Any) -> Any:
+    """
+    Find the protocol of TLS that is nearest to the application.
+
+    @param protocol: What a transport has; any, or L{None}.
+    @return: It; L{None} if there is none.
+    """
+    found = None
+    tls: Any = sys.modules.get("twisted.protocols.tls")
+    if tls is not None:
+        for _ in range(_DEPTH):
+            if isinstance(protocol, tls.TLSMemoryBIOProtocol):
+                found = protocol
+            inner = getattr(protocol, "wrappedProtocol", None)
+            protocol = getattr(protocol, "_wrappedProtocol", None) if inner is None else inner
+            if protocol is None:
+                break
+    return found
 
 
 def wrapsTLS(protocol: Any) -> bool:
@@ -23,16 +41,7 @@ def wrapsTLS(protocol: Any) -> bool:
 
     @param protocol: Any, or L{None}.
     """
-    tls: Any = sys.modules.get("twisted.protocols.tls")
-    if tls is not None:
-        for _ in range(_DEPTH):
-            if isinstance(protocol, tls.TLSMemoryBIOProtocol):
-                return True
-            inner = getattr(protocol, "wrappedProtocol", None)
-            protocol = getattr(protocol, "_wrappedProtocol", None) if inner is None else inner
-            if protocol is None:
-                break
-    return False
+    return innermostTLS(protocol) is not None
 
 
 class SecureMixin:
@@ -46,13 +55,6 @@ class SecureMixin:
     connected: int
     disconnecting: int
     protocol: Any
-
-    if TYPE_CHECKING:  # What the other base does.
-
-        def checkCaller(self) -> None:
-            """
-            See L{SDPTransport<twisted_ib.sdp.transport.SDPTransport>}.
-            """
 
     def write(self, data: bytes) -> None:
         """
@@ -69,25 +71,6 @@ class SecureMixin:
         """
         if self.connected:
             self.protocol.writeSequence(data)
-
-    def writeRegistered(self, region: Any, offset: int = 0, length: int | None = None) -> Deferred[None]:
-        """
-        Send registered memory through TLS, which makes a copy: it may be used again at once.
-        """
-        self.checkCaller()
-        if length is None:
-            length = region.length - offset
-        region.piece(offset, length)
-        self.write(bytes(region.view[offset : offset + length]))
-        return succeed(None)
-
-    def sendUrgent(self, byte: bytes) -> None:
-        """
-        TLS has no urgent data.
-
-        @raise ValueError: Always.
-        """
-        raise ValueError("there is no urgent data in TLS")
 
     def loseConnection(self, _connDone: object = None) -> None:
         """

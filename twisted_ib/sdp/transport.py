@@ -21,12 +21,13 @@ from twisted.internet.main import CONNECTION_DONE
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib.hca.endpoints.arguments import whole
 from twisted_ib.hca.endpoints.region import RDMARegion
 from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.sdp.keepalive import KeepAlive
-from twisted_ib.sdp.secure import SecureMixin, secured
+from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.sender import GATHER_LEFT
 from twisted_ib.sdp.stream import Stream
 
@@ -225,6 +226,10 @@ class SDPTransport(Transport, Stream):
         if exchange.over:
             return fail(ConnectionDone("the connection has ended"))
         piece = exchange.openKeyed().regions.piece(region, offset, length)
+        secure = innermostTLS(self.protocol)
+        if secure is not None:
+            secure.write(bytes(region.view[offset : offset + piece.length]))
+            return succeed(None)
         if piece.length < max(exchange.sourcing.least, 1):
             if piece.length:
                 SDPTransport.write(self, bytes(region.view[offset : offset + piece.length]))
@@ -240,6 +245,8 @@ class SDPTransport(Transport, Stream):
             raise TypeError("Data must be bytes")
         if len(byte) != 1:
             raise ValueError(f"urgent data is one byte, not {len(byte)}")
+        if wrapsTLS(self.protocol):
+            raise ValueError("there is no urgent data in TLS")
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
         if self.connected and not ended and not self.saidEnd:
             self.openExchange().sourcing.queueUrgent(byte)
@@ -249,6 +256,10 @@ class SDPTransport(Transport, Stream):
         See L{ISDPTransport.setZeroCopyThresholds}.
         """
         self.checkCaller()
+        if registered is not None:
+            registered = whole("registered", registered)
+        if plain is not None:
+            plain = max(whole("plain", plain), 1)
         sourcing = self.openExchange().sourcing
         if registered is not None:
             sourcing.least = registered
