@@ -113,6 +113,24 @@ class ReadersTests(SynchronousTestCase):
         self.reads, self.paused, self.trying = User(True), User(False), Trying()
         self.channel = Channel(self.reads, self.paused, self.trying)
 
+    def test_patchedMeanwhile(self) -> None:
+        """
+        Who replaces a method while a device is there, and puts it back when there is none any more,
+        does not have the next device find itself.
+        """
+        readersOf(self.reactor).add(self.channel)
+        before = self.reactor.getReaders
+        self.reactor.getReaders = lambda: ["patched"]
+        readersOf(self.reactor).remove(self.channel)
+        self.assertEqual(self.reactor.getReaders(), ["patched"])
+        self.reactor.getReaders = before
+        self.assertEqual(self.reactor.getReaders(), ["a reader"])
+        readersOf(self.reactor).add(self.channel)
+        self.assertEqual(self.reactor.getReaders(), ["a reader", self.reads])
+        readersOf(self.reactor).remove(self.channel)
+        self.assertEqual(self.reactor.getReaders(), ["a reader"])
+        self.assertFalse({"getReaders", "removeAll"} & set(vars(self.reactor)))
+
     def test_users(self) -> None:
         """
         Those that read do; when all is closed, those that try to connect are, too.

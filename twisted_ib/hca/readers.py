@@ -69,6 +69,7 @@ class Readers:
         """
         reactor = self.reactor
         if not self.channels:
+            self._standAside()  # Somebody may have put back what was here before.
             own = vars(reactor)
             self._before = {name: own[name] for name in _METHODS if name in own}
             self._getReaders, self._removeAll = reactor.getReaders, reactor.removeAll
@@ -84,8 +85,13 @@ class Readers:
         """
         self.reactor.removeReader(channel)
         self.channels.remove(channel)
-        if self.channels:
-            return
+        if not self.channels:
+            self._standAside()
+
+    def _standAside(self) -> None:
+        """
+        Let the reactor have its own methods, except where somebody else has replaced them.
+        """
         own = vars(self.reactor)
         for name in _METHODS:
             if own.get(name) == getattr(self, name):
