@@ -8,7 +8,9 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.sdp_pair import Raw, Recorder
@@ -18,8 +20,8 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.core.memory import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.core.requests import Capabilities
-from twisted_ib.sdp.keyed import StreamQueues
-from twisted_ib.sdp.wire import MID, SinkAvail, SrcAvail, Transition
+from twisted_ib.sdp.keyed import READ_DEPTH, StreamQueues
+from twisted_ib.sdp.wire import BSDH, MID, Flags, SinkAvail, SrcAvail, Transition
 
 SOURCE = SrcAvail.layout.pack
 SINK = SinkAvail.layout.pack
@@ -314,6 +316,37 @@ class PeerTests(HostileTestCase):
         self.assertEqual(stream.heard.log, ["ConnectionDone"])
 
 
+    def test_availBeforeAnswer(self) -> None:
+        """
+        A SinkAvail behind a SinkAvailCancel that must be answered first ends the connection.
+        """
+        raw, stream = self.source()
+        for mid, body in (
+            (MID.SINK_AVAIL, SINK(65536, 7, 0, 0)),
+            (MID.SINK_AVAIL_CANCEL, b""),
+            (MID.SINK_AVAIL, SINK(65536, 7, 0, 0)),
+        ):
+            raw.send(mid, body)
+        self.settle()
+        self.assertIn("before SinkAvailCancel was answered", str(stream.heard.reason.value))
+
+    def test_asksForPipelined(self) -> None:
+        """
+        REQ_PIPE is said in Combined mode only, and not to a peer that takes one SrcAvail.
+        """
+        for adverts, pipelined, asked in ((16, False, True), (16, True, False), (1, False, False)):
+            raw, stream = self.pair.raw()
+            stream.openExchange().machine.zero.sink.most = adverts
+            target = Target(raw, 1000)
+            if pipelined:
+                raw.send(MID.MODE_CHANGE, PIPELINED)
+            carried = b"" if pipelined else b"x"
+            raw.send(MID.SRC_AVAIL, SOURCE(1000, target.key, target.address) + carried)
+            self.settle()
+            done = raw.messages[-1]
+            self.assertEqual((done[0], done[1] == Flags.REQ_PIPE), (MID.RDMA_RD_COMPL, asked))
+
+
 class OrderTests(HostileTestCase):
     """
     What may not overtake what.
@@ -380,6 +413,42 @@ class OrderTests(HostileTestCase):
         self.assertEqual(raw.kinds().count("RDMA_RD_COMPL"), 1)
         self.assertGreaterEqual(raw.machine.limit - raw.machine.sequence, 3)
         stream.channel.device.heldBytes = 0
+
+    def test_acknowledgedBehindChange(self) -> None:
+        """
+        A change to Combined mode ends a cancel too: what came is acknowledged.
+        """
+        raw, stream = self.sink(Recorder())
+        target = Target(raw, 2000)
+        raw.send(MID.SRC_AVAIL, SOURCE(2000, target.key, target.address))
+        self.pair.b.turn()
+        raw.send(MID.SRC_AVAIL_CANCEL)
+        raw.send(MID.MODE_CHANGE, COMBINED)
+        self.settle()
+        stream.write(b"x")
+        self.settle()
+        self.assertEqual(BSDH.unpack_from(raw.messages[-1])[5], raw.machine.sequence)
+
+    def test_changeBehindReport(self) -> None:
+        """
+        A change to Combined mode takes an offer back that is partly read: only if the peer knows
+        how much, else bytes would come twice.
+        """
+        size = 6 << 20
+        for knows in (True, False):
+            raw, stream = self.sink(Recorder())
+            target = Target(raw, size)
+            stream.heard.hook = lambda data, stream=stream: stream.pauseProducing()
+            raw.send(MID.SRC_AVAIL, SOURCE(size, target.key, target.address))
+            self.settle()
+            self.assertEqual(raw.kinds()[-1], "RDMA_RD_COMPL")
+            self.assertTrue(stream.exchange.sinking.unread())
+            options = {} if knows else {"acknowledged": raw.machine.received - 1}
+            raw.send(MID.MODE_CHANGE, COMBINED, **options)
+            self.settle()
+            stream.resumeProducing()
+            self.settle()
+            self.assertEqual("ConnectionLost" in stream.heard.calls, not knows)
 
     def test_voidReads(self) -> None:
         """
@@ -467,6 +536,25 @@ class EndTests(HostileTestCase):
         two.loseConnection()
         self.settle()
         self.assertEqual(kinds[-1:], ["ABORT_CONN"])
+
+    def test_closedWithOffer(self) -> None:
+        """
+        So is an offer of which nothing came.
+        """
+        raw, stream = self.sink(Recorder())
+        stream.pauseProducing()
+        raw.send(MID.SRC_AVAIL, SOURCE(1000, 7, 0))
+        self.settle()
+        stream.connectionLost(Failure(ConnectionDone()))
+        self.settle()
+        self.assertEqual((raw.log, raw.kinds()), (["DREQ"], []))
+
+    def test_depth(self) -> None:
+        """
+        So many READs are answered at a time as the CM was told.
+        """
+        _, stream = self.pair.raw()
+        self.assertEqual(stream.openExchange().openKeyed().begin().attributes.peerReads, READ_DEPTH)
 
     def test_lostWhileWriting(self) -> None:
         """
