@@ -6,6 +6,7 @@ here, and of ends in the middle of zero copy.
 from __future__ import annotations
 
 import mmap
+from itertools import product
 from typing import Any
 
 from twisted.internet.error import ConnectionDone
@@ -461,9 +462,9 @@ class OrderTests(HostileTestCase):
         self.settle()
         stream.resumeProducing()
         self.settle()
-        raw.send(MID.SRC_AVAIL, SOURCE(200_001, target.key, target.address) + b"x")
+        raw.send(MID.SRC_AVAIL, SOURCE(100_001, target.key, target.address) + b"x")
         self.pair.b.turn()
-        self.assertEqual(len(stream.exchange.sinking.readings), 4)
+        self.assertEqual(len(stream.exchange.sinking.readings), 2)
         raw.send(MID.MODE_CHANGE, PIPELINED)
         raw.send(MID.MODE_CHANGE, COMBINED)
         raw.data(b"hello")
@@ -576,7 +577,7 @@ class EndTests(HostileTestCase):
 
     def test_abortInUpcall(self) -> None:
         """
-        A protocol may abort when it gets the first of several places back.
+        A protocol may abort, or fail, when it gets the first of several places back.
         """
 
         class Once(Places):
@@ -588,15 +589,18 @@ class EndTests(HostileTestCase):
                 """
                 Abort.
                 """
+                if fails:
+                    raise ZeroDivisionError
                 self.transport.abortConnection()  # type: ignore[attr-defined, union-attr]
 
-        for acknowledged in (True, False):
+        for acknowledged, fails in product((True, False), (True, False)):
             raw, stream = self.sink(Once())
             if acknowledged:
                 stream.machine.zero.sink.retract()
             raw.send(MID.SINK_CANCEL_ACK if acknowledged else MID.DISCONN)
             self.settle()
-            self.assertEqual(stream.heard.calls, ["ConnectionAborted"])
+            self.assertEqual(stream.heard.calls, ["ZeroDivisionError" if fails else "ConnectionAborted"])
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), int(fails))
 
     def test_huge(self) -> None:
         """
