@@ -98,7 +98,7 @@ class RegisteredFile(File):
         """Choose how a request is answered."""
         producer = super().makeProducer(request, fileForReading)
         length, transport = self.getsize(), getattr(request.channel, "transport", None)
-        registered = ISDPTransport.providedBy(transport) and not getattr(transport, "TLS", False)
+        registered = ISDPTransport.providedBy(transport) and not request.isSecure()
         if not registered or length < LEAST_BYTES or request.getHeader(b"range") is not None:
             return producer
         return RegisteredProducer(request, fileForReading, length)

@@ -14,12 +14,18 @@ from random import Random
 from typing import Any
 from weakref import WeakSet
 
-from twisted.internet.endpoints import clientFromString
+from OpenSSL.SSL import Connection
+from twisted.internet.endpoints import clientFromString, wrapClientTLS
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.protocol import Protocol
+from twisted.internet.ssl import CertificateOptions
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.client import Agent, HTTPConnectionPool, ResponseFailed, readBody
 from twisted.web.http_headers import Headers
 from twisted.web.server import Site
+from zope.interface import implementer
 
+from tests.certificates import selfSigned
 from tests.example_case import ExampleTestCase
 from tests.examples import load
 
@@ -52,6 +58,20 @@ class Leaver(Protocol):
         transport: Any = self.transport
         transport.abortConnection()
         self.left = True
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class Trusting:
+    """
+    TLS for a client that believes any certificate.
+    """
+
+    def clientConnectionForTLS(self, protocol: Any) -> Any:
+        """
+        @return: what TLS is made of.
+        """
+        options: Any = CertificateOptions()
+        return Connection(options.getContext(), None)
 
 
 class WebFileTests(ExampleTestCase):
@@ -170,6 +190,29 @@ class WebFileTests(ExampleTestCase):
                 if scheme == "tcp":
                     self.assertEqual((await self.get("long"))[1], content)
                 await self.end(reactor)
+
+        self.drive(steps)
+        self.assertEqual(self.sent, [])
+
+    def test_secure(self) -> None:
+        """
+        In TLS, around the connection too, a file is read and written: else all of it would be
+        encrypted at once.
+        """
+        context, _ = selfSigned(self.mktemp(), "localhost")
+        content = self.file("long", _LONG)
+
+        async def steps(reactor: Any) -> None:
+            """
+            Get it.
+            """
+            site = TLSMemoryBIOFactory(context, False, Site(webfile.RegisteredFile(self.folder)), reactor)
+            endpoint = await self.listen(reactor, site, "sdp")
+            client = wrapClientTLS(Trusting(), clientFromString(reactor, endpoint))
+            agent = Agent.usingEndpointFactory(reactor, webfile.OneEndpoint(client))
+            response: Any = await agent.request(b"GET", b"http://a/long")
+            self.assertEqual(await readBody(response) == content, True)
+            await self.assertEmpty(reactor)
 
         self.drive(steps)
         self.assertEqual(self.sent, [])
