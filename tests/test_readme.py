@@ -92,11 +92,20 @@ class ReadmeTests(SynchronousTestCase):
         self.assertIn("nobody listens on SDP 127.0.0.1:9", said)
         self.assertEqual(errors, "")
 
+    def test_zeroCopy(self) -> None:
+        """
+        The program that sends and receives registered memory, and an urgent byte.
+        """
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir(mode=0o700)
+        said = self.run_(self.programs()[2], TWISTED_IB_RUN_DIR=str(directory))
+        self.assertEqual(said, ("urgent: !\nsent\n4194304 bytes\n", ""))
+
     def test_rdma(self) -> None:
         """
         The two programs that use RDMA, each by itself.
         """
-        _, _, messages, verbs = self.programs()
+        *_, messages, verbs = self.programs()
         directory = Path(self.mktemp()).resolve()
         directory.mkdir(mode=0o700)
         alone = {"TWISTED_IB_RUN_DIR": str(directory)}

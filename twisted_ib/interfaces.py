@@ -236,7 +236,9 @@ class IRDMATransport(ITransport):
 
 class ISDPTransport(ITransport):
     """
-    A stream whose ends share memory: what an SDP connection can besides TCP's.
+    A stream whose ends share memory: what an SDP connection can besides TCP's.  What comes to
+    registered memory is for a protocol that provides L{ISDPBufferedProtocol}; urgent data for
+    one that provides L{ISDPUrgentProtocol}.
 
     All calls belong to the reactor's thread and raise
     L{WrongThreadError<twisted_ib.errors.WrongThreadError>} in another.
@@ -259,32 +261,41 @@ class ISDPTransport(ITransport):
         C{registerMemory} made; of others it sees no more than is sent.
         C{loseConnection} waits for it, and a producer is paused by it as by C{write}.
 
-        In TLS the bytes are encrypted, and so copied, at once.
+        In TLS the bytes are encrypted, and so copied, at once.  Few bytes (see
+        C{setZeroCopyThresholds}) are copied at once too, and their Deferred has fired: the
+        Deferreds of several calls do not fire in their order.
 
-        @param region: What C{registerMemory} of this connection gave.
+        @param region: What C{registerMemory} of this connection gave.  It may be closed at
+            once; its memory stays until it is sent.
         @param offset: Of the first byte in it.
         @param length: How many bytes; the rest of the region by default.
         @return: A Deferred that fires with L{None} when the memory may be used again, or fails
-            with the reason if the connection ends before.  To cancel it is to forget it.
+            with the reason if the connection ends before, or has ended; give it an errback.
+            It says nothing of the peer, as C{write} does not.  To cancel it is to forget it.
+        @raise TypeError: C{region} is no region, or a number is none.
         @raise MemoryAccessError: the region has no such bytes.
         """
 
     def sendUrgent(byte):  # type: ignore[no-untyped-def]
         """
-        Send one urgent byte, in its place in the stream; the peer is told at once that it
-        comes.  What the peer was offered to read before it goes as Data, so that nothing is
-        between them that waits for the peer.
+        Send one urgent byte, in its place in the stream: behind what was written before.  The
+        peer's machine is told at once that it comes.  Registered memory that the peer has not
+        read yet is sent in the usual way then, so that the byte does not wait for the peer.
+        Once the connection has ended this does nothing, as C{write}.
 
         @param byte: C{bytes} of length 1.
-        @raise ValueError: it is not; or this is TLS.
+        @raise TypeError: it is not C{bytes}.
+        @raise ValueError: it has another length; or this is TLS.
         """
 
     def setZeroCopyThresholds(registered=None, plain=None):  # type: ignore[no-untyped-def]
         """
         Say from which size on bytes go by zero copy.
 
-        @param registered: Of what C{writeRegistered} is given; unchanged if L{None}.
-        @param plain: Of the data of one C{write}; never if L{None}, which is the default.
+        @param registered: Of what C{writeRegistered} is given, bytes; unchanged if L{None}.
+            It is 512 KiB at first.
+        @param plain: Of the data of one C{write}, bytes; never if L{None}, as at first.
+        @raise TypeError: one of them is no integer; nothing has changed.
         """
 
 
@@ -293,7 +304,10 @@ class ISDPBufferedProtocol(IProtocol):
     A protocol of a stream that says where its bytes shall go.
 
     The peer's zero copy comes there without a copy by the transport; other bytes are copied
-    there.
+    there.  A protocol says that it is one by C{@implementer(ISDPBufferedProtocol)}, whatever
+    methods it has.  One in a wrapper, such as TLS, is not asked: all comes to C{dataReceived}.
+
+    What either method raises is logged and ends the connection, as with C{dataReceived}.
     """
 
     def getBuffer():  # type: ignore[no-untyped-def]
@@ -302,9 +316,10 @@ class ISDPBufferedProtocol(IProtocol):
         and the places are filled in that order.  A place of less than 65536 bytes is not
         written to by the peer, but read into.
 
-        @return: A region of the transport's C{registerMemory}, which may be written, an offset
-            and a length, more than 0; the bytes there are the transport's until
-            C{bufferFilled}.  L{None} if the next bytes shall go to C{dataReceived}.
+        @return: A tuple: a region of the transport's C{registerMemory}, which may be written,
+            an offset and a length, more than 0.  The bytes there are the transport's until
+            C{bufferFilled}, so that each place is given once.  L{None} if the next bytes shall
+            go to C{dataReceived}; it is asked again for those behind them.
         """
 
     def bufferFilled(region, offset, count):  # type: ignore[no-untyped-def]
@@ -314,19 +329,21 @@ class ISDPBufferedProtocol(IProtocol):
         @param region: The region that C{getBuffer} named.
         @param offset: Likewise.
         @param count: How many bytes are there; the rest of the place is the protocol's again.
-            0 if it was not needed.
+            0 if it was not needed.  Places that are not given back before C{connectionLost}
+            are the protocol's again then.
         """
 
 
 class ISDPUrgentProtocol(IProtocol):
     """
     A protocol of a stream that takes urgent data out of it; for others it is a part of the
-    stream like any.
+    stream like any.  A protocol says that it is one by C{@implementer(ISDPUrgentProtocol)}.
     """
 
     def urgentDataReceived(byte):  # type: ignore[no-untyped-def]
         """
-        An urgent byte came: at once, before what was sent before it and is not read.
+        An urgent byte came: at once, before what was sent before it and is not read, also
+        while the transport is paused.
 
         @param byte: C{bytes} of length 1.
         """
