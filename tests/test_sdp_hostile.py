@@ -495,6 +495,19 @@ class EndTests(HostileTestCase):
         self.settle()
         self.assertEqual(raw.kinds().count("SINK_AVAIL"), 4)
 
+    def test_keysAfterClose(self) -> None:
+        """
+        When the application has closed, the peer can not write to its memory any more, though it
+        has not answered yet.
+        """
+        raw, stream = self.sink(Places())
+        adverts = {SinkAvail.parse(each).rkey for each in raw.messages if each[0] == MID.SINK_AVAIL}
+        self.assertEqual((len(adverts), adverts - self.keys()), (4, set()))
+        stream.loseConnection()
+        self.settle()
+        self.assertEqual((stream.heard.calls, raw.kinds()[-1]), (["ConnectionDone"], "DISCONN"))
+        self.assertEqual(adverts & self.keys(), set())
+
     def test_heldForPlaces(self) -> None:
         """
         What came to a paused application with places is told although the connection has ended.

@@ -356,6 +356,7 @@ class SDPTransport(Transport, Stream):
             self._keepAlive.stop()
         if self.exchange is not None and not self.disconnected:
             self.exchange.fail(reason)
+            self.exchange.sinking.ended()  # The places are the application's, also while the peer goes on.
         Transport.connectionLost(self, reason)
 
     def writing(self) -> bool:
