@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
 from twisted.internet.protocol import Protocol
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp_fakes import FakeChannel, FakeReactor, RecordingProtocol
@@ -270,3 +273,15 @@ class ClientTests(EndTestsMixin, SynchronousTestCase):
         C{startTLS} makes it a client.
         """
         self.assertTrue(self.make()._tlsClientDefault)
+
+    def test_lostWhileLost(self) -> None:
+        """
+        Who hears of the end by a Deferred and ends the connection once more does not have the
+        connector told twice.
+        """
+        end = self.attached()
+        waits: Deferred[None] = Deferred()
+        waits.addErrback(end.connectionLost)
+        end.openExchange().orphans.append(waits)
+        end.connectionLost(Failure(ConnectionLost()))
+        self.assertEqual(len(self.connector.reasons), 1)

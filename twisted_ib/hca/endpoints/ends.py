@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: The attributes of the two ends, for their C{__slots__}.
 SERVER_FIELDS = ("_settling", "client", "hostname", "repstr", "server", "sessionno")
-CLIENT_FIELDS = ("_settling", "connector")
+CLIENT_FIELDS = ("_settling", "_told", "connector")
 
 
 class End(Transport):
@@ -165,6 +165,7 @@ class ClientEnd(End):
         @param peer: The address of the other end.
         """
         self.connector = connector
+        self._told = False
         super().__init__(channel, local, peer)
 
     @property
@@ -204,13 +205,15 @@ class ClientEnd(End):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Tell the connector after the protocol.
+        Tell the connector after the protocol, once: who waits for something hears of the end first,
+        and may end it again.
 
         @param reason: Why.
         """
         first = not self.disconnected
         super().connectionLost(reason)
-        if first:
+        if first and not self._told:
+            self._told = True
             localPorts(self.channel).giveBack(self._local, self._peer)
             self._log(self.connector.connectionLost, reason)
 
