@@ -310,7 +310,9 @@ class ReentryContract(StreamContract):
             port = self.carrier.listen(reactor, Accepting(server))
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
             await self.until(reactor, lambda: client.log and server.log)
-            client.transport.write(b"question")
+            if name != "made":
+                # What comes after a close makes TCP reset the connection.
+                client.transport.write(b"question")
             if name == "read":
                 client.transport.loseWriteConnection()
             await self.end(reactor, port, client, server)

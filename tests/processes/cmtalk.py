@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -324,6 +325,8 @@ def forkedPassive(wire: Wire) -> None:
     """
     parent = listening(Wire(-1, os.open(os.devnull, os.O_WRONLY)))
     channel = CMEventChannel()
+    # There is a thread that serves peers, and this child needs nothing of it.
+    warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
     pid = os.fork()
     if pid:
         _, status = os.waitpid(pid, 0)
