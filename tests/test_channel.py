@@ -290,6 +290,22 @@ class UserTests(ChannelTestCase):
             self.assertEqual(owner.ends, 1)
             self.assertFalse(self.registered(end))
 
+    def test_serveAtTheEndThoughDue(self) -> None:
+        """
+        So does what follows from it, though a call of the reactor is due; and what is more than
+        fits in one turn keeps the channel.
+        """
+        for again, stays in ((3, False), (2 * limits.BATCHES_PER_TURN + 3, True)):
+            end = self.end(False)
+            end.reactor.timeout = lambda: 0  # type: ignore[attr-defined]
+            user, owner = Keeper(), Owner(end.device, again)
+            end.channel.acquire(user)
+            end.device.markDirty(owner)
+            end.channel.release(user)
+            self.assertEqual(self.registered(end), stays)
+            end.turn()
+            self.assertEqual((owner.ends, self.registered(end)), (again + 1, False))
+
     def test_staysWhileUnsaid(self) -> None:
         """
         A channel without users stays while connection management waits for

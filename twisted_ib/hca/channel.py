@@ -154,11 +154,16 @@ class DeviceChannel:
         Nobody uses the device: say what is left to say and leave the reactor.
 
         What does not fit into a full medium (a reset, an end of stream) keeps
-        the device in the reactor until it has left.
+        the device in the reactor until it has left, and so does what has come
+        and is not taken.
         """
         if not self.polled:
-            self._serve()
-        if not self.users and not self._needed():
+            self._serve(last=True)
+        if self.users or self._needed():
+            return
+        if not self.polled and self.device.busy():
+            self._wantTurn()
+        else:
             self._unregister()
 
     def _unregister(self) -> None:
@@ -290,11 +295,12 @@ class DeviceChannel:
             self._log.failure("while {name} was served", name=self.device.name)
             self._wantTurn()
 
-    def _serve(self, wait: bool = False) -> None:
+    def _serve(self, wait: bool = False, last: bool = False) -> None:
         """
         A bounded number of batches, and no more when a call of the reactor is due: over TCP no answer
         overtakes what an application puts off with C{callLater(0)}.
 
+        @param last: Nobody uses the device, so that nothing is overtaken.
         @param wait: Whether to look again for a while, after a batch that did
             something, if that may pay.
         """
@@ -307,7 +313,7 @@ class DeviceChannel:
                 did = True
             elif not (wait and did and self._await()):
                 break
-            if self._enough or (timeout is not None and timeout() == 0):
+            if not last and (self._enough or (timeout is not None and timeout() == 0)):
                 break
 
     def _await(self) -> bool:
