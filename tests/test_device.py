@@ -311,6 +311,19 @@ class ServiceTests(DeviceTestCase):
             self.assertEqual(listener.log, ["requested"])
             self.assertIs(connection.listener, listener)
 
+    def test_dispatchMapped(self) -> None:
+        """
+        An IPv6 address that holds an IPv4 one is none of IPv4's listeners.
+        """
+        listener = User()
+        connection: Any = mock.Mock(listener={LOCALHOST: listener})
+        wanted = request("::1", 7001)
+        data = bytearray(wanted.privateData)
+        data[48:64] = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
+        wanted.privateData = bytes(data)
+        self.b.services._requested(connection, wanted)
+        self.assertEqual((listener.log, connection.reject.call_count), ([], 1))
+
     def test_dispatchOtherPortSpace(self) -> None:
         """
         Other port spaces have RDMA-CM's header.

@@ -16,7 +16,7 @@ from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.fabric.addresses import normalise
 from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.rdmacm import PortSpace, textOf
+from twisted_ib.hca.wire.rdmacm import PortSpace, textOf, unpackAddress
 
 #: Where private data has the destination, by port space: offset of the version byte, of the
 #: address.  SDP's is in the Hello.
@@ -280,7 +280,4 @@ def _destinationOf(request: Any) -> str:
         return textOf(request.primaryPath.remoteGID)
     version, offset = _DESTINATION.get(portSpace, _RDMA_CM_DESTINATION)
     data = request.privateData
-    address = data[offset : offset + 16]
-    if data[version] >> 4 == 4:
-        return ".".join(map(str, address[12:]))
-    return textOf(address)
+    return unpackAddress(data[version] >> 4, data[offset : offset + 16])

@@ -97,9 +97,12 @@ def textOf(gid: bytes) -> str:
 
 
 @_remember
-def _unpackAddress(version: int, packed: bytes) -> str:
+def unpackAddress(version: int, packed: bytes) -> str:
     """
-    An address of the header as text.
+    An address of private data as text.
+
+    @param version: 4; for any other the address is one of IPv6.
+    @param packed: 16 octets, of which IPv4 uses the last four.
     """
     return str(IPv4Address(packed[12:]) if version == 4 else IPv6Address(packed))
 
@@ -154,4 +157,4 @@ class Header:
         ip >>= 4
         if ip not in (4, 6):
             raise WireError(f"the RDMA-CM's header has addresses of IP version {ip}")
-        return cls(_unpackAddress(ip, source), port, _unpackAddress(ip, destination))
+        return cls(unpackAddress(ip, source), port, unpackAddress(ip, destination))
