@@ -11,12 +11,13 @@ import hashlib
 import random
 import struct
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
+
+from benchmarks.measuring import Figures, measured
 
 #: Requests on the way.
 WINDOW = 8
@@ -121,7 +122,7 @@ class User(Protocol):
         return done
 
 
-async def _timed(bench: Any, size: int, seconds: float, buffers: int, reads: bool) -> dict[str, float]:
+async def _timed(bench: Any, size: int, seconds: float, buffers: int, reads: bool) -> Figures:
     """
     MB/s and CPU time, as of a stream.
 
@@ -149,18 +150,7 @@ async def _timed(bench: Any, size: int, seconds: float, buffers: int, reads: boo
         return done
 
     post = read if reads else write
-    count = max(8, buffers)
-    while True:
-        begun = perf_counter()
-        await user.many(count, post)
-        took = perf_counter() - begun
-        if took >= seconds / 8:
-            break
-        count = int(count * min(8.0, max(1.5, seconds / 4 / took)))
-    count = max(1, int(count * seconds / took))
-    cpu, begun = bench.cpuNanoseconds(), perf_counter()
-    await user.many(count, post)
-    took, cpu = perf_counter() - begun, bench.cpuNanoseconds() - cpu
+    figures = await measured(bench, lambda count: user.many(count, post), max(8, buffers), size, seconds)
     await user.many(1, post)
     start = size if buffers > 1 else 0  # where the first request of a run takes its bytes
     mine = hashlib.sha256(local.view[start : start + size]).digest()
@@ -169,25 +159,24 @@ async def _timed(bench: Any, size: int, seconds: float, buffers: int, reads: boo
     local.close()
     transport.loseConnection()
     await user.lost
-    moved = size * count
-    return {"MB/s": moved / took / 1e6, "CPU": cpu * 1024 / moved, "bytes": float(moved), "seconds": took}
+    return figures
 
 
-async def rdmaWrite(bench: Any, size: int, seconds: float) -> dict[str, float]:
+async def rdmaWrite(bench: Any, size: int, seconds: float) -> Figures:
     """
     WRITEs from one buffer.
     """
     return await _timed(bench, size, seconds, 1, False)
 
 
-async def rdmaWriteCold(bench: Any, size: int, seconds: float) -> dict[str, float]:
+async def rdmaWriteCold(bench: Any, size: int, seconds: float) -> Figures:
     """
     WRITEs from buffers that no cache holds.
     """
     return await _timed(bench, size, seconds, 128, False)
 
 
-async def rdmaRead(bench: Any, size: int, seconds: float) -> dict[str, float]:
+async def rdmaRead(bench: Any, size: int, seconds: float) -> Figures:
     """
     READs into one buffer.
     """

@@ -21,11 +21,11 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
 
+from benchmarks.measuring import Figures, measured
 from benchmarks.protocols import Caller, Collector, Source
 from benchmarks.registered import rdmaRead, rdmaWrite, rdmaWriteCold
 
 _P = TypeVar("_P", bound=Protocol)
-Figures = dict[str, float]
 
 #: Connections of the crowd, and how many connects are under way at a time.
 CROWD = 1000
@@ -144,29 +144,11 @@ async def _stream(bench: Bench, chunks: Sequence[bytes], seconds: float) -> Figu
     """
     size = len(chunks[0])
     source = await bench.connect(bench.sink, Source)
-    # A short stream first: it warms up, and its rate sets the length of the
-    # one that counts.
     count = max(8, (1 << 18) // size)
-    while True:
-        begun = perf_counter()
-        await source.send(chunks, count)
-        took = perf_counter() - begun
-        if took >= seconds / 8:
-            break
-        count = int(count * min(8.0, max(1.5, seconds / 4 / took)))
-    count = max(1, int(count * seconds / took))
-    cpu, begun = bench.cpuNanoseconds(), perf_counter()
-    await source.send(chunks, count)
-    took, cpu = perf_counter() - begun, bench.cpuNanoseconds() - cpu
+    figures = await measured(bench, lambda count: source.send(chunks, count), count, size, seconds)
     await _checkStream(source, size)
     await source.close()
-    sent = size * count
-    return {
-        "MB/s": sent / took / 1e6,
-        "CPU": cpu * 1024 / sent,
-        "bytes": float(sent),
-        "seconds": took,
-    }
+    return figures
 
 
 async def _checkStream(source: Source, size: int) -> None:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError, WireError
 from twisted_ib.hca.core.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.core.receives import Receives
 from twisted_ib.hca.core.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
@@ -238,7 +237,7 @@ class DatagramResponder:
     @ivar work: the pair of queues it belongs to.
     """
 
-    __slots__ = ("_flushed", "_receives", "work")
+    __slots__ = ("_receives", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         """
@@ -246,7 +245,6 @@ class DatagramResponder:
         """
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
-        self._flushed = False
 
     def enqueue(self, request: ReceiveRequest) -> None:
         """
@@ -370,12 +368,7 @@ class DatagramResponder:
         """
         Complete all receives of its own, in order, with WR_FLUSH_ERR.
         """
-        work = self.work
-        assert work is not None
         self._receives.flush()
-        if work.shared is not None and not self._flushed:
-            self._flushed = True
-            work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
 
     def close(self) -> None:
         """

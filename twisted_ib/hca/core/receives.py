@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.core.completion import WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.core.events import EventType
 from twisted_ib.hca.core.requests import ReceiveRequest
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Receives:
     Where a responder takes its receives from.
     """
 
-    __slots__ = ("_own", "_shared", "_work")
+    __slots__ = ("_flushed", "_own", "_shared", "_work")
 
     def __init__(self, work: WorkQueues) -> None:
         """
@@ -30,6 +31,7 @@ class Receives:
         """
         self._work = work
         self._shared = work.shared
+        self._flushed = False
         self._own: deque[ReceiveRequest] = deque()
 
     def __len__(self) -> int:
@@ -76,11 +78,14 @@ class Receives:
     def flush(self) -> None:
         """
         Complete all of the queue pair's own, in order, with WR_FLUSH_ERR; those that are
-        shared stay for others.
+        shared stay for others, and the program is told, once, that no more of them is taken.
         """
         own = self._own
         while own:
             self.end(own.popleft(), WCStatus.WR_FLUSH_ERR)
+        if self._shared is not None and not self._flushed:
+            self._flushed = True
+            self._work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
 
     def clear(self) -> None:
         """

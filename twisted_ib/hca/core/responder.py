@@ -89,7 +89,6 @@ class Responder:
         "_address",
         "_answers",
         "_done",
-        "_flushed",
         "_fresh",
         "_key",
         "_length",
@@ -109,7 +108,6 @@ class Responder:
         self._receives = Receives(work)
         self._answers = Answers(work)
         self._fresh = True  # Nothing has come.
-        self._flushed = False
         # The message that has begun and not ended: None, or whether it is a WRITE.
         self._writing: bool | None = None
         self._receive: ReceiveRequest | None = None  # of a SEND
@@ -477,8 +475,6 @@ class Responder:
         """
         Complete all receives, in order, with WR_FLUSH_ERR.
         """
-        work = self.work
-        assert work is not None
         self._answers.close()
         self._writing = None
         self._dropParts()
@@ -486,9 +482,6 @@ class Responder:
         if receive is not None:
             self._receives.end(receive, WCStatus.WR_FLUSH_ERR)
         self._receives.flush()
-        if work.shared is not None and not self._flushed:
-            self._flushed = True
-            work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
 
     def close(self) -> None:
         """

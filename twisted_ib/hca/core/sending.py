@@ -18,16 +18,13 @@ from twisted_ib.hca.core.completion import WCOpcode, WCStatus
 from twisted_ib.hca.core.memory import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.core.requests import ATOMIC_BYTES, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.core.scatter import find, locate, payload, scatter, total
+from twisted_ib.hca.core.shapes import ANSWERS
 from twisted_ib.hca.operation import (
     ATOMIC_ACKNOWLEDGE,
     COMPARE_SWAP,
     FETCH_ADD,
     OPERATION_MASK,
     READ_REQUEST,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
     REFERENCE,
     SEND_FIRST,
     SEND_LAST,
@@ -77,13 +74,6 @@ _CODES = {
         WRITE_LAST_IMMEDIATE,
         WCOpcode.RDMA_WRITE,
     ),
-}
-#: A READ's response -> whether it is the first record of its answer, and the last.
-_ANSWERS = {
-    READ_RESPONSE_FIRST: (True, False),
-    READ_RESPONSE_MIDDLE: (False, False),
-    READ_RESPONSE_LAST: (False, True),
-    READ_RESPONSE_ONLY: (True, True),
 }
 _SIGNALED_FLAG = int(SendFlags.SIGNALED)
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
@@ -313,6 +303,35 @@ class Question(Operation):
     __slots__ = ("request",)
 
     asks = True
+    request: SendRequest
+
+    def _ask(self, path: Any, word: int, header: bytes) -> bool:
+        """
+        Publish the only record.
+
+        @return: False if the medium has no room for it.
+        """
+        if not path.post(word, header, b"", 0):
+            return False
+        self.begun = True
+        self.records += 1
+        self.position = path.position()
+        return True
+
+    def _place(self, pd: ProtectionDomain, start: int, source: memoryview) -> WCStatus:
+        """
+        Put a part of the answer where the program wants it.
+
+        @param start: its first byte, counted in the answer.
+
+        @return: C{SUCCESS}, or how the request ends now.
+        """
+        try:
+            target = locate(pd, self.request.pieces, start, len(source), LOCAL_WRITE)
+        except MemoryAccessError:
+            return WCStatus.LOC_PROT_ERR
+        scatter(target, source)
+        return WCStatus.SUCCESS
 
     def take(
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
@@ -357,12 +376,7 @@ class Read(Question):
         request = self.request
         locate(pd, request.pieces, 0, self.length, LOCAL_WRITE)
         header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
-        if not path.post(READ_REQUEST << 24 | remote, header, b"", 0):
-            return False
-        self.begun = True
-        self.records += 1
-        self.position = path.position()
-        return True
+        return self._ask(path, READ_REQUEST << 24 | remote, header)
 
     def take(
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
@@ -370,7 +384,7 @@ class Read(Question):
         """
         See L{Question.take}.
         """
-        shape = _ANSWERS.get(opcode & OPERATION_MASK)
+        shape = ANSWERS.get(opcode & OPERATION_MASK)
         source = payload(path, opcode, buffer, start, stop)
         if shape is None or source is None:
             return WCStatus.BAD_RESP_ERR
@@ -378,14 +392,11 @@ class Read(Question):
         end = self.received + len(source)
         if first is not (not self.received) or last is not (end == self.length) or end > self.length:
             return WCStatus.BAD_RESP_ERR
-        try:
-            target = locate(pd, self.request.pieces, self.received, len(source), LOCAL_WRITE)
-        except MemoryAccessError:
-            return WCStatus.LOC_PROT_ERR
-        scatter(target, source)
-        self.received = end
-        self.answered = last
-        return WCStatus.SUCCESS
+        status = self._place(pd, self.received, source)
+        if status is WCStatus.SUCCESS:
+            self.received = end
+            self.answered = last
+        return status
 
 
 class Atomic(Question):
@@ -415,12 +426,7 @@ class Atomic(Question):
         else:
             opcode, new, compare = FETCH_ADD, request.compare, 0
         header = ATOMIC.pack(request.remoteAddress, request.remoteKey, new, compare)
-        if not path.post(opcode << 24 | remote, header, b"", 0):
-            return False
-        self.begun = True
-        self.records += 1
-        self.position = path.position()
-        return True
+        return self._ask(path, opcode << 24 | remote, header)
 
     def take(
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
@@ -431,13 +437,9 @@ class Atomic(Question):
         if opcode != ATOMIC_ACKNOWLEDGE or stop - start != ATOMIC_RESULT.size:
             return WCStatus.BAD_RESP_ERR
         (value,) = ATOMIC_RESULT.unpack_from(buffer, start)
-        try:
-            target = locate(pd, self.request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
-        except MemoryAccessError:
-            return WCStatus.LOC_PROT_ERR
-        scatter(target, memoryview(ATOMIC_VALUE.pack(value)))
-        self.answered = True
-        return WCStatus.SUCCESS
+        status = self._place(pd, 0, memoryview(ATOMIC_VALUE.pack(value)))
+        self.answered = status is WCStatus.SUCCESS
+        return status
 
 
 def refer(

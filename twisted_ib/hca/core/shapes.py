@@ -1,43 +1,31 @@
 """
-The codes that messages come in: what each says of its record.
+What the codes of records say of them, in the words of queue pairs.
+
+The facts are those of L{twisted_ib.hca.wire.opcodes}.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 
-from twisted_ib.hca.operation import (
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMMEDIATE,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SEND_ONLY_INVALIDATE,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_LAST_IMMEDIATE,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
-)
-from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
+from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.opcodes import OPCODES, UNRELIABLE, Kind, Opcode
+
+
+def _extra(row: Opcode) -> Struct | None:
+    """
+    The header behind the RETH, if there is one.
+    """
+    return row.headers[-1] if row.headers and row.headers[-1] is not RETH else None
+
 
 #: Code -> (is a WRITE, begins a message, ends it, what follows the RETH).
 SHAPES: dict[int, tuple[bool, bool, bool, Struct | None]] = {
-    SEND_FIRST: (False, True, False, None),
-    SEND_MIDDLE: (False, False, False, None),
-    SEND_LAST: (False, False, True, None),
-    SEND_LAST_IMMEDIATE: (False, False, True, IMMEDIATE),
-    SEND_LAST_INVALIDATE: (False, False, True, INVALIDATE),
-    SEND_ONLY: (False, True, True, None),
-    SEND_ONLY_IMMEDIATE: (False, True, True, IMMEDIATE),
-    SEND_ONLY_INVALIDATE: (False, True, True, INVALIDATE),
-    WRITE_FIRST: (True, True, False, None),
-    WRITE_MIDDLE: (True, False, False, None),
-    WRITE_LAST: (True, False, True, None),
-    WRITE_LAST_IMMEDIATE: (True, False, True, IMMEDIATE),
-    WRITE_ONLY: (True, True, True, None),
-    WRITE_ONLY_IMMEDIATE: (True, True, True, IMMEDIATE),
+    code: (row.kind is Kind.WRITE, row.begins, row.ends, _extra(row))
+    for code, row in OPCODES.items()
+    if code < UNRELIABLE and row.kind in (Kind.SEND, Kind.WRITE)
+}
+#: A READ's response -> whether it is the first record of its answer, and the last.
+ANSWERS: dict[int, tuple[bool, bool]] = {
+    code: (row.begins, row.ends) for code, row in OPCODES.items() if row.kind is Kind.READ_RESPONSE
 }

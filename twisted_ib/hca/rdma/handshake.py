@@ -79,14 +79,23 @@ def sourcePort(header: Header) -> int:
     return header.sourcePort
 
 
+def _depths(message: REQ | REP) -> tuple[int, int]:
+    """
+    Give how many READs and atomics of the peer are answered at a time, and how many may be on
+    the way to it.
+    """
+    return min(limits.RDMA_READS, message.initiatorDepth), min(limits.RDMA_READS, message.responderResources)
+
+
 def reply(messages: Messages, message: REQ, header: Header) -> REP:
     """
     Make the REP of a passive side.
     """
+    served, asked = _depths(message)
     return REP(
         localQPN=messages.queuePair.number,
-        responderResources=min(limits.RDMA_READS, message.initiatorDepth),
-        initiatorDepth=min(limits.RDMA_READS, message.responderResources),
+        responderResources=served,
+        initiatorDepth=asked,
         rnrRetryCount=_RETRIES,
         privateData=messages.privateData,
     )
@@ -97,13 +106,7 @@ def accepted(messages: Messages, connection: Any, message: REQ, header: Header) 
     Join a passive side to the peer that asked.
     """
     messages.peerPrivateData = message.privateData[HEADER_BYTES:]
-    _join(
-        messages,
-        connection,
-        message,
-        min(limits.RDMA_READS, message.initiatorDepth),
-        min(limits.RDMA_READS, message.responderResources),
-    )
+    _join(messages, connection, message)
 
 
 def replied(messages: Messages, connection: Any, message: REP) -> None:
@@ -111,22 +114,14 @@ def replied(messages: Messages, connection: Any, message: REP) -> None:
     Join an active side to the peer that answered.
     """
     messages.peerPrivateData = message.privateData
-    _join(
-        messages,
-        connection,
-        message,
-        min(limits.RDMA_READS, message.initiatorDepth),
-        min(limits.RDMA_READS, message.responderResources),
-    )
+    _join(messages, connection, message)
 
 
-def _join(messages: Messages, connection: Any, message: REQ | REP, served: int, asked: int) -> None:
+def _join(messages: Messages, connection: Any, message: REQ | REP) -> None:
     """
     Let both ends' queue pairs talk.
-
-    @param served: READs and atomics of the peer that are answered at a time.
-    @param asked: READs and atomics that may be on the way to the peer.
     """
+    served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages
     modify = messages.queuePair.modify
