@@ -4,8 +4,8 @@ Random numbers that name things: keys of memory regions, numbers of queue pairs.
 A key that a peer may guess is a right given away, so keys are random; one that comes back
 soon after it was taken away lets a late request hit new memory, so they do not come back
 soon.  Both hold without remembering anything: a counter is sent through a secret
-permutation of all 24-bit numbers (a Feistel network of keyed BLAKE2s), so an index comes
-again only after 2^24 others.
+permutation of all 24-bit numbers (a Feistel network whose rounds are tables made by SHAKE-128
+of a secret), so an index comes again only after 2^24 others.
 
 A key has 32 bits: the upper 24 are the index.  A region that is registered anew gets
 another index, so the lower 8 are more of the same, except in the keys of memory windows
@@ -15,7 +15,7 @@ of type 2, where they belong to the program (IBTA vol. 1 10.6.7.2.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from hashlib import blake2s
+from hashlib import shake_128
 
 from twisted_ib.errors import ResourceLimitError
 
@@ -42,7 +42,7 @@ class RandomIndices:
     @ivar first: no number below this one is drawn.
     """
 
-    __slots__ = ("_counter", "_secret", "first")
+    __slots__ = ("_counter", "_secret", "_tables", "first")
 
     def __init__(self, randomBits: Callable[[int], int], first: int = 1) -> None:
         """
@@ -53,6 +53,7 @@ class RandomIndices:
         self.first = first
         self._counter = 0
         self._secret = randomBits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        self._tables: tuple[memoryview, ...] = ()
 
     def draw(self, inUse: Container[int]) -> int:
         """
@@ -74,10 +75,19 @@ class RandomIndices:
         One place of the permutation: a balanced Feistel network.
         """
         left, right = number >> _HALF_BITS, number & _HALF_MASK
-        for turn in range(_ROUNDS):
-            mixed = blake2s(bytes((turn, right >> 8, right & 0xFF)), key=self._secret, digest_size=2).digest()
-            left, right = right, left ^ (int.from_bytes(mixed, "big") & _HALF_MASK)
+        for table in self._tables or self._makeTables():
+            left, right = right, left ^ (table[right] & _HALF_MASK)
         return left << _HALF_BITS | right
+
+    def _makeTables(self) -> tuple[memoryview, ...]:
+        """
+        Make the function of each round, all its values: a draw then hashes nothing.
+        """
+        self._tables = tuple(
+            memoryview(shake_128(bytes((turn,)) + self._secret).digest(2 << _HALF_BITS)).cast("H")
+            for turn in range(_ROUNDS)
+        )
+        return self._tables
 
 
 class MemoryKeys:
