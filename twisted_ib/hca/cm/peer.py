@@ -17,14 +17,15 @@ class Peer:
 
     @ivar source: what the medium calls it.
     @ivar calling: by local id: our REQs, whose other end has no id yet.
-    @ivar connections: by C{CA GUID << 32 | communication id} of the other end.
-    @ivar queuePairs: by C{CA GUID << 32 | queue pair number} of the other end.
+    @ivar connections: by the L{key} of CA GUID and communication id of the other end.
+    @ivar queuePairs: by the L{key} of CA GUID and queue pair number of the other end.
+    @ivar guid: the first CA GUID that it said, which should be the only one.
     @ivar waiting: keys as in C{connections}, of ends in TIMEWAIT, and how many
         entries have them.
     @ivar halfOpen: its REQs that are not connections yet.
     """
 
-    __slots__ = ("calling", "connections", "halfOpen", "queuePairs", "source", "waiting")
+    __slots__ = ("calling", "connections", "guid", "halfOpen", "queuePairs", "source", "waiting")
 
     def __init__(self, source: Any) -> None:
         """
@@ -36,6 +37,14 @@ class Peer:
         self.queuePairs: dict[int, Connection] = {}
         self.waiting: dict[int, int] = {}
         self.halfOpen = 0
+        self.guid = -1
+
+    def key(self, guid: int, number: int) -> int:
+        """
+        One integer for a CA GUID and 32 bits.  It is C{number} itself for an honest source, so that
+        its many connections need no more integers.
+        """
+        return number if guid == self.guid else guid + 1 << 32 | number
 
     def isIdle(self) -> bool:
         """
@@ -48,12 +57,14 @@ class Peer:
         The other end of a connection has said who it is.
         """
         guid = message.localCAGUID
+        if self.guid < 0:
+            self.guid = guid
         connection.remoteID = message.localCommunicationID
         connection.remoteQPN = message.localQPN
-        connection.remoteCAGUID = guid
+        connection.remoteCAGUID = self.guid if guid == self.guid else guid
         self.calling.pop(connection.localID, None)
-        self.connections[guid << 32 | connection.remoteID] = connection
-        self.queuePairs[guid << 32 | connection.remoteQPN] = connection
+        self.connections[self.key(guid, connection.remoteID)] = connection
+        self.queuePairs[self.key(guid, connection.remoteQPN)] = connection
 
     def forget(self, connection: Connection) -> None:
         """
@@ -61,9 +72,9 @@ class Peer:
         """
         self.calling.pop(connection.localID, None)
         if connection.remoteID:
-            guid = connection.remoteCAGUID << 32
-            del self.connections[guid | connection.remoteID]
-            del self.queuePairs[guid | connection.remoteQPN]
+            guid = connection.remoteCAGUID
+            del self.connections[self.key(guid, connection.remoteID)]
+            del self.queuePairs[self.key(guid, connection.remoteQPN)]
 
     def startTimewait(self, key: int) -> None:
         """

@@ -318,9 +318,8 @@ class ConnectionTable:
         if not remoteID:
             self.counters["invalidID"] += 1
             return
-        key = message.localCAGUID << 32 | remoteID
         peer = self._peers.get(source)
-        if peer is not None and self._isOld(peer, key, message, now):
+        if peer is not None and self._isOld(peer, message, now):
             return
         if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
@@ -340,17 +339,19 @@ class ConnectionTable:
         peer.know(connection, message)
         connection.feed(Input.REQ, message, now)
 
-    def _isOld(self, peer: Peer, key: int, message: REQ, now: float) -> bool:
+    def _isOld(self, peer: Peer, message: REQ, now: float) -> bool:
         """
         Whether a REQ is about a connection that there is or was.
         """
+        guid = message.localCAGUID
+        key = peer.key(guid, message.localCommunicationID)
         known = peer.connections.get(key)
         if known is not None:
             self.counters["repeatedREQ"] += 1
             known.feed(Input.REPEATED_REQ, message, now)
             return True
         if key not in peer.waiting:
-            known = peer.queuePairs.get(message.localCAGUID << 32 | message.localQPN)
+            known = peer.queuePairs.get(peer.key(guid, message.localQPN))
             if known is None:
                 return False
         # The peer started again, or has not seen that it ended.
@@ -393,8 +394,8 @@ class ConnectionTable:
             self.counters["invalidID"] += 1
             return
         peer: Peer = connection.peer
-        key = message.localCAGUID << 32 | remoteID
-        known = peer.queuePairs.get(message.localCAGUID << 32 | message.localQPN)
+        key = peer.key(message.localCAGUID, remoteID)
+        known = peer.queuePairs.get(peer.key(message.localCAGUID, message.localQPN))
         if known is not None or key in peer.connections:
             self.counters["stale"] += 1
             self._refuse(source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
@@ -413,7 +414,7 @@ class ConnectionTable:
             peer = self._peers.get(source)
             connection = None
             if peer is not None:
-                connection = peer.connections.get(guid << 32 | message.localCommunicationID)
+                connection = peer.connections.get(peer.key(guid, message.localCommunicationID))
             if connection is None:
                 self.counters["unknownID"] += 1
                 return
@@ -568,8 +569,8 @@ class ConnectionTable:
             self.counters["timewaitDropped"] += 1
             self._endTimewait()
         peer: Peer = connection.peer
-        # 0 if it never had another end; no REQ has that.
-        key = connection.remoteCAGUID << 32 | connection.remoteID
+        # Its id is 0 if it never had another end; no REQ has that.
+        key = peer.key(connection.remoteCAGUID, connection.remoteID)
         peer.startTimewait(key)
         expiry = now + connection.ackSeconds
         self._timewait.add(Ended(expiry, connection.localID, peer, key, connection.localQPN))

@@ -129,6 +129,17 @@ def addressOf(host: str, port: int) -> Address:
     return IPv4Address("TCP", host, port)
 
 
+@lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
+def sharedAddress(host: str, port: int) -> Address:
+    """
+    The same for all who connect to one place, to keep and to compare: nobody else is given it.
+
+    @param host: An IP address.
+    @param port: its port.
+    """
+    return addressOf(host, port)
+
+
 def mapped(host: str) -> str:
     """
     Write an IPv4 address as a socket bound to C{::} shows it.

@@ -299,6 +299,7 @@ class Attempt:
         if self._over:
             return
         self._over = True
+        self._start = None  # It has a reference to this.
         self._connection = self._path = self._transport = None
         connector.transport = transport
         transport.attach(protocol)

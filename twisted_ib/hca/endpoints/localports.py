@@ -14,23 +14,27 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
-from twisted_ib.hca.endpoints.addresses import FIRST_EPHEMERAL_PORT, HIGHEST_PORT, Address
-
-_Pair = tuple[str, int]
+from twisted_ib.hca.endpoints.addresses import (
+    FIRST_EPHEMERAL_PORT,
+    HIGHEST_PORT,
+    Address,
+    sharedAddress,
+)
 
 
 class LocalPorts:
     """
     The local ends that are in use in one place.
 
-    @ivar ends: By local host and port, the peers.
+    @ivar ends: By local host and port number, the peer's address, or the set of them if there
+        are several.
     """
 
     def __init__(self, below: Callable[[int], int] = secrets.randbelow) -> None:
         """
         @param below: Gives a random number below another.
         """
-        self.ends: dict[_Pair, set[_Pair]] = {}
+        self.ends: dict[str, dict[int, Address | set[Address]]] = {}
         self._below = below
 
     def take(self, host: str, port: int, peer: Address) -> int | None:
@@ -42,24 +46,33 @@ class LocalPorts:
         @param peer: The other end.
         @return: The number, or L{None} if it can not be had.
         """
-        other = (peer.host, peer.port)
+        peer = sharedAddress(peer.host, peer.port)
+        ports = self.ends.get(host, {})
         if port:
-            if (host, port) in self.ends:
+            if port in ports:
                 return None
         else:
-            port = self._free(host, other)
+            port = self._free(ports, peer)
             if not port:
                 return None
-        self.ends.setdefault((host, port), set()).add(other)
+        there = ports.get(port)
+        if there is None:
+            ports[port] = peer
+        elif isinstance(there, set):
+            there.add(peer)
+        else:
+            ports[port] = {there, peer}
+        self.ends[host] = ports
         return port
 
-    def _free(self, host: str, other: _Pair) -> int:
+    def _free(self, ports: dict[int, Address | set[Address]], peer: Address) -> int:
         """
         Find a number that no connection from here to the same peer has, or 0.
         """
         for _ in range(limits.PORT_ATTEMPTS):
             port = FIRST_EPHEMERAL_PORT + self._below(HIGHEST_PORT + 1 - FIRST_EPHEMERAL_PORT)
-            if other not in self.ends.get((host, port), ()):
+            there = ports.get(port)
+            if there is None or not (peer in there if isinstance(there, set) else peer == there):
                 return port
         return 0
 
@@ -70,12 +83,19 @@ class LocalPorts:
         @param local: This end.
         @param peer: The other end.
         """
-        key = (local.host, local.port)
-        peers = self.ends.get(key)
-        if peers is not None:
-            peers.discard((peer.host, peer.port))
-            if not peers:
-                del self.ends[key]
+        ports = self.ends.get(local.host)
+        there = None if ports is None else ports.get(local.port)
+        if ports is None or there is None:
+            return
+        if isinstance(there, set):
+            there.discard(peer)
+            if there:
+                return
+        elif there != peer:
+            return
+        del ports[local.port]
+        if not ports:
+            del self.ends[local.host]
 
 
 _ports: WeakKeyDictionary[object, LocalPorts] = WeakKeyDictionary()

@@ -5,6 +5,7 @@ Numbers of the communication manager: reasons, statuses, timeout codes.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 
 class RejectReason(IntEnum):
@@ -93,6 +94,7 @@ class SIDRStatus(IntEnum):
     VERSION_UNSUPPORTED = 5
 
 
+@lru_cache(maxsize=None)  # There are 32.
 def timeoutSeconds(code: int) -> float:
     """
     What a 5-bit timeout code means.
