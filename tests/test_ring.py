@@ -24,6 +24,7 @@ from twisted_ib.hca.fabric.ring import (
     SLACK,
     SLEEP,
     TAIL,
+    TURNS,
     WAIT,
     RingPath,
     segmentSize,
@@ -148,6 +149,73 @@ class LayoutTests(RingTestCase):
             settle(self.a, self.b)
             self.assertTrue(self.two.records == sent)
 
+    def test_window(self) -> None:
+        """
+        Small records go back to the beginning when they have used a window's bytes, and say so
+        in the length of the last one before that.
+        """
+        window = limits.RING_WINDOW
+        self.startAt(window - 64)
+        self.one.post(b"last")
+        self.assertEqual(self.at(window - 64, 12), HEADER.pack(TURNS | 4, word(SEND_ONLY, 21)) + b"last")
+        self.assertEqual(self.path.position(), limits.RING)
+        self.one.post(b"first")
+        self.assertEqual(self.at(0, 13), HEADER.pack(5, word(SEND_ONLY, 21)) + b"first")
+        settle(self.a, self.b)
+        self.assertEqual(self.two.records, [b"last", b"first"])
+
+    def test_windowTouched(self) -> None:
+        """
+        However many small records there are, a ring whose reader keeps up is touched no further.
+        """
+        touched = set()
+        for _ in range(3 * limits.RING_WINDOW // 4096):
+            touched.add(self.path.position() % limits.RING)
+            self.one.post(bytes(4000))
+            settle(self.a, self.b)
+        self.assertEqual(len(self.two.records), 3 * limits.RING_WINDOW // 4096)
+        self.assertLess(max(touched), limits.RING_WINDOW)
+
+    def test_windowBehind(self) -> None:
+        """
+        A reader that is more than half a window behind has the whole ring, and the next window's
+        end is as good when it has caught up.
+        """
+        window = limits.RING_WINDOW
+        while self.path.position() < window:
+            self.assertTrue(self.one.post(bytes(4000)))
+        self.assertLess(self.path.position(), 2 * window)
+        settle(self.a, self.b)
+        while self.path.position() < 2 * window - 64:
+            self.one.post(b"")
+            settle(self.a, self.b)
+        self.one.post(b"")
+        self.assertEqual(self.path.position(), limits.RING)
+
+    def test_windowBulk(self) -> None:
+        """
+        Bulk takes the whole ring.
+        """
+        ends = []
+        while self.path.position() < limits.RING:
+            self.one.post(bytes(BULK))
+            settle(self.a, self.b)
+            ends.append(self.path.position())
+        self.assertEqual(ends, [*range(ends[0], limits.RING, ends[0]), limits.RING])
+
+    def test_windowRoom(self) -> None:
+        """
+        Behind a record that goes back half a window is free at once, although the peer has not read it.
+        """
+        self.startAt(limits.RING_WINDOW - 64)
+        self.one.post(b"last")
+        n = 1
+        while self.one.post(b""):
+            n += 1
+        self.assertGreaterEqual(n * 64, limits.RING_WINDOW // 2)
+        settle(self.a, self.b)
+        self.assertEqual(len(self.two.records), n)
+
     def test_full(self) -> None:
         """
         A full ring leaves exactly the reserve free, and the last part of that
@@ -268,11 +336,13 @@ class HostileTests(RingTestCase):
         """
         A record that is too long, or longer than what was published.
         """
-        for n, length in enumerate((0xFFFFFFFF, limits.INLINE_RECORD + 1, 57, BULK)):
+        cases = (0xFFFFFFFF, limits.INLINE_RECORD + 1, 57, BULK, TURNS | limits.INLINE_RECORD + 1, TURNS | 4)
+        for n, length in enumerate(cases):
             if n:
                 self.setUp()
             HEADER.pack_into(self.map, PAGE + LEAD, length, word(SEND_ONLY, 20))
-            self.cells[TAIL] = 64 if length < limits.INLINE_RECORD else limits.RING
+            short = length < limits.INLINE_RECORD or length == TURNS | 4
+            self.cells[TAIL] = 64 if short else limits.RING
             self.survived()
 
     def test_rubbish(self) -> None:

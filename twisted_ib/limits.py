@@ -28,8 +28,11 @@ The deepest completion queue, in completions (Linux rxe: 2^15).
 
 # -- rings and records
 
-#: Bytes of one ring, per direction; a power of two.
-RING = 1024 * 1024
+#: Bytes of one ring, per direction; a power of two.  Far more than the processors' own caches
+#: hold: writing over what another processor's cache still has is three times slower.
+RING = 4 * 1024 * 1024
+#: Of those, bytes that are used as long as there is no bulk; a power of two.
+RING_WINDOW = 256 * 1024
 #: The most stream bytes that one record carries.
 INLINE_MESSAGE = 64 * 1024
 #: The longest record: a message and its headers.
@@ -339,6 +342,29 @@ RDMA_SENDS = 128
 RDMA_READS = 16
 #: Messages and requests that wait behind those leave in one turn, before others have theirs.
 RDMA_SENDS_PER_FLUSH = 64
+
+# -- ib-perf
+
+#: The longest message; perftest's -a ends here too.
+PERF_MESSAGE = 8 * 1024 * 1024
+#: Queue pairs of one test.
+PERF_QUEUE_PAIRS = 16384
+#: Bytes that all its queue pairs have for one message each.
+PERF_MEMORY = 1024 * 1024 * 1024
+#: Repetitions of one measurement on each queue pair, and the seconds of a timed one.
+PERF_ITERATIONS = 1_000_000_000
+PERF_SECONDS = 24 * 3600
+#: Bytes of one line of the talk between server and client.
+PERF_LINE = 4096
+#: Connections of a server that have not said yet what they are for, and how long they may.
+PERF_STRANGERS = 256
+PERF_HELLO_SECONDS = 10.0
+#: Connections that a client makes at a time.
+PERF_CONNECTING = 32
+#: Requests that a queue pair has on the way while bandwidth is measured.
+PERF_DEPTH = 16
+#: Distinct times that are kept beside the histogram.
+PERF_DISTINCT = 65536
 
 # -- captures
 

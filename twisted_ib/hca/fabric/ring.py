@@ -18,6 +18,11 @@ next starts at the beginning.  Records of L{BULK} bytes and more end on a page
 boundary, and a record's payload lies half a page into its page: source and
 ring then do not compete for the same cache sets.
 
+Bulk takes the ring in its whole length.  Small records go back to the beginning when
+they have used L{limits.RING_WINDOW} bytes and the peer is not far behind: what a few
+messages touch stays small.  The last one before that has L{TURNS} in its length; the
+positions up to the next beginning count as used.
+
 Everything read from the peer's segment is read once into a local, checked, and
 then used.  On x86-64 stores are seen in program order, so publishing is one
 store to TAIL; only the question "does the peer sleep?" needs a full fence, which
@@ -44,8 +49,13 @@ TAIL, WAIT, HEAD, SLEEP, RUNG = 0, 8, 16, 24, 32
 LEAD = 2024
 #: Records from this size on end on a page boundary.
 BULK = 16384
+#: In a record's length: the next one starts at the beginning of the ring.
+TURNS = 1 << 31
 #: Room behind the ring for the longest record.
 SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
+#: All bits of a position that tell windows apart.
+_WINDOW_BYTES = limits.RING_WINDOW
+_WINDOW = -_WINDOW_BYTES
 #: Records start at multiples of this; a refusal takes one.
 _SLOT = 64
 #: Where an HCA has a path to itself, one end numbers what it offers from here on: no
@@ -141,17 +151,24 @@ class RingPath(Path):
         total = k + length
         t = self._tail
         pos = t & self._mask
+        mark = total
         if total < BULK:
             end = (t + total + 71) & -64
+            if (end ^ t) & _WINDOW:
+                if self._turns(t, end):
+                    mark = total | TURNS
+                    end = (t | self._mask) + 1
+                elif (end ^ t) & self._lap:
+                    end = (t | self._mask) + 1
         else:
             end = (t + total + 4103) & -4096
-        if (end ^ t) & self._lap:
-            end = (t | self._mask) + 1
+            if (end ^ t) & self._lap:
+                end = (t | self._mask) + 1
         if end - self._peerHead > self._room and not self._hasRoom(end, self._room):
             return False
         target = self._map
         pos += PAGE + LEAD
-        _pack(target, pos, total, word)
+        _pack(target, pos, mark, word)
         pos += 8
         if k:
             target[pos : pos + k] = header
@@ -168,6 +185,19 @@ class RingPath(Path):
             self.bell = True
             self.fabric.ringLater(self)
         return True
+
+    def _turns(self, tail: int, end: int) -> bool:
+        """
+        @param tail: Where a small record begins that reaches a multiple of the window.
+        @param end: Where it ends.
+        @return: Whether to go back to the beginning behind it: the peer has read so far that
+            half a window's worth still fits in there.
+        """
+        head = self._peerCells[HEAD]
+        if not self._peerHead <= head <= tail:
+            return False  # For L{_hasRoom} to find, before anything is overwritten.
+        self._peerHead = head
+        return bool(end - head <= _WINDOW_BYTES // 2 and self._room >= 0)
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
@@ -266,6 +296,9 @@ class RingPath(Path):
                 length, word = _unpack(source, pos)
                 if length < BULK:
                     end = (head + length + 71) & -64
+                elif length & TURNS:
+                    length ^= TURNS
+                    end = (head | mask) + 1
                 else:
                     end = (head + length + 4103) & -4096
                 if (end ^ head) & lap:
