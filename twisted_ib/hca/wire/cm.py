@@ -19,6 +19,7 @@ so that what was parsed packs to the same octets.
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as structError
 from typing import ClassVar
 
 import attrs
@@ -36,9 +37,10 @@ from twisted_ib.hca.wire.cmlayout import (
     Message,
     fits,
     infoFits,
+    notWhole,
     reservedMask,
 )
-from twisted_ib.hca.wire.cmpath import APR, LAP, NO_PATH, Path
+from twisted_ib.hca.wire.cmpath import ANY_PATH, APR, LAP, NO_PATH, Path
 from twisted_ib.hca.wire.cmsidr import SIDR_REP, SIDR_REQ
 
 __all__ = [
@@ -113,7 +115,7 @@ class REQ(Message):
     maxCMRetries: int = 0
     sharedReceiveQueue: bool = False
     extendedTransportType: int = 0
-    primaryPath: Path = attrs.field(factory=Path)
+    primaryPath: Path = ANY_PATH
     alternatePath: Path | None = None
     privateData: bytes = b""
     reserved: int = 0
@@ -123,35 +125,67 @@ class REQ(Message):
         @return: 232 octets.
         @raise ValueError: a field does not fit.
         """
+        vendor, qpn, psn, remoteTimeout = (
+            self.vendorID,
+            self.localQPN,
+            self.startingPSN,
+            self.remoteCMResponseTimeout,
+        )
+        resources, depth, timeout, retries = (
+            self.responderResources,
+            self.initiatorDepth,
+            self.localCMResponseTimeout,
+            self.maxCMRetries,
+        )
+        # All that has as many bits at once; what does not fit is found by fits.
+        if (
+            (vendor | qpn | self.localEECN | self.remoteEECN | psn) >> 24
+            or (resources | depth) >> 8
+            or (remoteTimeout | timeout) >> 5
+            or (self.pathMTU | retries) >> 4
+            or (self.retryCount | self.rnrRetryCount | self.extendedTransportType) >> 3
+            or self.transportServiceType >> 2
+        ):
+            self._check()
+        alternate, private = self.alternatePath, self.privateData
+        if len(private) > 92:
+            raise ValueError("more than 92 octets of private data")
+        try:
+            body = _packREQ(
+                self.localCommunicationID,
+                vendor,
+                self.serviceID,
+                self.localCAGUID,
+                0,
+                self.localQKey,
+                qpn << 8 | resources,
+                self.localEECN << 8 | depth,
+                self.remoteEECN << 8
+                | remoteTimeout << 3
+                | self.transportServiceType << 1
+                | self.endToEndFlowControl,
+                psn << 8 | timeout << 3 | self.retryCount,
+                self.partitionKey,
+                self.pathMTU << 4 | self.rdcExists << 3 | self.rnrRetryCount,
+                retries << 4 | self.sharedReceiveQueue << 3 | self.extendedTransportType,
+                self.primaryPath.pack(),
+                NO_PATH if alternate is None else alternate.pack(),
+                private,
+            )
+        except structError as error:
+            raise ValueError(f"REQ: {error}") from None
+        return self.withReserved(body, self.reserved) if self.reserved else body
+
+    def _check(self) -> None:
+        """
+        @raise ValueError: a field does not fit.
+        """
         fits(24, self.vendorID, self.localQPN, self.localEECN, self.remoteEECN, self.startingPSN)
         fits(8, self.responderResources, self.initiatorDepth)
         fits(5, self.remoteCMResponseTimeout, self.localCMResponseTimeout)
         fits(4, self.pathMTU, self.maxCMRetries)
         fits(3, self.retryCount, self.rnrRetryCount, self.extendedTransportType)
         fits(2, self.transportServiceType)
-        alternate = self.alternatePath
-        return self.packFields(
-            self.privateData,
-            self.reserved,
-            self.localCommunicationID,
-            self.vendorID,
-            self.serviceID,
-            self.localCAGUID,
-            0,
-            self.localQKey,
-            self.localQPN << 8 | self.responderResources,
-            self.localEECN << 8 | self.initiatorDepth,
-            self.remoteEECN << 8
-            | self.remoteCMResponseTimeout << 3
-            | self.transportServiceType << 1
-            | self.endToEndFlowControl,
-            self.startingPSN << 8 | self.localCMResponseTimeout << 3 | self.retryCount,
-            self.partitionKey,
-            self.pathMTU << 4 | self.rdcExists << 3 | self.rnrRetryCount,
-            self.maxCMRetries << 4 | self.sharedReceiveQueue << 3 | self.extendedTransportType,
-            self.primaryPath.pack(),
-            NO_PATH if alternate is None else alternate.pack(),
-        )
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REQ:
@@ -164,9 +198,15 @@ class REQ(Message):
         @return: the message.
         @raise WireError: it has another length.
         """
-        reserved, fields = cls.unpackFields(buffer, start, stop)
-        (local, vendor, service, guid, _, qkey, qpn, eecn, remoteEECN, psn) = fields[:10]
-        (pkey, mtu, retries, primary, alternate, private) = fields[10:]
+        if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
+            raise notWhole(start, stop)
+        # fmt: off
+        (
+            local, vendor, service, guid, _, qkey, qpn, eecn, remoteEECN, psn, pkey, mtu, retries,
+            primary, alternate, private,
+        ) = _unpackREQ(buffer, start)
+        # fmt: on
+        reserved = int.from_bytes(buffer[start : start + 140], "big") & _REQ_RESERVED
         return cls(
             local,
             vendor & 0xFFFFFF,
@@ -196,6 +236,11 @@ class REQ(Message):
             private,
             reserved,
         )
+
+
+_packREQ = REQ._layout.pack
+_unpackREQ = REQ._layout.unpack_from
+_REQ_RESERVED = REQ._reservedMask
 
 
 @attrs.define
@@ -348,26 +393,40 @@ class REP(Message):
         @return: 232 octets.
         @raise ValueError: a field does not fit.
         """
+        qpn, vendor, eecn, psn = self.localQPN, self.vendorID, self.localEECN, self.startingPSN
+        delay, rnr, failover = self.targetACKDelay, self.rnrRetryCount, self.failoverAccepted
+        if (qpn | vendor | eecn | psn) >> 24 or delay >> 5 or rnr >> 3 or failover >> 2:
+            self._check()
+        private = self.privateData
+        if len(private) > 196:
+            raise ValueError("more than 196 octets of private data")
+        try:
+            body = _packREP(
+                self.localCommunicationID,
+                self.remoteCommunicationID,
+                self.localQKey,
+                qpn << 8 | vendor >> 16,
+                eecn << 8 | vendor >> 8 & 0xFF,
+                psn << 8 | vendor & 0xFF,
+                self.responderResources,
+                self.initiatorDepth,
+                delay << 3 | failover << 1 | self.endToEndFlowControl,
+                rnr << 5 | self.sharedReceiveQueue << 4,
+                self.localCAGUID,
+                private,
+            )
+        except structError as error:
+            raise ValueError(f"REP: {error}") from None
+        return self.withReserved(body, self.reserved) if self.reserved else body
+
+    def _check(self) -> None:
+        """
+        @raise ValueError: a field does not fit.
+        """
         fits(24, self.localQPN, self.vendorID, self.localEECN, self.startingPSN)
         fits(5, self.targetACKDelay)
         fits(3, self.rnrRetryCount)
         fits(2, self.failoverAccepted)
-        vendor = self.vendorID
-        return self.packFields(
-            self.privateData,
-            self.reserved,
-            self.localCommunicationID,
-            self.remoteCommunicationID,
-            self.localQKey,
-            self.localQPN << 8 | vendor >> 16,
-            self.localEECN << 8 | vendor >> 8 & 0xFF,
-            self.startingPSN << 8 | vendor & 0xFF,
-            self.responderResources,
-            self.initiatorDepth,
-            self.targetACKDelay << 3 | self.failoverAccepted << 1 | self.endToEndFlowControl,
-            self.rnrRetryCount << 5 | self.sharedReceiveQueue << 4,
-            self.localCAGUID,
-        )
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REP:
@@ -380,8 +439,11 @@ class REP(Message):
         @return: the message.
         @raise WireError: it has another length.
         """
-        reserved, fields = cls.unpackFields(buffer, start, stop)
-        (local, remote, qkey, qpn, eecn, psn, resources, depth, delay, rnr, guid, private) = fields
+        if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
+            raise notWhole(start, stop)
+        local, remote, qkey, qpn, eecn, psn, resources, depth, delay, rnr, guid, private = _unpackREP(
+            buffer, start
+        )
         return cls(
             local,
             remote,
@@ -399,8 +461,12 @@ class REP(Message):
             bool(rnr & 0x10),
             guid,
             private,
-            reserved,
+            rnr & 0x0F,
         )
+
+
+_packREP = REP._layout.pack
+_unpackREP = REP._layout.unpack_from
 
 
 @attrs.define
@@ -422,7 +488,13 @@ class RTU(Message):
         @return: 232 octets.
         @raise ValueError: a field does not fit.
         """
-        return self.packFields(self.privateData, 0, self.localCommunicationID, self.remoteCommunicationID)
+        private = self.privateData
+        if len(private) > 224:
+            raise ValueError("more than 224 octets of private data")
+        try:
+            return _packRTU(self.localCommunicationID, self.remoteCommunicationID, private)
+        except structError as error:
+            raise ValueError(f"{type(self).__name__}: {error}") from None
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> RTU:
@@ -435,7 +507,14 @@ class RTU(Message):
         @return: the message.
         @raise WireError: it has another length.
         """
-        return cls(*cls.unpackFields(buffer, start, stop)[1])
+        if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
+            raise notWhole(start, stop)
+        local, remote, private = _unpackRTU(buffer, start)
+        return cls(local, remote, private)
+
+
+_packRTU = RTU._layout.pack
+_unpackRTU = RTU._layout.unpack_from
 
 
 @attrs.define
@@ -463,13 +542,16 @@ class DREQ(Message):
         @return: 232 octets.
         @raise ValueError: a field does not fit.
         """
-        return self.packFields(
-            self.privateData,
-            self.reserved,
-            self.localCommunicationID,
-            self.remoteCommunicationID,
-            self.remoteQPN << 8,
-        )
+        private = self.privateData
+        if len(private) > 220:
+            raise ValueError("more than 220 octets of private data")
+        try:
+            body = _packDREQ(
+                self.localCommunicationID, self.remoteCommunicationID, self.remoteQPN << 8, private
+            )
+        except structError as error:
+            raise ValueError(f"DREQ: {error}") from None
+        return self.withReserved(body, self.reserved) if self.reserved else body
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREQ:
@@ -482,8 +564,14 @@ class DREQ(Message):
         @return: the message.
         @raise WireError: it has another length.
         """
-        reserved, (local, remote, qpn, private) = cls.unpackFields(buffer, start, stop)
-        return cls(local, remote, qpn >> 8, private, reserved)
+        if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
+            raise notWhole(start, stop)
+        local, remote, qpn, private = _unpackDREQ(buffer, start)
+        return cls(local, remote, qpn >> 8, private, qpn & 0xFF)
+
+
+_packDREQ = DREQ._layout.pack
+_unpackDREQ = DREQ._layout.unpack_from
 
 
 @attrs.define
@@ -505,7 +593,10 @@ class DREP(RTU):
         @return: the message.
         @raise WireError: it has another length.
         """
-        return cls(*cls.unpackFields(buffer, start, stop)[1])
+        if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
+            raise notWhole(start, stop)
+        local, remote, private = _unpackRTU(buffer, start)
+        return cls(local, remote, private)
 
 
 AnyMessage = REQ | MRA | REJ | REP | RTU | DREQ | DREP | SIDR_REQ | SIDR_REP | LAP | APR

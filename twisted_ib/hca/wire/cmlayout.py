@@ -39,9 +39,23 @@ def fits(width: int, *values: int) -> None:
             raise ValueError(f"{value} does not fit into {width} bits")
 
 
+def notWhole(start: int, stop: int) -> WireError:
+    """
+    The error for what is no whole message.
+
+    @param start: offset of its first octet.
+    @param stop: offset after its last one.
+    """
+    return WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
+
+
 class Message:
     """
     What the messages share.
+
+    Those of a connection that comes and goes in order (REQ, REP, RTU, DREQ, DREP) do in
+    C{pack} and C{parse} what L{packFields} and L{unpackFields} do for the others: each
+    connection has them once, and calls are most of their cost.
 
     @cvar attribute: the MAD attribute that names this message.
     @cvar privateDataBytes: the size of the private data area.
@@ -66,7 +80,7 @@ class Message:
         @raise WireError: it has not 232 octets, or the buffer has not.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
-            raise WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
+            raise notWhole(start, stop)
         reserved = 0
         if cls._reservedMask:
             fixed = buffer[start : start + cls._fixedBytes]
@@ -90,12 +104,20 @@ class Message:
             body = cls._layout.pack(*fields, privateData)
         except structError as error:
             raise ValueError(f"{cls.__name__}: {error}") from None
-        reserved &= cls._reservedMask
-        if reserved:
-            size = cls._fixedBytes
-            fixed = int.from_bytes(body[:size], "big") | reserved
-            body = fixed.to_bytes(size, "big") + body[size:]
-        return body
+        return cls.withReserved(body, reserved) if reserved else body
+
+    @classmethod
+    def withReserved(cls, body: bytes, reserved: int) -> bytes:
+        """
+        Write reserved bits into a message, and nowhere else.
+
+        @param body: 232 octets.
+        @param reserved: the bits.
+        @return: 232 octets.
+        """
+        size = cls._fixedBytes
+        fixed = int.from_bytes(body[:size], "big") | reserved & cls._reservedMask
+        return fixed.to_bytes(size, "big") + body[size:]
 
 
 def infoFits(info: bytes) -> None:

@@ -5,12 +5,14 @@ an open connection another path (IBTA vol. 1 12.8, "alternate path").
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as structError
 from typing import ClassVar
 
 import attrs
 
+from twisted_ib import limits
 from twisted_ib.hca.wire.cmlayout import Buffer, Message, fits, infoFits, reservedMask
 
 GID_BYTES = 16
@@ -19,10 +21,13 @@ PATH_BYTES = 44
 NO_PATH = bytes(PATH_BYTES)
 
 
-@attrs.define
+@attrs.frozen(cache_hash=True)
 class Path:
     """
     One way between two ports, as a L{REQ} and a L{LAP} describe it.
+
+    Connections between the same two ports have the same one, so the last few are kept as
+    octets and as objects.
 
     @ivar localLID: 0xFFFF where a LID means nothing (RoCE).
     @ivar localACKTimeout: a timeout code, see L{timeoutSeconds}.
@@ -56,47 +61,68 @@ class Path:
         """
         The 44 octets of a L{REQ}.
         """
-        self.check()
-        try:
-            return _PATH.pack(
-                self.localLID,
-                self.remoteLID,
-                self.localGID,
-                self.remoteGID,
-                self.flowLabel << 12 | self.packetRate,
-                self.trafficClass,
-                self.hopLimit,
-                self.serviceLevel << 4 | self.subnetLocal << 3,
-                self.localACKTimeout << 3,
-            )
-        except structError as error:
-            raise ValueError(f"Path: {error}") from None
+        return _packed(self)
 
-    @classmethod
-    def parse(cls, octets: bytes) -> Path:
+    @staticmethod
+    def parse(octets: bytes) -> Path:
         """
         Read the 44 octets of a L{REQ}.
 
         @param octets: those 44.
         @return: the path.
         """
-        llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
-        return cls(
-            llid,
-            rlid,
-            lgid,
-            rgid,
-            flow >> 12,
-            flow & 0x3F,
-            traffic,
-            hops,
-            level >> 4,
-            bool(level & 8),
-            timeout >> 3,
-        )
+        return _parsed(octets)
 
 
 _PATH = Struct(">HH16s16sIBBBB")
+_remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
+
+
+@_remember
+def _packed(path: Path) -> bytes:
+    """
+    See L{Path.pack}.
+    """
+    path.check()
+    try:
+        return _PATH.pack(
+            path.localLID,
+            path.remoteLID,
+            path.localGID,
+            path.remoteGID,
+            path.flowLabel << 12 | path.packetRate,
+            path.trafficClass,
+            path.hopLimit,
+            path.serviceLevel << 4 | path.subnetLocal << 3,
+            path.localACKTimeout << 3,
+        )
+    except structError as error:
+        raise ValueError(f"Path: {error}") from None
+
+
+@_remember
+def _parsed(octets: bytes) -> Path:
+    """
+    See L{Path.parse}.
+    """
+    llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
+    return Path(
+        llid,
+        rlid,
+        lgid,
+        rgid,
+        flow >> 12,
+        flow & 0x3F,
+        traffic,
+        hops,
+        level >> 4,
+        bool(level & 8),
+        timeout >> 3,
+    )
+
+
+#: What a message has that says nothing of its path.
+ANY_PATH = Path()
 
 
 @attrs.define
@@ -121,7 +147,7 @@ class LAP(Message):
     remoteCommunicationID: int = 0
     remoteQPN: int = 0
     remoteCMResponseTimeout: int = 0
-    path: Path = attrs.field(factory=Path)
+    path: Path = ANY_PATH
     privateData: bytes = b""
     reserved: int = 0
 
