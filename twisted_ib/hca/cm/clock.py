@@ -5,9 +5,12 @@ When connections want to be woken, and whose ids are still reserved.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted_ib import limits
+
+
+_IDLE = limits.CM_IDLE_DEADLINES
 
 
 class Waiting(Protocol):
@@ -54,17 +57,23 @@ class Deadlines(Generic[Waits]):
         Set or move a deadline.
         """
         connection.deadline = deadline
-        self._waiting[connection.localID] = connection
-        heappush(self._heap, (deadline, connection.localID))
-        self._prune()
+        localID, heap = connection.localID, self._heap
+        self._waiting[localID] = connection
+        heappush(heap, (deadline, localID))
+        if len(heap) > _IDLE:
+            self._prune()
 
     def clear(self, connection: Waits) -> None:
         """
         Take a deadline away.
         """
         connection.deadline = None
-        del self._waiting[connection.localID]
-        self._prune()
+        waiting = self._waiting
+        del waiting[connection.localID]
+        if not waiting:
+            self._heap.clear()
+        elif len(self._heap) > _IDLE:
+            self._prune()
 
     def soonest(self) -> float | None:
         """
@@ -103,23 +112,14 @@ class Deadlines(Generic[Waits]):
         """
         if not self._waiting:
             self._heap.clear()
-        elif len(self._heap) > 2 * len(self._waiting) + limits.CM_IDLE_DEADLINES:
+        elif len(self._heap) > 2 * len(self._waiting) + _IDLE:
             self._heap = [entry for entry in self._heap if self._isMeant(entry)]
             heapify(self._heap)
 
 
-class Ended(NamedTuple):
-    """
-    A connection in TIMEWAIT.
-
-    @ivar key: of the other end, as in C{peer}.
-    """
-
-    expiry: float
-    localID: int
-    peer: Any
-    key: int
-    localQPN: int
+#: A connection in TIMEWAIT: when it ends, the local id, the peer, the key of the other end in
+#: C{peer}, the number of the local queue pair.
+Ended = tuple[float, int, Any, int, int]
 
 
 class Timewait:
@@ -153,32 +153,32 @@ class Timewait:
         Reserve.
         """
         heappush(self._heap, ended)
-        self._ids.add(ended.localID)
+        self._ids.add(ended[1])
 
     def soonest(self) -> float | None:
         """
         When the next one expires.
         """
-        return self._heap[0].expiry if self._heap else None
+        return self._heap[0][0] if self._heap else None
 
     def isDue(self, now: float) -> bool:
         """
         Whether there is one to L{pop}.
         """
-        return bool(self._heap) and self._heap[0].expiry <= now
+        return bool(self._heap) and self._heap[0][0] <= now
 
     def pop(self) -> Ended:
         """
         Free the next to expire.
         """
         ended = heappop(self._heap)
-        self._ids.remove(ended.localID)
+        self._ids.remove(ended[1])
         return ended
 
     def forget(self, peer: Any) -> None:
         """
         Free those of one peer.
         """
-        self._heap = [ended for ended in self._heap if ended.peer is not peer]
+        self._heap = [ended for ended in self._heap if ended[2] is not peer]
         heapify(self._heap)
-        self._ids = {ended.localID for ended in self._heap}
+        self._ids = {ended[1] for ended in self._heap}

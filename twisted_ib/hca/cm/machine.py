@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.states import Event, Input, State
-from twisted_ib.hca.cm.transitions import ROWS, TIMED
+from twisted_ib.hca.cm.transitions import ROWS
 from twisted_ib.hca.wire.cm import MRA, REJ, REP, REQ, RTU, timeoutSeconds
 
 __all__ = ["Connection", "Event", "Input", "Output", "State", "Surroundings"]
@@ -129,19 +129,20 @@ class Connection:
 
         @return: whether the peer still waits for it.
         """
-        return self._command(Input.ACCEPT, reply, now)
+        return self.feed(Input.ACCEPT, reply, now) or self._missed(Input.ACCEPT)
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
         """
         Answer REQUEST or REPLY with no.
         """
-        return self._command(Input.REJECT, REJ(reason=reason, privateData=privateData), now)
+        message = REJ(reason=reason, privateData=privateData)
+        return self.feed(Input.REJECT, message, now) or self._missed(Input.REJECT)
 
     def ignore(self, now: float) -> bool:
         """
         Passive: forget a REQUEST, so that the peer's retry comes as a new one.
         """
-        return self._command(Input.IGNORE, None, now)
+        return self.feed(Input.IGNORE, None, now) or self._missed(Input.IGNORE)
 
     def think(self, now: float, serviceTimeout: int = 24, privateData: bytes = b"") -> bool:
         """
@@ -151,13 +152,14 @@ class Connection:
         @param serviceTimeout: a timeout code; 24 is 65.5 seconds.
         """
         message = MRA(serviceTimeout=serviceTimeout, privateData=privateData)
-        return self._command(Input.THINK, message, now)
+        return self.feed(Input.THINK, message, now) or self._missed(Input.THINK)
 
     def ready(self, now: float, privateData: bytes = b"") -> bool:
         """
         Active: answer REPLY with yes: send RTU.
         """
-        return self._command(Input.READY, RTU(privateData=privateData), now)
+        message = RTU(privateData=privateData)
+        return self.feed(Input.READY, message, now) or self._missed(Input.READY)
 
     def established(self, now: float) -> bool:
         """
@@ -194,24 +196,23 @@ class Connection:
         row = ROWS[old][given]
         if row is None:
             return False
-        action, state = row
+        action, state, timed = row
         action(self, message, now)
         if state is not old:
             self.state = state
-            if self.deadline is not None and not TIMED[state]:
+            if not timed and self.deadline is not None:
                 self.table.disarm(self)
             self.table.moved(self, old, now)
         return True
 
-    def _command(self, given: Input, message: Any, now: float) -> bool:
+    def _missed(self, given: Input) -> bool:
         """
-        An input that the consumer may give at certain times only.  That the
+        An input that the consumer may give at certain times only had no entry.  That the
         peer was faster in ending it all is not the consumer's fault.
 
+        @return: L{False}.
         @raise ConnectionStateError: it makes no sense in this state.
         """
-        if self.feed(given, message, now):
-            return True
         if self.state in (State.IDLE, State.TIMEWAIT):
             return False
         raise ConnectionStateError(f"{given.name.lower()} in state {self.state.name}")

@@ -23,7 +23,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
-from twisted_ib.hca.cm.clock import Deadlines, Ended, Timewait
+from twisted_ib.hca.cm.clock import Deadlines, Timewait
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
@@ -51,6 +51,8 @@ from twisted_ib.hca.wire.cm import (
 _Parse = Callable[[Buffer, int, int], AnyMessage]
 _Take = Callable[[Any, Any, float], None]
 CMEvent = tuple[Event, "Connection | Lookup | None", Any]
+
+_IDLE, _TIMEWAIT = State.IDLE, State.TIMEWAIT
 
 COUNTERS = (
     "malformed",
@@ -82,6 +84,7 @@ class ConnectionTable:
 
     @ivar counters: how often things happened that should not, by name.
     @ivar lookups: questions for datagram services.
+    @ivar events: what L{nextEvent} takes from.
     @ivar outputs: what L{nextOutput} takes from; a user that must put one back
         does so with C{appendleft}.
     """
@@ -102,7 +105,7 @@ class ConnectionTable:
         self.caGUID = caGUID
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.outputs: deque[Output] = deque()
-        self._events: deque[CMEvent] = deque()
+        self.events: deque[CMEvent] = deque()
         self._randomBits = randomBits
         self._halfOpenPerSource = halfOpenPerSource
         self._halfOpenInAll = halfOpenInAll
@@ -223,14 +226,14 @@ class ConnectionTable:
             self._peers.pop(source, None)
             lost += connections
         gone = set(map(id, lost))
-        self._events = deque(event for event in self._events if id(event[1]) not in gone)
+        self.events = deque(event for event in self.events if id(event[1]) not in gone)
         return lost
 
     def nextEvent(self) -> CMEvent | None:
         """
         @return: the oldest event, see L{Event}.
         """
-        return self._events.popleft() if self._events else None
+        return self.events.popleft() if self.events else None
 
     def nextOutput(self) -> Output | None:
         """
@@ -279,7 +282,7 @@ class ConnectionTable:
         Queue an event.  A connection has few in its life, and L{_takeREQ}
         looks at the length of the queue.
         """
-        self._events.append((event, connection, message))
+        self.events.append((event, connection, message))
 
     def arm(self, connection: Connection, deadline: float) -> None:
         """
@@ -298,14 +301,14 @@ class ConnectionTable:
         A connection changed its state.
         """
         state = connection.state
-        change = HALF_OPEN[state] - HALF_OPEN[old]
-        if change:
+        if HALF_OPEN[state] is not HALF_OPEN[old]:
+            change = 1 if HALF_OPEN[state] else -1
             self._halfOpen += change
             connection.peer.halfOpen += change
-        if state is State.TIMEWAIT:
+        if state is _TIMEWAIT:
             self._startTimewait(connection, now)
             self._forget(connection)
-        elif state is State.IDLE:
+        elif state is _IDLE:
             self._forget(connection)
 
     # Messages.
@@ -373,7 +376,7 @@ class ConnectionTable:
             self.counters["connectionsExceeded"] += 1
         elif len(self._connections) >= limits.CM_CONNECTIONS:
             self.counters["tableFull"] += 1
-        elif len(self._events) >= limits.CM_EVENTS:
+        elif len(self.events) >= limits.CM_EVENTS:
             self.counters["eventsFull"] += 1
         else:
             return True
@@ -489,7 +492,7 @@ class ConnectionTable:
         """
         self.lookups.expire(now)
         listener = self._listeners.get(message.serviceID)
-        if listener is not None and len(self._events) >= limits.CM_EVENTS:
+        if listener is not None and len(self.events) >= limits.CM_EVENTS:
             self.counters["eventsFull"] += 1
             return
         self.lookups.takeREQ(source, message, listener, now)
@@ -573,18 +576,18 @@ class ConnectionTable:
         key = peer.key(connection.remoteCAGUID, connection.remoteID)
         peer.startTimewait(key)
         expiry = now + connection.ackSeconds
-        self._timewait.add(Ended(expiry, connection.localID, peer, key, connection.localQPN))
+        self._timewait.add((expiry, connection.localID, peer, key, connection.localQPN))
 
     def _endTimewait(self) -> None:
         """
         End the TIMEWAIT that is the next to end.
         """
-        ended = self._timewait.pop()
-        peer: Peer = ended.peer
-        peer.endTimewait(ended.key)
+        _, _, ending, key, localQPN = self._timewait.pop()
+        peer: Peer = ending
+        peer.endTimewait(key)
         if peer.isIdle():
             self._peers.pop(peer.source, None)
-        self._events.append((Event.TIMEWAIT_EXIT, None, ended.localQPN))
+        self.events.append((Event.TIMEWAIT_EXIT, None, localQPN))
 
     def _expire(self, now: float) -> None:
         """

@@ -36,11 +36,11 @@ def _ask(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
     """
     Send what needs an answer, and wait for it.
     """
-    output = (connection.destination, message.attribute, message.pack())
-    connection.output = output
+    table = connection.table
+    output = connection.output = (connection.destination, message.attribute, message.pack())
     connection.retriesLeft = connection.maxRetries
-    connection.table.send(output)
-    connection.table.arm(connection, now + connection.period)
+    table.send(output)
+    table.arm(connection, now + connection.period)
 
 
 def _tell(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
@@ -386,9 +386,19 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     State.TIMEWAIT: {},
 }
 
+#: What a step comes to: the action, the next state, and whether that may have a deadline.
+Step = tuple[Action, State, bool]
+
+
+def _step(row: Row | None) -> Step | None:
+    """
+    Look up beforehand what a step needs to know.
+    """
+    return None if row is None else (*row, Input.RETRY in TRANSITIONS[row[1]])
+
+
 # The same as lists: an enumeration's hash costs a Python call.
-ROWS = [[TRANSITIONS[state].get(given) for given in Input] for state in State]
-TIMED = [Input.RETRY in TRANSITIONS[state] for state in State]
+ROWS = [[_step(TRANSITIONS[state].get(given)) for given in Input] for state in State]
 
 HALF_OPEN = [
     state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD) for state in State
