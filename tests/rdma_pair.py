@@ -10,10 +10,10 @@ from typing import Any
 
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from tests.sdp_pair import LOCALHOST, End
+from tests import sdp_pair
+from tests.sdp_pair import LOCALHOST, End, Ends
 from twisted_ib import limits
 from twisted_ib.hca.core.completion import CompletionQueue, WorkCompletion
 from twisted_ib.hca.core.memory import Access
@@ -249,9 +249,9 @@ class Listener:
         assert connection.accept(reply, self.device.clock())
 
 
-class Pair:
+class Pair(Ends):
     """
-    Two ends, C{a} and C{b}, and connections between them.
+    Two ends and connections between them.
     """
 
     def __init__(self, polled: bool = False, end: Callable[[bool, int], End] = End) -> None:
@@ -259,8 +259,7 @@ class Pair:
         @param polled: Whether their reactors look at devices by themselves.
         @param end: Makes an end.
         """
-        self.a, self.b = end(polled, 1), end(polled, 2)
-        self.ends = (self.a, self.b)
+        super().__init__(polled, end)
         self.listener = Listener(self.b.device)
         self.port = self.b.device.listen(handshake.PORT_SPACE, LOCALHOST, 0, self.listener).port
 
@@ -291,15 +290,6 @@ class Pair:
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
 
-    def attach(self, transport: Any) -> Any:
-        """
-        Let a transport begin.
-        """
-        transport.connected = 1
-        transport.startReading()
-        transport.protocol.makeConnection(transport)
-        return transport
-
     def connected(self, first: Any = None, second: Any = None, **options: Any) -> tuple[Any, Any]:
         """
         @return: Two transports that are connected to each other; their protocols are
@@ -324,25 +314,6 @@ class Pair:
         self.settle()
         return raw, transport
 
-    def settle(self, most: int = 5000) -> None:
-        """
-        Turn until nothing moves.
-        """
-        quiet = 0
-        for _ in range(most):
-            n = sum(end.turn() for end in self.ends if not end.device.closed)
-            quiet = 0 if n else quiet + 1
-            if quiet > 2:
-                return
-        raise AssertionError("the ends do not come to rest")
-
-    def advance(self, seconds: float) -> None:
-        """
-        Let time pass at both ends.
-        """
-        for end in self.ends:
-            end.reactor.advance(seconds)
-
     def wait(self, seconds: float = 0.002) -> None:
         """
         Let time pass, for what is repeated, and turn until nothing moves.
@@ -350,28 +321,10 @@ class Pair:
         self.advance(seconds)
         self.settle()
 
-    def close(self) -> None:
-        """
-        Give everything back.
-        """
-        for end in self.ends:
-            end.channel.close()
 
-
-class PairTestCase(SynchronousTestCase):
+class PairTestCase(sdp_pair.PairTestCase):
     """
     Base of tests with a L{Pair}.
-
-    @cvar polled: Whether the reactors poll.
     """
 
-    polled = False
-
-    def setUp(self) -> None:
-        """
-        Make one.
-        """
-        super().setUp()
-        self.pair = Pair(self.polled)
-        self.addCleanup(self.pair.close)
-        self.settle = self.pair.settle
+    pairClass = Pair

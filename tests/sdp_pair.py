@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import select
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
@@ -178,6 +179,55 @@ class End:
         self.channel = DeviceChannel(self.reactor, self.device)
         self.channel.acquire(self.keeper)
         self.turn = self.reactor.turn
+
+
+class Ends:
+    """
+    Two ends, C{a} and C{b}.
+    """
+
+    def __init__(self, polled: bool, end: Callable[[bool, int], End] = End) -> None:
+        """
+        @param polled: Whether their reactors look at devices by themselves.
+        @param end: Makes an end.
+        """
+        self.a, self.b = end(polled, 1), end(polled, 2)
+        self.ends = (self.a, self.b)
+
+    def attach(self, transport: Any) -> Any:
+        """
+        Let a transport begin.
+        """
+        transport.connected = 1
+        transport.startReading()
+        transport.protocol.makeConnection(transport)
+        return transport
+
+    def settle(self, most: int = 5000) -> None:
+        """
+        Turn until nothing moves.
+        """
+        quiet = 0
+        for _ in range(most):
+            n = sum(end.turn() for end in self.ends if not end.device.closed)
+            quiet = 0 if n else quiet + 1
+            if quiet > 2:
+                return
+        raise AssertionError("the ends do not come to rest")
+
+    def advance(self, seconds: float) -> None:
+        """
+        Let time pass at both ends.
+        """
+        for end in self.ends:
+            end.reactor.advance(seconds)
+
+    def close(self) -> None:
+        """
+        Give everything back.
+        """
+        for end in self.ends:
+            end.channel.close()
 
 
 class Recorder(Protocol):
@@ -383,17 +433,16 @@ class Kept(SDPTransport):
     heard: Any
 
 
-class Pair:
+class Pair(Ends):
     """
-    Two ends, C{a} and C{b}, and connections between them.
+    Two ends and connections between them.
     """
 
     def __init__(self, polled: bool = False) -> None:
         """
         @param polled: Whether their reactors look at devices by themselves.
         """
-        self.a, self.b = End(polled, 1), End(polled, 2)
-        self.ends = (self.a, self.b)
+        super().__init__(polled)
         self.listener = _Listener(self.b.device)
         self.port = self.b.device.listen(PortSpace.SDP, LOCALHOST, 0, self.listener).port
 
@@ -415,15 +464,6 @@ class Pair:
         a.connect(PortSpace.SDP, LOCALHOST, self.port, _Asker(active, a, self.port), a.clock())
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
-
-    def attach(self, transport: Any) -> Any:
-        """
-        Let a transport begin.
-        """
-        transport.connected = 1
-        transport.startReading()
-        transport.protocol.makeConnection(transport)
-        return transport
 
     def connected(self, first: Any = None, second: Any = None) -> tuple[Any, Any]:
         """
@@ -449,47 +489,23 @@ class Pair:
         self.settle()
         return raw, transport
 
-    def settle(self, most: int = 2000) -> None:
-        """
-        Turn until nothing moves.
-        """
-        quiet = 0
-        for _ in range(most):
-            n = sum(end.turn() for end in self.ends if not end.device.closed)
-            quiet = 0 if n else quiet + 1
-            if quiet > 2:
-                return
-        raise AssertionError("the ends do not come to rest")
-
-    def advance(self, seconds: float) -> None:
-        """
-        Let time pass at both ends.
-        """
-        for end in self.ends:
-            end.reactor.advance(seconds)
-
-    def close(self) -> None:
-        """
-        Give everything back.
-        """
-        for end in self.ends:
-            end.channel.close()
-
 
 class PairTestCase(SynchronousTestCase):
     """
     Base of tests with a L{Pair}.
 
     @cvar polled: Whether the reactors poll.
+    @cvar pairClass: What is made.
     """
 
     polled = False
+    pairClass: Any = Pair
 
     def setUp(self) -> None:
         """
         Make one.
         """
         super().setUp()
-        self.pair = Pair(self.polled)
+        self.pair = self.pairClass(self.polled)
         self.addCleanup(self.pair.close)
         self.settle = self.pair.settle

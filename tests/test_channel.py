@@ -335,7 +335,7 @@ class UserTests(ChannelTestCase):
             self.addCleanup(pair.close)
             one, two = pair.connected()
             pair.a.channel.release(pair.a.keeper)
-            for i in range(20):
+            for i in range(limits.RING // 65536 + 4):
                 one.write(bytes([i]) * 65536)
             pair.a.turn()
             one.loseConnection()

@@ -5,7 +5,6 @@ classic call or the reactor's method to the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any
 
 from twisted.internet import error
@@ -18,6 +17,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyClass, verifyObject
 
+from tests.driving import Driven
 from tests.rdma_pair import EVERYTHING, Plain, Recorder
 from tests.stream_suite import StreamSubject, makeStreamTests
 from tests.test_stream_suite import IB_REACTORS, OTHER_REACTORS
@@ -125,7 +125,7 @@ class Clients(ClientFactory):
         self.lost.callback(reason.value)
 
 
-class RDMATestsMixin:
+class RDMATestsMixin(Driven):
     """
     What every reactor and device must do.
 
@@ -134,28 +134,6 @@ class RDMATestsMixin:
 
     requiredInterfaces = (IReactorFDSet, IReactorTime)
     device: str
-
-    def drive(self, steps: Any) -> None:
-        """
-        Run a coroutine on a reactor, which must be clean at the end.
-        """
-        this: Any = self
-        reactor = this.buildReactor()
-        failures: list[Any] = []
-
-        def begin() -> None:
-            coroutine: Coroutine[Any, Any, None] = steps(reactor)
-            done = Deferred.fromCoroutine(coroutine)
-            done.addErrback(failures.append)
-            done.addBoth(lambda ignored: reactor.stop())
-
-        reactor.callWhenRunning(begin)
-        this.runReactor(reactor, timeout=20)
-        for failure in failures:
-            failure.raiseException()
-        for channel in channelsOf(reactor):
-            used = channel.device.inUse()
-            this.assertEqual((used["qp"], used["pd"], used["mr"]), (0, 0, 0))
 
     def factory(self, made: list[Talker]) -> Factory:
         """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Coroutine
 from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -14,10 +13,10 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.internet.test.reactormixins import ReactorBuilder
 
+from tests.driving import Driven
 from tests.sdp_pair import Recorder
 from tests.test_sdp_exchange import Hearing, Places
 from tests.test_stream_suite import IB_REACTORS, OTHER_REACTORS
-from twisted_ib.hca.channel import channelsOf
 from twisted_ib.sdp.endpoints import SDPClientEndpoint, SDPServerEndpoint
 
 SIZE = 3_000_000
@@ -82,7 +81,7 @@ class WaitingPlaces(Waiting, Places):
     size = 100_000
 
 
-class RegisteredTestsMixin:
+class RegisteredTestsMixin(Driven):
     """
     What every reactor and device must do.
 
@@ -91,28 +90,6 @@ class RegisteredTestsMixin:
 
     requiredInterfaces = (IReactorFDSet, IReactorTime)
     device: str
-
-    def drive(self, steps: Any) -> None:
-        """
-        Run a coroutine on a reactor, which must be clean at the end.
-        """
-        this: Any = self
-        reactor = this.buildReactor()
-        failures: list[Any] = []
-
-        def begin() -> None:
-            coroutine: Coroutine[Any, Any, None] = steps(reactor)
-            done = Deferred.fromCoroutine(coroutine)
-            done.addErrback(failures.append)
-            done.addBoth(lambda ignored: reactor.stop())
-
-        reactor.callWhenRunning(begin)
-        this.runReactor(reactor, timeout=20)
-        for failure in failures:
-            failure.raiseException()
-        for channel in channelsOf(reactor):
-            used = channel.device.inUse()
-            this.assertEqual((used["qp"], used["pd"], used["mr"]), (0, 0, 0))
 
     async def pair(self, reactor: Any, client: Any, server: Any) -> Any:
         """
