@@ -38,6 +38,8 @@ class _Stream:
     The parts of a stream that a handshake touches.
     """
 
+    reads = 16
+
     def __init__(self) -> None:
         """
         A stream that nobody has greeted.

@@ -8,18 +8,23 @@ the other needs to begin to send (IBTA vol. 1, annex A4).
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
 
 from twisted_ib import limits
-from twisted_ib.errors import WireError
+from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.endpoints.addresses import Address
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.sdp.keyed import READ_DEPTH
+from twisted_ib.sdp.sender import READ_DEPTH
 from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.wire import (
+    BSDH,
     BSDH_BYTES,
     HELLO_ACK_BYTES,
     HELLO_BYTES,
+    MAJOR_VERSIONS,
+    MID,
     VERSION,
     Capabilities,
     Hello,
@@ -41,6 +46,40 @@ _RETRIES = 7
 _RECEIVE_BYTES = limits.INLINE_MESSAGE + BSDH_BYTES
 #: MaxAdverts: with more than one, Pipelined mode is possible.
 _ADVERTS = limits.SDP_ADVERTS
+#: A Hello with its header.  Each connection has one, for which no L{Hello} is made: that is the
+#: readable twin, and says what is wrong with one that is not as it should be.
+_HELLO = Struct(BSDH.format + Hello.layout.format.removeprefix(">"))
+_LEAST_RECEIVE = BSDH_BYTES + limits.SDP_LEAST_PAYLOAD
+#: The flags that a Hello may not have.
+_WRONG_FLAGS = 7 & ~Hello.legalFlags.value
+_MID = MID.HELLO.value
+_EXTENDED = Capabilities.EXTENDED_MAX_ADVERTS.value
+#: HelloAcks that are remembered: those of one version of a program are all the same.
+_REMEMBERED = 64
+
+
+class Greeting(NamedTuple):
+    """
+    What a Hello says.
+
+    @ivar buffers: Receives that the active side has posted.
+    @ivar majorVersion: The version that it offers.
+    @ivar ipVersion: 4 or 6.
+    @ivar adverts: Its MaxAdverts, or the extended one.
+    @ivar localReceiveBytes: The size of its receives, base header included.
+    @ivar localPort: Its port.
+    @ivar sourceAddress: 16 bytes.
+    @ivar destinationAddress: Likewise.
+    """
+
+    buffers: int
+    majorVersion: int
+    ipVersion: int
+    adverts: int
+    localReceiveBytes: int
+    localPort: int
+    sourceAddress: bytes
+    destinationAddress: bytes
 
 
 def serviceID(port: int) -> int:
@@ -62,19 +101,27 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
     @param peer: the address that it calls.
     @return: the message, with Hello as private data.
     """
-    hello = Hello(
-        buffers=stream.queuePair.posted,
-        ipVersion=ipVersionOf(peer.host),
-        maximumAdverts=_ADVERTS,
-        desiredReceiveBytes=_RECEIVE_BYTES,
-        localReceiveBytes=_RECEIVE_BYTES,
-        localPort=local.port,
-        sourceAddress=packAddress(local.host),
-        destinationAddress=packAddress(peer.host),
+    queuePair, host = stream.queuePair, peer.host
+    hello = _HELLO.pack(
+        _MID,
+        0,
+        queuePair.posted,
+        HELLO_BYTES,
+        0,
+        0,
+        VERSION,
+        ipVersionOf(host) << 4,
+        _ADVERTS,
+        _RECEIVE_BYTES,
+        _RECEIVE_BYTES,
+        local.port,
+        packAddress(local.host),
+        packAddress(host),
+        0,
     )
     return REQ(
-        serviceID=serviceID(peer.port),
-        localQPN=stream.queuePair.number,
+        serviceID=PORT_SPACE << 16 | peer.port,
+        localQPN=queuePair.number,
         responderResources=READ_DEPTH,
         initiatorDepth=READ_DEPTH,
         remoteCMResponseTimeout=CM_RESPONSE_TIMEOUT,
@@ -82,21 +129,46 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
         maxCMRetries=CM_RETRIES,
         retryCount=_RETRIES,
         rnrRetryCount=_RETRIES,
-        privateData=hello.pack(),
+        privateData=hello,
     )
 
 
-def requested(message: REQ) -> Hello:
+def requested(message: REQ) -> Greeting:
     """
     Read the Hello of a REQ.
 
     @param message: as it came.
     @raise WireError: There is none.
     """
-    return Hello.parse(message.privateData[:HELLO_BYTES])
+    data = message.privateData
+    if len(data) < HELLO_BYTES:
+        raise SDPWireError(f"{len(data)} bytes are too short for a Hello")
+    # fmt: off
+    (
+        mid, flags, buffers, length, sequence, acknowledged,
+        version, ip, adverts, _, receiveBytes, port, source, destination, extended,
+    ) = _HELLO.unpack_from(data)
+    # fmt: on
+    major, ipVersion = version >> 4, ip >> 4
+    if (
+        mid != _MID
+        or flags & _WRONG_FLAGS
+        or length != HELLO_BYTES
+        or sequence
+        or acknowledged
+        or major not in MAJOR_VERSIONS
+        or not adverts
+        or receiveBytes < _LEAST_RECEIVE
+        or (ipVersion != 4 and ipVersion != 6)
+    ):
+        Hello.parse(data[:HELLO_BYTES])
+        raise SDPWireError("a REQ has no Hello")
+    if ip & _EXTENDED and extended:
+        adverts = extended
+    return Greeting(buffers, major, ipVersion, adverts, receiveBytes, port, source, destination)
 
 
-def addresses(hello: Hello) -> tuple[str, str]:
+def addresses(hello: Greeting) -> tuple[str, str]:
     """
     Give the two IP addresses of a Hello: the passive side's and the active
     side's.
@@ -110,7 +182,7 @@ def addresses(hello: Hello) -> tuple[str, str]:
     )
 
 
-def sourcePort(hello: Hello) -> int:
+def sourcePort(hello: Greeting) -> int:
     """
     Give the port number of the active side.
 
@@ -119,7 +191,7 @@ def sourcePort(hello: Hello) -> int:
     return hello.localPort
 
 
-def reply(stream: Stream, message: REQ, hello: Hello) -> REP:
+def reply(stream: Stream, message: REQ, hello: Greeting) -> REP:
     """
     Make the REP of a passive side.
 
@@ -128,23 +200,47 @@ def reply(stream: Stream, message: REQ, hello: Hello) -> REP:
     @param hello: its Hello.
     @return: the message, with HelloAck as private data.
     """
+    queuePair = stream.queuePair
     version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
-    acknowledgement = HelloAck(
-        buffers=stream.queuePair.posted,
-        version=version,
-        maximumAdverts=_ADVERTS,
-        actualReceiveBytes=_RECEIVE_BYTES,
-    )
     return REP(
-        localQPN=stream.queuePair.number,
+        localQPN=queuePair.number,
         responderResources=READ_DEPTH,
         initiatorDepth=READ_DEPTH,
         rnrRetryCount=_RETRIES,
-        privateData=acknowledgement.pack(),
+        privateData=_acknowledgement(queuePair.posted, version),
     )
 
 
-def accepted(stream: Stream, connection: Any, message: REQ, hello: Hello) -> None:
+@lru_cache(maxsize=_REMEMBERED)
+def _acknowledgement(receives: int, version: int) -> bytes:
+    """
+    Make a HelloAck.
+
+    @param receives: How many are posted.
+    @param version: As it is answered.
+    @return: 196 bytes.
+    """
+    return HelloAck(
+        buffers=receives, version=version, maximumAdverts=_ADVERTS, actualReceiveBytes=_RECEIVE_BYTES
+    ).pack()
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _acknowledged(data: bytes) -> tuple[int, int, int]:
+    """
+    Read a HelloAck.
+
+    @param data: 196 bytes.
+    @return: The peer's posted receives, the size of one, its MaxAdverts.
+    @raise WireError: It is none that we can use.
+    """
+    hello = HelloAck.parse(data)
+    if hello.majorVersion != VERSION >> 4:
+        raise WireError(f"HelloAck has major version {hello.majorVersion}, asked was {VERSION >> 4}")
+    return hello.buffers, hello.actualReceiveBytes, hello.maximumAdverts
+
+
+def accepted(stream: Stream, connection: Any, message: REQ, hello: Greeting) -> None:
     """
     Join the stream of a passive side to the peer that asked.
 
@@ -153,10 +249,7 @@ def accepted(stream: Stream, connection: Any, message: REQ, hello: Hello) -> Non
     @param message: the REQ that was accepted.
     @param hello: its Hello.
     """
-    adverts = hello.maximumAdverts
-    if hello.capabilities & Capabilities.EXTENDED_MAX_ADVERTS and hello.extendedMaximumAdverts:
-        adverts = hello.extendedMaximumAdverts
-    _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, adverts)
+    _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
 
 
 def replied(stream: Stream, connection: Any, message: REP) -> None:
@@ -168,10 +261,8 @@ def replied(stream: Stream, connection: Any, message: REP) -> None:
     @param message: the answer.
     @raise WireError: The answer holds no HelloAck that we can use.
     """
-    hello = HelloAck.parse(message.privateData[:HELLO_ACK_BYTES])
-    if hello.majorVersion != VERSION >> 4:
-        raise WireError(f"HelloAck has major version {hello.majorVersion}, asked was {VERSION >> 4}")
-    _join(stream, connection, message, hello.buffers, hello.actualReceiveBytes, hello.maximumAdverts)
+    receives, receiveBytes, adverts = _acknowledged(message.privateData[:HELLO_ACK_BYTES])
+    _join(stream, connection, message, receives, receiveBytes, adverts)
 
 
 def _join(
@@ -189,9 +280,12 @@ def _join(
     @param receiveBytes: The size of one.
     @param adverts: The peer's MaxAdverts.
     """
-    payload = min(receiveBytes - BSDH_BYTES, limits.INLINE_MESSAGE)
+    payload = receiveBytes - BSDH_BYTES
+    if payload > limits.INLINE_MESSAGE:
+        payload = limits.INLINE_MESSAGE
     stream.connection = connection
     connection.user = stream
     stream.machine.opened(receives, payload, adverts)
-    stream.reads = min(READ_DEPTH, message.responderResources)
+    if message.responderResources < READ_DEPTH:
+        stream.reads = message.responderResources
     stream.queuePair.connect(connection.destination, message.localQPN)

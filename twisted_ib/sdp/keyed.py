@@ -20,12 +20,11 @@ from twisted_ib.hca.core.requests import SGE, Capabilities, SendOpcode, SendRequ
 from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.endpoints.region import RDMARegion, Regions
 from twisted_ib.hca.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY
+from twisted_ib.sdp.sender import READ_DEPTH
 
 if TYPE_CHECKING:
     from twisted_ib.sdp.receiver import Receiver
 
-#: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
-READ_DEPTH = 16
 _RETRIES = 7
 #: Timeout code of a peer whose queue pair is not there: 67 ms.
 _ACK_TIMEOUT = 14

@@ -52,7 +52,9 @@ class Receiver(Sender):
     @ivar attached: Whether there is an application at all.
     """
 
-    __slots__ = ("attached", "held", "heldBytes", "reading")
+    __slots__ = ("held", "heldBytes", "reading")
+
+    attached = True
 
     def __init__(self, channel: DeviceChannel) -> None:
         """
@@ -62,7 +64,6 @@ class Receiver(Sender):
         """
         Sender.__init__(self, channel)
         self.reading = False
-        self.attached = True
         self.held: deque[bytes | Placed | Exception | None] | None = None
         self.heldBytes = 0
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.endpoints.transport import Computed
 from twisted_ib.sdp.buffer import SendBuffer
 from twisted_ib.sdp.machine import Action, Input, Machine, State
 from twisted_ib.sdp.wire import MID
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: A turn's writes are flushed when less than this of a message is left.
 GATHER_LEFT = 16 * 1024
+#: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
+READ_DEPTH = 16
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 _MESSAGE = limits.INLINE_MESSAGE
 #: States in which stream data may be sent.
@@ -41,13 +44,14 @@ class Sender:
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar owes: Control messages that wait for credits: id, body and flags.
     @ivar exchange: What it has that uses more of SDP than Data, or L{None}.
-    @ivar reads: READs that the peer answers at a time.
+    @ivar reads: READs that the peer answers at a time, once connected.
     @ivar prompt: Whether the first write of a turn leaves at once.
     @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
     @ivar saidEnd: Whether it has its number: nothing may follow it.
     """
 
     __slots__ = (
+        "__dict__",
         "append",
         "buffer",
         "channel",
@@ -56,13 +60,15 @@ class Sender:
         "exchange",
         "machine",
         "owes",
-        "prompt",
         "queuePair",
-        "reads",
         "room",
-        "saidEnd",
         "thread",
     )
+
+    # For most connections; a transport has a dictionary for what changes.
+    prompt: Any = Computed(lambda stream: stream.channel.polled)
+    reads = READ_DEPTH
+    saidEnd = False
 
     def __init__(self, channel: DeviceChannel) -> None:
         """
@@ -72,7 +78,6 @@ class Sender:
         @raise ResourceLimitError: there are too many queue pairs.
         """
         self.channel = channel
-        self.prompt = channel.polled
         self.thread = channel.device.thread
         self.queuePair: QueuePair = channel.device.createQueuePair(self)
         self.queuePair.postReceives(limits.SDP_RECEIVES)
@@ -81,10 +86,9 @@ class Sender:
         self.append: Any = None
         self.room = -1
         self.corked = False
-        self.ending = self.saidEnd = False
+        self.ending = False
         self.owes: deque[tuple[int, bytes, int]] | None = None
         self.exchange: Exchange | None = None
-        self.reads = 0
 
     # -- what the stream and the transport implement
 

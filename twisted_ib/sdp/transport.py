@@ -59,16 +59,13 @@ class SDPTransport(Transport, Stream):
         bytes wait, or are written at once.
     """
 
-    __slots__ = (
-        *FIELDS,
-        "_closedIn",
-        "_keepAlive",
-        "_noDelay",
-        "_writeDisconnected",
-        "_writeDisconnecting",
-    )
+    __slots__ = FIELDS
 
     _tlsClientDefault = False
+    # For most connections; see L{Transport}.
+    _writeDisconnecting = _writeDisconnected = _noDelay = False
+    _closedIn = -1
+    _keepAlive: KeepAlive | None = None
 
     def __init__(
         self,
@@ -82,10 +79,6 @@ class SDPTransport(Transport, Stream):
         """
         Stream.__init__(self, channel)
         self._begin(local, peer)
-        self._writeDisconnecting = self._writeDisconnected = False
-        self._closedIn = -1
-        self._noDelay = False
-        self._keepAlive: KeepAlive | None = None
 
     # -- ITransport
 
@@ -175,7 +168,8 @@ class SDPTransport(Transport, Stream):
         """
         Remember C{enabled}.
         """
-        self._noDelay = bool(enabled)
+        if bool(enabled) != self._noDelay:
+            self._noDelay = bool(enabled)
 
     def getTcpKeepAlive(self) -> bool:
         """

@@ -77,7 +77,7 @@ class Attempt:
         self._rounds = 0
         self._over = False
         # A connecting call never calls back before it returns.
-        self._start = connector.reactor.callLater(0, self._begin)
+        self._start: Any = connector.reactor.callLater(0, self._begin)
 
     def logPrefix(self) -> str:
         """
@@ -146,11 +146,21 @@ class Attempt:
             raise
         channel.acquire(transport)
         self._transport = transport
-        route = channel.device.connect(
-            connector.handshake.PORT_SPACE, self._peer, connector.port, self, channel.now()
-        )
+        route = self._search(channel)
         if self._transport is transport and self._path is None:
             self._route = route
+
+    def _search(self, channel: DeviceChannel) -> Any:
+        """
+        Have the device look for the path.
+
+        @return: Something with C{cancel()}.
+        @raise HCAError: There is none.
+        """
+        connector = self._connector
+        return channel.device.connect(
+            connector.handshake.PORT_SPACE, self._peer, connector.port, self, channel.now()
+        )
 
     def _localAddress(self, peer: Address) -> Address:
         """

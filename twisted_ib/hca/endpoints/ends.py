@@ -16,14 +16,14 @@ from twisted.python.failure import Failure
 
 from twisted_ib.hca.endpoints.addresses import Address
 from twisted_ib.hca.endpoints.localports import localPorts
-from twisted_ib.hca.endpoints.transport import Transport
+from twisted_ib.hca.endpoints.transport import Computed, Transport
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
 
 #: The attributes of the two ends, for their C{__slots__}.
-SERVER_FIELDS = ("_settling", "client", "hostname", "repstr", "server", "sessionno")
-CLIENT_FIELDS = ("_settling", "_told", "connector")
+SERVER_FIELDS = ("_protocolName", "_settling", "server", "sessionno")
+CLIENT_FIELDS = ("_settling", "connector")
 
 
 class End(Transport):
@@ -108,6 +108,7 @@ class ServerEnd(End):
 
     @ivar server: The port that accepted it.
     @ivar sessionno: Its number among that port's connections.
+    @ivar _protocolName: The class of the protocol; empty until there is one.
     """
 
     __slots__ = ()
@@ -122,9 +123,7 @@ class ServerEnd(End):
         """
         self.server = server
         self.sessionno = sessionno
-        self.client = (peer.host, peer.port)
-        self.hostname = peer.host
-        self.repstr = ""
+        self._protocolName = ""
         super().__init__(channel, local, peer)
 
     def attach(self, protocol: IProtocol | None) -> None:
@@ -135,16 +134,34 @@ class ServerEnd(End):
         @param protocol: What the factory made; L{None} if it wants no connection.
         """
         proceed = self.begin(protocol)
-        self.logstr = f"{self._getLogPrefix(self.protocol)},{self.sessionno},{self.hostname}"
-        self.repstr = f"<{self.protocol.__class__.__name__} #{self.sessionno} on {self.getHost().port}>"
+        self._prefix = self._getLogPrefix(self.protocol)
+        self._protocolName = self.protocol.__class__.__name__
         if proceed:
             self.protocol.makeConnection(self)
+
+    # What TCP's server has, from what this has anyway.
+    client: Any = Computed(lambda end: (end._peerHost, end._peerPort))
+    hostname: Any = Computed(lambda end: end._peerHost)
+    repstr: Any = Computed(lambda end: end._repr())
+
+    def _logName(self) -> str:
+        """
+        @return: The protocol, the number and the peer's host.
+        """
+        return "-" if self._prefix is None else f"{self._prefix},{self.sessionno},{self.hostname}"
+
+    def _repr(self) -> str:
+        """
+        Name protocol, number and port.
+        """
+        name = self._protocolName
+        return f"<{name} #{self.sessionno} on {self._localPort}>" if name else ""
 
     def __repr__(self) -> str:
         """
         Name protocol, number and port.
         """
-        return self.repstr
+        return str(self.repstr)
 
 
 class ClientEnd(End):
@@ -157,6 +174,7 @@ class ClientEnd(End):
     __slots__ = ()
 
     _tlsClientDefault = True
+    _told = False
 
     def __init__(self, channel: DeviceChannel, local: Address, peer: Address, connector: Any) -> None:
         """
@@ -165,7 +183,6 @@ class ClientEnd(End):
         @param peer: The address of the other end.
         """
         self.connector = connector
-        self._told = False
         super().__init__(channel, local, peer)
 
     @property
@@ -173,7 +190,7 @@ class ClientEnd(End):
         """
         The peer, in the form of the socket address that TCP's client has here.
         """
-        peer = self._peer
+        peer = self.getPeer()
         if isinstance(peer, IPv6Address):
             return peer.host.partition("%")[0], peer.port, peer.flowInfo, int(peer.scopeID)
         return peer.host, peer.port
@@ -199,7 +216,7 @@ class ClientEnd(End):
         """
         Ask the protocol for its name, and tell it.
         """
-        self.logstr = f"{self._getLogPrefix(protocol)},client"
+        self._prefix = self._getLogPrefix(protocol)
         if proceed:
             self.protocol.makeConnection(self)
 
@@ -214,15 +231,21 @@ class ClientEnd(End):
         super().connectionLost(reason)
         if first and not self._told:
             self._told = True
-            localPorts(self.channel).giveBack(self._local, self._peer)
+            localPorts(self.channel).giveBack(self.getHost(), self.getPeer())
             self._log(self.connector.connectionLost, reason)
 
     def abandon(self) -> None:
         """
         The handshake failed.
         """
-        localPorts(self.channel).giveBack(self._local, self._peer)
+        localPorts(self.channel).giveBack(self.getHost(), self.getPeer())
         super().abandon()
+
+    def _logName(self) -> str:
+        """
+        @return: The protocol, and that this is a client.
+        """
+        return "-" if self._prefix is None else f"{self._prefix},client"
 
     def __repr__(self) -> str:
         """

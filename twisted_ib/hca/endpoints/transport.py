@@ -7,6 +7,7 @@ L{Transport} is one base of a transport; the other, the protocol's own, sends an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
+from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.hca.logcontext import upcalls
 
 if TYPE_CHECKING:
@@ -26,20 +28,16 @@ if TYPE_CHECKING:
     from twisted_ib.hca.core.queuepair import QueuePair
 
 
-#: The attributes of L{Transport}: a class that is made of it has them among its C{__slots__}.
+#: The attributes of L{Transport} that every connection has: a class that is made of it has them
+#: among its C{__slots__}.
 FIELDS = (
-    "_aborting",
-    "_local",
-    "_peer",
-    "bufferSize",
+    "_localHost",
+    "_localPort",
+    "_peerHost",
+    "_peerPort",
+    "_prefix",
     "connected",
-    "disconnected",
-    "disconnecting",
-    "logstr",
-    "producer",
-    "producerPaused",
     "protocol",
-    "streamingProducer",
 )
 
 
@@ -57,28 +55,60 @@ def misused(device: Any) -> HCAError:
     )
 
 
+class Computed:
+    """
+    An attribute that is computed whenever somebody looks, unless he has set it: that stands then in the
+    object's dictionary, which comes before this.
+    """
+
+    __slots__ = ("_compute",)
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        """
+        @param compute: Gives the value for an object.
+        """
+        self._compute = compute
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """
+        @return: The value, or this for the class.
+        """
+        return self if instance is None else self._compute(instance)
+
+
 class Transport(_ConsumerMixin, _LogOwner):
     """
     One connection as Twisted sees it; a base beside what sends and receives.
 
     All methods belong to the reactor's thread.
 
+    What most connections never change stands in the class; those that do have it in a dictionary of their
+    own, so that an idle connection stays small.
+
     @ivar protocol: Who gets the data.
     @ivar connected: 1 from the first to the last call to the protocol.
     @ivar logstr: The log prefix, as TCP's.
     @ivar bufferSize: A streaming producer is paused when more than this many
         bytes wait, or are written at once.
+    @ivar _prefix: The protocol's part of C{logstr}; L{None} until there is one.
     """
 
     __slots__ = ()
+
+    disconnected = disconnecting = 0
+    bufferSize = limits.SEND_BUFFER
+    _aborting = False
 
     channel: DeviceChannel
     queuePair: QueuePair
     thread: int
     reading: bool
     attached: bool
-    _local: IPv4Address | IPv6Address
-    _peer: IPv4Address | IPv6Address
+    _localHost: str
+    _localPort: int
+    _peerHost: str
+    _peerPort: int
+    _prefix: str | None
 
     def _begin(self, local: IPv4Address | IPv6Address, peer: IPv4Address | IPv6Address) -> None:
         """
@@ -87,14 +117,11 @@ class Transport(_ConsumerMixin, _LogOwner):
         @param local: The address of this end.
         @param peer: The address of the other end.
         """
-        self._local, self._peer = local, peer
+        self._localHost, self._localPort = local.host, local.port
+        self._peerHost, self._peerPort = peer.host, peer.port
+        self._prefix = None
         self.protocol: Any = None
-        self.connected = self.disconnected = self.disconnecting = 0
-        self._aborting = False
-        self.logstr = "-"
-        self.bufferSize = limits.SEND_BUFFER
-        self.producer = None
-        self.producerPaused = self.streamingProducer = False
+        self.connected = 0
 
     if TYPE_CHECKING:  # What the other base does.
 
@@ -172,13 +199,13 @@ class Transport(_ConsumerMixin, _LogOwner):
         """
         @return: The address of this end.
         """
-        return self._local
+        return addressOf(self._localHost, self._localPort)
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """
         @return: The address of the other end.
         """
-        return self._peer
+        return addressOf(self._peerHost, self._peerPort)
 
     def stopConsuming(self) -> None:
         """
@@ -311,8 +338,9 @@ class Transport(_ConsumerMixin, _LogOwner):
             return
         self.disconnected = 1
         self.connected = 0
-        producer, self.producer = self.producer, None
+        producer = self.producer
         if producer is not None:
+            self.producer = None
             self._log(producer.stopProducing)
         self.stopReading()
         if reason.check(error.ConnectionAborted):
@@ -350,8 +378,16 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.giveBack()
         self.channel.release(self)
 
+    def _logName(self) -> str:
+        """
+        @return: C{logstr}, if nobody has set it.
+        """
+        return "-" if self._prefix is None else self._prefix
+
+    logstr: Any = Computed(lambda transport: transport._logName())
+
     def logPrefix(self) -> str:
         """
         @return: The prefix of log lines about this connection.
         """
-        return self.logstr
+        return str(self.logstr)
