@@ -203,6 +203,20 @@ class LayoutTests(RingTestCase):
             ends.append(self.path.position())
         self.assertEqual(ends, [*range(ends[0], limits.RING, ends[0]), limits.RING])
 
+    def test_bulkRoom(self) -> None:
+        """
+        Bulk leaves room for small records, whose reader is not too far behind it.
+        """
+        n = 0
+        while self.one.post(bytes(BULK)):
+            n += 1
+        self.assertLessEqual(self.path.position(), limits.RING_BULK)
+        self.assertGreater(self.path.position(), limits.RING_BULK - 2 * BULK)
+        self.assertTrue(self.one.post(b"small"))
+        settle(self.a, self.b)
+        self.assertEqual(len(self.two.records), n + 1)
+        self.assertTrue(self.one.post(bytes(BULK)))
+
     def test_windowRoom(self) -> None:
         """
         Behind a record that goes back half a window is free at once, although the peer has not read it.

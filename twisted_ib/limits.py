@@ -33,6 +33,8 @@ The deepest completion queue, in completions (Linux rxe: 2^15).
 RING = 4 * 1024 * 1024
 #: Of those, bytes that are used as long as there is no bulk; a power of two.
 RING_WINDOW = 256 * 1024
+#: Bytes of bulk that the reader of a ring may be behind: what small messages wait for at most.
+RING_BULK = 1024 * 1024
 #: The most stream bytes that one record carries.
 INLINE_MESSAGE = 64 * 1024
 #: The longest record: a message and its headers.
@@ -343,6 +345,21 @@ RDMA_READS = 16
 #: Messages and requests that wait behind those leave in one turn, before others have theirs.
 RDMA_SENDS_PER_FLUSH = 64
 
+# -- rules of the offload switch
+
+#: Bytes of a file of rules.
+POLICY_FILE_BYTES = 256 * 1024
+#: Statements of one file: each listen and connect may look at all of them.
+POLICY_STATEMENTS = 4096
+#: Devices that one file adds.
+POLICY_DEVICES = 64
+#: Errors that are told of one file.
+POLICY_ERRORS = 20
+#: The longest time of a C{timeout} statement, in seconds.
+POLICY_SECONDS = 86400.0
+#: Programs for which a policy remembers which of its rules are theirs.
+POLICY_PROGRAMS = 64
+
 # -- ib-perf
 
 #: The longest message; perftest's -a ends here too.
@@ -376,3 +393,12 @@ CAPTURE_NANOSECONDS = 1_000_000_000
 CAPTURE_ENDS = 65536
 #: Flows that a capture remembers whose queue pair is gone or never was.
 CAPTURE_ENDED_FLOWS = 1024
+
+# -- the offload protocol switch
+
+#: TCP sockets on one port that are looked at; with more a connection goes over TCP.
+TCP_LISTENERS = 1024
+#: Lines of the kernel's table of TCP sockets that are read where netlink is refused.
+TCP_TABLE_LINES = 16384
+#: Listeners whose SDP has failed that one reactor remembers; the oldest are forgotten.
+OFFLOADS_REMEMBERED = 1024

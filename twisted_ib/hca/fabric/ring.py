@@ -18,7 +18,8 @@ next starts at the beginning.  Records of L{BULK} bytes and more end on a page
 boundary, and a record's payload lies half a page into its page: source and
 ring then do not compete for the same cache sets.
 
-Bulk takes the ring in its whole length.  Small records go back to the beginning when
+Bulk takes the ring in its whole length, though not all of it at a time: small records of others
+find room beside it, and wait for no more than L{limits.RING_BULK} bytes.  Small records go back to the beginning when
 they have used L{limits.RING_WINDOW} bytes and the peer is not far behind: what a few
 messages touch stays small.  The last one before that has L{TURNS} in its length; the
 positions up to the next beginning count as used.
@@ -56,6 +57,7 @@ SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
 #: All bits of a position that tell windows apart.
 _WINDOW_BYTES = limits.RING_WINDOW
 _WINDOW = -_WINDOW_BYTES
+_BULK_ROOM = limits.RING_BULK
 #: Records start at multiples of this; a refusal takes one.
 _SLOT = 64
 #: Where an HCA has a path to itself, one end numbers what it offers from here on: no
@@ -132,7 +134,7 @@ class RingPath(Path):
         self._peerMap, self._peerCells = theirs.map, theirs.cells
         self._size, self._mask, self._lap = ring, ring - 1, -ring
         self._room = ring - limits.RING_RESERVE
-        self._low = ring // 2
+        self._low = _BULK_ROOM // 2
         self._tail = self._head = self._peerHead = 0
         self._target = NEVER
         self._broken: RingError | None = None
@@ -152,6 +154,7 @@ class RingPath(Path):
         t = self._tail
         pos = t & self._mask
         mark = total
+        room = self._room
         if total < BULK:
             end = (t + total + 71) & -64
             if (end ^ t) & _WINDOW:
@@ -164,7 +167,9 @@ class RingPath(Path):
             end = (t + total + 4103) & -4096
             if (end ^ t) & self._lap:
                 end = (t | self._mask) + 1
-        if end - self._peerHead > self._room and not self._hasRoom(end, self._room):
+            if room > _BULK_ROOM:
+                room = _BULK_ROOM
+        if end - self._peerHead > room and not self._hasRoom(end, room):
             return False
         target = self._map
         pos += PAGE + LEAD
