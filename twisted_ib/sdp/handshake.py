@@ -281,7 +281,7 @@ def _join(
     @param adverts: The peer's MaxAdverts.
     """
     payload = receiveBytes - BSDH_BYTES
-    if payload > limits.INLINE_MESSAGE:
+    if payload >= limits.INLINE_MESSAGE:  # Equal, too: all streams have the same object.
         payload = limits.INLINE_MESSAGE
     stream.connection = connection
     connection.user = stream

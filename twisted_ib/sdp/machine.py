@@ -19,6 +19,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any
 
+from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.wire import BSDH, MID, Flags, SinkAvail, SrcAvail
 
@@ -153,22 +154,23 @@ class Machine:
     """
 
     __slots__ = (
+        "__dict__",
         "_updated",
         "_updating",
-        "acknowledged",
-        "adverts",
         "bareReceived",
         "bareSent",
-        "control",
-        "flags",
         "limit",
         "maxPayload",
         "received",
         "sequence",
         "state",
         "told",
-        "zero",
     )
+
+    # Most streams have nothing but Data and do not need their own.
+    control = flags = acknowledged = 0
+    adverts = limits.SDP_ADVERTS
+    zero: Any = None
 
     def __init__(self, receives: int) -> None:
         """
@@ -179,10 +181,7 @@ class Machine:
         self.told = receives
         self.state: State = State.ESTABLISHED
         self.maxPayload = 0
-        self.control = self.flags = self.acknowledged = 0
         self.bareSent = self.bareReceived = 0
-        self.adverts = 1
-        self.zero: Any = None
         # The numbers of the last updates: received, and sent.
         self._updated = self._updating = -1
 
@@ -197,7 +196,8 @@ class Machine:
         """
         self.limit = peerReceives
         self.maxPayload = maxPayload
-        self.adverts = adverts
+        if adverts != self.adverts:
+            self.adverts = adverts
 
     # -- sending: each message is numbered here and then must be sent
 

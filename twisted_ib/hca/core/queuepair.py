@@ -49,6 +49,8 @@ _UNSET: dict[str, Any] = dict.fromkeys(
     0,
 )
 _RTS = QPState.RTS
+#: The operation of a record of a stream.
+_SEND = SEND_ONLY << 24
 #: States whose queue pairs are in their path's table.
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 
@@ -71,24 +73,25 @@ class QueuePair:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_word",
-        "attributes",
+        "__dict__",
         "consumer",
         "device",
         "maxMessage",
-        "minRNRTimer",
         "number",
-        "onEvent",
         "path",
         "pending",
         "posted",
         "remote",
         "state",
-        "type",
-        "vector",
         "work",
     )
+
+    # What a stream's queue pair never changes; others have it in their dictionary.
+    type = QPType.RC
+    minRNRTimer = 0
+    vector: Any = None
+    attributes: dict[str, Any] | None = None
+    onEvent: Callable[[EventType, object], None] | None = None
 
     def __init__(
         self,
@@ -108,7 +111,8 @@ class QueuePair:
         @param maxMessage: The longest message, in bytes, that it posts inline.
         """
         self.number = number
-        self.type = type
+        if type is not QPType.RC:
+            self.type = type
         self.consumer = consumer
         self.device = device
         self.state = QPState.RESET
@@ -117,12 +121,7 @@ class QueuePair:
         self.posted = 0
         self.pending: deque[tuple[int, bytes, Any, int]] | None = None
         self.maxMessage = maxMessage
-        self.minRNRTimer = 0
         self.work: Any = None
-        self.vector: Any = None
-        self.attributes: dict[str, Any] | None = None
-        self.onEvent: Callable[[EventType, object], None] | None = None
-        self._word = 0
 
     # -- states
 
@@ -142,8 +141,8 @@ class QueuePair:
         self._check(state, attributes)
         if "dest_qp_num" in attributes:
             self.remote = attributes["dest_qp_num"]
-            self._word = SEND_ONLY << 24 | self.remote
-        self.minRNRTimer = attributes.get("min_rnr_timer", self.minRNRTimer)
+        if "min_rnr_timer" in attributes:
+            self.minRNRTimer = attributes["min_rnr_timer"]
         if "ah_attr" in attributes:
             address = attributes["ah_attr"]
             if hasattr(address, "gid"):
@@ -230,7 +229,6 @@ class QueuePair:
                 f"queue pair {self.number} is in {self.state.name}, not RESET or INIT"
             )
         self.remote = remote
-        self._word = SEND_ONLY << 24 | remote
         self.path = path
         # A stream keeps nothing that it sent and never resumes.  What came too
         # early is lost: then its numbers do not follow, which is an error.
@@ -359,7 +357,7 @@ class QueuePair:
                 f" {length} bytes (at most {self.maxMessage})"
             )
         if self.pending or not self.path.post(  # type: ignore[union-attr]
-            self._word, header, payload, length
+            _SEND | self.remote, header, payload, length
         ):
             self._keep(header, payload, length)
 
@@ -379,7 +377,7 @@ class QueuePair:
         if not pending:
             assert self.path is not None
             self.path.wantSpace(self)
-        pending.append((self._word, header, payload, length))
+        pending.append((_SEND | self.remote, header, payload, length))
 
     def postNothing(self) -> bool:
         """
