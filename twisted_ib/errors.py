@@ -230,3 +230,19 @@ class SDPError(HCAError):
     An SDP peer did what its state or the protocol does not allow; the
     connection was aborted.
     """
+
+
+class RulesError(HCAError):
+    """
+    A file of the offload switch's rules can not be used.
+
+    @ivar errors: All that is wrong: lines as C{FILE:LINE:COLUMN: expected ...}, at least one and at
+        most L{POLICY_ERRORS<twisted_ib.limits.POLICY_ERRORS>}; the text of the exception is the first.
+    """
+
+    def __init__(self, *errors: str) -> None:
+        """
+        Take the lines as they are.
+        """
+        super().__init__(errors[0])
+        self.errors = errors

@@ -1,0 +1,311 @@
+"""
+Where the rules of the offload switch come from: the file, the environment, SIGHUP.
+
+The file is the one that C{TWISTED_IB_CONFIG} names, else C{twisted_ib/ib.conf} in the user's
+configuration folder, else C{/etc/twisted_ib/ib.conf}; the first that exists.  If C{SIMPLE_LIBSDP} or
+C{ALWAYS_USE_SDP} is set, to anything, no file is read and everything uses SDP, as with libsdp.
+
+A file with an error counts for nothing: at the start everything is as without one, later the rules
+stay that were there.  Either way the log says what is wrong and where.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Any
+
+from twisted.logger import Logger
+
+from twisted_ib import limits
+from twisted_ib.errors import RulesError
+from twisted_ib.reactor.policy import DEFAULT, Decision, Policy, policyOf
+from twisted_ib.reactor.rules import parse
+from twisted_ib.reactor.statements import SDP
+
+#: The variable that names the file.
+VARIABLE = "TWISTED_IB_CONFIG"
+#: Variables of libsdp's; with one of them set SDP is for everything.
+SIMPLE_VARIABLES = ("SIMPLE_LIBSDP", "ALWAYS_USE_SDP")
+#: Where the file is within a configuration folder.
+_NAME = os.path.join("twisted_ib", "ib.conf")
+_SYSTEM_FOLDER = "/etc"
+
+_log = Logger()
+
+
+def readRules(path: str, name: str | None = None) -> str:
+    """
+    Read a file of rules.
+
+    @param path: the file.
+    @param name: what it is called in errors, if not C{path}.
+
+    @return: its text; octets that are not UTF-8 stay, escaped.
+
+    @raise OSError: it can not be read.
+    @raise RulesError: it is too long, or not a file.
+    """
+    name = path if name is None else name
+    # Not to wait for who writes into a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+            raise RulesError(f"{name}: is not a file")
+        data = bytearray()
+        while len(data) <= limits.POLICY_FILE_BYTES and (piece := os.read(descriptor, 65536)):
+            data += piece
+    except OSError as error:
+        error.filename = name
+        raise
+    finally:
+        os.close(descriptor)
+    if len(data) > limits.POLICY_FILE_BYTES:
+        raise RulesError(f"{name}: has more than {limits.POLICY_FILE_BYTES} bytes")
+    return data.decode("utf-8", "surrogateescape")
+
+
+def loadFile(path: str, named: bool = False, name: str | None = None) -> Policy:
+    """
+    @param path: a file of rules.
+    @param named: whether the user named it: then no rule in it means SDP for everything.
+    @param name: what it is called in errors and decisions, if not C{path}.
+
+    @return: its policy.
+
+    @raise OSError: it can not be read.
+    @raise RulesError: it is wrong, too long, or not a file.
+    """
+    name = path if name is None else name
+    return policyOf(parse(readRules(path, name), name), named)
+
+
+def simplePolicy(environ: Mapping[str, str]) -> Policy | None:
+    """
+    @param environ: the environment.
+
+    @return: the policy of libsdp's simple mode, if it is asked for.
+    """
+    for variable in SIMPLE_VARIABLES:
+        if variable in environ:
+            return Policy(None, SDP, f"{variable} is set")
+    return None
+
+
+def programName() -> str:
+    """
+    @return: what rules call this program: the base name of C{argv[0]}.
+    """
+    return os.path.basename(sys.argv[0] or "python")
+
+
+class Configuration:
+    """
+    The rules that hold in this process.
+
+    Nothing is read before somebody asks.
+
+    @ivar program: what rules call this program.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] = os.environ,
+        program: str | None = None,
+        systemFolder: str = _SYSTEM_FOLDER,
+    ) -> None:
+        """
+        @param environ: the environment.
+        @param program: what rules call this program, by default C{argv[0]}'s base name.
+        @param systemFolder: the system's configuration folder.
+        """
+        self.program = programName() if program is None else program
+        self._environ = environ
+        self._systemFolder = systemFolder
+        # A program may go to another folder before it reads the file again.
+        self._folder: str | None = None
+        try:
+            self._folder = os.getcwd()
+        except OSError:
+            pass
+        self._policy: Policy | None = None
+        self._listeners: list[Callable[[Policy, Policy], None]] = []
+
+    @property
+    def policy(self) -> Policy:
+        """
+        The rules that hold; read the first time.
+        """
+        policy = self._policy
+        if policy is None:
+            policy = self._policy = DEFAULT
+            try:
+                policy = self._policy = self.read()
+            except (OSError, RulesError) as error:
+                self._complain(error, "there are no rules: SDP and TCP on this host")
+                # Its counters are this configuration's.
+                policy = self._policy = Policy()
+        return policy
+
+    def candidates(self) -> list[str]:
+        """
+        @return: the files where the rules may be, the first that exists counts; only the one that the
+            environment names, if it does.
+        """
+        named = self._environ.get(VARIABLE)
+        if named:
+            return [named]
+        folder = self._environ.get("XDG_CONFIG_HOME", "")
+        if not os.path.isabs(folder):
+            # The XDG base directory specification: a relative one is to be ignored.
+            home = self._environ.get("HOME") or os.path.expanduser("~")
+            folder = os.path.join(home, ".config")
+        folders = (folder, self._systemFolder)
+        return [os.path.join(folder, _NAME) for folder in folders if os.path.isabs(folder)]
+
+    def read(self) -> Policy:
+        """
+        @return: the policy as the environment and the files are now.
+
+        @raise OSError: the file can not be read.
+        @raise RulesError: it is wrong.
+        """
+        simple = simplePolicy(self._environ)
+        if simple is not None:
+            return simple
+        named = bool(self._environ.get(VARIABLE))
+        for name in self.candidates():
+            path = name if self._folder is None else os.path.join(self._folder, name)
+            try:
+                policy = loadFile(path, named, name)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                if named:
+                    error.filename = name
+                    raise
+                continue
+            except OSError as error:
+                error.filename = name
+                raise
+            for warning in () if policy.contents is None else policy.contents.warnings:
+                _log.warn("{warning}", warning=warning)
+            return policy
+        return Policy()
+
+    def reload(self) -> bool:
+        """
+        Read the rules again; those who asked to be told are told.
+
+        @return: whether that went well.  If not the rules stay as they are, and the log says why.
+        """
+        try:
+            policy = self.read()
+        except (OSError, RulesError) as error:
+            self._complain(error, "the rules stay as they are")
+            return False
+        old = self.policy
+        self._policy = policy
+        _log.info("rules: {source}", source=policy.source or policy.default.reason)
+        for listener in tuple(self._listeners):
+            try:
+                listener(old, policy)
+            except Exception:
+                _log.failure("while new rules were told")
+        return True
+
+    def onChange(self, listener: Callable[[Policy, Policy], None]) -> None:
+        """
+        @param listener: is called with the old and the new policy when the rules were read again.
+        """
+        self._listeners.append(listener)
+
+    def decide(self, role: str, address: str, port: int) -> Decision:
+        """
+        L{Policy.decide} for this program.
+        """
+        return self.policy.decide(role, self.program, address, port)
+
+    def tcpOnly(self, role: str) -> bool:
+        """
+        L{Policy.tcpOnly} for this program.
+        """
+        return self.policy.tcpOnly(role, self.program)
+
+    def _complain(self, error: OSError | RulesError, result: str) -> None:
+        """
+        Log an error.
+
+        @param error: it.
+        @param result: what holds now.
+        """
+        if isinstance(error, RulesError):
+            lines: tuple[str, ...] = error.errors
+        else:
+            lines = (f"{error.filename}: {error.strerror}",)
+        for line in lines:
+            _log.error("{line}; {result}", line=line, result=result)
+
+
+def _hasTerminal() -> bool:
+    """
+    @return: whether this process has a controlling terminal, as far as the system tells.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            # After the program's name, which may hold blanks: state, ppid, pgrp, session, tty_nr.
+            return file.read().rpartition(b")")[2].split()[4] != b"0"
+    except (OSError, IndexError):
+        return False
+
+
+@contextmanager
+def reloadingOnHangup(configuration: Configuration, reactor: Any, wanted: bool = True) -> Iterator[None]:
+    """
+    Read the rules again at each SIGHUP while a reactor runs.
+
+    Who had a handler for the signal is called too.  A program that had none still ends with its
+    terminal, and only then: the signal that means a lost terminal has its usual effect.
+
+    @param configuration: the rules.
+    @param reactor: the reactor, which reads them in a turn of its own.
+    @param wanted: whether the reactor may have signal handlers.
+    """
+    number = getattr(signal, "SIGHUP", None)
+    if not wanted or number is None or current_thread() is not main_thread():
+        yield
+        return
+    previous = signal.getsignal(number)
+    if previous is None:
+        # Not from Python: it could neither be called nor put back.
+        yield
+        return
+    terminal = _hasTerminal()
+    active = True
+
+    def hungUp(signum: int, frame: FrameType | None) -> None:
+        if active:
+            if previous is signal.SIG_DFL and terminal and not _hasTerminal():
+                signal.signal(signum, signal.SIG_DFL)
+                os.kill(os.getpid(), signum)
+                return
+            reactor.callFromThread(configuration.reload)
+        if callable(previous):
+            previous(signum, frame)
+
+    signal.signal(number, hungUp)
+    try:
+        yield
+    finally:
+        active = False
+        # Who took the signal since then may call us still.
+        if signal.getsignal(number) is hungUp:
+            signal.signal(number, previous)
+
+
+__all__ = ["Configuration", "loadFile", "reloadingOnHangup", "simplePolicy"]

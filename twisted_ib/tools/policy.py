@@ -1,0 +1,192 @@
+"""
+C{ib-policy}: which way a listening port or a connection goes, and whether a file of rules is right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+
+from twisted_ib.errors import RulesError
+from twisted_ib.reactor.configuration import VARIABLE, Configuration, readRules
+from twisted_ib.reactor.policy import Policy
+from twisted_ib.reactor.rules import parse
+from twisted_ib.reactor.statements import parseAddress
+from twisted_ib.tools.devicetext import printable
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
+
+PROGRAM = "ib-policy"
+
+ANY_ADDRESS = "0.0.0.0"
+
+
+def resolve(host: str) -> str:
+    """
+    @param host: an address, a name, or C{*} or nothing for any IPv4 address.
+
+    @return: an address; of several the first, IPv4 before IPv6 as C{connectTCP} does it.
+
+    @raise ProgramError: the name has none.
+    """
+    if host in ("", "*"):
+        return ANY_ADDRESS
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if parseAddress(host.partition("%")[0]) is not None:
+        return host
+    reason = "no address"
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            reason = error.strerror or reason
+        except UnicodeError:
+            reason = "is not a name"
+    raise ProgramError(f"{host}: {reason}")
+
+
+def parseTarget(text: str) -> tuple[str, int]:
+    """
+    @param text: C{HOST:PORT}.
+
+    @return: the address and the port.
+
+    @raise ProgramError: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
+        raise ProgramError(f"{text}: expected HOST:PORT, with a port from 0 to 65535")
+    return resolve(host), int(port)
+
+
+def policyFor(config: str | None) -> Policy:
+    """
+    @param config: the file of rules; L{None} for the one that a program would read.
+
+    @return: its policy, as a program has it to which C{TWISTED_IB_CONFIG} names that file.
+
+    @raise OSError: it can not be read.
+    @raise RulesError: it is wrong.
+    """
+    environ = dict(os.environ)
+    if config is not None:
+        environ[VARIABLE] = config
+    return Configuration(environ).read()
+
+
+def check(options: Namespace) -> int:
+    """
+    Say which way one port or connection goes.
+
+    @param options: the command line.
+
+    @return: the exit status.
+    """
+    address, port = parseTarget(options.target)
+    policy = policyFor(options.config)
+    decision = policy.decide(options.role, options.program, address, port)
+    if options.json:
+        answer = {
+            "verdict": decision.verdict,
+            "rule": decision.where,
+            "reason": decision.reason or None,
+            "file": policy.source,
+            "role": options.role,
+            "program": options.program,
+            "address": address,
+            "port": port,
+            "devices": list(policy.devicesFor(address)),
+        }
+        print(json.dumps(answer, indent=2))
+    else:
+        print(decision.verdict, printable(decision.where))
+    return 0
+
+
+def test(options: Namespace) -> int:
+    """
+    Say what is wrong or odd in a file.
+
+    @param options: the command line.
+
+    @return: the exit status: 1 if a line is wrong.
+    """
+    text = readRules(options.file)
+    try:
+        warnings = parse(text, options.file).warnings
+    except RulesError as error:
+        for line in error.errors:
+            print(printable(line))
+        return 1
+    for line in warnings:
+        print(printable(line))
+    return 0
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts.
+    """
+    parser = ArgumentParser(prog=PROGRAM, description="What the ib reactor's rules say of connections.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    checking = commands.add_parser(
+        "check",
+        help="which way one listening port or connection goes",
+        description="Print sdp, tcp or both for a port or connection, and FILE:LINE of the rule or default.",
+    )
+    checking.add_argument("role", choices=("listen", "connect"), metavar="listen|connect")
+    checking.add_argument(
+        "target", metavar="HOST:PORT", help="the address that is bound (* is any) or connected to"
+    )
+    checking.add_argument(
+        "--program",
+        metavar="P",
+        default="twistd",
+        help="the base name of the program (default: %(default)s)",
+    )
+    checking.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the rules (default: those that a program here would have)",
+    )
+    checking.add_argument("--json", action="store_true", help="one JSON object, with reason and devices")
+    checking.set_defaults(run=check)
+    testing = commands.add_parser(
+        "test",
+        help="whether a file of rules is right",
+        description="Print FILE:LINE: and what is odd, FILE:LINE:COLUMN: and what was expected.",
+    )
+    testing.add_argument("file", metavar="FILE", help="the rules")
+    testing.set_defaults(run=test)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-policy}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: the exit status.
+    """
+    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    run: Callable[[Namespace], int] = options.run
+    try:
+        return run(options)
+    except RulesError as error:
+        for line in error.errors:
+            complain(PROGRAM, ProgramError(printable(line)))
+        return 1
+    except (OSError, ProgramError) as error:
+        complain(PROGRAM, error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
