@@ -18,11 +18,12 @@ next starts at the beginning.  Records of L{BULK} bytes and more end on a page
 boundary, and a record's payload lies half a page into its page: source and
 ring then do not compete for the same cache sets.
 
-Bulk takes the ring in its whole length, though not all of it at a time: small records of others
-find room beside it, and wait for no more than L{limits.RING_BULK} bytes.  Small records go back to the beginning when
-they have used L{limits.RING_WINDOW} bytes and the peer is not far behind: what a few
-messages touch stays small.  The last one before that has L{TURNS} in its length; the
-positions up to the next beginning count as used.
+Bulk takes the ring in its whole length, though not all of it at a time: small
+records of others find room beside it, and wait for no more than
+L{limits.RING_BULK} bytes.  Small records go back to the beginning when they have
+used L{limits.RING_WINDOW} bytes and the peer is not far behind: what a few
+messages touch stays small.  The last one before that has L{TURNS} in its length;
+the positions up to the next beginning count as used.
 
 Everything read from the peer's segment is read once into a local, checked, and
 then used.  On x86-64 stores are seen in program order, so publishing is one
