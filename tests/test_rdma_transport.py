@@ -431,6 +431,19 @@ class PacingTests(PairTestCase):
         self.assertEqual(producer.log, ["pause", "resume"])
         self.assertEqual(two.heard.log, [b"x", b"y"])
 
+    def test_pausedBefore(self) -> None:
+        """
+        One that follows a producer which was paused when it left is paused too.
+        """
+        one, _ = self.pair.connected()
+        one.bufferSize = 10
+        for _ in range(2):
+            producer = Producer(one)
+            one.registerProducer(producer, True)
+            one.write(bytes(11))
+            self.assertEqual(producer.log, ["pause"])
+            one.unregisterProducer()
+
     def test_producerWaitsForReader(self) -> None:
         """
         While the peer does not read, a producer is not resumed each time that what it wrote is

@@ -256,6 +256,22 @@ class ProducerTests(PairTestCase):
             self.assertEqual(producer.log, ["pause", "resume"] * (size > limits.SEND_BUFFER))
             self.assertEqual(len(two.heard.data), size)
 
+    def test_pausedBefore(self) -> None:
+        """
+        One that follows a producer which was paused when it left is paused too.
+        """
+        one, two, first = self.pausedPeer()
+        one.registerProducer(first, True)
+        one.write(bytes(limits.SEND_BUFFER + 1))
+        one.unregisterProducer()
+        second = Producer()
+        one.registerProducer(second, True)
+        one.write(bytes(limits.SEND_BUFFER + 1))
+        self.assertEqual((first.log, second.log), (["pause"], ["pause"]))
+        two.resumeProducing()
+        self.settle()
+        self.assertEqual((first.log, second.log), (["pause"], ["pause", "resume"]))
+
     def test_ownBufferSize(self) -> None:
         """
         C{bufferSize} is the connection's own.

@@ -207,6 +207,14 @@ class Transport(_ConsumerMixin, _LogOwner):
         """
         return addressOf(self._peerHost, self._peerPort)
 
+    def unregisterProducer(self) -> None:
+        """
+        See L{interfaces.IConsumer<twisted.internet.interfaces.IConsumer>}.  The next one begins
+        unpaused.
+        """
+        self.producerPaused = False
+        super().unregisterProducer()
+
     def stopConsuming(self) -> None:
         """
         The producer has nothing more: close.
