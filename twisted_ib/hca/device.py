@@ -245,11 +245,11 @@ class Device:
 
     # -- services and connections
 
-    def listen(self, portSpace: int, address: str, port: int, listener: Any) -> Service:
+    def listen(self, portSpace: int, address: str, port: int, listener: Any, inode: int = 0) -> Service:
         """
         Listen on a service: see L{Services.listen}.
         """
-        return self.services.listen(portSpace, address, port, listener)
+        return self.services.listen(portSpace, address, port, listener, inode)
 
     def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
         """

@@ -26,10 +26,12 @@ class IFabric(Interface):
         @return: The memory, or L{None}.
         """
 
-    def publish(serviceID, address):  # type: ignore[no-untyped-def]
+    def publish(serviceID, address, inode=0):  # type: ignore[no-untyped-def]
         """
         Let others find this HCA for a service at an address.
 
+        @param inode: That of the TCP socket which listens there too, for the same server: then
+            those who mean that socket may come here.
         @raise ServiceInUseError: somebody has it.
         @raise NoRouteError: this fabric does not serve the address.
         """

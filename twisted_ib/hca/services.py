@@ -100,7 +100,7 @@ class Services:
         self.cm = Manager(device.guid, randomBits)
         self._listeners: dict[int, dict[str, Any]] = {}
 
-    def listen(self, portSpace: int, address: str, port: int, listener: Any) -> Service:
+    def listen(self, portSpace: int, address: str, port: int, listener: Any, inode: int = 0) -> Service:
         """
         Listen on a service.
 
@@ -108,6 +108,8 @@ class Services:
         @param address: An address of this host; C{""} or C{"::"} for all.
         @param port: The port, 0 for any.
         @param listener: An L{IServiceListener}.
+        @param inode: Of the TCP socket that listens for the same server on the same address and port, if
+            there is one.
         @raise ServiceInUseError: somebody has it.
         @raise NoRouteError: the address is not of this host.
         """
@@ -115,7 +117,7 @@ class Services:
         address = normalise(address)
         prefix = portSpace << 16
         if port:
-            self._device.fabric.publish(prefix | port, address)
+            self._device.fabric.publish(prefix | port, address, inode)
         else:
             port = self._device.fabric.publishAny(prefix, address)
         serviceID = prefix | port

@@ -56,6 +56,7 @@ class IBReactor(_Base):
         """
         self._channels: tuple[DeviceChannel, ...] = ()
         self._turns = 0
+        self._switch: Any = None
         self._deadline = inf
         self.polling = AdaptivePolling(perf_counter, giveWay)
         _Base.__init__(self)
@@ -185,6 +186,41 @@ class IBReactor(_Base):
             if not channel.device.arm():
                 armed = False
         return armed
+
+    # -- the offload protocol switch
+
+    def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
+        """
+        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
+        """
+        switch = self.switch
+        if switch.configuration.tcpOnly("listen"):
+            return _Base.listenTCP(self, port, factory, backlog, interface)
+        return switch.listenTCP(self, port, factory, backlog, interface)
+
+    def connectTCP(
+        self, host: Any, port: Any, factory: Any, timeout: float | None = 30, bindAddress: Any = None
+    ) -> Any:
+        """
+        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
+        """
+        switch = self.switch
+        if switch.configuration.tcpOnly("connect"):
+            return _Base.connectTCP(self, host, port, factory, timeout, bindAddress)
+        return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
+
+    @property
+    def switch(self) -> Any:
+        """
+        The L{Switch<twisted_ib.reactor.switch.Switch>} of this reactor.
+        """
+        switch = self._switch
+        if switch is None:
+            from twisted_ib.reactor.configuration import Configuration
+            from twisted_ib.reactor.switch import Switch
+
+            switch = self._switch = Switch(Configuration())
+        return switch
 
     # -- messages and RDMA
 

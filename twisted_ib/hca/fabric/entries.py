@@ -7,6 +7,11 @@ symbolic link to that socket::
 
     svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID
 
+or, if it is the same as that of a TCP socket which listens on the same address and
+number, a link that has the socket's inode as well::
+
+    svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID.tcp-INODE
+
 SERVICE is the service id (16 hex digits), NAMESPACE the inode of the network
 namespace: a path crosses namespaces and an IP address must not.  ADDRESS is what
 the listener is bound to.
@@ -30,6 +35,8 @@ from twisted_ib.hca.fabric.rundirectory import RunDirectory
 
 HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
+#: What a service's link holds.
+TARGET = re.compile(r"(hca-[0-9a-f]{16})(?:\.tcp-([1-9]\d{0,19}))?\Z", re.ASCII)
 GROUP = re.compile(r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z")
 
 
@@ -42,12 +49,16 @@ class Entry:
     @ivar name: the entry's name.
     @ivar directory: where it is.
     @ivar address: what the service asked for is bound to, C{""} if none was.
+    @ivar inode: that of the TCP socket which the service stands beside, 0 if there is none.
+    @ivar uid: the user who made the service's entry.
     """
 
     guid: int
     name: str
     directory: RunDirectory = attrs.field(eq=False, repr=False)
     address: str = ""
+    inode: int = 0
+    uid: int = -1
 
 
 def serviceName(serviceID: int, namespace: int, address: str) -> str:
@@ -55,6 +66,27 @@ def serviceName(serviceID: int, namespace: int, address: str) -> str:
     The name of a service's entry.
     """
     return f"svc-{serviceID:016x}-{namespace}-{address}"
+
+
+def targetName(hca: str, inode: int) -> str:
+    """
+    What a service's link holds.
+
+    @param hca: the name of the HCA's socket.
+    @param inode: of the TCP socket beside the service, 0 for none.
+    """
+    return f"{hca}.tcp-{inode}" if inode else hca
+
+
+def targetOf(text: str | None) -> tuple[str, int]:
+    """
+    Read what a link holds.
+
+    @return: the name of an HCA's socket, C{""} if there is none in it, and the inode of
+        the TCP socket beside the service, 0 for none.
+    """
+    match = TARGET.match(text or "")
+    return ("", 0) if match is None else (match[1], int(match[2] or 0))
 
 
 def groupName(group: int, guid: int) -> str:
@@ -138,8 +170,9 @@ def reclaim(directory: RunDirectory) -> None:
             budget -= 1
     for name in names:
         if budget and (SERVICE.match(name) or GROUP.match(name)):
-            target = directory.readLink(name)
-            if target is not None and (target in dead or target not in sockets):
+            link = directory.readLink(name)
+            target, _ = targetOf(link)
+            if link is not None and (target in dead or target not in sockets):
                 directory.remove(name)
                 budget -= 1
     for name in dead:
@@ -150,6 +183,7 @@ __all__ = [
     "GROUP",
     "HCA",
     "SERVICE",
+    "TARGET",
     "Entry",
     "connect",
     "groupName",
@@ -157,4 +191,6 @@ __all__ = [
     "isServed",
     "reclaim",
     "serviceName",
+    "targetName",
+    "targetOf",
 ]

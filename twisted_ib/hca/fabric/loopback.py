@@ -86,10 +86,11 @@ class LoopbackFabric(Fabric):
 
     # -- services and peers
 
-    def publish(self, serviceID: int, address: str) -> None:
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
         Let others find this HCA for a service at an address.
 
+        @param inode: See L{IFabric}.
         @raise ServiceInUseError: somebody has it.
         @raise NoRouteError: the address is not one of this host.
         """
@@ -99,6 +100,8 @@ class LoopbackFabric(Fabric):
             if service == serviceID and conflict(address, other):
                 raise ServiceInUseError(f"somebody in this thread listens on {other} already")
         self._services[serviceID, address] = self
+        if inode:
+            self._neighbours.inodes[serviceID, address] = inode
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
@@ -118,6 +121,7 @@ class LoopbackFabric(Fabric):
         key = serviceID, normalise(address)
         if self._services.get(key) is self:
             del self._services[key]
+            self._neighbours.inodes.pop(key, None)
 
     def resolve(self, serviceID: int, address: str, user: Any) -> _Found:
         """

@@ -17,6 +17,7 @@ class Neighbours:
     holds one lock.
 
     @ivar services: who listens, by service and address.
+    @ivar inodes: for those of them that have one, the TCP socket beside.
     @ivar fabrics: all of them, by GUID.
     @ivar groups: the GUIDs of the members, by multicast GID.
     """
@@ -26,6 +27,7 @@ class Neighbours:
         There are none.
         """
         self.services: dict[tuple[int, str], Any] = {}
+        self.inodes: dict[tuple[int, str], int] = {}
         self.fabrics: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.groups: dict[int, tuple[int, ...]] = {}
 
@@ -54,6 +56,7 @@ class Neighbours:
         guid: int = fabric.guid
         for key in [key for key, other in self.services.items() if other is fabric]:
             del self.services[key]
+            self.inodes.pop(key, None)
         for group in [group for group, members in self.groups.items() if guid in members]:
             self.leave(group, guid)
         if self.fabrics.get(guid) is fabric:

@@ -60,15 +60,16 @@ class Presence(Fabric):
 
     # -- services
 
-    def publish(self, serviceID: int, address: str) -> None:
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
         Let others find this HCA for a service at an address.
 
+        @param inode: See L{IFabric}.
         @raise ServiceInUseError: somebody has it.
         @raise NoRouteError: the address is not one of this host.
         """
         checkLocal(address, True)
-        self.rendezvous.publish(serviceID, address)
+        self.rendezvous.publish(serviceID, address, inode)
 
     def publishAny(self, prefix: int, address: str) -> int:
         """

@@ -31,7 +31,16 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.fabric import addresses
-from twisted_ib.hca.fabric.entries import SERVICE, Entry, groupName, isServed, reclaim, serviceName
+from twisted_ib.hca.fabric.entries import (
+    SERVICE,
+    Entry,
+    groupName,
+    isServed,
+    reclaim,
+    serviceName,
+    targetName,
+    targetOf,
+)
 from twisted_ib.hca.fabric.rundirectory import RunDirectory
 from twisted_ib.hca.fabric.search import Search
 
@@ -55,6 +64,7 @@ class Rendezvous(Search):
         self.name = f"hca-{guid:016x}"
         self._listener: socket.socket | None = None
         self._services: dict[tuple[int, str], str] = {}
+        self._inodes: dict[tuple[int, str], int] = {}
         self._joined: dict[int, str] = {}
         self._home = self._directories[0]
 
@@ -92,10 +102,12 @@ class Rendezvous(Search):
         self._listener = listener
         return listener
 
-    def publish(self, serviceID: int, address: str) -> None:
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
         Let the HCA be found under a service.
 
+        @param inode: of the TCP socket that listens on the same address and number for the same
+            user of it; 0 if there is none.
         @raise ServiceInUseError: a living process listens there.
         @raise RunDirectoryError: the directory can not be written.
         @raise ValueError: C{address} is none.
@@ -107,7 +119,7 @@ class Rendezvous(Search):
                 stack.enter_context(directory.locked())
             for directory in self._directories:
                 self._makeRoom(directory, serviceID, address)
-            self._link(serviceID, address)
+            self._link(serviceID, address, inode)
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
@@ -174,7 +186,7 @@ class Rendezvous(Search):
                     f"{directory.path}/{name} is left from a dead process of user {status.st_uid}; remove it"
                 )
 
-    def _link(self, serviceID: int, address: str) -> None:
+    def _link(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
         Make a service's entry; the directory is locked.
 
@@ -183,21 +195,23 @@ class Rendezvous(Search):
         """
         name = serviceName(serviceID, self.namespace, address)
         try:
-            self._point(name)
+            self._point(name, inode)
         except FileExistsError as error:
             raise ServiceInUseError(f"{self._home.path}/{name} is taken") from error
         self._services[serviceID, address] = name
+        self._inodes[serviceID, address] = inode
 
-    def _point(self, name: str) -> None:
+    def _point(self, name: str, inode: int = 0) -> None:
         """
         Make an entry that points to our socket.
 
+        @param inode: of the TCP socket beside a service.
         @raise FileExistsError: it is there.
         @raise RunDirectoryError: it can not be made.
         """
         home = self._home
         try:
-            os.symlink(self.name, name, dir_fd=home.fd)
+            os.symlink(targetName(self.name, inode), name, dir_fd=home.fd)
         except FileExistsError:
             raise
         except OSError as error:
@@ -235,7 +249,9 @@ class Rendezvous(Search):
         Let the HCA no longer be found under a service.  Harmless when
         repeated, and in a forked child.
         """
-        name = self._services.pop((serviceID, addresses.normalise(address)), None)
+        key = serviceID, addresses.normalise(address)
+        name = self._services.pop(key, None)
+        self._inodes.pop(key, None)
         if name is not None and os.getpid() == self._pid:
             self._unlink(name)
 
@@ -243,7 +259,7 @@ class Rendezvous(Search):
         """
         Remove an entry if it is still ours.
         """
-        if self._home.readLink(name) == self.name:
+        if targetOf(self._home.readLink(name))[0] == self.name:
             self._home.remove(name)
 
     def _refreshed(self) -> list[RunDirectory]:
@@ -272,7 +288,7 @@ class Rendezvous(Search):
         try:
             following.bind()
             for serviceID, address in self._services:
-                following.publish(serviceID, address)
+                following.publish(serviceID, address, self._inodes[serviceID, address])
             for group in self._joined:
                 following.join(group)
         except BaseException:
@@ -291,6 +307,7 @@ class Rendezvous(Search):
             if self._listener is not None:
                 self._home.remove(self.name)
         self._services.clear()
+        self._inodes.clear()
         self._joined.clear()
         super().close()
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.fabric import addresses
-from twisted_ib.hca.fabric.entries import HCA, Entry, connect, groupName, serviceName
+from twisted_ib.hca.fabric.entries import HCA, Entry, connect, groupName, serviceName, targetOf
 from twisted_ib.hca.fabric.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.fabric.rundirectory import RunDirectory, allowedUids, openDirectories
 
@@ -121,9 +121,10 @@ class Search:
         for where in addresses.servedBy(address):
             name = serviceName(serviceID, self.namespace, where)
             for directory in self._directories:
-                hca = self._hcaOf(directory, name)
-                if hca is not None:
-                    found.append(Entry(int(hca[4:], 16), hca, directory, where))
+                pointed = self._pointed(directory, name)
+                if pointed is not None:
+                    hca, inode, uid = pointed
+                    found.append(Entry(int(hca[4:], 16), hca, directory, where, inode, uid))
         return found
 
     def _hcaOf(self, directory: RunDirectory, name: str) -> str | None:
@@ -131,18 +132,24 @@ class Search:
         The HCA that an entry of a service or a group points to; None if there is no entry or
         a user who is not let in made it or the HCA's socket.
         """
-        target = directory.readLink(name)
-        if target is None or not HCA.match(target):
+        pointed = self._pointed(directory, name)
+        return None if pointed is None else pointed[0]
+
+    def _pointed(self, directory: RunDirectory, name: str) -> tuple[str, int, int] | None:
+        """
+        The same with the inode of the TCP socket beside a service (0 for none) and the user
+        who made the entry.
+        """
+        target, inode = targetOf(directory.readLink(name))
+        if not target:
             return None
-        for entry in (name, target):
-            status = directory.status(entry)
-            if status is None:
-                if entry == target:
-                    return target  # gone: dead, but an entry
-                return None
-            if not self.allows(status.st_uid):
-                return None
-        return target
+        status = directory.status(name)
+        if status is None or not self.allows(status.st_uid):
+            return None
+        socket = directory.status(target)
+        if socket is not None and not self.allows(socket.st_uid):
+            return None
+        return target, inode, status.st_uid  # Without a socket it is dead, but an entry.
 
     def hcas(self) -> list[Entry]:
         """

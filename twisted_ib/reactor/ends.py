@@ -1,0 +1,68 @@
+"""
+The transports of connections that the application meant for TCP and SDP carries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.python.failure import Failure
+
+from twisted_ib.reactor.handle import ConnectionHandle
+from twisted_ib.sdp.ends import SDPClient, SDPServer
+
+if TYPE_CHECKING:
+    from twisted_ib.reactor.why import Why
+
+
+class RedirectedServer(SDPServer):
+    """
+    The transport of a passive side.
+
+    @ivar why: Why it is one of SDP.
+    @ivar _handle: What C{getHandle} has given.
+    """
+
+    __slots__ = ("_handle", "why")
+
+    why: Why
+
+    def getHandle(self) -> ConnectionHandle:
+        """
+        @return: What is like a socket about it.
+        """
+        try:
+            handle: ConnectionHandle = self._handle
+        except AttributeError:
+            handle = self._handle = ConnectionHandle(self)
+        return handle
+
+
+class RedirectedClient(SDPClient):
+    """
+    The transport of an active side.
+
+    @ivar why: Why it is one of SDP.
+    @ivar bound: The TCP socket that holds the local number which the application has bound.
+    @ivar _handle: What C{getHandle} has given.
+    """
+
+    __slots__ = ("_handle", "bound", "why")
+
+    why: Why
+    bound: Any
+
+    getHandle = RedirectedServer.getHandle
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Give the local number back, too.
+        """
+        bound = getattr(self, "bound", None)
+        if bound is not None:
+            self.bound = None
+            bound.close()
+        super().connectionLost(reason)
+
+
+__all__ = ["RedirectedClient", "RedirectedServer"]

@@ -1,0 +1,405 @@
+"""
+Listening through the switch: one port over TCP and over the devices beside it.
+
+A L{SwitchedPort} is Twisted's TCP port; what an application asks of one it does.  Beside its socket it
+has L{Companion}s, SDP ports of the same address and number, one per device, whose connections its own
+factory's protocols get.  Under a rule C{sdp} it has companions only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import tcp
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_ib import limits
+from twisted_ib.hca.channel import DeviceChannel
+from twisted_ib.hca.endpoints.addresses import Address, addressOf
+from twisted_ib.reactor.ends import RedirectedServer
+from twisted_ib.reactor.handle import ListeningHandle
+from twisted_ib.reactor.rules import LISTEN, SDP, TCP
+from twisted_ib.reactor.why import Fallback, Why
+from twisted_ib.sdp.port import SDPPort
+
+if TYPE_CHECKING:
+    from twisted_ib.reactor.switch import Switch
+
+
+class _Borrowed(Factory):
+    """
+    The factory of a companion: its protocols are those of the port's.
+    """
+
+    noisy = False
+
+    def __init__(self, port: SwitchedPort) -> None:
+        """
+        @param port: The port.
+        """
+        self.port = port
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        @return: What the port's factory makes.
+        """
+        factory: Any = self.port.factory
+        return factory.buildProtocol(addr)
+
+
+class Companion(SDPPort):
+    """
+    The part of a port that listens on one device.
+
+    @ivar main: The port.
+    @ivar inode: That of the port's TCP socket; 0 if it has none.
+    @ivar v6only: Whether a companion on C{::} leaves IPv4 alone.
+    """
+
+    def __init__(self, main: SwitchedPort, device: str, address: Address, inode: int, v6only: bool) -> None:
+        """
+        @param device: The HCA's name.
+        @param address: The address and the number that the TCP socket is bound to.
+        """
+        factory: Any = _Borrowed(main)
+        super().__init__(address.port, factory, main.backlog or 1, address.host, main.reactor, device)
+        self.main = main
+        self.inode = inode
+        self.v6only = v6only
+
+    @property
+    def sessionno(self) -> int:  # type: ignore[override]
+        """
+        The number of the next connection, over all providers.
+        """
+        return self.main.sessionno
+
+    @sessionno.setter
+    def sessionno(self, number: int) -> None:
+        """
+        Count one.
+        """
+        self.main.sessionno = number
+
+    def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
+        """
+        Take the number that the TCP socket has.
+        """
+        listen, space = channel.device.listen, self.handshake.PORT_SPACE
+        first = listen(space, address, self.port, self, self.inode)
+        if address != "::" or self.v6only:
+            return (first,)
+        try:
+            return first, listen(space, "0.0.0.0", self.port, self, self.inode)
+        except BaseException:
+            first.close()
+            raise
+
+    def transport(self, channel: Any, here: Any, peer: Any, server: Any, sessionno: int) -> Any:
+        """
+        Make the transport of a connection, which belongs to the port.
+        """
+        made = RedirectedServer(channel, here, peer, self.main, sessionno)
+        made.why = self.main.switch.accepted(self.main.why, channel)
+        return made
+
+    def _say(self, text: str) -> None:
+        """
+        Nothing: the port does.
+        """
+
+    def logPrefix(self) -> str:
+        """
+        @return: The port's.
+        """
+        return str(self.main.logPrefix())
+
+    def close(self, reason: Failure) -> None:
+        """
+        End, once.
+        """
+        if self.connected:
+            super().connectionLost(reason)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Somebody closes everything; a port that has no socket hears of it here.
+        """
+        self.close(reason)
+        self.main.companionLost(self, reason)
+
+
+class SwitchedPort(tcp.Port):
+    """
+    What C{listenTCP} gives where policy does not leave everything to TCP.
+
+    @ivar switch: The reactor's switch.
+    @ivar why: What was decided, and why.
+    @ivar companions: The parts on devices.
+    @ivar alone: Whether there is no TCP socket.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, switch: Switch, port: Any, factory: Any, backlog: int, interface: str, reactor: Any
+    ) -> None:
+        """
+        @param switch: The reactor's switch.
+        @param port: The port, 0 for any, or a C{Binding}.
+        """
+        super().__init__(port, factory, backlog, interface, reactor)
+        self.switch = switch
+        self.companions: tuple[Companion, ...] = ()
+        self.alone = False
+        self._at: tuple[Address, int, bool] | None = None
+        self.why = Why("default", TCP, asked=reactor.seconds())
+
+    # -- opening
+
+    def startListening(self) -> None:
+        """
+        Take the port everywhere.
+
+        @raise CannotListenError: It can not be had.
+        """
+        handle = self._open()
+        self._preexistingSocket = handle
+        try:
+            super().startListening()
+        except BaseException:
+            self._closeCompanions(Failure())
+            handle.close()
+            raise
+        self._shouldShutdown = True
+        self.switch.listening(self)
+
+    def _open(self) -> Any:
+        """
+        Find a number that is free everywhere, or as policy says.
+
+        @return: The TCP socket, or what stands for it.
+        """
+        handle = self._openAlone()
+        if handle is not None:
+            return handle
+        tries = limits.PORT_ATTEMPTS if self.port == 0 else 1
+        refused: list[CannotListenError] = []
+        for left in reversed(range(tries)):
+            skt = self._listenTCP()
+            try:
+                address = self._addressOf(skt)
+                self._decide(address)
+                if self.why.verdict == TCP:
+                    return skt
+                v6only = skt.family == socket.AF_INET6 and bool(
+                    skt.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+                )
+                self._at = (address, 0 if self.why.verdict == SDP else os.fstat(skt.fileno()).st_ino, v6only)
+                refused = self._join(self._devices())
+            except BaseException:
+                skt.close()
+                raise
+            busy = [e for e in refused if _isBusy(e)]
+            if not busy and (self.companions or self.why.verdict != SDP):
+                break
+            if busy and left:
+                self._closeCompanions(Failure(busy[0]))
+                skt.close()
+                continue
+            if self._mayGoOn(busy):
+                break
+            self._closeCompanions(Failure(refused[0]))
+            skt.close()
+            raise refused[0]
+        return self._settled(skt, refused)
+
+    def _openAlone(self) -> Any:
+        """
+        Where it is known before that there will be no TCP socket, do not ask for one.
+        """
+        host = self.interface or "0.0.0.0"
+        if not self.port or not (isIPAddress(host) or isIPv6Address(host)):
+            return None
+        address = addressOf(host, self.port)
+        self._decide(address)
+        if self.why.verdict != SDP:
+            return None
+        self._at = (address, 0, False)
+        refused = self._join(self._devices())
+        if not self.companions or any(_isBusy(e) for e in refused):
+            self._closeCompanions(Failure(refused[0]))
+            raise refused[0]
+        return self._settled(None, refused)
+
+    def _settled(self, skt: Any, refused: list[CannotListenError]) -> Any:
+        """
+        Write down what became of it.
+
+        @param skt: The TCP socket; L{None} if there never was one.
+        @param refused: What devices said who do not take part.
+        @return: The socket, or what stands for it.
+        """
+        why = self.why
+        why.decided = why.connected = self.reactor.seconds()
+        why.device = ",".join(each.device or "" for each in self.companions) or None
+        if why.verdict == SDP:
+            self.alone = True
+            why.provider = SDP
+            if skt is not None:
+                skt.close()
+            assert self._at is not None
+            return ListeningHandle(self._at[0])
+        why.provider = "both" if self.companions else TCP
+        if refused and not self.companions:
+            self.switch.fellBack(why, Fallback("listen", f"SDP: {refused[0].socketError}"))
+        return skt
+
+    def _mayGoOn(self, busy: list[CannotListenError]) -> bool:
+        """
+        Whether TCP alone will do though SDP did not: by default, as unmodified programs must be able to
+        listen wherever they could; where a rule says C{both}, unless the number is somebody else's.
+        """
+        return self.why.verdict != SDP and (self.why.rule == "default" or not busy)
+
+    def _listenTCP(self) -> socket.socket:
+        """
+        Make a socket that listens.
+
+        @raise CannotListenError: TCP does not give the port.
+        """
+        skt = None
+        try:
+            skt = self.createInternetSocket()
+            if self.addressFamily == socket.AF_INET6:
+                skt.bind(tcp._resolveIPv6(self.interface, self.port))
+            else:
+                skt.bind((self.interface, self.port))
+        except OSError as e:
+            if skt is not None:
+                skt.close()
+            raise CannotListenError(self.interface, self.port, e) from None
+        try:
+            skt.listen(self.backlog)
+        except BaseException:
+            skt.close()
+            raise
+        made: socket.socket = skt
+        return made
+
+    def _addressOf(self, skt: socket.socket) -> Address:
+        """
+        @return: What a socket is bound to.
+        """
+        name = skt.getsockname()
+        host = str(name[0])
+        if len(name) == 4 and name[3] and "%" not in host:
+            host = f"{host}%{name[3]}"
+        return addressOf(host, name[1])
+
+    def _decide(self, address: Address) -> None:
+        """
+        Ask the rules.
+        """
+        decision = self.switch.decide(LISTEN, address.host, address.port)
+        self.why.rule, self.why.verdict = decision.where, decision.verdict
+
+    def _devices(self) -> tuple[str, ...]:
+        """
+        @return: The devices to listen on.
+        """
+        assert self._at is not None
+        return self.switch.devicesFor(self._at[0].host)
+
+    # -- companions
+
+    def _join(self, devices: tuple[str, ...]) -> list[CannotListenError]:
+        """
+        Listen on devices.
+
+        @return: Why not on some of them.
+        """
+        assert self._at is not None
+        address, inode, v6only = self._at
+        refused = []
+        for device in devices:
+            try:
+                self.switch.checkThread(self.reactor, device)
+                companion = Companion(self, device, address, inode, v6only)
+                companion.startListening()
+            except CannotListenError as e:
+                refused.append(e)
+            except Exception as e:
+                self._log.failure("{device} can not be listened on", device=device)
+                refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
+            else:
+                self.companions += (companion,)
+                self.switch.opened(self.reactor, companion)
+        if not devices:
+            refused.append(
+                CannotListenError(self.interface, address.port, OSError(errno.ENODEV, "no device serves it"))
+            )
+        return refused
+
+    def companionLost(self, companion: Companion, reason: Failure) -> None:
+        """
+        A companion was closed by somebody else: the reactor that stops.
+        """
+        self.companions = tuple(each for each in self.companions if each is not companion)
+        if self.alone and not self.companions and self.connected:
+            self.connectionLost(reason)
+
+    def _closeCompanions(self, reason: Failure) -> None:
+        """
+        Listen on no device any more.
+        """
+        companions, self.companions = self.companions, ()
+        for companion in companions:
+            try:
+                companion.close(reason)
+            except Exception:
+                self._log.failure("{device} can not be closed", device=companion.device)
+
+    # -- what is done to the port is done to all
+
+    def startReading(self) -> None:
+        """
+        Accept connections.
+        """
+        if not self.alone:
+            super().startReading()
+        for companion in self.companions:
+            companion.startReading()
+
+    def stopReading(self) -> None:
+        """
+        Let them wait.
+        """
+        if not self.alone:
+            super().stopReading()
+        for companion in self.companions:
+            companion.stopReading()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Close everywhere.
+        """
+        self._closeCompanions(reason)
+        super().connectionLost(reason)
+
+
+def _isBusy(error: CannotListenError) -> bool:
+    """
+    @return: Whether somebody else has the number.
+    """
+    return getattr(error.socketError, "errno", None) == errno.EADDRINUSE
+
+
+__all__ = ["Companion", "SwitchedPort"]

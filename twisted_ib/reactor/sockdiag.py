@@ -1,0 +1,235 @@
+"""
+Which TCP sockets of this host listen on a port, and which of them TCP itself would reach.
+
+The kernel says it over netlink (C{NETLINK_SOCK_DIAG}, Linux 3.3; C{struct inet_diag_req_v2}); where
+that is refused, in C{/proc/net/tcp} and C{/proc/net/tcp6}.  Either shows the network namespace of the
+thread that asks.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+
+import attrs
+
+from twisted_ib import limits
+
+_SOCK_DIAG = 4
+_BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
+_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ERROR, _DONE = 2, 3
+_LISTEN = 10  # TCP_LISTEN
+_V6ONLY = 11  # INET_DIAG_SKV6ONLY
+_MESSAGE = struct.Struct("=IHHII")  # struct nlmsghdr
+_REQUEST = struct.Struct("=BBBxI")  # struct inet_diag_req_v2, up to its struct inet_diag_sockid
+_PORT = struct.Struct(">H")
+_SOCKID = 48
+_FOUND = 72  # struct inet_diag_msg
+_SOURCE, _INTERFACE, _UID = 8, 40, 64
+_ATTRIBUTE = struct.Struct("=HH")
+_MOST_BYTES = 65536
+_SECONDS = 1.0
+#: Where the kernel lists sockets as text.
+_TABLES = {
+    socket.AF_INET: "/proc/thread-self/net/tcp",
+    socket.AF_INET6: "/proc/thread-self/net/tcp6",
+}
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Unreadable(Exception):
+    """
+    Neither way shows the sockets, or there are too many.
+    """
+
+
+@attrs.frozen
+class Listener:
+    """
+    A TCP socket that listens.
+
+    @ivar address: what it is bound to; an IPv4 address also if its socket is one of IPv6.
+    @ivar isV6: whether its socket is one of IPv6.
+    @ivar inode: its inode.
+    @ivar uid: the user who made it.
+    @ivar interface: the number of the interface that it is bound to, 0 for none; L{None} if that is not
+        known.
+    @ivar v6only: whether a socket of C{::} takes no IPv4; L{None} if that is not known.
+    """
+
+    address: str
+    isV6: bool
+    inode: int
+    uid: int
+    interface: int | None = 0
+    v6only: bool | None = False
+
+
+def listeners(port: int) -> list[Listener]:
+    """
+    Find the sockets that listen on a port, of IPv4 and IPv6.
+
+    @param port: the port.
+    @raise Unreadable: that can not be known.
+    """
+    found: list[Listener] = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            found += _ask(family, port)
+        except (OSError, struct.error):
+            found += _read(family, port)
+    return found
+
+
+def _ask(family: int, port: int) -> list[Listener]:
+    """
+    Ask over netlink.
+
+    @raise OSError: it is refused.
+    """
+    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    found: list[Listener] = []
+    with socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG) as asking:
+        asking.settimeout(_SECONDS)
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
+        request += _PORT.pack(port) + bytes(_SOCKID - _PORT.size)
+        asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
+        while True:
+            for kind, message in _messages(asking.recv(_MOST_BYTES)):
+                if kind == _DONE:
+                    return found
+                if kind == _ERROR:
+                    raise OSError("refused")
+                if kind == _BY_FAMILY:
+                    listener = _parse(message, port)
+                    if listener is not None:
+                        found.append(listener)
+            if len(found) > limits.TCP_LISTENERS:
+                raise Unreadable(f"more than {limits.TCP_LISTENERS} sockets listen on port {port}")
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """
+    Take a datagram of netlink apart.
+    """
+    offset = 0
+    while offset + _MESSAGE.size <= len(data):
+        length, kind, _, _, _ = _MESSAGE.unpack_from(data, offset)
+        if length < _MESSAGE.size:
+            return
+        yield kind, data[offset + _MESSAGE.size : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _parse(message: bytes, port: int) -> Listener | None:
+    """
+    Read one C{struct inet_diag_msg} and what follows it.
+
+    @return: L{None} if it is of another port or state: old kernels give more than was asked for.
+    """
+    family, state = message[0], message[1]
+    if state != _LISTEN or _PORT.unpack_from(message, 4)[0] != port:
+        return None
+    (interface,) = struct.unpack_from("=I", message, _INTERFACE)
+    uid, inode = struct.unpack_from("=II", message, _UID)
+    isV6 = family == socket.AF_INET6
+    packed = message[_SOURCE : _SOURCE + (16 if isV6 else 4)]
+    v6only: bool | None = None if isV6 else False
+    offset = _FOUND
+    while isV6 and offset + _ATTRIBUTE.size < len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, offset)
+        if length < _ATTRIBUTE.size:
+            break
+        if kind == _V6ONLY:
+            v6only = bool(message[offset + _ATTRIBUTE.size])
+        offset += (length + 3) & ~3
+    return Listener(_text(packed), isV6, inode, uid, interface, v6only)
+
+
+def _text(packed: bytes) -> str:
+    """
+    Write an address; one of IPv4 in IPv6 as what it is.
+    """
+    if len(packed) == 4:
+        return socket.inet_ntop(socket.AF_INET, packed)
+    if packed.startswith(_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, packed[12:])
+    return socket.inet_ntop(socket.AF_INET6, packed)
+
+
+def _read(family: int, port: int) -> list[Listener]:
+    """
+    Read the kernel's table, in which the sockets that listen are first.
+
+    @raise Unreadable: it can not be read.
+    """
+    found: list[Listener] = []
+    try:
+        with open(_TABLES[socket.AddressFamily(family)], encoding="ascii") as table:
+            table.readline()
+            for count, line in enumerate(table):
+                words = line.split()
+                if int(words[3], 16) != _LISTEN:
+                    break
+                if count >= limits.TCP_TABLE_LINES:
+                    raise Unreadable(f"more than {limits.TCP_TABLE_LINES} sockets listen")
+                address, _, number = words[1].partition(":")
+                if int(number, 16) == port:
+                    isV6 = family == socket.AF_INET6
+                    v6only = None if isV6 else False
+                    found.append(Listener(_hex(address), isV6, int(words[9]), int(words[7]), None, v6only))
+    except FileNotFoundError:
+        if family == socket.AF_INET6:
+            return []  # There is no IPv6 here.
+        raise Unreadable(f"there is no {_TABLES[socket.AF_INET]}") from None
+    except (OSError, ValueError, IndexError) as e:
+        raise Unreadable(str(e)) from None
+    return found
+
+
+def _hex(text: str) -> str:
+    """
+    Read an address of the table: words of 32 bits in the machine's order.
+    """
+    raw = bytes.fromhex(text)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    return _text(raw)
+
+
+def reached(found: list[Listener], address: str, scope: int = 0) -> list[Listener]:
+    """
+    Choose the listeners that TCP would give a connection to: one of these, as with SO_REUSEPORT there
+    may be several.
+
+    As Linux does (C{inet_lookup_listener}, C{compute_score}): those bound to the address before those
+    of all addresses, and of these IPv4's before IPv6's.  If one of the best is bound to an interface
+    there is no telling.
+
+    @param found: all listeners on the port.
+    @param address: where to, an IP address of this host; no wildcard, and without a scope.
+    @param scope: the number of its interface, 0 for none.
+    """
+    best = [each for each in found if each.address == address]
+    if not best and ":" in address:
+        best = [each for each in found if each.address == "::"]
+    elif not best:
+        best = [each for each in found if _takesIPv4(each)]
+    if any(each.interface not in (0, scope, None) for each in best):
+        return []
+    lowest = min((each.isV6 for each in best), default=False)
+    best = [each for each in best if each.isV6 == lowest]
+    return [] if len(best) > 1 and best[0].interface is None else best
+
+
+def _takesIPv4(listener: Listener) -> bool:
+    """
+    Whether a listener on all addresses takes connections to those of IPv4.
+    """
+    return listener.address == "0.0.0.0" or (listener.address == "::" and not listener.v6only)
+
+
+__all__ = ["Listener", "Unreadable", "listeners", "reached"]
