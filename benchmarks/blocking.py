@@ -11,27 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import select
 import socket
 import struct
 import sys
 import threading
 from collections.abc import Callable
-from time import clock_gettime_ns, perf_counter, perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
+from benchmarks.measuring import Figures, chunksOf, cpuNanoseconds, latencies, manyDescriptors, pattern
+
 HEAD = struct.Struct(">QB")
-CROWD = 1000
 CHUNK = 256 * 1024
-Figures = dict[str, float]
-
-
-def percentile(ordered: list[int], share: float) -> float:
-    """
-    The value below which C{share} of the sorted values lie.
-    """
-    return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])
 
 
 def _echo(connection: socket.socket) -> None:
@@ -133,7 +125,7 @@ def roundTrip(command: dict[str, Any]) -> Figures:
     """
     One message out and back, again and again.
     """
-    message = random.Random(0).randbytes(command["size"])
+    message = pattern(command["size"])
     with _connect(command["echo"]) as connection:
 
         def once() -> bytes:
@@ -156,9 +148,7 @@ def roundTrip(command: dict[str, Any]) -> Figures:
             after = perf_counter_ns()
             times.append(after - now)
             now = after
-    times.sort()
-    shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-    return {name: percentile(times, share) / 1e3 for name, share in shares.items()}
+    return latencies(times)
 
 
 def stream(command: dict[str, Any]) -> Figures:
@@ -166,15 +156,8 @@ def stream(command: dict[str, Any]) -> Figures:
     Write until the announced length is acknowledged.
     """
     size, seconds = command["size"], command["seconds"]
-    chunks = [random.Random(0).randbytes(size)]
-    if command["workload"] == "cold":
-        chunks = [struct.pack(">I", each) + chunks[0][4:] for each in range(128)]
-
-    def cpu() -> int:
-        """
-        CPU time of both processes.
-        """
-        return sum(clock_gettime_ns((~pid << 3) | 2) for pid in (os.getpid(), command["server"]))
+    chunks = chunksOf(size, command["workload"] == "cold")
+    processes = (os.getpid(), command["server"])
 
     def send(count: int, hashing: bool) -> bytes:
         """
@@ -193,9 +176,9 @@ def stream(command: dict[str, Any]) -> Figures:
             send(count, False)
             took = perf_counter() - begun
         count = max(1, int(count * seconds / took))
-        used, begun = cpu(), perf_counter()
+        used, begun = cpuNanoseconds(processes), perf_counter()
         send(count, False)
-        took, used = perf_counter() - begun, cpu() - used
+        took, used = perf_counter() - begun, cpuNanoseconds(processes) - used
         wanted = hashlib.sha256(b"".join(chunks[e % len(chunks)] for e in range(9)))
         if send(9, True) != wanted.digest():
             raise ValueError("a stream differs")
@@ -208,14 +191,15 @@ def crowd(command: dict[str, Any]) -> Figures:
     Many connections, each with one message under way.
     """
     path = os.path.join(os.path.dirname(command["echo"]), "crowd")
-    message = random.Random(0).randbytes(command["size"])
-    connections = [_connect(path) for _ in range(CROWD)]
+    message = pattern(command["size"])
+    connections = [_connect(path) for _ in range(command["count"])]
     byDescriptor = {each.fileno(): each for each in connections}
     poll = select.epoll()
     for each in connections:
         poll.register(each, select.EPOLLIN)
         each.sendall(message)
-    begun = perf_counter()
+    processes = (os.getpid(), command["server"])
+    used, begun = cpuNanoseconds(processes), perf_counter()
     end, count, pending = begun + command["seconds"], 0, len(connections)
     while pending:
         for descriptor, _ in poll.poll():
@@ -226,18 +210,18 @@ def crowd(command: dict[str, Any]) -> Figures:
                 byDescriptor[descriptor].sendall(message)
             else:
                 pending -= 1
-    took = perf_counter() - begun
+    took, used = perf_counter() - begun, cpuNanoseconds(processes) - used
     for each in connections:
         each.close()
     poll.close()
-    return {"msg/s": count / took}
+    return {"msg/s": count / took, "CPU/msg": used / count / 1e3}
 
 
 def connects(command: dict[str, Any]) -> Figures:
     """
     Connect, echo once, close, one after the other.
     """
-    message = random.Random(0).randbytes(command["size"])
+    message = pattern(command["size"])
     begun = perf_counter()
     count = 0
     while perf_counter() - begun < command["seconds"]:
@@ -273,4 +257,5 @@ def client() -> None:
 
 
 if __name__ == "__main__":
+    manyDescriptors()
     serve() if sys.argv[1] == "server" else client()

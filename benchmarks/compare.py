@@ -1,5 +1,5 @@
 """
-Compare C{sdp:} with Twisted's TCP, round by round: the driver.
+Compare C{sdp:} and C{ib:} with Twisted's TCP and others, round by round: the driver.
 
 See C{README.md} in this folder for the command.
 """
@@ -10,20 +10,25 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.processes import PLACEMENTS, Neighbours, Pair, WorkerError
+from benchmarks.machine import describe
+from benchmarks.processes import PLACEMENTS, Neighbours, Pair, WorkerError, environmentFor, workloadOf
 from benchmarks.rows import ROWS, Row
 from benchmarks.rows import byName as rowByName
+from benchmarks.startup import StartError, start
 from benchmarks.subjects import BASELINE, SUBJECTS, Subject
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results
+from benchmarks.ucx import UCXPair
 
 #: Seconds of the timed part of one row; quick and not.
 QUICK_SECONDS = 0.06
-FULL_SECONDS = 0.5
+FULL_SECONDS = 0.25
 #: A row may take this long beyond its timed part before it counts as hung.
 PATIENCE_SECONDS = 30.0
 #: The longest message of subjects that carry messages.
@@ -45,9 +50,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compare")
     add = parser.add_argument
-    add("--rounds", type=int, default=7, help="interleaved rounds (7)")
-    add("--quick", action="store_true", help="short rows, under two minutes")
-    add("--seconds", type=float, help="timed part of each row")
+    add("--rounds", type=int, default=5, help="interleaved rounds (5)")
+    add("--quick", action="store_true", help="short rows, and elsewhere than split few subjects")
+    add("--seconds", type=float, help=f"timed part of each row ({FULL_SECONDS}, quick {QUICK_SECONDS})")
     add("--rows", type=_listOf, help=",".join(rowByName))
     add("--subjects", type=_listOf, help=",".join(subjectByName))
     add("--placements", type=_listOf, help=",".join(PLACEMENTS))
@@ -76,19 +81,18 @@ class Comparison:
         Choose what to run.
         """
         wanted = set(options.subjects or subjectByName) | {BASELINE}
-        self._subjects = [each for each in SUBJECTS if each.name in wanted]
+        absent = {each.name: each.absence() for each in SUBJECTS if each.name in wanted and each.absence()}
+        self._subjects = [each for each in SUBJECTS if each.name in wanted and each.name not in absent]
         self._placements = options.placements or list(PLACEMENTS)
         self._options = options
         self._seconds: float = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
         self.results = Results(
-            {
-                "rounds": options.rounds,
-                "seconds per row": self._seconds,
-                "load average before": os.getloadavg()[0],
-            }
+            describe(), {"rounds": options.rounds, "seconds per row": self._seconds}, absent
         )
-        self._pairs: dict[str, Pair] = {}
+        self._pairs: dict[str, Any] = {}
         self._hopeless: set[str] = set()
+        self._folder = ""
+        self._environment: dict[str, str] = {}
 
     def _rows(self, placement: str) -> list[Row]:
         """
@@ -114,46 +118,63 @@ class Comparison:
         """
         All rounds.
         """
-        for number in range(self._options.rounds):
-            begun = time.monotonic()
-            try:
-                for subject in self._subjects:
-                    self._start(subject)
-                for placement in self._placements:
-                    self._runPlacement(placement)
-            finally:
-                for pair in self._pairs.values():
-                    pair.end()
-                self._pairs.clear()
-                self._hopeless.clear()
-            took = time.monotonic() - begun
-            print(
-                f"round {number + 1} of {self._options.rounds}: {took:.1f} s",
-                file=sys.stderr,
-            )
+        with tempfile.TemporaryDirectory(prefix="compare-") as self._folder:
+            self._environment = environmentFor(os.path.join(self._folder, "bytecode"))
+            for number in range(self._options.rounds):
+                begun = time.monotonic()
+                self._runRound()
+                took = time.monotonic() - begun
+                print(
+                    f"round {number + 1} of {self._options.rounds}: {took:.1f} s",
+                    file=sys.stderr,
+                )
+        self.results.settings["load average after"] = round(os.getloadavg()[0], 2)
+
+    def _runRound(self) -> None:
+        """
+        Every row once, for everybody.
+        """
+        try:
+            for placement in self._placements:
+                self._runPlacement(placement)
+        finally:
+            for pair in self._pairs.values():
+                pair.end()
+            self._pairs.clear()
+            self._hopeless.clear()
 
     def _runPlacement(self, name: str) -> None:
         """
         One round of the rows of one placement: all subjects of a row follow
         each other at once, so that they meet the same machine.
         """
+        rows = self._rows(name)
+        subjects = self._subjectsIn(name)
+        for subject in subjects:
+            if any(self._runs(subject, row) and not (row.isFresh or row.isStart) for row in rows):
+                self._start(subject)
         placement = PLACEMENTS[name]
         with Neighbours(placement.neighbours):
             for pair in self._pairs.values():
                 pair.place(placement)
-            for row in self._rows(name):
-                for subject in self._subjectsIn(name):
-                    if not self._runs(subject, row):
-                        continue
-                    self.results.add(name, row.name, subject.name, self._runRow(subject, row, name))
+            for row in rows:
+                for subject in subjects:
+                    if self._runs(subject, row):
+                        figures = self._runRow(subject, row, name)
+                        self.results.add(name, row.name, subject.name, figures)
 
     @staticmethod
     def _runs(subject: Subject, row: Row) -> bool:
         """
         Whether a row means something for a subject.
         """
+        if subject.workloads is not None and workloadOf(row, subject) not in subject.workloads:
+            return False
         if row.registered:
-            return subject.messages or subject.name == BASELINE
+            return subject.messages or not subject.program or subject.name == BASELINE
+        if row.isStart and subject.name != BASELINE:
+            # Once for each reactor; the package is the same on all.
+            return subject.name in (("sdp-ib", "sdp-asyncio") if row.workload == "twistd" else ("sdp-ib",))
         if subject.messages and row.size > MESSAGE_BYTES:
             return False
         return bool(subject.reactor) or not row.needsReactor
@@ -162,28 +183,51 @@ class Comparison:
         """
         One run; None if it failed, and fresh processes for the next.
         """
-        if subject.name not in self._pairs:
-            self._start(subject)
-            if subject.name in self._pairs:
-                self._pairs[subject.name].place(PLACEMENTS[placement])
-        pair = self._pairs.get(subject.name)
-        if pair is None:
-            return None
         try:
-            return pair.run(row, self._seconds, self._seconds * 8 + PATIENCE_SECONDS)
-        except WorkerError as error:
+            if row.isStart:
+                return start(row.workload, subject, self._folder, self._environment)
+            if row.isFresh:
+                return self._runFresh(subject, row, placement)
+            if subject.name not in self._pairs:
+                self._start(subject)
+                if subject.name in self._pairs:
+                    self._pairs[subject.name].place(PLACEMENTS[placement])
+            pair = self._pairs.get(subject.name)
+            return None if pair is None else self._runIn(pair, row)
+        except (WorkerError, StartError) as error:
             self._fail(f"{placement}, {row.name}, {subject.name}: {error}")
-            self._pairs.pop(subject.name).end()
+            pair = self._pairs.pop(subject.name, None)
+            if pair is not None:
+                pair.end()
             return None
+
+    def _runFresh(self, subject: Subject, row: Row, placement: str) -> dict[str, float]:
+        """
+        One run in processes that nothing else uses.
+        """
+        pair = Pair(subject, self._environment)
+        try:
+            pair.place(PLACEMENTS[placement])
+            return self._runIn(pair, row)
+        finally:
+            pair.end()
+
+    def _runIn(self, pair: Any, row: Row) -> dict[str, float]:
+        """
+        One run in a pair of processes.
+        """
+        figures: dict[str, float] = pair.run(row, self._seconds, self._seconds * 8 + PATIENCE_SECONDS)
+        return figures
 
     def _start(self, subject: Subject) -> None:
         """
-        Start the processes of a subject, unless that failed in this round.
+        Start the processes of a subject, unless they run, or that failed in this round.
         """
-        if subject.name in self._hopeless:
+        if subject.name in self._hopeless or subject.name in self._pairs:
             return
         try:
-            self._pairs[subject.name] = Pair(subject)
+            kind: Any = Pair if subject.program else UCXPair
+            self._pairs[subject.name] = kind(subject, self._environment)
         except WorkerError as error:
             self._hopeless.add(subject.name)
             self._fail(f"{subject.name} does not start: {error}")

@@ -1,14 +1,76 @@
 """
-How fast bytes move, and what that costs.
+How fast bytes move, and what that costs: what every kind of process here measures alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from time import perf_counter
+import random
+import resource
+from collections.abc import Awaitable, Callable, Sequence
+from time import clock_gettime_ns, perf_counter
 from typing import Any
 
 Figures = dict[str, float]
+
+#: Distinct buffers of the cold source.
+COLD_BUFFERS = 128
+
+
+def pattern(length: int) -> bytes:
+    """
+    Bytes in which no part looks like another; the same in every run.
+    """
+    return random.Random(length).randbytes(length)
+
+
+def chunksOf(size: int, isCold: bool) -> list[bytes]:
+    """
+    What a stream writes in turn: one buffer, or so many that no cache holds them.
+
+    @param size: Bytes of each.
+    """
+    chunk = pattern(size)
+    if not isCold:
+        return [chunk]
+    return [number.to_bytes(4, "big") + chunk[4:] for number in range(COLD_BUFFERS)]
+
+
+def percentile(ordered: Sequence[int], share: float) -> float:
+    """
+    The value below which C{share} of the sorted values lie.
+    """
+    return float(ordered[min(len(ordered) - 1, int(len(ordered) * share))])
+
+
+def latencies(times: list[int]) -> Figures:
+    """
+    Percentiles in microseconds.
+
+    @param times: Nanoseconds, in any order.
+    """
+    times.sort()
+    shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+    figures = {name: percentile(times, share) / 1e3 for name, share in shares.items()}
+    return figures | {"count": float(len(times))}
+
+
+def cpuNanoseconds(processes: Sequence[int]) -> int:
+    """
+    CPU time of processes so far, user and system.
+
+    @param processes: Their ids.
+    """
+    # The clock of another process: ((~pid) << 3) | CPUCLOCK_SCHED, what
+    # clock_getcpuclockid(3) computes.
+    return sum(clock_gettime_ns((~pid << 3) | 2) for pid in processes)
+
+
+def manyDescriptors() -> None:
+    """
+    Let this process open as many files as it may: 10,000 connections of TCP are as many.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def measured(

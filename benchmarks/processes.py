@@ -57,7 +57,23 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
-def _cpus(index: int | None, available: list[int]) -> set[int]:
+def environmentFor(cache: str | None = None) -> dict[str, str]:
+    """
+    The environment of every process that is measured.
+
+    @param cache: A directory for files of byte code, which are written even where this process is
+        told to write none: users have them.
+    """
+    environment = dict(os.environ)
+    paths = [str(ROOT), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    if cache is not None:
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment["PYTHONPYCACHEPREFIX"] = cache
+    return environment
+
+
+def cpusOf(index: int | None, available: list[int]) -> set[int]:
     """
     The CPUs for one process.
     """
@@ -104,14 +120,11 @@ class _Worker:
     One process that answers JSON lines.
     """
 
-    def __init__(self, arguments: list[str], folder: str, name: str) -> None:
+    def __init__(self, arguments: list[str], folder: str, name: str, environment: dict[str, str]) -> None:
         """
         Start it.
         """
         self._log = os.path.join(folder, f"{name}.log")
-        environment = dict(os.environ)
-        paths = [str(ROOT), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
@@ -177,21 +190,32 @@ class _Worker:
         self.process.stdout.close()
 
 
+def workloadOf(row: Row, subject: Subject) -> str:
+    """
+    What a subject does for a row.
+    """
+    hasMemory = subject.messages or not subject.program
+    return row.registered if row.registered and hasMemory else row.workload
+
+
 class Pair:
     """
     Server and client of one subject.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, environment: dict[str, str] | None = None) -> None:
         """
         Start both.
+
+        @param environment: See L{environmentFor}.
         """
         self._subject = subject
         self._folder = tempfile.mkdtemp(prefix="compare-")
-        module = ["benchmarks.worker"] if subject.reactor else ["benchmarks.blocking"]
+        module = f"benchmarks.{subject.program}"
         tail = [subject.reactor, subject.server, str(int(subject.noDelay))]
-        self._server = _Worker([*module, "server", *tail], self._folder, "server")
-        self._client = _Worker([*module, "client", *tail], self._folder, "client")
+        environment = environment or environmentFor()
+        self._server = _Worker([module, "server", *tail], self._folder, "server", environment)
+        self._client = _Worker([module, "client", *tail], self._folder, "client", environment)
         try:
             self._places = self._server.hear(START_SECONDS)
             self._client.hear(START_SECONDS)
@@ -208,7 +232,7 @@ class Pair:
             (self._server, placement.server),
             (self._client, placement.client),
         ):
-            cpus = _cpus(index, available)
+            cpus = cpusOf(index, available)
             for thread in os.listdir(f"/proc/{worker.process.pid}/task"):
                 os.sched_setaffinity(int(thread), cpus)
 
@@ -223,10 +247,11 @@ class Pair:
         self._client.tell(
             {
                 **endpoints,
-                "workload": row.registered if row.registered and self._subject.messages else row.workload,
+                "workload": workloadOf(row, self._subject),
                 "size": row.size,
                 "seconds": seconds,
                 "noDelay": self._subject.noDelay,
+                "count": row.count,
                 "server": self._server.process.pid,
             }
         )

@@ -97,13 +97,10 @@ class _Waiting(Protocol):
     A client protocol with at most one operation under way.
     """
 
+    # Of the class, and made when needed: idle connections are weighed.
     _done: Deferred[bytes] | None = None
-
-    def __init__(self) -> None:
-        """
-        Not connected.
-        """
-        self.lost: Deferred[None] = Deferred()
+    _lost: Deferred[None] | None = None
+    _isLost = False
 
     def _finish(self, result: bytes) -> None:
         """
@@ -120,14 +117,20 @@ class _Waiting(Protocol):
         if self._done is not None:
             done, self._done = self._done, None
             done.errback(reason)
-        self.lost.callback(None)
+        self._isLost = True
+        if self._lost is not None:
+            self._lost.callback(None)
 
     def close(self) -> Deferred[None]:
         """
         Close the connection; fires when it is gone.
         """
-        self.transport.loseConnection()  # type: ignore[union-attr]
-        return self.lost
+        self._lost = Deferred()
+        if self._isLost:
+            self._lost.callback(None)
+        else:
+            self.transport.loseConnection()  # type: ignore[union-attr]
+        return self._lost
 
 
 class Caller(_Waiting):

@@ -1,5 +1,5 @@
 """
-The rows of the table: a workload, its size, and the ratio to reach.
+The rows of the table: a workload, its size, and what to reach.
 """
 
 from __future__ import annotations
@@ -11,19 +11,40 @@ MIB = 1024 * KIB
 
 
 @frozen
+class Target:
+    """
+    What a figure should be.
+
+    @ivar bound: The number.
+    @ivar kind: C{"times"}: at least so many times better than the baseline, by the median of the
+        per-round ratios; C{"most"}: the figure itself is at most that; C{"over"}: it is at most
+        that much more than the baseline's.
+    """
+
+    bound: float
+    kind: str = "times"
+
+
+Targets = dict[tuple[str, str], Target]
+
+
+@frozen
 class Row:
     """
     One workload with one size.
 
-    @ivar workload: A key of C{WORKLOADS} in L{benchmarks.workloads}.
+    @ivar workload: A key of C{WORKLOADS} in L{benchmarks.workloads}, or of C{STARTS} in
+        L{benchmarks.startup}.
     @ivar metrics: The figures of this workload's result that are compared, as
         (key, unit, more is better).
-    @ivar targets: The least ratio by (placement, metric), for C{sdp-ib}, or for C{ib} in a
-        row of registered memory.
+    @ivar targets: By (placement, metric), for C{sdp-ib}, or for C{ib} in a row of registered memory.
     @ivar placements: Where the row runs unless all are asked for.
-    @ivar needsReactor: Subjects without a reactor leave it out.
-    @ivar registered: What subjects with registered memory do instead of C{workload}; nobody
-        else but the baseline runs such a row.
+    @ivar needsReactor: Subjects without Twisted's reactor leave it out.
+    @ivar registered: What subjects with registered memory do instead of C{workload}; of the others
+        only the baseline, and UCX, which has it too, run such a row.
+    @ivar count: Connections.
+    @ivar isFresh: Each run has processes of its own, whose memory has no past.
+    @ivar isStart: What is measured is the start of a program.
     """
 
     name: str
@@ -31,10 +52,13 @@ class Row:
     workload: str
     size: int
     metrics: tuple[tuple[str, str, bool], ...]
-    targets: dict[tuple[str, str], float]
+    targets: Targets
     placements: tuple[str, ...] = ("split",)
     needsReactor: bool = False
     registered: str = ""
+    count: int = 1
+    isFresh: bool = False
+    isStart: bool = False
 
     @property
     def subject(self) -> str:
@@ -43,22 +67,50 @@ class Row:
         """
         return "ib" if self.registered else "sdp-ib"
 
+    @property
+    def isBulk(self) -> bool:
+        """
+        Whether bytes are what is counted, many at a time.
+        """
+        return self.metrics == _BULK
+
+
+#: Twisted's TCP moves between 2.5 and 5.8 GB/s: the targets of bulk rows are for one of at most
+#: this, in MB/s.
+BULK_CEILING = 3500.0
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
 _RATE = (("MB/s", "MB/s", True),)
 _BULK = (*_RATE, ("CPU", "ns/KiB", False))
+_CROWD = (("msg/s", "msg/s", True), ("CPU/msg", "us", False))
 _EVERYWHERE = ("split", "same", "free", "contended")
 
 
-def _stream(name: str, title: str, size: int, target: float, everywhere: bool = False) -> Row:
+def _times(metric: str, **bounds: float) -> Targets:
+    """
+    Ratios to reach, by placement.
+    """
+    return {(placement, metric): Target(bound) for placement, bound in bounds.items()}
+
+
+def _roundTrip(name: str, title: str, size: int, targets: Targets, everywhere: bool = False) -> Row:
+    """
+    One message out and back.
+    """
+    metrics = _LATENCY if size <= 64 * KIB else _LATENCY[:2]
+    placements = _EVERYWHERE if everywhere else ("split",)
+    return Row(name, title, "roundTrip", size, metrics, targets, placements)
+
+
+def _stream(name: str, title: str, size: int, target: float | None, everywhere: bool = False) -> Row:
     """
     A stream of writes of one size; CPU time counts from 64 KiB up.
     """
-    targets = {("split", "MB/s"): target}
+    targets = {} if target is None else _times("MB/s", split=target)
     if everywhere:
-        targets |= {(place, "MB/s"): 1.0 for place in _EVERYWHERE[1:]}
+        targets |= _times("MB/s", same=1, free=1, contended=1)
     if size >= 64 * KIB:
-        targets[("split", "CPU")] = 5.0
+        targets |= _times("CPU", split=5)
     return Row(
         name=name,
         title=title,
@@ -74,59 +126,75 @@ def _registered(name: str, title: str, workload: str, registered: str, target: f
     """
     1 MiB requests between registered regions beside the baseline's stream of 1 MiB writes.
     """
-    targets = {} if target is None else {("split", "MB/s"): target}
+    targets = {} if target is None else _times("MB/s", split=target)
     return Row(name, title, workload, MIB, _BULK, targets, registered=registered)
 
 
+def _start(name: str, title: str, workload: str) -> Row:
+    """
+    The start of a program; the kernel chooses where.
+    """
+    metrics = (("wall", "ms", False), ("CPU", "ms", False))
+    targets = {("free", "wall"): Target(30, "over")}
+    return Row(name, title, workload, 0, metrics, targets, ("free",), needsReactor=True, isStart=True)
+
+
 ROWS: tuple[Row, ...] = (
-    Row(
+    _roundTrip(
         "rt64",
         "64 B round trip",
-        "roundTrip",
         64,
-        _LATENCY,
-        {
-            ("split", "p50"): 10.0,
-            ("split", "p99"): 10.0,
-            ("same", "p50"): 2.0,
-            ("contended", "p50"): 1.5,
-            ("free", "p50"): 1.0,
-        },
-        _EVERYWHERE,
+        _times("p50", split=10, same=2, contended=1.5, free=1) | _times("p99", split=10),
+        True,
     ),
-    Row(
+    _roundTrip(
         "rt64k",
         "64 KiB round trip",
-        "roundTrip",
         64 * KIB,
-        _LATENCY[:2],
-        {("split", "p50"): 6.0} | {(place, "p50"): 1.0 for place in ("same", "free", "contended")},
-        _EVERYWHERE,
+        _times("p50", split=6, same=1, contended=1, free=1),
+        True,
     ),
-    Row(
-        "rt1m",
-        "1 MiB round trip",
-        "roundTrip",
-        MIB,
-        _LATENCY[:2],
-        {("split", "p50"): 4.0},
-    ),
+    _roundTrip("rt1m", "1 MiB round trip", MIB, _times("p50", split=4)),
     _stream("stream64", "stream, 64 B writes", 64, 1.6),
     _stream("stream1k", "stream, 1 KiB writes", KIB, 2.5),
     _stream("stream16k", "stream, 16 KiB writes", 16 * KIB, 4.0),
     _stream("stream64k", "stream, 64 KiB writes", 64 * KIB, 6.0, True),
     _stream("stream1m", "stream, 1 MiB writes", MIB, 6.0),
     _stream("stream1m-cold", "stream, 1 MiB writes, cold source", MIB, 4.0),
+    _stream("stream4m", "stream, 4 MiB writes", 4 * MIB, None),
     _registered("write1m", "RDMA WRITE, 1 MiB", "stream", "rdmaWrite", 10.0),
     _registered("write1m-cold", "RDMA WRITE, 1 MiB, cold source", "cold", "rdmaWriteCold", 4.5),
     _registered("read1m", "RDMA READ, 1 MiB", "stream", "rdmaRead", None),
+    Row("echo100", "64 B echo, 100 connections", "crowd", 64, _CROWD, {}, count=100),
     Row(
         "echo1000",
         "64 B echo, 1000 connections",
         "crowd",
         64,
-        (("msg/s", "msg/s", True),),
-        {("split", "msg/s"): 6.0},
+        _CROWD,
+        _times("msg/s", split=6),
+        count=1000,
+    ),
+    Row(
+        "echo10000",
+        "64 B echo, 10,000 connections",
+        "scale",
+        64,
+        (
+            *_CROWD,
+            ("growth", "MB", False),
+            ("cost", "times that of 100", False),
+            ("CPU cost", "times that of 100", False),
+        ),
+        _times("msg/s", split=6)
+        | {
+            ("split", "growth"): Target(20, "most"),
+            ("split", "cost"): Target(1.5, "most"),
+            ("split", "CPU cost"): Target(1.5, "most"),
+        },
+        needsReactor=True,
+        count=10_000,
+        isFresh=True,
     ),
     Row(
         "connects",
@@ -134,7 +202,23 @@ ROWS: tuple[Row, ...] = (
         "connects",
         64,
         (("conn/s", "conn/s", True),),
-        {("split", "conn/s"): 4.0},
+        _times("conn/s", split=4),
+    ),
+    Row(
+        "idle",
+        "idle connection",
+        "idle",
+        64,
+        (
+            ("memory", "KiB", False),
+            ("user", "KiB", False),
+            ("kernel", "KiB", False),
+            ("CPU", "% of a CPU, 4000 of them", False),
+        ),
+        {("split", "memory"): Target(3, "most"), ("split", "CPU"): Target(0.25, "most")},
+        needsReactor=True,
+        count=4000,
+        isFresh=True,
     ),
     Row(
         "thread64",
@@ -142,7 +226,7 @@ ROWS: tuple[Row, ...] = (
         "throughThread",
         64,
         _LATENCY[:2],
-        {("split", "p50"): 1.0},
+        _times("p50", split=1),
         needsReactor=True,
     ),
     Row(
@@ -151,9 +235,11 @@ ROWS: tuple[Row, ...] = (
         "threads",
         64,
         (("calls/s", "calls/s", True),),
-        {("split", "calls/s"): 1.0},
+        _times("calls/s", split=1),
         needsReactor=True,
     ),
+    _start("import", "import twisted_ib (TCP: nothing)", "import"),
+    _start("twistd", "twistd --reactor", "twistd"),
 )
 
 byName: dict[str, Row] = {row.name: row for row in ROWS}

@@ -8,7 +8,14 @@ the port that the server got.
 
 from __future__ import annotations
 
+import shutil
+from importlib.util import find_spec
+
 from attrs import frozen
+
+#: What each subject without Twisted runs, by its program.
+_LOOP = ("roundTrip", "stream", "cold", "crowd", "connects")
+_UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
 
 
 @frozen
@@ -17,9 +24,12 @@ class Subject:
     One way of moving bytes between two processes.
 
     @ivar reactor: The reactor's name as C{twistd --reactor} takes it, or C{""}
-        for L{benchmarks.blocking}, which has none.
+        for a program without Twisted.
     @ivar noDelay: C{TCP_NODELAY} is set on both ends.
     @ivar messages: It carries messages of at most 64 KiB, and has registered memory.
+    @ivar program: The module of this package that both processes run; C{""} if there is a
+        program outside for it.
+    @ivar workloads: All that it can do; L{None} for everything.
     """
 
     name: str
@@ -29,6 +39,18 @@ class Subject:
     client: str
     noDelay: bool = False
     messages: bool = False
+    program: str = "worker"
+    workloads: tuple[str, ...] | None = None
+
+    def absence(self) -> str:
+        """
+        @return: Why it can not run here, C{""} if it can.
+        """
+        if self.program == "loops" and find_spec("uvloop") is None:
+            return "uvloop can not be imported"
+        if not self.program and shutil.which(UCX_PROGRAM) is None:
+            return f"{UCX_PROGRAM} is not installed"
+        return ""
 
 
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
@@ -37,15 +59,20 @@ _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
 
 #: Every ratio is against this one, in the same round.
 BASELINE = "tcp"
+#: Of the UCX library.
+UCX_PROGRAM = "ucx_perftest"
 
 SUBJECTS: tuple[Subject, ...] = (
     Subject("tcp", "TCP, NODELAY", "epoll", *_TCP, noDelay=True),
     Subject("sdp-ib", "sdp: on ib", "ib", *_SDP),
-    Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
-    Subject("sdp-epoll", "sdp: on epoll", "epoll", *_SDP),
     Subject("ib", "ib: on ib", "ib", *_IB, messages=True),
+    Subject("sdp-epoll", "sdp: on epoll", "epoll", *_SDP),
+    Subject("sdp-asyncio", "sdp: on asyncio", "asyncio", *_SDP),
+    Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
     Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{path}"),
-    Subject("blocking", "blocking UNIX", "", "{path}", "{path}"),
+    Subject("uvloop", "uvloop", "", "", "{port}", program="loops", workloads=_LOOP),
+    Subject("blocking", "blocking UNIX", "", "{path}", "{path}", program="blocking", workloads=_LOOP),
+    Subject("ucx", "UCX shared memory", "", "", "", program="", workloads=_UCX),
 )
 
 byName: dict[str, Subject] = {subject.name: subject for subject in SUBJECTS}

@@ -1,18 +1,17 @@
 """
-From raw figures to medians, ratios, JSON and Markdown.
+From raw figures to medians, ratios, verdicts, JSON and Markdown.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from benchmarks.rows import Row
+from benchmarks.machine import inWords
+from benchmarks.rows import BULK_CEILING, Row, Target
 from benchmarks.rows import byName as rowByName
 from benchmarks.subjects import BASELINE
 from benchmarks.subjects import byName as subjectByName
@@ -22,15 +21,70 @@ from benchmarks.subjects import byName as subjectByName
 Table = dict[tuple[str, str], dict[str, list["dict[str, float] | None"]]]
 
 
+@frozen
+class Verdict:
+    """
+    A target, and what was reached.
+
+    @ivar reached: The median ratio, figure or difference, as the target's kind says; L{None} if
+        it was not measured.
+    @ivar isFast: The baseline was faster than the one that the target is for.
+    """
+
+    placement: str
+    row: Row
+    metric: str
+    unit: str
+    target: Target
+    reached: float | None
+    isFast: bool
+
+    @property
+    def isMet(self) -> bool:
+        """
+        Whether it was reached.
+        """
+        if self.reached is None:
+            return False
+        bound = self.target.bound
+        return self.reached >= bound if self.target.kind == "times" else self.reached <= bound
+
+    @property
+    def wanted(self) -> str:
+        """
+        The target in words.
+        """
+        bound = f"{self.target.bound:g}"
+        if self.target.kind == "times":
+            return f">= {bound}x"
+        plus = "+" if self.target.kind == "over" else ""
+        return f"<= {plus}{bound} {self.unit.partition(',')[0]}"
+
+    @property
+    def text(self) -> str:
+        """
+        The target and whether it is met, in words.
+        """
+        if self.reached is None:
+            return self.wanted
+        met = "met" if self.isMet else "NOT MET"
+        return f"{self.wanted}, {met}{', TCP over 3.5 GB/s' if self.isFast else ''}"
+
+
 @define
 class Results:
     """
     Everything that was measured.
 
+    @ivar machine: What L{benchmarks.machine} has found.
+    @ivar settings: How it was run.
+    @ivar absent: Subjects that this machine has not, and why.
     @ivar failures: One line per run that did not work.
     """
 
+    machine: dict[str, object]
     settings: dict[str, object]
+    absent: dict[str, str] = field(factory=dict)
     table: Table = field(factory=dict)
     failures: list[str] = field(factory=list)
 
@@ -48,7 +102,7 @@ class Results:
         cells = self.table[key]
         found = []
         for base, mine in zip(cells.get(BASELINE, ()), cells.get(subject, ()), strict=False):
-            if base and mine and base.get(metric) and mine.get(metric):
+            if base and mine and base.get(metric, 0) > 0 and mine.get(metric, 0) > 0:
                 quotient = mine[metric] / base[metric]
                 found.append(quotient if more else 1 / quotient)
         return found
@@ -70,36 +124,73 @@ class Results:
             for metric, unit, more in row.metrics:
                 yield key, row, metric, unit, more
 
+    def verdict(self, key: tuple[str, str], row: Row, metric: str, unit: str, more: bool) -> Verdict | None:
+        """
+        What became of a target, if the figure has one.
+        """
+        target = row.targets.get((key[0], metric))
+        if target is None:
+            return None
+        mine = self.values(key, row.subject, metric)
+        base = self.values(key, BASELINE, metric)
+        if target.kind == "times":
+            found = self.ratios(key, row.subject, metric, more)
+        elif target.kind == "most":
+            found = mine
+        else:
+            found = [value - other for value, other in zip(mine, base, strict=False)]
+        reached = statistics.median(found) if found else None
+        isFast = row.isBulk and metric == "MB/s" and _median(base) > BULK_CEILING
+        return Verdict(key[0], row, metric, unit, target, reached, isFast)
+
+    def verdicts(self) -> list[Verdict]:
+        """
+        What became of all targets of the rows that were run.
+        """
+        return [found for found in (self.verdict(*line) for line in self.lines()) if found is not None]
+
     def asJSON(self) -> dict[str, Any]:
         """
-        Settings, medians and every raw figure.
+        Settings, medians, verdicts and every raw figure.
         """
-        summary = []
-        for key, row, metric, unit, more in self.lines():
-            for subject in self.table[key]:
-                values = self.values(key, subject, metric)
-                ratios = self.ratios(key, subject, metric, more)
-                summary.append(
-                    {
-                        "placement": key[0],
-                        "row": row.name,
-                        "metric": metric,
-                        "unit": unit,
-                        "subject": subject,
-                        "median": _median(values),
-                        "ratio": _median(ratios),
-                        "ratios": ratios,
-                        "target": row.targets.get((key[0], metric)) if subject == row.subject else None,
-                    }
-                )
+        summary = [
+            {
+                "placement": key[0],
+                "row": row.name,
+                "metric": metric,
+                "unit": unit,
+                "subject": subject,
+                "median": _median(self.values(key, subject, metric)),
+                "ratio": _median(self.ratios(key, subject, metric, more)),
+                "ratios": self.ratios(key, subject, metric, more),
+            }
+            for key, row, metric, unit, more in self.lines()
+            for subject in self.table[key]
+        ]
         raw = [
             {"placement": key[0], "row": key[1], "subject": subject, "rounds": rounds}
             for key, cells in self.table.items()
             for subject, rounds in cells.items()
         ]
+        targets = [
+            {
+                "placement": each.placement,
+                "row": each.row.name,
+                "metric": each.metric,
+                "subject": each.row.subject,
+                "kind": each.target.kind,
+                "bound": each.target.bound,
+                "reached": each.reached,
+                "met": each.isMet,
+            }
+            for each in self.verdicts()
+        ]
         return {
+            "machine": self.machine,
             "settings": self.settings,
+            "absent": self.absent,
             "baseline": BASELINE,
+            "targets": targets,
             "summary": summary,
             "failures": self.failures,
             "raw": raw,
@@ -107,16 +198,36 @@ class Results:
 
     def asMarkdown(self) -> str:
         """
-        One table per placement.
+        One table per placement, and one of the targets.
         """
-        parts = [_preface(self.settings)]
+        parts = [self._preface()]
         for placement in dict.fromkeys(key[0] for key in self.table):
             parts.append(f"\n## {placement}\n")
             parts.extend(self._tableOf(placement))
+        parts.extend(self._targetTable())
         if self.failures:
             parts.append("\n## Runs that failed\n")
             parts.extend(f"- {line}" for line in self.failures)
         return "\n".join(parts) + "\n"
+
+    def _preface(self) -> str:
+        """
+        What was run where.
+        """
+        lines = [
+            "# Comparison with Twisted TCP",
+            "",
+            inWords(self.machine) + ".",
+            "",
+            ", ".join(f"{name} {value}" for name, value in self.settings.items()) + ".",
+            "",
+            "Each cell: median of the rounds, **median of the per-round ratios** "
+            "against TCP with NODELAY (lowest-highest; above 1 is better).",
+        ]
+        if self.absent:
+            absent = "; ".join(f"{name} ({why})" for name, why in self.absent.items())
+            lines += ["", f"Absent: {absent}."]
+        return "\n".join(lines)
 
     def _tableOf(self, placement: str) -> Iterator[str]:
         """
@@ -133,11 +244,30 @@ class Results:
         for key, row, metric, unit, more in self.lines():
             if key[0] != placement:
                 continue
-            label = row.title if metric == unit else f"{row.title}, {metric} ({unit})"
             cells = [self._cell(key, name, metric, more) for name in subjects]
-            target = row.targets.get((placement, metric))
-            cells.append(self._verdict(key, row.subject, metric, more, target))
-            yield f"| {label}{_unitOf(metric, unit)} | " + " | ".join(cells) + " |"
+            found = self.verdict(key, row, metric, unit, more)
+            cells.append(found.text if found else "")
+            yield f"| {_label(row, metric, unit)} | " + " | ".join(cells) + " |"
+
+    def _targetTable(self) -> Iterator[str]:
+        """
+        Every target that was measured, and how many are met.
+        """
+        found = [each for each in self.verdicts() if each.reached is not None]
+        if not found:
+            return
+        yield f"\n## Targets: {sum(each.isMet for each in found)} of {len(found)} met\n"
+        yield "| | placement | TCP | " + "ours | reached | target |"
+        yield "|---" * 6 + "|"
+        for each in found:
+            key = (each.placement, each.row.name)
+            base, mine = (
+                _short(_median(self.values(key, name, each.metric))) for name in (BASELINE, each.row.subject)
+            )
+            assert each.reached is not None
+            reached = _short(each.reached) + ("x" if each.target.kind == "times" else "")
+            label = _label(each.row, each.metric, each.unit)
+            yield f"| {label} | {each.placement} | {base} | {mine} | {reached} | {each.text} |"
 
     def _cell(self, key: tuple[str, str], subject: str, metric: str, more: bool) -> str:
         """
@@ -145,7 +275,8 @@ class Results:
         """
         values = self.values(key, subject, metric)
         if not values:
-            return "failed" if subject in self.table[key] else "-"
+            runs = self.table[key].get(subject)
+            return "failed" if runs and not any(runs) else "-"
         text = _short(statistics.median(values))
         ratios = self.ratios(key, subject, metric, more)
         if subject == BASELINE or not ratios:
@@ -153,25 +284,12 @@ class Results:
         low, high = _short(min(ratios)), _short(max(ratios))
         return f"{text}, **{_short(statistics.median(ratios))}x** ({low}-{high})"
 
-    def _verdict(
-        self, key: tuple[str, str], subject: str, metric: str, more: bool, target: float | None
-    ) -> str:
-        """
-        The target of a subject and whether it is met.
-        """
-        if target is None:
-            return ""
-        ratios = self.ratios(key, subject, metric, more)
-        if not ratios:
-            return f">= {target:g}x"
-        return f">= {target:g}x, {'met' if _median(ratios) >= target else 'NOT MET'}"
 
-
-def _unitOf(metric: str, unit: str) -> str:
+def _label(row: Row, metric: str, unit: str) -> str:
     """
-    The unit, where the metric is called by it.
+    A figure's name, with its unit.
     """
-    return f", {unit}" if metric == unit else ""
+    return f"{row.title}, {unit}" if metric == unit else f"{row.title}, {metric} ({unit})"
 
 
 def _median(values: list[float]) -> float:
@@ -185,24 +303,6 @@ def _short(value: float) -> str:
     """
     Three digits that matter.
     """
-    if value >= 100:
+    if abs(value) >= 100:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.3g}"
-
-
-def _preface(settings: dict[str, object]) -> str:
-    """
-    What was run where.
-    """
-    lines = [
-        "# Comparison with Twisted TCP",
-        "",
-        f"{platform.python_implementation()} {platform.python_version()}, Linux "
-        f"{platform.release()}, {len(os.sched_getaffinity(0))} CPUs; "
-        + ", ".join(f"{name} {value}" for name, value in settings.items())
-        + ".",
-        "",
-        "Each cell: median of the rounds, **median of the per-round ratios** "
-        "against TCP with NODELAY (lowest-highest; above 1 is better).",
-    ]
-    return "\n".join(lines)

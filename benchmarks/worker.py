@@ -19,6 +19,8 @@ from twisted.internet.protocol import Factory, connectionDone
 from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 
+from benchmarks.measuring import manyDescriptors
+
 #: Longest command line.
 MAX_LINE = 65536
 
@@ -74,15 +76,18 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     """
     from twisted.internet.endpoints import clientFromString
 
-    from benchmarks.workloads import WORKLOADS, Bench
+    from benchmarks.bench import Bench
+    from benchmarks.workloads import WORKLOADS
 
     bench = Bench(
+        reactor=reactor,
         echo=clientFromString(reactor, command["echo"]),
         sink=clientFromString(reactor, command["sink"]),
         thread=clientFromString(reactor, command["thread"]),
         memory=clientFromString(reactor, command["memory"]),
         noDelay=command["noDelay"],
         processes=(os.getpid(), command["server"]),
+        count=command["count"],
     )
     workload = WORKLOADS[command["workload"]]
     return dict(await workload(bench, command["size"], command["seconds"]))
@@ -115,6 +120,7 @@ def main(arguments: list[str]) -> None:
     C{worker (server|client) REACTOR ENDPOINT NODELAY}
     """
     role, reactorName, endpoint, noDelay = arguments
+    manyDescriptors()
     installReactor(reactorName)
     from twisted.internet import reactor as _reactor
     from twisted.internet import stdio

@@ -1,0 +1,87 @@
+"""
+What the figures come from: the machine, its software, and what else it did.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+#: Packages whose versions matter.
+_PACKAGES = ("twisted", "uvloop")
+
+
+def describe() -> dict[str, object]:
+    """
+    @return: What to know of this machine, by name.
+    """
+    return {
+        "CPU": _ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "CPUs": len(os.sched_getaffinity(0)),
+        "memory": _ofFile("/proc/meminfo", "MemTotal"),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "virtual": "hypervisor" in _ofFile("/proc/cpuinfo", "flags").split(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        **{name: _version(name) for name in _PACKAGES},
+        "commit": _commit(),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "load average": round(os.getloadavg()[0], 2),
+    }
+
+
+def inWords(machine: dict[str, object]) -> str:
+    """
+    One line of what L{describe} has found.
+    """
+    virtual = ", virtual" if machine["virtual"] else ""
+    packages = "".join(f", {name} {machine[name]}" for name in _PACKAGES if machine[name])
+    return (
+        f"{machine['CPU']}, {machine['CPUs']} CPUs{virtual}, {machine['memory']}; {machine['kernel']};"
+        f" {machine['python']}{packages}; commit {machine['commit'] or 'unknown'}; {machine['time']};"
+        f" load average {machine['load average']} before"
+    )
+
+
+def _ofFile(path: str, name: str) -> str:
+    """
+    The first value of that name in a file of the kernel's, or nothing.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _version(package: str) -> str:
+    """
+    The version of a package, or nothing.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _commit() -> str:
+    """
+    The commit that is measured, C{+} if files differ from it; nothing without git.
+    """
+    git = ["git", "-C", str(_ROOT)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
