@@ -14,15 +14,21 @@ from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.core.keys import DrawnAhead
 from twisted_ib.hca.fabric.addresses import normalise
 from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
 from twisted_ib.hca.wire.rdmacm import PortSpace, textOf, unpackAddress
 
 #: Where private data has the destination, by port space: offset of the version byte, of the
 #: address.  SDP's is in the Hello.
-_DESTINATION = {PortSpace.SDP: (17, 48)}
+_DESTINATION = {PortSpace.SDP.value: (17, 48)}
+_IB = PortSpace.IB.value
 #: Other port spaces have RDMA-CM's header (annex A11).
 _RDMA_CM_DESTINATION = (1, 20)
+
+
+_REQUEST, _LOOKUP, _REPLY = Event.REQUEST, Event.LOOKUP, Event.REPLY
+_ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 
 class Manager(ConnectionTable):
@@ -97,7 +103,7 @@ class Services:
         @param randomBits: Gives that many random bits, which nobody can guess.
         """
         self._device = device
-        self.cm = Manager(device.guid, randomBits)
+        self.cm = Manager(device.guid, DrawnAhead(randomBits, 32))
         self._listeners: dict[int, dict[str, Any]] = {}
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any, inode: int = 0) -> Service:
@@ -168,7 +174,8 @@ class Services:
         @param privateData: what it says to the peer's user.
         """
         connection.disconnect(self._device.clock(), privateData)
-        self.dispatch()
+        if self.cm.events:
+            self.dispatch()
 
     def managementReceived(
         self, path: Any, attribute: int, buffer: Any, start: int, stop: int
@@ -176,9 +183,11 @@ class Services:
         """
         See L{IFabricOwner}.
         """
-        self._device.count("management_received")
-        self.cm.receive(path, attribute, buffer, start, stop, self._device.clock())
-        self.dispatch()
+        device, cm = self._device, self.cm
+        device.counters["management_received"] += 1
+        cm.receive(path, attribute, buffer, start, stop, device.clock())
+        if cm.events:
+            self.dispatch()
 
     def pathLost(self, path: Any, reason: PathLostError) -> None:
         """
@@ -212,35 +221,32 @@ class Services:
         """
         Tell the users what the communication manager has to say.
         """
-        nextEvent = self.cm.nextEvent
-        while True:
-            event = nextEvent()
-            if event is None:
-                return
-            kind, connection, message = event
+        events = self.cm.events
+        while events:
+            kind, connection, message = events.popleft()
             if connection is None:
                 continue
             user = connection.user
-            if kind == Event.REQUEST or kind == Event.LOOKUP:
+            if kind is _REQUEST or kind is _LOOKUP:
                 self._requested(connection, message)
             elif user is None:
                 listener = self._listenerOf(connection)
                 if listener is not None:
                     listener.requestWithdrawn(connection)
-            elif kind == Event.REPLY:
+            elif kind is _DISCONNECTED:
+                user.peerDisconnected(connection)
+            elif kind is _REPLY:
                 user.replied(connection, message)
+            elif kind is _ESTABLISHED:
+                established = getattr(user, "established", None)
+                if established is not None:
+                    established(connection, message)
             elif kind == Event.REJECTED:
                 user.rejected(connection, message)
             elif kind == Event.UNREACHABLE:
                 user.unreachable(connection)
-            elif kind == Event.DISCONNECTED:
-                user.peerDisconnected(connection)
             elif kind == Event.FOUND:
                 user.found(connection, message)
-            elif kind == Event.ESTABLISHED:
-                established = getattr(user, "established", None)
-                if established is not None:
-                    established(connection, message)
 
     def _requested(self, connection: Any, request: Any) -> None:
         """
@@ -248,13 +254,10 @@ class Services:
         """
         addresses: Any = connection.listener
         address = _destinationOf(request)
-        wildcard = "0.0.0.0" if "." in address else "::"
-        key = address if address in addresses else wildcard
-        if address.startswith("fe80:"):
-            # Private data has no scope; who listens on a link has one.
-            key = next((a for a in addresses if a.partition("%")[0] == address), key)
-        listener = addresses.get(key)
-        isLookup = isinstance(connection, Lookup)
+        listener = addresses.get(address)
+        if listener is None or address.startswith("fe80:"):
+            listener = addresses.get(_otherKey(addresses, address))
+        isLookup = connection.__class__ is Lookup
         if listener is None or (isLookup and not hasattr(listener, "lookupRequested")):
             reason = SIDRStatus.SERVICE_ID_UNSUPPORTED if isLookup else RejectReason.INVALID_SERVICE_ID
             connection.reject(reason, b"", self._device.clock())
@@ -273,12 +276,23 @@ class Services:
         return None if isinstance(listener, dict) else listener
 
 
+def _otherKey(addresses: dict[str, Any], address: str) -> str:
+    """
+    @return: Under what who listens on all addresses is found, or on that of a link.
+    """
+    key = address if address in addresses else "0.0.0.0" if "." in address else "::"
+    if address.startswith("fe80:"):
+        # Private data has no scope; who listens on a link has one.
+        key = next((a for a in addresses if a.partition("%")[0] == address), key)
+    return key
+
+
 def _destinationOf(request: Any) -> str:
     """
     @return: The address that a REQ or SIDR_REQ is meant for.
     """
     portSpace = request.serviceID >> 16
-    if portSpace == PortSpace.IB and hasattr(request, "primaryPath"):
+    if portSpace == _IB and hasattr(request, "primaryPath"):
         return textOf(request.primaryPath.remoteGID)
     version, offset = _DESTINATION.get(portSpace, _RDMA_CM_DESTINATION)
     data = request.privateData

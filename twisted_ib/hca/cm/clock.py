@@ -9,7 +9,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from twisted_ib import limits
 
-
 _IDLE = limits.CM_IDLE_DEADLINES
 
 

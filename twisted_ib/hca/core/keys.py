@@ -35,6 +35,37 @@ _ROUNDS = 4
 _SECRET_BITS = 128
 
 
+class DrawnAhead:
+    """
+    A source of entropy that draws numbers of one width many at a time: each draw is a system call.
+    """
+
+    __slots__ = ("_numbers", "_randomBits", "_width")
+
+    #: Numbers of one draw.
+    _COUNT = 64
+
+    def __init__(self, randomBits: Callable[[int], int], width: int) -> None:
+        """
+        @param randomBits: the source of entropy, as for L{RandomIndices}.
+        @param width: the bits of a number that are asked for often.
+        """
+        self._randomBits = randomBits
+        self._width = width
+        self._numbers: list[int] = []
+
+    def __call__(self, bits: int) -> int:
+        """
+        @return: a number of so many bits.
+        """
+        if bits != self._width:
+            return self._randomBits(bits)
+        if not self._numbers:
+            drawn, mask = self._randomBits(bits * self._COUNT), (1 << bits) - 1
+            self._numbers = [drawn >> bits * place & mask for place in range(self._COUNT)]
+        return self._numbers.pop()
+
+
 class RandomIndices:
     """
     Draws 24-bit numbers in a secret order, none twice before all were drawn.

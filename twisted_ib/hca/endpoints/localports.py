@@ -14,12 +14,15 @@ from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
+from twisted_ib.hca.core.keys import DrawnAhead
 from twisted_ib.hca.endpoints.addresses import (
     FIRST_EPHEMERAL_PORT,
-    HIGHEST_PORT,
     Address,
     sharedAddress,
 )
+
+#: From the first of them to the last of all.
+_EPHEMERAL_BITS = 14
 
 
 class LocalPorts:
@@ -30,12 +33,19 @@ class LocalPorts:
         are several.
     """
 
-    def __init__(self, below: Callable[[int], int] = secrets.randbelow) -> None:
+    def __init__(self, below: Callable[[int], int] | None = None) -> None:
         """
         @param below: Gives a random number below another.
         """
         self.ends: dict[str, dict[int, Address | set[Address]]] = {}
-        self._below = below
+        self._drawn = DrawnAhead(secrets.randbits, _EPHEMERAL_BITS)
+        self._below = self._draw if below is None else below
+
+    def _draw(self, below: int) -> int:
+        """
+        @return: A random number below C{1 << _EPHEMERAL_BITS}.
+        """
+        return self._drawn(_EPHEMERAL_BITS)
 
     def take(self, host: str, port: int, peer: Address) -> int | None:
         """
@@ -70,7 +80,7 @@ class LocalPorts:
         Find a number that no connection from here to the same peer has, or 0.
         """
         for _ in range(limits.PORT_ATTEMPTS):
-            port = FIRST_EPHEMERAL_PORT + self._below(HIGHEST_PORT + 1 - FIRST_EPHEMERAL_PORT)
+            port = FIRST_EPHEMERAL_PORT + self._below(1 << _EPHEMERAL_BITS)
             there = ports.get(port)
             if there is None or not (peer in there if isinstance(there, set) else peer == there):
                 return port

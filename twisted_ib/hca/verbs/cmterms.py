@@ -187,7 +187,7 @@ def makeREQ(terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, h
     @param path: its addresses.
     @param header: what precedes the private data of the program.
     """
-    path.localACKTimeout = ackTimeout(lifetime, attributes.ACK_DELAY_CODE)
+    timeout = ackTimeout(lifetime, attributes.ACK_DELAY_CODE)
     return REQ(
         serviceID=serviceID,
         localQPN=terms.number,
@@ -202,7 +202,7 @@ def makeREQ(terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, h
         rnrRetryCount=terms.rnrRetries,
         maxCMRetries=CM_RETRIES,
         sharedReceiveQueue=terms.shared,
-        primaryPath=path,
+        primaryPath=attrs.evolve(path, localACKTimeout=timeout),
         privateData=header + terms.privateData,
     )
 

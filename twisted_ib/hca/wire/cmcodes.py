@@ -5,7 +5,7 @@ Numbers of the communication manager: reasons, statuses, timeout codes.
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache
 
 
 class RejectReason(IntEnum):
@@ -94,7 +94,7 @@ class SIDRStatus(IntEnum):
     VERSION_UNSUPPORTED = 5
 
 
-@lru_cache(maxsize=None)  # There are 32.
+@cache  # There are 32.
 def timeoutSeconds(code: int) -> float:
     """
     What a 5-bit timeout code means.
