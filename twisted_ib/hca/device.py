@@ -80,6 +80,7 @@ class Device:
     @ivar turns: How often L{progress} was called.
     @ivar capture: Where its packets are written, or L{None}.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
+    @ivar batch: The number of the present batch: before, within and after L{progress} are different ones.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Device:
         self.guid = randomBits(64) & ~(1 << 57) | 1
         self.counters: Counter[str] = Counter()
         self.traffic = Traffic()
-        self.heldBytes = self.turns = 0
+        self.heldBytes = self.turns = self.batch = 0
         self.closed = False
         #: Called when there is something to do outside of a turn.
         self.wanted: Callable[[], None] | None = None
@@ -437,9 +438,11 @@ class Device:
             for owner in owners:
                 k += 1
                 owner.endOfBatch()
+        self.batch += 1
         except BaseException:
             self._dirty = owners[k:] + self._dirty
             raise
+        self.batch += 1
         return len(owners)
 
     def ringBells(self) -> None:

@@ -117,8 +117,8 @@ TRANSITIONS = {
 #: The messages that may carry stream bytes, and what else they have behind the header.
 _BODIES = {_DATA: 0, MID.SRC_AVAIL.value: SrcAvail.layout.size, MID.SINK_AVAIL.value: SinkAvail.layout.size}
 
-#: States in which the peer may still send stream data.
-_OPEN = frozenset((State.ESTABLISHED, State.FIN_WAIT1))
+#: States in which the peer may still send stream data; an enumeration's hash costs a Python call.
+_ESTABLISHED, _FIN_WAIT1 = State.ESTABLISHED, State.FIN_WAIT1
 
 
 def _illegal(mid: int, flags: int, length: int) -> bool:
@@ -322,7 +322,7 @@ class Machine:
         if not data:
             self.bareReceived += 1
             self._updated = received
-        elif self.state not in _OPEN:
+        elif self.state is not _ESTABLISHED and self.state is not _FIN_WAIT1:
             self._late()
             return b""
         return data
@@ -353,7 +353,7 @@ class Machine:
         body = _BODIES.get(mid)
         if body is None or count == _HEADER + body:
             self.bareReceived += 1
-        elif mid == _DATA and self.state not in _OPEN:
+        elif mid == _DATA and self.state not in (_ESTABLISHED, _FIN_WAIT1):
             self._late()
 
     def _late(self) -> None:

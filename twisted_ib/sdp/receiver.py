@@ -135,6 +135,7 @@ class Receiver(Sender):
         """
         exchange = self.exchange
         if exchange is None:
+            self.direct = False
             exchange = self.exchange = Exchange(self)
         return exchange
 

@@ -29,8 +29,8 @@ GATHER_LEFT = 16 * 1024
 READ_DEPTH = 16
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 _MESSAGE = limits.INLINE_MESSAGE
-#: States in which stream data may be sent.
-_SENDING = frozenset((State.ESTABLISHED, State.CLOSE_WAIT))
+#: States in which stream data may be sent; an enumeration's hash costs a Python call.
+_ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
 
 
 class Sender:
@@ -46,6 +46,10 @@ class Sender:
     @ivar exchange: What it has that uses more of SDP than Data, or L{None}.
     @ivar reads: READs that the peer answers at a time, once connected.
     @ivar prompt: Whether the first write of a turn leaves at once.
+    @ivar direct: Whether such a write has nothing to do with the end of its batch: nobody waits for that,
+        neither a producer nor a close, and there is no C{exchange}.  Found out at the end of a batch in
+        which nothing was left to do.
+    @ivar batch: The batch in which something was written last.
     @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
     @ivar saidEnd: Whether it has its number: nothing may follow it.
     """
@@ -53,9 +57,11 @@ class Sender:
     __slots__ = (
         "__dict__",
         "append",
+        "batch",
         "buffer",
         "channel",
         "corked",
+        "direct",
         "ending",
         "exchange",
         "machine",
@@ -84,8 +90,8 @@ class Sender:
         self.machine = Machine(limits.SDP_RECEIVES)
         self.buffer: SendBuffer | None = None
         self.append: Any = None
-        self.room = -1
-        self.corked = False
+        self.room = self.batch = -1
+        self.corked = self.direct = False
         self.ending = False
         self.owes: deque[tuple[int, bytes, int]] | None = None
         self.exchange: Exchange | None = None
@@ -152,12 +158,15 @@ class Sender:
             # of it at the end of the batch.
             self.cork()
             return
-        if self.saidEnd or self.machine.state not in _SENDING:
+        state = self.machine.state
+        if self.saidEnd or not (state is _ESTABLISHED or state is _CLOSE_WAIT):
             return
         if not self.corked:
+            device = self.channel.device
+            first, self.batch = self.batch != device.batch, device.batch
             self.corked = True
-            self.channel.device.markDirty(self)
-            if buffer is None and self.prompt and queuePair.pending is None:
+            device.markDirty(self)
+            if first and buffer is None and self.prompt and queuePair.pending is None:
                 exchange = self.exchange
                 if n <= self.machine.maxPayload and (exchange is None or not exchange.sourcing.takes(n)):
                     header = self.machine.header(n, queuePair.posted)
@@ -300,6 +309,7 @@ class Sender:
         """
         self.buffer = self.append = None
         self.room = -1
+        self.direct = False
         if self.exchange is not None:
             self.exchange.discard()
 
@@ -352,6 +362,7 @@ class Sender:
         Send a DisConn after everything queued.
         """
         self.ending = True
+        self.direct = False
         self.cork()
 
     def sendDisconn(self) -> None:
@@ -359,7 +370,7 @@ class Sender:
         Everything has left: say that no more comes.  It is said when the
         message is in the medium; before that the state does not change.
         """
-        if self.machine.state not in _SENDING:
+        if self.machine.state not in (_ESTABLISHED, _CLOSE_WAIT):
             self.ending = False
             return
         queuePair = self.queuePair

@@ -49,8 +49,9 @@ _UNSET: dict[str, Any] = dict.fromkeys(
     0,
 )
 _RTS = QPState.RTS
+_RECORD = limits.INLINE_RECORD
 #: The operation of a record of a stream.
-_SEND = SEND_ONLY << 24
+SEND = SEND_ONLY << 24
 #: States whose queue pairs are in their path's table.
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 
@@ -356,12 +357,13 @@ class QueuePair:
                 f"queue pair {self.number} in {self.state.name} can not send"
                 f" {length} bytes (at most {self.maxMessage})"
             )
+        # SDPTransport.write does the same in itself.
         if self.pending or not self.path.post(  # type: ignore[union-attr]
-            _SEND | self.remote, header, payload, length
+            SEND | self.remote, header, payload, length
         ):
-            self._keep(header, payload, length)
+            self.keep(header, payload, length)
 
-    def _keep(self, header: bytes, payload: Any, length: int) -> None:
+    def keep(self, header: bytes, payload: Any, length: int) -> None:
         """
         Queue a message until the medium has room.
         """
@@ -377,7 +379,7 @@ class QueuePair:
         if not pending:
             assert self.path is not None
             self.path.wantSpace(self)
-        pending.append((_SEND | self.remote, header, payload, length))
+        pending.append((SEND | self.remote, header, payload, length))
 
     def postNothing(self) -> bool:
         """
@@ -431,7 +433,7 @@ class QueuePair:
         """
         if opcode == SEND_ONLY and self.work is None:
             posted = self.posted
-            if posted and stop - start <= limits.INLINE_RECORD:
+            if posted and stop - start <= _RECORD:
                 self.posted = posted - 1
                 self.consumer.received(buffer, start, stop)
                 return 0
@@ -445,7 +447,7 @@ class QueuePair:
         @return: As L{delivered}.
         """
         posted = self.posted
-        if posted and stop - start <= limits.INLINE_RECORD:
+        if posted and stop - start <= _RECORD:
             self.posted = posted - 1
             self.consumer.received(buffer, start, stop)
             return 0
