@@ -39,6 +39,7 @@ PURE = (
     "twisted_ib.hca.interfaces",
     "twisted_ib.hca.mad",
     "twisted_ib.hca.operation",
+    "twisted_ib.hca.sockets",
     "twisted_ib.hca.transport",
     "twisted_ib.hca.wire",
     "twisted_ib.ipoib.machine",

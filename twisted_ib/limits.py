@@ -402,3 +402,20 @@ TCP_LISTENERS = 1024
 TCP_TABLE_LINES = 16384
 #: Listeners whose SDP has failed that one reactor remembers; the oldest are forgotten.
 OFFLOADS_REMEMBERED = 1024
+
+# -- ib-ss
+
+#: Rows of one page of an answer about listeners and connections, and places where one is looked for.
+SOCKETS_PER_PAGE = 64
+#: The longest text of a row, in characters, that of a rule's place excepted.
+SOCKET_TEXT = 256
+#: The longest place of a rule.
+SOCKET_RULE = 1024
+#: How long one page may take to come, and all pages of one process, in seconds.
+SOCKETS_PAGE_SECONDS = 1.0
+SOCKETS_SECONDS = 20.0
+#: Rows that are taken of one process.
+SOCKETS_LISTED = 1 << 18
+#: The shortest and the longest time between two pictures of C{--watch}, in seconds.
+WATCH_SECONDS_LEAST = 0.1
+WATCH_SECONDS_MOST = 3600.0

@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -38,6 +38,7 @@ from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.readers import Readers, readersOf
+from twisted_ib.hca.sockets import noWhy, usersRows
 from twisted_ib.interfaces import IReactorCompletionChannels
 
 #: Lets another process have the CPU.
@@ -87,6 +88,7 @@ class DeviceChannel:
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
         device.warn = self._warn  # type: ignore[method-assign]
+        device.socketRows = self.socketRows
         if not self.polled:
             device.wanted = self._wantTurn
 
@@ -238,6 +240,17 @@ class DeviceChannel:
         Nothing more is to be done for C{stream}.
         """
         self._closing.pop(stream, None)
+
+    def socketRows(self) -> Iterator[list[Any] | None]:
+        """
+        @return: What C{ib-ss} shows of the users, of what they have closed, and of what the reactor has
+            besides, if it has the methods for it: C{whyOf(user)} and C{socketsBeside(channel)}.
+        """
+        users = [*self.users, *self._closing]
+        yield from usersRows(users, self.device.name, getattr(self.reactor, "whyOf", noWhy))
+        beside = getattr(self.reactor, "socketsBeside", None)
+        if beside is not None:
+            yield from beside(self)
 
     # -- turns
 

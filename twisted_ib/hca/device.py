@@ -18,7 +18,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ from twisted_ib.hca.interfaces import IFabricOwner
 from twisted_ib.hca.objects import Objects
 from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.services import Manager, Service, Services
+from twisted_ib.hca.sockets import COLUMNS
 from twisted_ib.hca.wire.rdmacm import textOf
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Device:
         self.wanted: Callable[[], None] | None = None
         #: Called with an L{EventType} and this device, or L{None}.
         self.onEvent: Callable[[EventType, object], None] | None = None
+        #: Gives a row for each listener and connection; see L{twisted_ib.hca.sockets}.
+        self.socketRows: Callable[[], Iterable[Row | None]] | None = None
         self.services = Services(self, randomBits)
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
@@ -234,14 +237,29 @@ class Device:
             L{limits.ANSWER_BYTES} of it.
         """
         return {
-            "hca_id": self.name,
-            "pid": os.getpid(),
-            "program": os.path.basename(sys.argv[0] or "python")[: limits.PROGRAM_BYTES],
+            **self._identity(),
             "attributes": {**deviceAttributes(self.guid), **extendedAttributes()},
             "port": portAttributes(self.counters["qkey_violations"]),
             "gids": self.gids()[: limits.DESCRIBED_GIDS],
             "in_use": self.inUse(),
             "counters": self.statistics(),
+        }
+
+    def describeSockets(self) -> Iterator[dict[str, Any]]:
+        """
+        @return: What C{ib-ss} shows of this process, page by page, each for one answer.
+        """
+        rows = () if self.socketRows is None else self.socketRows()
+        return pages(self._identity(), COLUMNS, rows)
+
+    def _identity(self) -> dict[str, Any]:
+        """
+        @return: Who answers.
+        """
+        return {
+            "hca_id": self.name,
+            "pid": os.getpid(),
+            "program": os.path.basename(sys.argv[0] or "python")[: limits.PROGRAM_BYTES],
         }
 
     # -- services and connections

@@ -229,6 +229,12 @@ class IFabricOwner(Interface):
         @return: What to tell somebody who asks what is in use: a dict for JSON.
         """
 
+    def describeSockets():  # type: ignore[no-untyped-def]
+        """
+        @return: What to tell somebody who asks for listeners and connections: an iterator of
+            dicts for JSON, made one by one; C{more} in each says whether another one comes.
+        """
+
 
 class IConsumer(Interface):
     """

@@ -22,6 +22,7 @@ class SDPPort(Port):
 
     handshake = handshake
     transport = SDPServer
+    provider = "sdp"
 
     _type = "SDP"
 

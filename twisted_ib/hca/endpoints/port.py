@@ -23,7 +23,8 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, ServiceInUseError, WireError
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.endpoints import failures
-from twisted_ib.hca.endpoints.addresses import Address, addressOf, canonical, checkPort, mapped
+from twisted_ib.hca.endpoints.addresses import Address, addressOf, canonical, checkPort, mapped, withPort
+from twisted_ib.hca.sockets import LISTEN, LISTENER, Row
 from twisted_ib.hca.wire.cm import REQ, RejectReason
 
 #: What a TCP socket would look up; nothing else is.
@@ -42,6 +43,7 @@ class Port(base.BasePort):
         side's and the active side's), C{sourcePort(greeting)}, C{reply(transport, request,
         greeting)}, C{accepted(transport, connection, request, greeting)}.
     @cvar transport: What it makes of a request.
+    @cvar provider: What its connections are, for C{ib-ss}.
 
     @ivar port: The port that was asked for; 0 for any.
     @ivar reading: Whether connections are accepted now.
@@ -52,6 +54,7 @@ class Port(base.BasePort):
     reactor: Any
     handshake: Any
     transport: Any
+    provider: str
     numberAccepts = limits.ACCEPTS_PER_TURN
     sessionno = 0
     reading = False
@@ -174,6 +177,15 @@ class Port(base.BasePort):
         Give the name of the factory's class.
         """
         return reflect.qual(self.factory.__class__)
+
+    def socketRow(self) -> Row | None:
+        """
+        @return: What C{ib-ss} shows of it.
+        """
+        if not self.connected:
+            return None
+        address = self._address
+        return Row(LISTENER, self.provider, withPort(address.host, address.port), None, LISTEN)
 
     # -- requests
 

@@ -18,8 +18,9 @@ from twisted.python.failure import Failure
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
-from twisted_ib.hca.endpoints.addresses import addressOf
+from twisted_ib.hca.endpoints.addresses import addressOf, withPort
 from twisted_ib.hca.logcontext import upcalls
+from twisted_ib.hca.sockets import CLOSING, CONNECTING, CONNECTION, ESTABLISHED, Row
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
@@ -91,10 +92,14 @@ class Transport(_ConsumerMixin, _LogOwner):
     @ivar bufferSize: A streaming producer is paused when more than this many
         bytes wait, or are written at once.
     @ivar _prefix: The protocol's part of C{logstr}; L{None} until there is one.
+    @cvar provider: What carries it, for C{ib-ss}.
+    @cvar retransmits: How often something was sent again; on fabrics of operations nothing is.
     """
 
     __slots__ = ()
 
+    provider: str
+    retransmits = 0
     disconnected = disconnecting = 0
     bufferSize = limits.SEND_BUFFER
     _aborting = False
@@ -221,6 +226,47 @@ class Transport(_ConsumerMixin, _LogOwner):
         """
         self.unregisterProducer()
         self.loseConnection()
+
+    # -- for ib-ss
+
+    def socketRow(self) -> Row | None:
+        """
+        @return: What C{ib-ss} shows of it; L{None} if it is over.
+        """
+        state = self.phase()
+        if self.queuePair.path is None and state != CONNECTING:
+            return None
+        return Row(
+            CONNECTION,
+            self.provider,
+            withPort(self._localHost, self._localPort),
+            withPort(self._peerHost, self._peerPort),
+            state,
+            self.credits(),
+            self.unsent(),
+            self.retransmits,
+        )
+
+    def phase(self) -> str:
+        """
+        @return: Its state, in TCP's words.
+        """
+        if self.connected:
+            return CLOSING if self.disconnecting else ESTABLISHED
+        return CLOSING if self.disconnected else CONNECTING
+
+    def credits(self) -> int | None:
+        """
+        @return: How many messages the peer takes now; L{None} if there are no credits.
+        """
+        return None
+
+    def unsent(self) -> int:
+        """
+        @return: How many bytes were written that the medium has not taken.
+        """
+        pending = self.queuePair.pending
+        return sum([send[3] for send in pending]) if pending else 0
 
     # -- reading: IPushProducer, IReadDescriptor
 

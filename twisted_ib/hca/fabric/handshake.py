@@ -9,6 +9,8 @@ The client connects to the HCA's SEQPACKET socket and speaks first::
 
     QUERY                 ->
                           <-  ANSWER (a JSON object)
+    (QUERY                ->  the next page of an answer that has several
+                          <-  ANSWER, and so on)
 
 One message is one packet: a head of 16 bytes, then a body.  All is big endian.
 The head and REFUSE are the same in every version of the layout, so that two
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 import json
 import struct
-from enum import IntEnum, IntFlag
+from enum import Enum, IntEnum, IntFlag
 from typing import Any, ClassVar
 
 import attrs
@@ -184,30 +186,46 @@ class Refuse:
         return cls(reason, _text(bytes(body[_REFUSE.size :]), limits.REFUSAL_BYTES))
 
 
+class Subject(Enum):
+    """
+    What an asker wants to know; the value is the query's body.
+    """
+
+    #: What the HCA is, can do and has in use: one answer.
+    DEVICE = b""
+    #: The listeners and connections of its process: pages.
+    SOCKETS = b"sockets"
+
+
 @attrs.frozen
 class Query:
     """
-    An asker wants to know what an HCA has in use.
+    An asker wants to know something of an HCA.
+
+    @ivar subject: what.
     """
 
     KIND: ClassVar[int] = 3
+
+    subject: Subject = Subject.DEVICE
 
     def pack(self) -> bytes:
         """
         The message.
         """
-        return _message(self.KIND, b"")
+        return _message(self.KIND, self.subject.value)
 
     @classmethod
     def parse(cls, body: memoryview) -> Query:
         """
         The message with this body.
 
-        @raise HandshakeError: it is malformed.
+        @raise HandshakeError: it is about something that nobody knows here.
         """
-        if len(body):
-            raise HandshakeError("an asker's query has a body")
-        return cls()
+        try:
+            return cls(Subject(bytes(body)))
+        except ValueError:
+            raise HandshakeError("an asker's query is about something unknown here") from None
 
 
 @attrs.frozen
@@ -301,9 +319,10 @@ class Exchange:
     @ivar ours: our hello.
     @ivar theirs: the peer's, None before it came.
     @ivar deadline: when the peer's part is overdue; None when it has come.
+    @ivar asked: what the peer has asked for, if it only asks.
     """
 
-    __slots__ = ("_server", "deadline", "ours", "theirs")
+    __slots__ = ("_server", "asked", "deadline", "ours", "theirs")
 
     def __init__(self, ours: Hello, server: bool, now: float) -> None:
         """
@@ -313,6 +332,7 @@ class Exchange:
         """
         self.ours = ours
         self.theirs: Hello | None = None
+        self.asked: Query | None = None
         self.deadline: float | None = now + limits.HANDSHAKE_SECONDS
         self._server = server
 
@@ -343,6 +363,8 @@ class Exchange:
         expected = message.descriptors if isinstance(message, Hello) else 0
         if descriptors != expected:
             raise errors.DescriptorError(f"a peer sent {descriptors} descriptors where {expected} belong")
+        if self.asked is not None and message != self.asked:
+            raise HandshakeError("an asker sent something else than its query again")
         if isinstance(message, Hello):
             self._checkHello(message)
             self.theirs = message
@@ -350,8 +372,16 @@ class Exchange:
             raise errors.PeerRefusedError(f"a peer refused: {message.text}")
         elif not (self._server and isinstance(message, Query)):
             raise HandshakeError("a peer sent a message that is not for this side")
+        else:
+            self.asked = message
         self.deadline = None
         return message
+
+    def pageSent(self, now: float) -> None:
+        """
+        An asker has a page of its answer, and is to ask for the next one in time.
+        """
+        self.deadline = now + limits.HANDSHAKE_SECONDS
 
     def _checkHello(self, theirs: Hello) -> None:
         """
@@ -395,6 +425,7 @@ __all__ = [
     "Query",
     "Refuse",
     "RefuseReason",
+    "Subject",
     "parse",
     "refusalOf",
 ]

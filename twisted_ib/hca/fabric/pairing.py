@@ -10,12 +10,13 @@ it keeps the socket: its end, or the peer's pidfd, tells of the peer's death.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
 from twisted_ib.hca.fabric.doorbell import EventDoorbell, SocketDoorbell
-from twisted_ib.hca.fabric.handshake import Answer, Exchange, Hello, Offer, Query, refusalOf
+from twisted_ib.hca.fabric.handshake import Answer, Exchange, Hello, Offer, Query, Subject, refusalOf
 from twisted_ib.hca.fabric.liveness import Liveness, checkPeer
 from twisted_ib.hca.fabric.path import PeerIdentity
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
@@ -36,6 +37,7 @@ class Pairing:
     @ivar users: Who waits for the path: C{pathReady}, C{connectFailed}.
     @ivar guid: The peer's, as looked up (active side) or as it says (to a server,
         for display only: nothing proves it).
+    @ivar pages: What an asker has not heard yet, or L{None}.
     """
 
     __slots__ = (
@@ -46,6 +48,7 @@ class Pairing:
         "fd",
         "guid",
         "liveness",
+        "pages",
         "path",
         "segment",
         "server",
@@ -71,6 +74,7 @@ class Pairing:
         self.guid = guid
         self.server = not guid
         self.path: Any = None
+        self.pages: Iterator[dict[str, Any]] | None = None
         self.users: list[Any] = []
         self.segment: Any = None
         self.bell: EventDoorbell | None = None
@@ -134,8 +138,8 @@ class Pairing:
                 raise PathLostError("a caller said nothing")  # Others ask who listens here.
             message = self.exchange.received(data, len(descriptors))
             if isinstance(message, Query):
-                self._answer()
-                raise PathLostError("an asker has its answer")
+                self._answer(message.subject, now)
+                return
             if message.guid == self.fabric.guid and self.credentials.pid != self.fabric.pid:
                 raise HandshakeError("another process says that it has our GUID")
             if self.server:
@@ -150,12 +154,24 @@ class Pairing:
         finally:
             closeAll(descriptors)
 
-    def _answer(self) -> None:
+    def _answer(self, subject: Subject, now: float) -> None:
         """
-        Tell an asker what this HCA has in use.
+        Tell an asker about this HCA, or the next page about its process's sockets.
+
+        @raise PathLostError: it has all, or does not listen.
         """
-        content = self.fabric.owner.describe()
-        sendWithDescriptors(self.socket, Answer(content).pack())
+        owner = self.fabric.owner
+        if subject == Subject.SOCKETS:
+            if self.pages is None:
+                self.pages = owner.describeSockets()
+            content: dict[str, Any] = next(self.pages, {})
+        else:
+            content = owner.describe()
+        sent = sendWithDescriptors(self.socket, Answer(content).pack())
+        if not (sent and content.get("more")):
+            raise PathLostError("an asker has its answer")
+        assert self.exchange is not None
+        self.exchange.pageSent(now)
 
     def _refuse(self, error: HCAError) -> None:
         """

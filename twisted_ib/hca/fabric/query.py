@@ -1,5 +1,5 @@
 """
-Ask a process what its HCA has in use.
+Ask a process what its HCA has in use, or which sockets it has.
 
 For commands: it waits, a bounded time.
 """
@@ -11,8 +11,10 @@ import socket
 import time
 from typing import Any
 
+from attrs import define, field
+
 from twisted_ib import limits
-from twisted_ib.errors import HCAError
+from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.fabric import handshake
 from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.liveness import checkPeer
@@ -39,6 +41,72 @@ def ask(
         pair.close()
 
 
+@define
+class Told:
+    """
+    What a process has told of its listeners and connections.
+
+    @ivar pid: the process, by the kernel's word; 0 if it is not in our process namespace.
+    @ivar pages: its answers, in order.
+    @ivar complete: whether they are all.
+    @ivar dead: whether it ended meanwhile.
+    """
+
+    pid: int
+    pages: list[dict[str, Any]] = field(factory=list)
+    complete: bool = False
+    dead: bool = False
+
+
+def askSockets(
+    search: Search,
+    entry: Entry,
+    pageSeconds: float = limits.SOCKETS_PAGE_SECONDS,
+    allSeconds: float = limits.SOCKETS_SECONDS,
+) -> Told:
+    """
+    What the process of the HCA at C{entry} says of its listeners and connections.
+
+    @param pageSeconds: how long one page may take.
+    @param allSeconds: how long all may take.
+    @raise HCAError: it is dead or may not be asked.
+    """
+    pair = search.connect(entry)
+    try:
+        told = Told(checkPeer(pair, search.allows).pid)
+        end = time.monotonic() + allSeconds
+        query = handshake.Query(handshake.Subject.SOCKETS).pack()
+        rows = 0
+        try:
+            while not told.complete and rows < limits.SOCKETS_LISTED:
+                if not sendWithDescriptors(pair, query):
+                    break
+                page = _answer(pair, min(end, time.monotonic() + pageSeconds))
+                if page is None or not isinstance(page.get("rows"), list):
+                    break
+                told.pages.append(page)
+                # A page without rows counts too: there is an end to all of them.
+                rows += max(len(page["rows"]), 1)
+                told.complete = page.get("more") is not True
+        except HCAError:
+            pass  # It has ended, or does not want to be asked any more.
+        told.dead = not told.complete and _isDead(search, entry)
+        return told
+    finally:
+        pair.close()
+
+
+def _isDead(search: Search, entry: Entry) -> bool:
+    """
+    Whether nobody listens for an HCA any more.
+    """
+    try:
+        search.connect(entry).close()
+    except HCAError as error:
+        return not isinstance(error, ResourceLimitError)
+    return False
+
+
 def _answer(pair: socket.socket, deadline: float) -> dict[str, Any] | None:
     """
     The answer that comes before C{deadline}.
@@ -61,4 +129,4 @@ def _answer(pair: socket.socket, deadline: float) -> dict[str, Any] | None:
         return message.content if isinstance(message, handshake.Answer) else None
 
 
-__all__ = ["ask"]
+__all__ = ["Told", "ask", "askSockets"]

@@ -27,6 +27,7 @@ class RDMAPort(Port):
 
     handshake = handshake
     transport = RDMAServer
+    provider = "rdma"
 
     _type = "RDMA"
 

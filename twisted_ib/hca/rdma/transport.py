@@ -52,6 +52,8 @@ class RDMATransport(Transport, Messages):
 
     __slots__ = (*FIELDS, "_known", "_takesMessages", "immediate")
 
+    provider = "rdma"
+
     #: Who made it, and knows C{maxMessageSize} and C{privateData}.
     owner: Any
 
@@ -323,6 +325,14 @@ class RDMATransport(Transport, Messages):
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
         return self.open(region, whole("access", access), pieces[0])
+
+    # -- for ib-ss
+
+    def unsent(self) -> int:
+        """
+        @return: How many bytes of messages wait, for a place among those on the way or for the medium.
+        """
+        return super().unsent() + sum([entry[2] for entry in self.waiting or ()])
 
     # -- from the messages
 
