@@ -1,1 +1,1 @@
-"""Programs for users: ib-demo, ib-get, ib-devinfo."""
+"""Programs for users: ib-demo, ib-get, ib-devinfo, ib-perf."""
