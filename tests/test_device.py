@@ -34,6 +34,7 @@ from twisted_ib.hca.core.memory import Access
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.handshake import Answer
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
+from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.rdmacm import PortSpace
 
@@ -517,6 +518,21 @@ class ObjectTests(DeviceTestCase):
             queuePair.close()
         self.a.queuePairClosed(queuePair)
         self.assertEqual(self.a.statistics(), shown)
+
+    def test_pollingCounters(self) -> None:
+        """
+        Sleeps, doorbells and, if somebody polls the device, what the policy remembers, are counters too.
+        """
+        shown = self.a.statistics()
+        self.assertEqual((shown["sleeps"], shown["doorbells_rung"]), (0, 0))
+        self.assertNotIn("polling_spins", shown)
+        self.a.arm()
+        polling = AdaptivePolling(lambda: 0.0, lambda: None)
+        self.a.pollingCounters = polling.counters
+        polling.spin(lambda: True)
+        shown = self.a.statistics()
+        self.assertEqual([shown[f"polling_{name}"] for name in ("turns", "spins", "found")], [1, 1, 1])
+        self.assertEqual((shown["polling_hits_permille"], shown["sleeps"]), (1000, 1))
 
     def test_counters(self) -> None:
         """

@@ -68,6 +68,7 @@ class ScriptedDevice:
 
     name = "test"
     closed = False
+    pollingCounters: Any = None
 
     def __init__(self) -> None:
         """
@@ -320,6 +321,157 @@ class TurnTests(ReactorTestCase):
                 self.assertEqual(self.slept.pop(), 0)
         self.assertEqual(turns, [16, 32, 48, 64])
         self.assertEqual(self.reactor.polling.found, 64)
+
+    def running(self) -> None:
+        """
+        Have the reactor believe that it runs.
+        """
+        self.reactor._started = True
+        self.addCleanup(setattr, self.reactor, "_started", False)
+        self.reactor._justStopped = False
+
+    def test_stays(self) -> None:
+        """
+        When a batch comes soon after another, both are served in one turn of the reactor's loop; epoll is
+        asked after the 16th.
+        """
+        self.running()
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
+        path.found = [True] * 20
+        device.work = [1] * 100
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([0], ["progress"] * EVERY + ["look"]))
+        self.assertEqual(len(path.found), 20 - (EVERY - 1))
+
+    def test_staysUntilQuiet(self) -> None:
+        """
+        The turn ends when nothing comes for a while, without sleep: what was due when it began is not any
+        more.  The next one does not look for so long again.
+        """
+        self.running()
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
+        path.found = [True, False, True]
+        device.work = [1, 1, 1]
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
+        spins = self.reactor.polling.spins
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([None], ["progress"] * 5 + ["arm", "look"]))
+        self.assertEqual(self.reactor.polling.spins, spins)
+        self.reactor.doPoll(None)
+        self.assertEqual(self.reactor.polling.spins, spins + 1)
+
+    def test_staysForWhatCameUnseen(self) -> None:
+        """
+        What comes although it does not pay to look for it is served in the same turn too.
+        """
+        self.running()
+        _, device = self.add()
+        device.hot = (HotPath(),)
+        self.reactor.polling.hits = 0.0
+        device.work = [1, 1, 1]
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
+        self.assertEqual(device.hot[0].looks, 0)
+
+    def test_doesNotStay(self) -> None:
+        """
+        A turn ends after the batch in which something became due: a timed call, an earlier one, a call
+        from a thread, the end.
+        """
+        self.running()
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
+        later: list[Any] = []
+
+        def stop() -> None:
+            """
+            As C{reactor.stop} does.
+            """
+            self.reactor._justStopped = True
+
+        for upcall in (
+            lambda: self.reactor.callLater(0, lambda: None),
+            lambda: self.reactor.callFromThread(lambda: None),
+            lambda: later[0].reset(0),
+            stop,
+            lambda: setattr(self.reactor, "_started", False),
+        ):
+            later[:] = [self.reactor.callLater(3600, lambda: None)]
+            self.reactor._insertNewDelayedCalls()
+            path.found = [True] * 4
+            looks = path.looks
+            device.work = [1, lambda: bool(upcall()) or 1, 1]  # noqa: B023
+            self.reactor.doPoll(3600)
+            self.assertEqual((len(device.work), path.looks - looks), (1, 1))
+            self.assertEqual(self.slept, [])
+            self.reactor._newTimedCalls.clear()
+            del self.reactor.threadCallQueue[:]
+            del self.reactor._pendingTimedCalls[:]
+            self.running()
+
+    def test_staysNoLongerThanCalm(self) -> None:
+        """
+        Nor does the look for a next batch last longer than until a timed call is due.
+        """
+        self.running()
+        _, device = self.add()
+        device.hot = (HotPath(),)
+        asked: list[float] = []
+        self.patch(AdaptivePolling, "spin", lambda polling, pending, most: bool(asked.append(most)))
+        self.reactor.seconds = lambda: 50.0
+        for delay in (0.5, 1e-6):
+            self.reactor.callLater(delay, lambda: None)
+            self.reactor._insertNewDelayedCalls()
+            device.work = [1]
+            self.reactor.doPoll(delay)
+            self.reactor._quiet = False
+            self.assertAlmostEqual(asked.pop(), delay)
+            self.assertEqual(asked, [])
+        for call in self.reactor.getDelayedCalls():
+            call.cancel()
+
+    def test_channelComesOrGoes(self) -> None:
+        """
+        The turn ends too if a device comes or goes.
+        """
+        self.running()
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
+        path.found = [True] * 3
+        device.work = [1, lambda: self.add() and 1, 1]
+        self.reactor.doPoll(None)
+        self.assertEqual((len(device.work), self.slept), (1, []))
+
+    def test_counters(self) -> None:
+        """
+        The device shows how the reactor polls.
+        """
+        _, device = self.add()
+        self.assertEqual(device.pollingCounters, self.reactor.polling.counters)
+        other = DeviceChannel(EPollReactor(), device)
+        self.assertEqual(device.pollingCounters, other.polling.counters)
+        closeReactor(other.reactor)
+
+    def test_servedAfterSleep(self) -> None:
+        """
+        What woke the reactor is served in the same turn, once.
+        """
+        _, device = self.add()
+        device.work = [0, 1, 1]
+
+        def look() -> bool:
+            """
+            There is something.
+            """
+            device.log.append("look")
+            return True
+
+        device.look = look  # type: ignore[method-assign]
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([None], ["progress", "arm", "look", "progress"]))
 
     def test_deadlinesUnderTraffic(self) -> None:
         """

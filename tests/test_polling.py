@@ -9,7 +9,15 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.polling import PURE_LOOKS, RARE, SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.polling import (
+    CROWDED_SECONDS,
+    PURE_LOOKS,
+    RARE,
+    SHY_SECONDS,
+    SHY_SECONDS_MOST,
+    SPIN_SECONDS,
+    AdaptivePolling,
+)
 
 #: What one yield takes here, seconds.
 YIELD = 1e-6
@@ -22,6 +30,7 @@ class World:
     @ivar looks: How often somebody looked.
     @ivar yields: How often the CPU was given away.
     @ivar yieldSeconds: How long that took each time.
+    @ivar tickSeconds: How long it takes to see what time it is.
     """
 
     def __init__(self) -> None:
@@ -31,12 +40,14 @@ class World:
         self.seconds = 100.0
         self.looks = self.yields = 0
         self.yieldSeconds = YIELD
+        self.tickSeconds = 0.0
         self.polling = AdaptivePolling(self.now, self.giveWay)
 
     def now(self) -> float:
         """
         @return: The time.
         """
+        self.seconds += self.tickSeconds
         return self.seconds
 
     def giveWay(self) -> None:
@@ -215,3 +226,139 @@ class AdaptivePollingTests(SynchronousTestCase):
         self.world.yields = 0
         self.assertTrue(self.polling.spin(self.world.afterLooks(5)))
         self.assertEqual(self.world.yields, 0)
+
+
+class CrowdTests(SynchronousTestCase):
+    """
+    L{AdaptivePolling} beside a neighbour that keeps the CPU when it is given to it.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make one that knows that looks without yielding are in vain, as on one CPU.
+        """
+        self.world = World()
+        self.world.tickSeconds = 1e-7
+        self.polling = self.world.polling
+        self.polling.pureHits = 0.0
+
+    def find(self, looks: int = 1) -> int:
+        """
+        Spin until something is found.
+
+        @param looks: the look that finds it.
+        @return: how often the CPU was given away.
+        """
+        yields = self.world.yields
+        self.polling.hits = 1.0
+        self.polling.turns = 1  # The next one does without looks before the first yield.
+        self.assertTrue(self.polling.spin(self.world.afterLooks(looks)))
+        return self.world.yields - yields
+
+    def crowd(self) -> float:
+        """
+        Have a neighbour take the CPU until there are no more yields.
+
+        @return: for how long there are none.
+        """
+        self.world.yieldSeconds = CROWDED_SECONDS
+        for _ in range(8):
+            self.find()
+            if self.polling.shyUntil > self.world.seconds:
+                break
+        return self.polling.shyUntil - self.world.seconds
+
+    def test_once(self) -> None:
+        """
+        A neighbour that comes now and then changes nothing.
+        """
+        for _ in range(10):
+            self.world.yieldSeconds = CROWDED_SECONDS
+            self.assertEqual(self.find(), 1)
+            self.world.yieldSeconds = YIELD
+            for _ in range(8):
+                self.assertEqual(self.find(), 1)
+        self.assertEqual((self.polling.crowded, self.polling.shyUntil), (10, 0.0))
+        self.assertEqual(self.polling.yields, 90)
+
+    def test_shy(self) -> None:
+        """
+        After three such yields there are no more for a while; looks go on without, as long as a spin
+        may last.
+        """
+        self.assertAlmostEqual(self.crowd(), SHY_SECONDS, 4)
+        self.assertEqual((self.polling.crowded, self.polling.yields), (3, 3))
+        self.assertEqual(self.find(50), 0)
+        before = self.world.seconds, self.world.looks
+        self.assertFalse(self.polling.spin(self.world.never))
+        took = self.world.seconds - before[0]
+        self.assertTrue(SPIN_SECONDS <= took <= SPIN_SECONDS + 1e-6, took)
+        self.assertGreater(self.world.looks - before[1], 2)
+        self.assertEqual((self.world.yields, self.polling.yields), (3, 3))
+
+    def test_shyCostsNothing(self) -> None:
+        """
+        If looks without yielding do not hit, there are none but rarely.
+        """
+        self.crowd()
+        self.world.miss(20)
+        self.assertLess(self.polling.hits, 0.5)
+        self.assertEqual(self.world.miss(4 * RARE), 4)
+
+    def test_shyFindsLate(self) -> None:
+        """
+        What is found when the time is over counts as a miss there too.
+        """
+        self.crowd()
+        self.world.tickSeconds = 2 * SPIN_SECONDS
+        self.polling.hits = 1.0
+        self.assertTrue(self.polling.spin(self.world.afterLooks(1)))
+        self.assertEqual(self.polling.hits, 0.875)
+
+    def test_longer(self) -> None:
+        """
+        While the neighbour stays, one yield each time is enough to wait twice as long, up to a bound.
+        """
+        waited = [self.crowd()]
+        for _ in range(6):
+            self.world.seconds = self.polling.shyUntil
+            yields = self.polling.yields
+            waited.append(self.crowd())
+            self.assertEqual(self.polling.yields - yields, 1)
+        self.assertEqual([round(each, 3) for each in waited], [0.1, 0.2, 0.4, 0.8, 1.6, 1.6, 1.6])
+        self.assertAlmostEqual(waited[-1], SHY_SECONDS_MOST, 4)
+
+    def test_forgets(self) -> None:
+        """
+        When the neighbour has gone yields come back, and a later one is met as the first was.
+        """
+        for _ in range(4):
+            self.crowd()
+            self.world.seconds = self.polling.shyUntil
+        self.world.yieldSeconds = YIELD
+        for _ in range(30):
+            self.assertEqual(self.find(), 1)
+        self.world.seconds += 2 * SHY_SECONDS_MOST
+        self.assertAlmostEqual(self.crowd(), SHY_SECONDS, 4)
+
+    def test_counters(self) -> None:
+        """
+        All of it can be asked for.
+        """
+        self.crowd()
+        self.polling.spin(self.world.never)
+        self.polling.hits = 0.25
+        self.polling.spin(self.world.never)
+        self.assertEqual(
+            self.polling.counters(),
+            {
+                "polling_turns": 4,
+                "polling_spins": 4,
+                "polling_found": 3,
+                "polling_yields": 3,
+                "polling_crowded": 3,
+                "polling_hits_permille": 250,
+                "polling_pure_hits_permille": 0,
+                "polling_crowd_permille": round(self.polling.crowd * 1000),
+            },
+        )

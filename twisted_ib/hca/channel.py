@@ -87,6 +87,8 @@ class DeviceChannel:
         self._registered = False
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
+        polling = getattr(reactor, "polling", None) if self.polled else self.polling
+        device.pollingCounters = getattr(polling, "counters", None)
         device.warn = self._warn  # type: ignore[method-assign]
         device.socketRows = self.socketRows
         if not self.polled:

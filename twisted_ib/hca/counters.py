@@ -4,7 +4,9 @@ What an HCA counts, under the names of Linux rxe's C{hw_counters} and under its 
 Nothing here counts on the way of a message.  Whoever uses a queue pair has numbers anyway, such
 as SDP its sequence numbers, and says them when it is asked; a queue pair that is closed leaves
 its own behind.  Events that are rare are counted by name where they happen
-(L{Device.count<twisted_ib.hca.device.Device.count>}).
+(L{Device.count<twisted_ib.hca.device.Device.count>}).  How looking and sleeping alternate is
+known to whoever decides it, and asked for (C{polling_}, L{twisted_ib.hca.polling}; C{sleeps},
+C{doorbells_rung}).
 
 A record is to a fabric of operations what a packet is to rxe.
 

@@ -117,6 +117,8 @@ class Device:
         self.closed = False
         #: Called when there is something to do outside of a turn.
         self.wanted: Callable[[], None] | None = None
+        #: The counters of whoever decides when to look at the device again and when to sleep.
+        self.pollingCounters: Callable[[], dict[str, int]] | None = None
         #: Called with an L{EventType} and this device, or L{None}.
         self.onEvent: Callable[[EventType, object], None] | None = None
         #: Gives a row for each listener and connection; see L{twisted_ib.hca.sockets}.
@@ -229,6 +231,9 @@ class Device:
             (L{twisted_ib.hca.counters}).
         """
         events = {**self.counters, "management_sent": self.cm.messagesSent}
+        events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
+        if self.pollingCounters is not None:
+            events |= self.pollingCounters()
         return counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
 
     def describe(self) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class IBReactor(_Base):
     A reactor that polls completion channels, with messages and RDMA beside its streams.
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
+    @ivar _quiet: Whether somebody has just looked in vain.
     @ivar _deadline: When a device must be looked at, as it was known before the last sleep.
     """
 
@@ -58,6 +59,7 @@ class IBReactor(_Base):
         self._turns = 0
         self._switch: Any = None
         self._deadline = inf
+        self._quiet = False
         self.polling = AdaptivePolling(perf_counter, giveWay)
         _Base.__init__(self)
 
@@ -97,35 +99,60 @@ class IBReactor(_Base):
         if not channels:
             _basePoll(self, timeout)
             return
-        if self._progress(channels):
-            if self._goOn():
+        worked: object = self._progress(channels)
+        if not worked and timeout != 0 and not self._quiet and self._spin(channels, timeout):
+            self._progress(channels)
+            worked = True
+        if worked:
+            if self._stay(channels):
                 return
             timeout = 0
         elif timeout != 0:
-            if self._spin(channels, timeout):
-                self._progress(channels)
-                if self._goOn():
-                    return
-                timeout = 0
-            elif self._arm(channels):
-                timeout = self._sooner(channels, timeout)
-            else:
-                timeout = 0
+            timeout = self._sooner(channels, timeout) if self._arm(channels) else 0
+        self._quiet = False
         _basePoll(self, timeout)
         expire = timeout == 0 or self.seconds() >= self._deadline
+        hot = False
         for channel in self._channels:
-            channel.device.fabric.look()
+            if channel.device.fabric.look():
+                hot = True
             if expire:
                 channel.expire()
+        if hot and not worked:
+            # What woke epoll is served in the same turn, as descriptors are.
+            self._progress(self._channels)
+            self._turns += 1
 
     doIteration = doPoll
 
-    def _goOn(self) -> bool:
+    def _stay(self, channels: tuple[DeviceChannel, ...]) -> bool:
         """
-        After a turn with traffic: whether epoll can wait for another.
+        After a batch with traffic: serve others as long as they come at once and nothing else is due, so
+        that an answer does not wait for the reactor's loop.
+
+        @return: Whether the loop goes on without epoll; that can wait for L{_EPOLL_EVERY} batches.
         """
-        self._turns = turns = self._turns + 1
-        return bool(turns & (_EPOLL_EVERY - 1)) and not threadsWait(self)
+        while True:
+            self._turns = turns = self._turns + 1
+            if not turns & (_EPOLL_EVERY - 1) or threadsWait(self):
+                return False
+            calm = self._calm()
+            if not calm or channels is not self._channels:
+                return True
+            found = self._spin(channels, calm)
+            if not self._progress(channels) and not found:
+                self._quiet = True  # That was the look before the next sleep.
+                return True
+
+    def _calm(self) -> float:
+        """
+        @return: For how many seconds none of the reactor's calls is due; 0 if it is time for its loop.
+        """
+        if self.threadCallQueue or self._newTimedCalls or self._justStopped or not self._started:
+            return 0.0
+        calls = self._pendingTimedCalls
+        # A call that was put off is here with the time of before, which is sooner.
+        return max(0.0, calls[0].time - self.seconds()) if calls else SPIN_SECONDS
 
     def _sooner(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> float | None:
         """
