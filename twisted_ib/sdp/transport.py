@@ -17,7 +17,6 @@ from twisted.internet import interfaces
 from twisted.internet._newtls import startTLS
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone
-from twisted.internet.main import CONNECTION_DONE
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -26,7 +25,7 @@ from twisted_ib.hca.core.queuepair import SEND
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.endpoints.arguments import whole
 from twisted_ib.hca.endpoints.region import RDMARegion
-from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
+from twisted_ib.hca.endpoints.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.hca.sockets import CONNECTING
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
@@ -185,7 +184,7 @@ class SDPTransport(Transport, Stream):
         closed = self._writeDisconnected and not self.disconnecting
         if closed and self.connected and get_ident() == self.thread:
             self.stopReading()
-            self.connectionLost(Failure(CONNECTION_DONE))
+            self.connectionLost(CONNECTION_DONE)
         else:
             Transport.loseConnection(self)
 
@@ -384,7 +383,7 @@ class SDPTransport(Transport, Stream):
         The peer sends no more.
         """
         if not self._aborting:
-            self.readConnectionLost(Failure(CONNECTION_DONE))
+            self.readConnectionLost(CONNECTION_DONE)
 
     def readConnectionLost(self, reason: Failure) -> None:
         """
@@ -444,7 +443,7 @@ class SDPTransport(Transport, Stream):
             self.cork()
         elif self.disconnecting:
             if self._sendEnd():
-                self.connectionLost(Failure(CONNECTION_DONE))
+                self.connectionLost(CONNECTION_DONE)
         elif self._writeDisconnecting and not self._writeDisconnected:
             if self._sendEnd():
                 self._writeDisconnected = True

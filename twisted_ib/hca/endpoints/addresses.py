@@ -156,7 +156,11 @@ def reachable(host: str) -> str:
     """
     if host.startswith("::ffff:") and "." in host:
         host = host[len("::ffff:") :]
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return _HERE.get(host, host)
+
+
+#: What a wildcard means to who connects.
+_HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def withPort(host: str, port: int) -> str:

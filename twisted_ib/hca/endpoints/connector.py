@@ -34,10 +34,12 @@ from twisted_ib.hca.endpoints.addresses import (
     checkTimeout,
     reachable,
     servicePort,
+    sharedAddress,
     withPort,
 )
 from twisted_ib.hca.endpoints.localports import localPorts
-from twisted_ib.hca.endpoints.resolution import resolve
+from twisted_ib.hca.endpoints.resolution import literalOf, resolve
+from twisted_ib.hca.endpoints.turns import Turns, turnsOf
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
 
 
@@ -48,8 +50,11 @@ class Attempt:
     It stands in C{connector.transport} until there is a transport.
 
     @ivar _channel: Set, and held, once the device is open.
+    @ivar _turns: What is asked of the reactor; L{None} once this has begun.
+    @ivar _shared: While this begins: the paths that those who begin in the same turn have found.
     @ivar _addresses: Those of the host that are not tried yet.
     @ivar _peer: The one that is being tried.
+    @ivar _local: Our end.
     @ivar _route: The search for a path, while it goes on.
     @ivar _path: The path, once found.
     @ivar _transport: The transport to be, once there is a path.
@@ -57,6 +62,22 @@ class Attempt:
     @ivar _over: The attempt has succeeded or failed.
     @cvar logstr: What a TCP transport has here until it is connected.
     """
+
+    __slots__ = (
+        "_addresses",
+        "_channel",
+        "_connection",
+        "_connector",
+        "_local",
+        "_over",
+        "_path",
+        "_peer",
+        "_rounds",
+        "_route",
+        "_shared",
+        "_transport",
+        "_turns",
+    )
 
     logstr = "Uninitialized"
 
@@ -70,6 +91,8 @@ class Attempt:
         self._channel: DeviceChannel | None = None
         self._addresses: list[str] = []
         self._peer = ""
+        self._local: Any = None
+        self._shared: dict[Any, Any] | None = None
         self._route: Any = None
         self._path: Any = None
         self._transport: Any | None = None
@@ -77,7 +100,8 @@ class Attempt:
         self._rounds = 0
         self._over = False
         # A connecting call never calls back before it returns.
-        self._start: Any = connector.reactor.callLater(0, self._begin)
+        self._turns: Turns | None = turnsOf(connector.reactor)
+        self._turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
         """
@@ -87,11 +111,25 @@ class Attempt:
 
     # -- the way to the peer
 
-    def _begin(self) -> None:
+    def nextTurn(self, shared: dict[Any, Any]) -> None:
         """
         Open the device and find the host's addresses.
+
+        @param shared: As of L{Turns.wait}.
         """
-        connector = self._connector
+        if self._over:
+            return
+        self._turns = None
+        self._shared = shared
+        try:
+            self._begin(self._connector)
+        finally:
+            self._shared = None
+
+    def _begin(self, connector: Connector) -> None:
+        """
+        See L{nextTurn}.
+        """
         try:
             channel = channelFor(connector.reactor, connector.device)
         except (HCAError, OSError) as e:
@@ -99,6 +137,11 @@ class Attempt:
             return
         channel.acquire(self)
         self._channel = channel
+        literal = literalOf(connector.host)
+        if literal is not None:
+            self._addresses = [reachable(literal)]
+            self._tryNext(None)
+            return
         found: Deferred[list[str]] = resolve(connector.reactor, connector.host)
         found.addCallback(self._resolved)
         found.addErrback(self.failIfNotConnected)
@@ -137,8 +180,8 @@ class Attempt:
         """
         channel, connector = self._channel, self._connector
         assert channel is not None
-        peer = addressOf(self._peer, connector.port)
-        local = self._localAddress(peer)
+        peer = sharedAddress(self._peer, connector.port)
+        local = self._local = self._localAddress(peer)
         try:
             transport = connector.makeTransport(channel, local, peer)
         except BaseException:
@@ -157,7 +200,12 @@ class Attempt:
         @return: Something with C{cancel()}.
         @raise HCAError: There is none.
         """
-        connector = self._connector
+        connector, shared = self._connector, self._shared
+        if shared is not None:
+            path = shared.get((channel, connector.handshake.PORT_SPACE, self._peer, connector.port))
+            if path is not None and getattr(path, "alive", False):
+                self.pathReady(path)
+                return None
         return channel.device.connect(
             connector.handshake.PORT_SPACE, self._peer, connector.port, self, channel.now()
         )
@@ -207,6 +255,10 @@ class Attempt:
         if not self._over:
             self._route = None
             self._path = path
+            if self._shared is not None:
+                connector = self._connector
+                service = self._channel, connector.handshake.PORT_SPACE, self._peer, connector.port
+                self._shared[service] = path
             self._ask()
 
     def _ask(self) -> None:
@@ -224,7 +276,10 @@ class Attempt:
         """
         channel, transport = self._channel, self._transport
         assert channel is not None and transport is not None
-        request = self._connector.handshake.request(transport, transport.getHost(), transport.getPeer())
+        connector = self._connector
+        request = connector.handshake.request(
+            transport, self._local, sharedAddress(self._peer, connector.port)
+        )
         self._connection = channel.device.cm.connect(self._path, request, self, channel.now())
 
     # -- what the CM says
@@ -309,7 +364,6 @@ class Attempt:
         if self._over:
             return
         self._over = True
-        self._start = None  # It has a reference to this.
         self._connection = self._path = self._transport = None
         connector.transport = transport
         transport.attach(protocol)
@@ -340,8 +394,9 @@ class Attempt:
         if self._over:
             return
         self._over = True
-        if self._start.active():
-            self._start.cancel()
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns.forget(self)
         if isinstance(reason, error.TimeoutError):
             reason = failures.timedOut(self._connector.where(), self._connector.timeout)
         self._forget()
@@ -368,6 +423,14 @@ class Attempt:
         There is no connection yet.
         """
         self.failIfNotConnected(error.UserError())
+
+    def cancel(self) -> None:
+        """
+        The attempt may take as long as it takes, or is over: as the C{timeoutID} of its connector.
+        """
+        connector = self._connector
+        if connector.timeout is not None:
+            turnsOf(connector.reactor).unlimit(connector.timeout, self)
 
 
 @implementer(IConnector)
@@ -421,6 +484,23 @@ class Connector(base.BaseConnector):
         self.device = device
         checkTimeout(timeout)
         base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
+
+    def connect(self) -> None:
+        """
+        Begin an attempt: what C{BaseConnector} does, but for the delayed call of the timeout, which
+        all attempts with the same timeout share.
+        """
+        if self.state != "disconnected":
+            raise RuntimeError("can't connect in this state")
+        self.state = "connecting"
+        if not self.factoryStarted:
+            self.factory.doStart()
+            self.factoryStarted = 1
+        self.transport = attempt = self._makeTransport()
+        if self.timeout is not None:
+            self.timeoutID = attempt
+            turnsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
+        self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
         """

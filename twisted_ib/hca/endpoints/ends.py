@@ -6,7 +6,6 @@ C{Client}.
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.address import IPv6Address
@@ -14,9 +13,11 @@ from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from twisted_ib.hca.endpoints.addresses import Address
+from twisted_ib.hca.endpoints.addresses import Address, sharedAddress
 from twisted_ib.hca.endpoints.localports import localPorts
 from twisted_ib.hca.endpoints.transport import Computed, Transport
+from twisted_ib.hca.endpoints.turns import turnsOf
+from twisted_ib.hca.logcontext import upcalls
 
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
@@ -37,7 +38,7 @@ class End(Transport):
     stream together, so what comes in that turn is held until the next one.
 
     @ivar held: What has come and is not delivered, or L{None}.
-    @ivar _settling: The call that ends this, while it lasts.
+    @ivar _settling: What the next turn is awaited of, while this lasts.
     """
 
     __slots__ = ()
@@ -69,12 +70,23 @@ class End(Transport):
         self.startReading()
         if self.held is None:
             self.held = deque()
-        self._settling = self.reactor.callLater(0, self._settled)
+        reactor = self.channel.reactor
+        self._settling = turns = turnsOf(reactor)
+        turns.wait(reactor, self)
         return True
+
+    def nextTurn(self, shared: dict[Any, Any]) -> None:
+        """
+        The next turn has come: what was held comes with its batch.
+
+        @param shared: As of L{Turns.wait}.
+        """
+        if self._settling is not None:
+            self._settled()
 
     def _settled(self) -> None:
         """
-        The next turn has come: what was held comes with its batch.
+        See L{nextTurn}.
         """
         self._settling = None
         if not self.held:
@@ -96,7 +108,7 @@ class End(Transport):
         """
         settling, self._settling = self._settling, None
         if settling is not None:
-            settling.cancel()
+            settling.forget(self)
             if not self.held:
                 self.held = None
         super().stopReading()
@@ -210,15 +222,15 @@ class ClientEnd(End):
         @param protocol: What the factory made; L{None} if it wants no connection.
         """
         proceed = self.begin(protocol)
-        self._tell(partial(self._hookUp, protocol, proceed))
-
-    def _hookUp(self, protocol: IProtocol | None, proceed: bool) -> None:
-        """
-        Ask the protocol for its name, and tell it.
-        """
-        self._prefix = self._getLogPrefix(protocol)
-        if proceed:
-            self.protocol.makeConnection(self)
+        upcalls.current = self
+        try:
+            self._prefix = self._getLogPrefix(protocol)
+            if proceed:
+                self.protocol.makeConnection(self)
+        except BaseException:
+            self._raised()
+        finally:
+            upcalls.current = None
 
     def connectionLost(self, reason: Failure) -> None:
         """
@@ -231,15 +243,22 @@ class ClientEnd(End):
         super().connectionLost(reason)
         if first and not self._told:
             self._told = True
-            localPorts(self.channel).giveBack(self.getHost(), self.getPeer())
+            self._givePortBack()
             self._log(self.connector.connectionLost, reason)
 
     def abandon(self) -> None:
         """
         The handshake failed.
         """
-        localPorts(self.channel).giveBack(self.getHost(), self.getPeer())
+        self._givePortBack()
         super().abandon()
+
+    def _givePortBack(self) -> None:
+        """
+        Our port may be another's.
+        """
+        peer = sharedAddress(self._peerHost, self._peerPort)
+        localPorts(self.channel).free(self._localHost, self._localPort, peer)
 
     def _logName(self) -> str:
         """

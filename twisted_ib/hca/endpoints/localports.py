@@ -93,19 +93,25 @@ class LocalPorts:
         @param local: This end.
         @param peer: The other end.
         """
-        ports = self.ends.get(local.host)
-        there = None if ports is None else ports.get(local.port)
+        self.free(local.host, local.port, peer)
+
+    def free(self, host: str, port: int, peer: Address) -> None:
+        """
+        See L{giveBack}.
+        """
+        ports = self.ends.get(host)
+        there = None if ports is None else ports.get(port)
         if ports is None or there is None:
             return
         if isinstance(there, set):
             there.discard(peer)
             if there:
                 return
-        elif there != peer:
+        elif there is not peer and there != peer:
             return
-        del ports[local.port]
+        del ports[port]
         if not ports:
-            del self.ends[local.host]
+            del self.ends[host]
 
 
 _ports: WeakKeyDictionary[object, LocalPorts] = WeakKeyDictionary()

@@ -24,6 +24,7 @@ from twisted_ib.errors import HCAError, ServiceInUseError, WireError
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.endpoints import failures
 from twisted_ib.hca.endpoints.addresses import Address, addressOf, canonical, checkPort, mapped, withPort
+from twisted_ib.hca.logcontext import callInContext, upcalls
 from twisted_ib.hca.sockets import LISTEN, LISTENER, Row
 from twisted_ib.hca.wire.cm import REQ, RejectReason
 
@@ -206,8 +207,9 @@ class Port(base.BasePort):
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
             return
         if self.reading and not self.requests and self._accepted < self.numberAccepts:
-            self._wantTurn()
-            log.callWithLogger(self, self._accept, connection, request, greeting)
+            if self._turn is None:
+                self._wantTurn()
+            self._acceptLogged(connection, request, greeting)
         elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, greeting)
             # So that the peer keeps its place here when it asks again.
@@ -224,9 +226,12 @@ class Port(base.BasePort):
 
         @raise WireError: It does.
         """
-        for address in dict.fromkeys(self.handshake.addresses(greeting)):
-            if not channel.device.isLocal(address):
-                raise WireError(f"a REQ has {address}, which is no address of this host")
+        here, peer = self.handshake.addresses(greeting)
+        isLocal = channel.device.isLocal
+        if not isLocal(here):
+            raise WireError(f"a REQ has {here}, which is no address of this host")
+        if peer != here and not isLocal(peer):
+            raise WireError(f"a REQ has {peer}, which is no address of this host")
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
@@ -249,13 +254,34 @@ class Port(base.BasePort):
         """
         self._turn = None
         self._accepted = 0
+        if self.requests:
+            callInContext(self._acceptWaiting)
+
+    def _acceptWaiting(self) -> None:
+        """
+        Accept those that wait, as many as one turn may.
+        """
         while self.reading and self.requests:
             if self._accepted >= self.numberAccepts:
                 self._wantTurn()
                 return
             connection = next(iter(self.requests))
             request, greeting = self.requests.pop(connection)
-            log.callWithLogger(self, self._accept, connection, request, greeting)
+            self._acceptLogged(connection, request, greeting)
+
+    def _acceptLogged(self, connection: Any, request: REQ, greeting: Any) -> None:
+        """
+        Make a connection of a request; what the application raises is logged, under this port's name.
+        """
+        upcalls.current = self
+        try:
+            self._accept(connection, request, greeting)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            log.err()
+        finally:
+            upcalls.current = None
 
     def _accept(self, connection: Any, request: REQ, greeting: Any) -> None:
         """

@@ -65,6 +65,16 @@ def _canBeName(host: str) -> bool:
         return False
 
 
+def literalOf(host: str) -> str | None:
+    """
+    Give the address that a host is without a look-up.
+
+    @param host: A name, or an address; nothing is this host.
+    @return: It, or L{None} for a name.
+    """
+    return canonical(host) if host else "127.0.0.1"
+
+
 def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
     """
     Find the addresses of a host.
@@ -73,9 +83,7 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
     @param host: A name, or an address, which is not looked up.
     @return: Fires with at least one address, or fails with L{DNSLookupError}.
     """
-    if not host:
-        return succeed(["127.0.0.1"])
-    literal = canonical(host)
+    literal = literalOf(host)
     if literal is not None:
         return succeed([literal])
     if not _canBeName(host):

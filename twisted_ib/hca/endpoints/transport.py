@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet import error
+from twisted.internet import error, main
 from twisted.internet.abstract import _ConsumerMixin, _LogOwner
 from twisted.python import log
 from twisted.python.failure import Failure
@@ -40,6 +40,10 @@ FIELDS = (
     "connected",
     "protocol",
 )
+
+
+#: The end of a connection in order: one for all, as the reactor has it for TCP.
+CONNECTION_DONE = Failure(main.CONNECTION_DONE)
 
 
 def misused(device: Any) -> HCAError:
@@ -397,7 +401,7 @@ class Transport(_ConsumerMixin, _LogOwner):
             self.producer = None
             self._log(producer.stopProducing)
         self.stopReading()
-        if reason.check(error.ConnectionAborted):
+        if isinstance(reason.value, error.ConnectionAborted):
             self.attached = False
             self.reset()
         else:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error, interfaces
 from twisted.internet.defer import Deferred
-from twisted.internet.main import CONNECTION_DONE
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -21,7 +20,7 @@ from twisted_ib.hca.core.memory import LOCAL_WRITE
 from twisted_ib.hca.core.requests import ATOMIC_BYTES, SendOpcode
 from twisted_ib.hca.endpoints.arguments import immediateData, octets, whole
 from twisted_ib.hca.endpoints.region import RDMARegion, RDMAWindow
-from twisted_ib.hca.endpoints.transport import FIELDS, Transport, misused
+from twisted_ib.hca.endpoints.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.hca.rdma.asked import Asked, content, count, integer, nothing
 from twisted_ib.hca.rdma.messages import Ended, Messages
@@ -380,7 +379,7 @@ class RDMATransport(Transport, Messages):
         """
         if self.connected and not self._aborting:
             done = isinstance(reason, Ended)
-            self.connectionLost(Failure(CONNECTION_DONE if done else error.ConnectionLost(str(reason))))
+            self.connectionLost(CONNECTION_DONE if done else Failure(error.ConnectionLost(str(reason))))
 
     def drained(self) -> None:
         """
@@ -396,7 +395,7 @@ class RDMATransport(Transport, Messages):
             self.producerPaused = False
             self._tell(producer.resumeProducing)
         elif self.disconnecting and self.work.idle():
-            self.connectionLost(Failure(CONNECTION_DONE))
+            self.connectionLost(CONNECTION_DONE)
 
     def stopReading(self) -> None:
         """
