@@ -442,9 +442,11 @@ class Device:
         """
         n = 0
         self.turns += 1
+        self.batch += 1
         if self._dirty:
             n = self._endOfBatch()
         n += self.fabric.progress(budget)
+        self.batch += 1
         if self._dirty:
             n += self._endOfBatch()
         self.fabric.ringBells()
@@ -461,11 +463,9 @@ class Device:
             for owner in owners:
                 k += 1
                 owner.endOfBatch()
-        self.batch += 1
         except BaseException:
             self._dirty = owners[k:] + self._dirty
             raise
-        self.batch += 1
         return len(owners)
 
     def ringBells(self) -> None:
