@@ -28,6 +28,21 @@ class IReactorCompletionChannels(Interface):
         @param channel: What C{addChannel} was given.
         """
 
+    def watchChannel(channel):  # type: ignore[no-untyped-def]
+        """
+        Have its C{doRead} called when the device's descriptor is readable, also while it is not
+        looked at.
+
+        @param channel: The channel.
+        """
+
+    def unwatchChannel(channel):  # type: ignore[no-untyped-def]
+        """
+        Do so no more.
+
+        @param channel: What C{watchChannel} was given.
+        """
+
 
 class IReactorRDMA(Interface):
     """

@@ -84,7 +84,7 @@ class DeviceChannel:
         self._closing: dict[Any, float] = {}
         self.polling = AdaptivePolling(perf_counter, giveWay)
         self._timer: Any = None
-        self._registered = False
+        self._registered = self._visible = False
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
         polling = getattr(reactor, "polling", None) if self.polled else self.polling
@@ -126,12 +126,28 @@ class DeviceChannel:
             self._registered = True
             # Who died while nobody looked must not be found again.
             self.device.fabric.attend()
-            if self.polled:
-                self.reactor.addChannel(self)
-            else:
-                self._readers = readersOf(self.reactor)
-                self._readers.add(self)
-            self._wantTurn()
+            self._register()
+
+    def _register(self) -> None:
+        """
+        Enter the reactor.
+        """
+        self._registered = True
+        if self.polled:
+            self.reactor.addChannel(self)
+        else:
+            self._readers = readersOf(self.reactor)
+            self._readers.add(self)
+        self._wantTurn()
+
+    def appear(self) -> None:
+        """
+        On a reactor that polls: have others find the device, and be answered, though nobody uses it.
+        It is looked at only while somebody calls.
+        """
+        if self.polled and not self._visible:
+            self._visible = True
+            self.reactor.watchChannel(self)
 
     def release(self, user: Any) -> None:
         """
@@ -190,7 +206,7 @@ class DeviceChannel:
         connections end and whose deaths are noticed.
         """
         fabric = self.device.fabric
-        if self.polled and fabric.paths():
+        if self.polled and (fabric.paths() or (self._visible and self.device.deadline() is not None)):
             return True
         return bool(fabric.unsent()) or any(stream.ending for stream in self._closing)
 
@@ -278,7 +294,10 @@ class DeviceChannel:
             self.turn()
             self.schedule()
         elif not self.users:
-            self._leave()
+            if self._registered:
+                self._leave()
+            elif self._needed():
+                self._register()
 
     def turn(self) -> None:
         """
@@ -376,6 +395,8 @@ class DeviceChannel:
             now = self.now()
             self._guarded(self._expireClosing, now)
             self._guarded(self.device.tick, now)
+            if self._registered and not self.users:
+                self._leave()
 
     def schedule(self) -> None:
         """
@@ -444,6 +465,9 @@ class DeviceChannel:
         self._guarded(self._serve)  # Their ends are still to be said.
         if self._registered:
             self._unregister()
+        if self._visible:
+            self._visible = False
+            self.reactor.unwatchChannel(self)
         self.device.close()
 
 

@@ -56,6 +56,8 @@ class IBReactor(_Base):
         Look at no device yet.
         """
         self._channels: tuple[DeviceChannel, ...] = ()
+        self._watched: tuple[DeviceChannel, ...] = ()
+        self._visibility: Any = None
         self._turns = 0
         self._switch: Any = None
         self._deadline = inf
@@ -80,12 +82,29 @@ class IBReactor(_Base):
         See L{IReactorCompletionChannels}.
         """
         self._channels = tuple(c for c in self._channels if c is not channel)
-        _Base.removeReader(self, channel)
+        if channel not in self._watched:
+            _Base.removeReader(self, channel)
+
+    def watchChannel(self, channel: DeviceChannel) -> None:
+        """
+        See L{IReactorCompletionChannels}.
+        """
+        self._watched += (channel,)
+        _Base.addReader(self, channel)
+
+    def unwatchChannel(self, channel: DeviceChannel) -> None:
+        """
+        See L{IReactorCompletionChannels}.
+        """
+        self._watched = tuple(c for c in self._watched if c is not channel)
+        if channel not in self._channels:
+            _Base.removeReader(self, channel)
 
     def mainLoop(self) -> None:
         """
         Run, in a log context that names whoever is called.
         """
+        self.visibility.begin()
         callInContext(_Base.mainLoop, self)
 
     def doPoll(self, timeout: float | None) -> None:
@@ -214,6 +233,32 @@ class IBReactor(_Base):
                 armed = False
         return armed
 
+    # -- for ib-ss
+
+    @property
+    def visibility(self) -> Any:
+        """
+        What this reactor shows, a L{Visibility<twisted_ib.reactor.visibility.Visibility>}.
+        """
+        visibility = self._visibility
+        if visibility is None:
+            from twisted_ib.reactor.visibility import Visibility
+
+            visibility = self._visibility = Visibility(self)
+        return visibility
+
+    def whyOf(self, user: Any) -> Any:
+        """
+        See L{Visibility.whyOf<twisted_ib.reactor.visibility.Visibility.whyOf>}.
+        """
+        return self.visibility.whyOf(user)
+
+    def socketsBeside(self, channel: DeviceChannel) -> Any:
+        """
+        See L{Visibility.rows<twisted_ib.reactor.visibility.Visibility.rows>}.
+        """
+        return self.visibility.rows(channel)
+
     # -- the offload protocol switch
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
@@ -248,6 +293,13 @@ class IBReactor(_Base):
 
             switch = self._switch = Switch(Configuration())
         return switch
+
+    @property
+    def openSwitch(self) -> Any:
+        """
+        The same if it was needed already, else L{None}.
+        """
+        return self._switch
 
     # -- messages and RDMA
 
@@ -291,7 +343,8 @@ class IBReactor(_Base):
         @return: The readers, and of each device the ports and connections that
             read.
         """
-        readers = [r for r in _Base.getReaders(self) if r not in self._channels]
+        hidden = self._channels + self._watched
+        readers = [r for r in _Base.getReaders(self) if r not in hidden]
         return readers + readingUsers(self._channels)
 
     def removeAll(self) -> list[Any]:
@@ -300,13 +353,13 @@ class IBReactor(_Base):
 
         @return: What was removed; closing it is the caller's.
         """
-        channels = self._channels
-        for channel in channels:
+        hidden = dict.fromkeys(self._channels + self._watched)
+        for channel in hidden:
             _Base.removeReader(self, channel)
         removed: list[Any] = _Base.removeAll(self)
-        for channel in channels:
+        for channel in hidden:
             _Base.addReader(self, channel)
-        return removed + takeUsers(channels)
+        return removed + takeUsers(self._channels)
 
 
 def install() -> None:
