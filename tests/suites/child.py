@@ -109,9 +109,9 @@ def main() -> None:
     util.DEFAULT_TIMEOUT_DURATION = TEST_SECONDS
     if kind != EPOLL:
         leaveOut(BY_NAME)
+        leaveOut(SOCKETS)  # By default, too, connections inside the process go over SDP.
     redirection = None
     if device != "-":
-        leaveOut(SOCKETS)
         redirection = Redirection(device)
         redirection.begin()
     loader = TestLoader()
