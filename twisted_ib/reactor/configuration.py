@@ -1,31 +1,28 @@
 """
-Where the rules of the offload switch come from: the file, the environment, SIGHUP.
+Where the rules of the offload switch come from: the file and the environment.
 
 The file is the one that C{TWISTED_IB_CONFIG} names, else C{twisted_ib/ib.conf} in the user's
 configuration folder, else C{/etc/twisted_ib/ib.conf}; the first that exists.  If C{SIMPLE_LIBSDP} or
 C{ALWAYS_USE_SDP} is set, to anything, no file is read and everything uses SDP, as with libsdp.
 
-A file with an error counts for nothing: at the start everything is as without one, later the rules
-stay that were there.  Either way the log says what is wrong and where.
+A file with an error counts for nothing: at the start everything is as without one, when
+it is read again, as at SIGHUP (L{twisted_ib.reactor.hangup}), the rules stay that were there.  Either
+way the log says what is wrong and where.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from threading import current_thread, main_thread
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from twisted.logger import Logger
 
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.policy import DEFAULT, Decision, Policy, policyOf
+from twisted_ib.reactor.policy import Decision, Policy, policyOf
+from twisted_ib.reactor.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.reactor.rules import parse
 from twisted_ib.reactor.statements import SDP
 
@@ -136,6 +133,7 @@ class Configuration:
         except OSError:
             pass
         self._policy: Policy | None = None
+        self._ruleLog = RuleLog()
         self._listeners: list[Callable[[Policy, Policy], None]] = []
 
     @property
@@ -145,13 +143,13 @@ class Configuration:
         """
         policy = self._policy
         if policy is None:
-            policy = self._policy = DEFAULT
+            # For who asks while an observer of the log is told of an error.
+            policy = self._policy = Policy()
             try:
                 policy = self._policy = self.read()
             except (OSError, RulesError) as error:
-                self._complain(error, "there are no rules: SDP and TCP on this host")
-                # Its counters are this configuration's.
-                policy = self._policy = Policy()
+                self._complain(error, "no rules hold")
+            self._taken(policy)
         return policy
 
     def candidates(self) -> list[str]:
@@ -193,10 +191,20 @@ class Configuration:
             except OSError as error:
                 error.filename = name
                 raise
-            for warning in () if policy.contents is None else policy.contents.warnings:
-                _log.warn("{warning}", warning=warning)
             return policy
         return Policy()
+
+    def _taken(self, policy: Policy) -> None:
+        """
+        Begin with new rules.
+
+        @param policy: them.
+        """
+        contents = policy.contents
+        self._ruleLog = RuleLog(() if contents is None else contents.logs, self.program)
+        for warning in () if contents is None else contents.warnings:
+            _log.warn("{line}", line=warning)
+            self.log(WARNING, warning)
 
     def reload(self) -> bool:
         """
@@ -211,6 +219,7 @@ class Configuration:
             return False
         old = self.policy
         self._policy = policy
+        self._taken(policy)
         _log.info("rules: {source}", source=policy.source or policy.default.reason)
         for listener in tuple(self._listeners):
             try:
@@ -229,13 +238,26 @@ class Configuration:
         """
         L{Policy.decide} for this program.
         """
-        return self.policy.decide(role, self.program, address, port)
+        decision = self.policy.decide(role, self.program, address, port)
+        if self._ruleLog.wants(MATCH):
+            self.log(MATCH, f"{role} {address or '*'}:{port}: {decision.verdict} ({decision.where})")
+        return decision
 
     def tcpOnly(self, role: str) -> bool:
         """
         L{Policy.tcpOnly} for this program.
         """
         return self.policy.tcpOnly(role, self.program)
+
+    def log(self, level: int, text: str) -> None:
+        """
+        Log a line where the file's C{log} statements say, if it has any.
+
+        @param level: libsdp's level: 4 for a match, 7 for a listen or connect, 8 for a warning, 9 for an
+            error.
+        @param text: the line.
+        """
+        self._ruleLog.write(level, text)
 
     def _complain(self, error: OSError | RulesError, result: str) -> None:
         """
@@ -250,62 +272,7 @@ class Configuration:
             lines = (f"{error.filename}: {error.strerror}",)
         for line in lines:
             _log.error("{line}; {result}", line=line, result=result)
+            self.log(ERROR, f"{line}; {result}")
 
 
-def _hasTerminal() -> bool:
-    """
-    @return: whether this process has a controlling terminal, as far as the system tells.
-    """
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            # After the program's name, which may hold blanks: state, ppid, pgrp, session, tty_nr.
-            return file.read().rpartition(b")")[2].split()[4] != b"0"
-    except (OSError, IndexError):
-        return False
-
-
-@contextmanager
-def reloadingOnHangup(configuration: Configuration, reactor: Any, wanted: bool = True) -> Iterator[None]:
-    """
-    Read the rules again at each SIGHUP while a reactor runs.
-
-    Who had a handler for the signal is called too.  A program that had none still ends with its
-    terminal, and only then: the signal that means a lost terminal has its usual effect.
-
-    @param configuration: the rules.
-    @param reactor: the reactor, which reads them in a turn of its own.
-    @param wanted: whether the reactor may have signal handlers.
-    """
-    number = getattr(signal, "SIGHUP", None)
-    if not wanted or number is None or current_thread() is not main_thread():
-        yield
-        return
-    previous = signal.getsignal(number)
-    if previous is None:
-        # Not from Python: it could neither be called nor put back.
-        yield
-        return
-    terminal = _hasTerminal()
-    active = True
-
-    def hungUp(signum: int, frame: FrameType | None) -> None:
-        if active:
-            if previous is signal.SIG_DFL and terminal and not _hasTerminal():
-                signal.signal(signum, signal.SIG_DFL)
-                os.kill(os.getpid(), signum)
-                return
-            reactor.callFromThread(configuration.reload)
-        if callable(previous):
-            previous(signum, frame)
-
-    signal.signal(number, hungUp)
-    try:
-        yield
-    finally:
-        active = False
-        # Who took the signal since then may call us still.
-        if signal.getsignal(number) is hungUp:
-            signal.signal(number, previous)
-
-
-__all__ = ["Configuration", "loadFile", "reloadingOnHangup", "simplePolicy"]
+__all__ = ["Configuration", "loadFile", "simplePolicy"]

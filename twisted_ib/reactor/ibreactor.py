@@ -24,6 +24,7 @@ from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
+from twisted_ib.reactor.hangup import reloadingOnHangup
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor as _Base
@@ -102,10 +103,12 @@ class IBReactor(_Base):
 
     def mainLoop(self) -> None:
         """
-        Run, in a log context that names whoever is called.
+        Run, in a log context that names whoever is called; SIGHUP reads the rules again.
         """
         self.visibility.begin()
-        callInContext(_Base.mainLoop, self)
+        # Here, since what begins with the reactor may have taken the signal, and is to have it too.
+        with reloadingOnHangup(lambda: self.switch.configuration.reload(), self, self._installSignalHandlers):
+            callInContext(_Base.mainLoop, self)
 
     def doPoll(self, timeout: float | None) -> None:
         """
