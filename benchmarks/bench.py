@@ -59,7 +59,8 @@ class Bench:
         made: Any = await endpoint.connect(factory)
         if self.noDelay:
             made.transport.setTcpNoDelay(True)
-        return made
+        connected: _P = made
+        return connected
 
     def cpuNanoseconds(self) -> int:
         """

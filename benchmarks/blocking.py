@@ -17,9 +17,10 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from time import perf_counter, perf_counter_ns
+from time import perf_counter, perf_counter_ns, sleep
 from typing import Any
 
+from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
 from benchmarks.measuring import Figures, chunksOf, cpuNanoseconds, latencies, manyDescriptors, pattern
 
 HEAD = struct.Struct(">QB")
@@ -233,11 +234,44 @@ def connects(command: dict[str, Any]) -> Figures:
     return {"conn/s": count / (perf_counter() - begun)}
 
 
+def idle(command: dict[str, Any]) -> Figures:
+    """
+    Connections that are open and silent, after one echo each, served by one loop.
+    """
+    path = os.path.join(os.path.dirname(command["echo"]), "crowd")
+    message = pattern(command["size"])
+    kept: list[socket.socket] = []
+
+    def join() -> None:
+        """
+        One more.
+        """
+        connection = _connect(path)
+        connection.sendall(message)
+        if _exactly(connection, len(message)) != message:
+            raise ValueError("a first echo differs")
+        kept.append(connection)
+
+    join()
+    sleep(SETTLE_SECONDS)
+    idleness = Idleness((os.getpid(), command["server"]), command["count"])
+    for _ in range(command["count"]):
+        join()
+    sleep(SETTLE_SECONDS)
+    idleness.connected()
+    sleep(REST_SECONDS)
+    idleness.rested()
+    sleep(command["seconds"] * IDLE_TIMES)
+    return idleness.figures()
+
+
 WORKLOADS = {
     "roundTrip": roundTrip,
     "stream": stream,
     "cold": stream,
     "crowd": crowd,
+    "scale": crowd,
+    "idle": idle,
     "connects": connects,
 }
 

@@ -31,6 +31,8 @@ QUICK_SECONDS = 0.06
 FULL_SECONDS = 0.25
 #: A row may take this long beyond its timed part before it counts as hung.
 PATIENCE_SECONDS = 30.0
+#: Of how many rounds those that nothing is aimed at take part in one, where that takes long.
+OTHERS_EVERY = 4
 #: The longest message of subjects that carry messages.
 MESSAGE_BYTES = 64 * 1024
 #: The subjects that the placements other than C{split} compare when quick.
@@ -122,7 +124,7 @@ class Comparison:
             self._environment = environmentFor(os.path.join(self._folder, "bytecode"))
             for number in range(self._options.rounds):
                 begun = time.monotonic()
-                self._runRound()
+                self._runRound(number)
                 took = time.monotonic() - begun
                 print(
                     f"round {number + 1} of {self._options.rounds}: {took:.1f} s",
@@ -130,20 +132,20 @@ class Comparison:
                 )
         self.results.settings["load average after"] = round(os.getloadavg()[0], 2)
 
-    def _runRound(self) -> None:
+    def _runRound(self, number: int) -> None:
         """
         Every row once, for everybody.
         """
         try:
             for placement in self._placements:
-                self._runPlacement(placement)
+                self._runPlacement(placement, number)
         finally:
             for pair in self._pairs.values():
                 pair.end()
             self._pairs.clear()
             self._hopeless.clear()
 
-    def _runPlacement(self, name: str) -> None:
+    def _runPlacement(self, name: str, number: int) -> None:
         """
         One round of the rows of one placement: all subjects of a row follow
         each other at once, so that they meet the same machine.
@@ -160,7 +162,9 @@ class Comparison:
             for row in rows:
                 for subject in subjects:
                     if self._runs(subject, row):
-                        figures = self._runRow(subject, row, name)
+                        isAside = row.isFresh and subject.name not in (BASELINE, row.subject)
+                        isLeftOut = isAside and number % OTHERS_EVERY
+                        figures = None if isLeftOut else self._runRow(subject, row, name)
                         self.results.add(name, row.name, subject.name, figures)
 
     @staticmethod
@@ -210,7 +214,7 @@ class Comparison:
             pair.place(PLACEMENTS[placement])
             return self._runIn(pair, row)
         finally:
-            pair.end()
+            pair.end(isHard=True)
 
     def _runIn(self, pair: Any, row: Row) -> dict[str, float]:
         """

@@ -5,23 +5,21 @@ Workloads of many connections: how fast they talk, what a message costs, what th
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, gatherResults
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 
 from benchmarks.bench import Bench, ContentError, deadlineIn, many
-from benchmarks.footprint import Footprint
-from benchmarks.measuring import Figures, cpuNanoseconds, pattern, percentile
+from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Footprint, Idleness
+from benchmarks.measuring import Figures, pattern, percentile
 from benchmarks.protocols import Caller
 
 #: The crowd that a larger one's cost per message is compared with.
 FEW = 100
-#: How long both ends are left alone before memory is looked at, and before idle CPU time is.
-SETTLE_SECONDS = 0.3
-REST_SECONDS = 0.7
-#: Idle CPU time is that of so many times the row's seconds.
-IDLE_TIMES = 8
+#: How much longer than other rows that comparison is: with 10,000 connections each has few turns.
+LONGER = 3
 
 
 class Crowd:
@@ -107,12 +105,12 @@ async def scale(bench: Bench, size: int, seconds: float) -> Figures:
     people = Crowd(bench, size)
     await people.grow(FEW)
     await people.talk(seconds / 4)
-    few = await people.talk(seconds)
+    few = await people.talk(seconds * LONGER)
     before = await _settled(bench)
     await people.grow(bench.count)
     growth = (await _settled(bench)).since(before)
     await people.talk(seconds / 4)
-    figures = await people.talk(seconds)
+    figures = await people.talk(seconds * LONGER)
     return figures | {
         "growth": (growth.user + growth.kernel) * 1024 / 1e6,
         "cost": few["msg/s"] / figures["msg/s"],
@@ -194,26 +192,17 @@ async def idle(bench: Bench, size: int, seconds: float) -> Figures:
         """
         One more.
         """
-        greeter: _Greeter = await bench.echo.connect(factory)
+        greeter: Any = await bench.echo.connect(factory)
         if await greeter.greet(factory.message) != factory.message:
             raise ContentError("a first echo differs")
 
     await join()
-    before = await _settled(bench)
+    await deferLater(bench.reactor, SETTLE_SECONDS)
+    idleness = Idleness(bench.processes, bench.count)
     await many(bench.count, join)
-    growth = (await _settled(bench)).since(before)
+    await deferLater(bench.reactor, SETTLE_SECONDS)
+    idleness.connected()
     await deferLater(bench.reactor, REST_SECONDS)
-    used, begun = [cpuNanoseconds((pid,)) for pid in bench.processes], perf_counter()
+    idleness.rested()
     await deferLater(bench.reactor, seconds * IDLE_TIMES)
-    took = (perf_counter() - begun) * 1e9
-    shares = [
-        (cpuNanoseconds((pid,)) - earlier) / took * 100
-        for pid, earlier in zip(bench.processes, used, strict=True)
-    ]
-    return {
-        "memory": (growth.user + growth.kernel) / bench.count,
-        "user": growth.user / bench.count,
-        "kernel": growth.kernel / bench.count,
-        "CPU": max(shares),
-        "CPU both": sum(shares),
-    }
+    return idleness.figures()

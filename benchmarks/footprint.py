@@ -6,8 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 
 from attrs import frozen
+
+from benchmarks.measuring import Figures, cpuNanoseconds
+
+#: How long both ends are left alone before memory is looked at, and before idle CPU time is.
+SETTLE_SECONDS = 0.3
+REST_SECONDS = 0.7
+#: Idle CPU time is that of so many times the row's seconds.
+IDLE_TIMES = 8
 
 #: Of C{/proc/PID/status}: what is a process's own, and what it shares with its peer. Pages that
 #: both have mapped count twice.
@@ -55,3 +64,51 @@ class Footprint:
         What has been added.
         """
         return Footprint(self.user - earlier.user, self.kernel - earlier.kernel)
+
+
+class Idleness:
+    """
+    What connections cost that are open and silent.
+
+    Begun before they are made, then told of the steps: C{connected}, C{rested}, C{figures}.
+    """
+
+    def __init__(self, processes: Sequence[int], count: int) -> None:
+        """
+        @param processes: The ids of both ends.
+        @param count: How many connections there will be.
+        """
+        self._processes = processes
+        self._count = count
+        self._growth = Footprint.take(processes)
+
+    def connected(self) -> None:
+        """
+        All are made, have had an echo, and L{SETTLE_SECONDS} have passed.
+        """
+        self._growth = Footprint.take(self._processes).since(self._growth)
+
+    def rested(self) -> None:
+        """
+        L{REST_SECONDS} more have passed: CPU time counts from now on.
+        """
+        self._used = [cpuNanoseconds((pid,)) for pid in self._processes]
+        self._begun = perf_counter()
+
+    def figures(self) -> Figures:
+        """
+        Some time has passed.
+
+        @return: KiB for each connection, and the share of a CPU, in per cent, of the busier end.
+        """
+        took = (perf_counter() - self._begun) * 1e9
+        pairs = zip(self._processes, self._used, strict=True)
+        shares = [(cpuNanoseconds((pid,)) - used) / took * 100 for pid, used in pairs]
+        user, kernel = self._growth.user / self._count, self._growth.kernel / self._count
+        return {
+            "memory": user + kernel,
+            "user": user,
+            "kernel": kernel,
+            "CPU": max(shares),
+            "CPU both": sum(shares),
+        }

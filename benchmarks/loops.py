@@ -12,12 +12,13 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import uvloop
 
+from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
 from benchmarks.measuring import (
     Figures,
     chunksOf,
@@ -305,11 +306,31 @@ async def connects(bench: Bench) -> Figures:
     return {"conn/s": count / (perf_counter() - begun)}
 
 
-WORKLOADS: dict[str, Callable[[Bench], Awaitable[Figures]]] = {
+async def idle(bench: Bench) -> Figures:
+    """
+    Connections that are open and silent, after one echo each.
+    """
+    count = bench.command["count"]
+    kept = [await bench.checked()]
+    await asyncio.sleep(SETTLE_SECONDS)
+    idleness = Idleness(bench.processes, count)
+    for _ in range(count):
+        kept.append(await bench.checked())
+    await asyncio.sleep(SETTLE_SECONDS)
+    idleness.connected()
+    await asyncio.sleep(REST_SECONDS)
+    idleness.rested()
+    await asyncio.sleep(bench.seconds * IDLE_TIMES)
+    return idleness.figures()
+
+
+WORKLOADS: dict[str, Callable[[Bench], Coroutine[Any, Any, Figures]]] = {
     "roundTrip": roundTrip,
     "stream": stream,
     "cold": stream,
     "crowd": crowd,
+    "scale": crowd,
+    "idle": idle,
     "connects": connects,
 }
 

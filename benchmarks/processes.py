@@ -173,11 +173,15 @@ class _Worker:
         lines = Path(self._log).read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "without a word"
 
-    def end(self) -> None:
+    def end(self, isHard: bool = False) -> None:
         """
         Let it end, or make it.
+
+        @param isHard: Make it at once.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
+        if isHard:
+            self.process.kill()
         try:
             self.process.stdin.close()
         except OSError:
@@ -257,10 +261,12 @@ class Pair:
         )
         return self._client.hear(patience)
 
-    def end(self) -> None:
+    def end(self, isHard: bool = False) -> None:
         """
         End both and clean up.
+
+        @param isHard: At once: thousands of connections take long to close.
         """
-        self._client.end()
-        self._server.end()
+        self._client.end(isHard)
+        self._server.end(isHard)
         shutil.rmtree(self._folder, ignore_errors=True)

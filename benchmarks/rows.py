@@ -43,7 +43,8 @@ class Row:
     @ivar registered: What subjects with registered memory do instead of C{workload}; of the others
         only the baseline, and UCX, which has it too, run such a row.
     @ivar count: Connections.
-    @ivar isFresh: Each run has processes of its own, whose memory has no past.
+    @ivar isFresh: Each run has processes of its own, whose memory has no past.  That takes long:
+        only the baseline and the subject of the targets run it in every round.
     @ivar isStart: What is measured is the start of a program.
     """
 
@@ -192,7 +193,6 @@ ROWS: tuple[Row, ...] = (
             ("split", "cost"): Target(1.5, "most"),
             ("split", "CPU cost"): Target(1.5, "most"),
         },
-        needsReactor=True,
         count=10_000,
         isFresh=True,
     ),
@@ -216,7 +216,6 @@ ROWS: tuple[Row, ...] = (
             ("CPU", "% of a CPU, 4000 of them", False),
         ),
         {("split", "memory"): Target(3, "most"), ("split", "CPU"): Target(0.25, "most")},
-        needsReactor=True,
         count=4000,
         isFresh=True,
     ),

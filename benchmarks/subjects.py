@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from attrs import frozen
 
 #: What each subject without Twisted runs, by its program.
-_LOOP = ("roundTrip", "stream", "cold", "crowd", "connects")
+_LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
 
 
