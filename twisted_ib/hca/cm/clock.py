@@ -56,10 +56,10 @@ class Deadlines(Generic[Waits]):
         Set or move a deadline.
         """
         connection.deadline = deadline
-        localID, heap = connection.localID, self._heap
-        self._waiting[localID] = connection
+        localID, heap, waiting = connection.localID, self._heap, self._waiting
+        waiting[localID] = connection
         heappush(heap, (deadline, localID))
-        if len(heap) > _IDLE:
+        if len(heap) > 2 * len(waiting) + _IDLE:
             self._prune()
 
     def clear(self, connection: Waits) -> None:
@@ -69,9 +69,7 @@ class Deadlines(Generic[Waits]):
         connection.deadline = None
         waiting = self._waiting
         del waiting[connection.localID]
-        if not waiting:
-            self._heap.clear()
-        elif len(self._heap) > _IDLE:
+        if not waiting or len(self._heap) > 2 * len(waiting) + _IDLE:
             self._prune()
 
     def soonest(self) -> float | None:
@@ -124,60 +122,51 @@ Ended = tuple[float, int, Any, int, int]
 class Timewait:
     """
     Ended connections, the next to expire first.
+
+    @ivar heap: them.
+    @ivar ids: the local ids that are still reserved.
     """
 
-    __slots__ = ("_heap", "_ids")
+    __slots__ = ("heap", "ids")
 
     def __init__(self) -> None:
         """
         There are none.
         """
-        self._heap: list[Ended] = []
-        self._ids: set[int] = set()
+        self.heap: list[Ended] = []
+        self.ids: set[int] = set()
 
     def __len__(self) -> int:
         """
         How many there are.
         """
-        return len(self._heap)
-
-    def __contains__(self, localID: int) -> bool:
-        """
-        Whether a local id is still reserved.
-        """
-        return localID in self._ids
+        return len(self.heap)
 
     def add(self, ended: Ended) -> None:
         """
         Reserve.
         """
-        heappush(self._heap, ended)
-        self._ids.add(ended[1])
+        heappush(self.heap, ended)
+        self.ids.add(ended[1])
 
     def soonest(self) -> float | None:
         """
         When the next one expires.
         """
-        return self._heap[0][0] if self._heap else None
-
-    def isDue(self, now: float) -> bool:
-        """
-        Whether there is one to L{pop}.
-        """
-        return bool(self._heap) and self._heap[0][0] <= now
+        return self.heap[0][0] if self.heap else None
 
     def pop(self) -> Ended:
         """
         Free the next to expire.
         """
-        ended = heappop(self._heap)
-        self._ids.remove(ended[1])
+        ended = heappop(self.heap)
+        self.ids.remove(ended[1])
         return ended
 
     def forget(self, peer: Any) -> None:
         """
         Free those of one peer.
         """
-        self._heap = [ended for ended in self._heap if ended[2] is not peer]
-        heapify(self._heap)
-        self._ids = {ended[1] for ended in self._heap}
+        self.heap = [ended for ended in self.heap if ended[2] is not peer]
+        heapify(self.heap)
+        self.ids = {ended[1] for ended in self.heap}

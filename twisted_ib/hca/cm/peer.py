@@ -56,25 +56,32 @@ class Peer:
         """
         The other end of a connection has said who it is.
         """
-        guid = message.localCAGUID
+        guid, remoteID, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if self.guid < 0:
             self.guid = guid
-        connection.remoteID = message.localCommunicationID
-        connection.remoteQPN = message.localQPN
-        connection.remoteCAGUID = self.guid if guid == self.guid else guid
-        self.calling.pop(connection.localID, None)
-        self.connections[self.key(guid, connection.remoteID)] = connection
-        self.queuePairs[self.key(guid, connection.remoteQPN)] = connection
+        connection.remoteID, connection.remoteQPN = remoteID, number
+        if guid == self.guid:
+            guid = self.guid
+        else:
+            remoteID, number = self.key(guid, remoteID), self.key(guid, number)
+        connection.remoteCAGUID = guid
+        if self.calling:
+            self.calling.pop(connection.localID, None)
+        self.connections[remoteID] = connection
+        self.queuePairs[number] = connection
 
     def forget(self, connection: Connection) -> None:
         """
         A connection is over.
         """
-        self.calling.pop(connection.localID, None)
-        if connection.remoteID:
-            guid = connection.remoteCAGUID
-            del self.connections[self.key(guid, connection.remoteID)]
-            del self.queuePairs[self.key(guid, connection.remoteQPN)]
+        if self.calling:
+            self.calling.pop(connection.localID, None)
+        remoteID, number, guid = connection.remoteID, connection.remoteQPN, connection.remoteCAGUID
+        if remoteID:
+            if guid != self.guid:
+                remoteID, number = self.key(guid, remoteID), self.key(guid, number)
+            del self.connections[remoteID]
+            del self.queuePairs[number]
 
     def startTimewait(self, key: int) -> None:
         """

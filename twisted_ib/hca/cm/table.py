@@ -114,6 +114,8 @@ class ConnectionTable:
         self._connections: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
         self._deadlines: Deadlines[Connection] = Deadlines()
+        #: What connections ask for: a deadline, or none any more.  See L{machine.Surroundings}.
+        self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
         take: dict[type[AnyMessage], _Take] = {
@@ -200,7 +202,8 @@ class ConnectionTable:
         except WireError:
             self.counters["malformed"] += 1
             return
-        if self._timewait.isDue(now):
+        ended = self._timewait.heap
+        if ended and ended[0][0] <= now:
             self._expire(now)
         take(source, message, now)
 
@@ -226,7 +229,9 @@ class ConnectionTable:
             self._peers.pop(source, None)
             lost += connections
         gone = set(map(id, lost))
-        self.events = deque(event for event in self.events if id(event[1]) not in gone)
+        left = [event for event in self.events if id(event[1]) not in gone]
+        self.events.clear()  # The same queue: somebody may be taking from it.
+        self.events.extend(left)
         return lost
 
     def nextEvent(self) -> CMEvent | None:
@@ -284,25 +289,14 @@ class ConnectionTable:
         """
         self.events.append((event, connection, message))
 
-    def arm(self, connection: Connection, deadline: float) -> None:
-        """
-        Set or move the deadline of a connection.
-        """
-        self._deadlines.set(connection, deadline)
-
-    def disarm(self, connection: Connection) -> None:
-        """
-        Take the deadline of a connection away.
-        """
-        self._deadlines.clear(connection)
-
     def moved(self, connection: Connection, old: State, now: float) -> None:
         """
         A connection changed its state.
         """
         state = connection.state
-        if HALF_OPEN[state] is not HALF_OPEN[old]:
-            change = 1 if HALF_OPEN[state] else -1
+        halfOpen = HALF_OPEN[state]
+        if halfOpen is not HALF_OPEN[old]:
+            change = 1 if halfOpen else -1
             self._halfOpen += change
             connection.peer.halfOpen += change
         if state is _TIMEWAIT:
@@ -406,7 +400,8 @@ class ConnectionTable:
                 known.feed(Input.STALE, None, now)
             return
         peer.know(connection, message)
-        self._feed(connection, Input.REP, message, now)
+        if not connection.feed(Input.REP, message, now):
+            self.counters["unexpected"] += 1
 
     def _takeREJ(self, source: Any, message: REJ, now: float) -> None:
         """
@@ -450,8 +445,8 @@ class ConnectionTable:
         The peer is ready.
         """
         connection = self._find(source, message)
-        if connection is not None:
-            self._feed(connection, Input.RTU, message, now)
+        if connection is not None and not connection.feed(Input.RTU, message, now):
+            self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
         """
@@ -463,20 +458,20 @@ class ConnectionTable:
             self.counters["unknownID"] += 1
             reply = DREP(message.remoteCommunicationID, message.localCommunicationID)
             self.send((source, reply.attribute, reply.pack()))
-        elif connection.destination != source:
+        elif connection.destination is not source and connection.destination != source:
             self.counters["foreignSource"] += 1
         elif connection.localQPN != message.remoteQPN:
             self.counters["wrongQPN"] += 1
-        else:
-            self._feed(connection, Input.DREQ, message, now)
+        elif not connection.feed(Input.DREQ, message, now):
+            self.counters["unexpected"] += 1
 
     def _takeDREP(self, source: Any, message: DREP, now: float) -> None:
         """
         The peer agrees that it is over.
         """
         connection = self._find(source, message)
-        if connection is not None:
-            self._feed(connection, Input.DREP, message, now)
+        if connection is not None and not connection.feed(Input.DREP, message, now):
+            self.counters["unexpected"] += 1
 
     def _takeLAP(self, source: Any, message: LAP, now: float) -> None:
         """
@@ -515,7 +510,7 @@ class ConnectionTable:
         if connection is None:
             self.counters["unknownID"] += 1
             return None
-        if connection.destination != source:
+        if connection.destination is not source and connection.destination != source:
             self.counters["foreignSource"] += 1
             return None
         remoteID = connection.remoteID
@@ -550,7 +545,7 @@ class ConnectionTable:
         do not repeat and nobody else can guess them.
         """
         localID = self._randomBits(32)
-        while not localID or localID in self._connections or localID in self._timewait:
+        while not localID or localID in self._connections or localID in self._timewait.ids:
             localID = localID + 1 & 0xFFFFFFFF
         return localID
 
@@ -561,14 +556,14 @@ class ConnectionTable:
         self._connections.pop(connection.localID, None)
         peer: Peer = connection.peer
         peer.forget(connection)
-        if peer.isIdle():
+        if not peer.waiting and peer.isIdle():
             self._peers.pop(peer.source, None)
 
     def _startTimewait(self, connection: Connection, now: float) -> None:
         """
         Reserve the ids until nothing of the connection can be on its way.
         """
-        if len(self._timewait) >= limits.CM_TIMEWAIT:
+        if len(self._timewait.ids) >= limits.CM_TIMEWAIT:
             self.counters["timewaitDropped"] += 1
             self._endTimewait()
         peer: Peer = connection.peer
@@ -585,7 +580,7 @@ class ConnectionTable:
         _, _, ending, key, localQPN = self._timewait.pop()
         peer: Peer = ending
         peer.endTimewait(key)
-        if peer.isIdle():
+        if not peer.connections and peer.isIdle():
             self._peers.pop(peer.source, None)
         self.events.append((Event.TIMEWAIT_EXIT, None, localQPN))
 
@@ -593,5 +588,6 @@ class ConnectionTable:
         """
         End every TIMEWAIT whose time is up.
         """
-        while self._timewait.isDue(now):
+        timewait = self._timewait
+        while timewait.heap and timewait.heap[0][0] <= now:
             self._endTimewait()

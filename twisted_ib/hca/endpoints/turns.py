@@ -9,7 +9,7 @@ which it is made.  So all that waits for the same moment has one call.
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from twisted.internet import error
 from twisted.python import log
@@ -127,7 +127,8 @@ class Turns:
             owner.failIfNotConnected(error.TimeoutError())
 
 
-_turns: WeakKeyDictionary[Any, Turns] = WeakKeyDictionary()
+#: By weak reference, which is less to ask for than a C{WeakKeyDictionary}, of whom each connect asks.
+_turns: dict[ref[Any], Turns] = {}
 
 
 def turnsOf(reactor: Any) -> Turns:
@@ -137,7 +138,14 @@ def turnsOf(reactor: Any) -> Turns:
     @param reactor: Any reactor.
     @return: The same one for the same reactor.
     """
-    found = _turns.get(reactor)
+    found = _turns.get(ref(reactor))
     if found is None:
-        found = _turns[reactor] = Turns()
+        found = _turns[ref(reactor, _forgotten)] = Turns()
     return found
+
+
+def _forgotten(reactor: ref[Any]) -> None:
+    """
+    A reactor is gone.
+    """
+    _turns.pop(reactor, None)
