@@ -406,7 +406,7 @@ OFFLOADS_REMEMBERED = 1024
 # -- ib-ss
 
 #: Rows of one page of an answer about listeners and connections, and places where one is looked for.
-SOCKETS_PER_PAGE = 64
+SOCKETS_PER_PAGE = 100
 #: The longest text of a row, in characters, that of a rule's place excepted.
 SOCKET_TEXT = 256
 #: The longest place of a rule.

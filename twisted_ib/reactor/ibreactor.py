@@ -262,6 +262,12 @@ class IBReactor(_Base):
         """
         return self.visibility.rows(channel)
 
+    def selectables(self) -> list[Any]:
+        """
+        @return: What has a descriptor here, each once.
+        """
+        return list(dict.fromkeys((*_Base.getReaders(self), *_Base.getWriters(self))))
+
     # -- the offload protocol switch
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:

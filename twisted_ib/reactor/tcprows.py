@@ -68,7 +68,8 @@ def tcpRows(selectables: Iterable[Any], whyOf: WhyOf, whyOfSocket: WhyOf) -> Ite
         except Exception:
             yield None  # It is the application's: a question may not break anything.
     for number in _descriptors():
-        yield None if number in known else _found(number, whyOfSocket)
+        if number not in known:
+            yield _found(number, whyOfSocket)
 
 
 def _descriptors() -> list[int]:

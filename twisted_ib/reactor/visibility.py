@@ -90,25 +90,23 @@ class Visibility:
         for other in channelsOf(reactor):
             if other is not channel and not hasattr(other.device.fabric, "rendezvous"):
                 yield from usersRows(list(other.users), other.device.name, self.whyOf)
-        selectables = dict.fromkeys((*reactor.getReaders(), *reactor.getWriters()))
-        paused = self._clients()
-        listening = {_port(each.socket): each for each in selectables if _listens(each)}
+        selectables = reactor.selectables()
+        switch = reactor.openSwitch
+        paused = {client.fileno(): client for client in getattr(switch, "clients", ())}
+        ports = [*getattr(switch, "ports", ()), *selectables]
+        listening = {_port(each.socket): each for each in ports if _listens(each)}
 
         def whyOfSocket(skt: socket.socket) -> Why | None:
             client = paused.get(skt.fileno())
             if client is not None:
                 return self.whyOf(client)
             port = listening.get(_port(skt))
-            return None if port is None else self.whyOf(port)
+            if port is None:
+                return self._byPolicy("connect")
+            why = self.whyOf(port)
+            return why if port.fileno() == skt.fileno() else _accepted(why)
 
         yield from tcpRows(selectables, self.whyOf, whyOfSocket)
-
-    def _clients(self) -> dict[int, Any]:
-        """
-        @return: The switch's clients by their descriptors.
-        """
-        switch = self.reactor.openSwitch
-        return {client.fileno(): client for client in getattr(switch, "clients", ())}
 
     def whyOf(self, user: Any) -> Why | None:
         """
@@ -132,8 +130,7 @@ class Visibility:
         """
         server = getattr(user, "server", None)
         if server is not None:
-            why = self.whyOf(server)
-            return None if why is None else Why(why.rule, why.verdict, "tcp", None, why.fallback)
+            return _accepted(self.whyOf(server))
         connector = getattr(user, "connector", None)
         why = getattr(connector, "why", None)
         if isinstance(why, Why):
@@ -154,6 +151,14 @@ class Visibility:
         if decision is None or decision.verdict != "tcp":
             return None  # Adopted, or made while other rules held.
         return Why(decision.where, decision.verdict, "tcp")
+
+
+def _accepted(why: Why | None) -> Why | None:
+    """
+    @param why: That of a port.
+    @return: That of a connection over TCP which it has accepted.
+    """
+    return None if why is None else Why(why.rule, why.verdict, "tcp", None, why.fallback)
 
 
 def _listens(selectable: Any) -> bool:
