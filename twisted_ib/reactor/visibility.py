@@ -116,9 +116,9 @@ class Visibility:
         why = getattr(user, "why", None)
         if isinstance(why, Why):
             return why
-        main = getattr(user, "main", None)  # A port's part on a device.
-        if isinstance(getattr(main, "why", None), Why):
-            return attrs.evolve(main.why, fallback=None)
+        whole = getattr(getattr(user, "main", None), "why", None)
+        if isinstance(whole, Why):  # Of a port; this is its part on a device.
+            return attrs.evolve(whole, fallback=None)
         if not isinstance(user, tcp.Port | tcp.Connection):
             return None
         return self._whyOfTCP(user)
