@@ -19,6 +19,7 @@ from attrs import frozen
 
 from twisted_ib.hca.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
 from twisted_ib.hca.verbs.enumsdevice import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
+from twisted_ib.tools.program import printable as printable
 
 #: Columns where the values of a device and of a port begin, with tabs of eight.
 _DEVICE_COLUMN, _PORT_COLUMN = 40, 48
@@ -38,15 +39,6 @@ _LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
 _LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
 _VIRTUAL_LANES = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
-
-
-def printable(text: str) -> str:
-    """
-    @param text: what another process says.
-
-    @return: the same for a terminal, with escapes for what is not printable.
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def guid(value: int) -> str:

@@ -20,8 +20,8 @@ from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.query import ask
 from twisted_ib.hca.fabric.search import Search
-from twisted_ib.tools.devicetext import heading, present, printable
-from twisted_ib.tools.program import ArgumentParser, complain
+from twisted_ib.tools.devicetext import heading, present
+from twisted_ib.tools.program import ArgumentParser, complain, printable
 
 PROGRAM = "ib-devinfo"
 

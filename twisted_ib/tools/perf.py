@@ -16,18 +16,21 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
-from twisted_ib.tools.devinfo import SHARED_MEMORY
 from twisted_ib.tools.perfclient import MEASUREMENTS, Client
+from twisted_ib.tools.perfmethod import Test
 from twisted_ib.tools.perfreport import Progress, Row, described, heading, write
 from twisted_ib.tools.perfserver import Server
 from twisted_ib.tools.perfterms import Given
-from twisted_ib.tools.perftests import TESTS, Test
+from twisted_ib.tools.perftests import TESTS
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram
 
 PROGRAM = "ib-perf"
 
 #: perftest's.
 PORT = 18515
+
+#: The host's default.
+DEVICE = "shm0"
 
 _UNITS = {"k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M": 1 << 20}
 
@@ -196,7 +199,7 @@ def deviceOf(test: Test, options: Namespace) -> str | None:
 
     @return: the name of the HCA; L{None} if the test uses none.
     """
-    return (options.ib_dev or SHARED_MEMORY) if test.hasDevice else None
+    return (options.ib_dev or DEVICE) if test.hasDevice else None
 
 
 async def run(reactor: Any, options: Namespace) -> int:

@@ -17,13 +17,12 @@ from twisted.python.failure import Failure
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.tools.devicetext import printable
 from twisted_ib.tools.perflink import Link
+from twisted_ib.tools.perfmethod import COUNT, ECHO, Test, pattern
 from twisted_ib.tools.perfreport import Bandwidth, Progress, Row
 from twisted_ib.tools.perfruns import Run, Samples, Span
 from twisted_ib.tools.perfterms import VERSION, Terms
-from twisted_ib.tools.perftests import COUNT, ECHO, Test, pattern
-from twisted_ib.tools.program import ProgramError, sentence
+from twisted_ib.tools.program import ProgramError, printable, sentence
 
 #: What is done before anything counts: caches, allocators and pollers settle.
 WARM_UP = Span(300, 0.1)
@@ -107,7 +106,8 @@ class Client:
             show(await self._size(ask, content[:size]))
         await ask(end=True)
         self._over = True
-        control.transport.loseConnection()
+        for link in self._links:
+            link.transport.loseConnection()
 
     # -- connections
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from attrs import frozen
 
+from twisted_ib.tools.perfmethod import Test
 from twisted_ib.tools.perfruns import Latency
 from twisted_ib.tools.perfterms import Terms
-from twisted_ib.tools.perftests import Test
 
 # In 80 columns.
 _COLUMNS = ("#bytes", "#iterations", "p50[usec]", "p99[usec]", "p99.9[usec]", "BW[MB/sec]", "MsgRate[/s]")

@@ -8,7 +8,7 @@ import secrets
 from typing import Any
 
 from attrs import frozen
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
@@ -16,8 +16,8 @@ from twisted.python.failure import Failure
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.perflink import Link
+from twisted_ib.tools.perfmethod import COUNT, ECHO, Test
 from twisted_ib.tools.perfterms import Given, Terms, parseTerms
-from twisted_ib.tools.perftests import COUNT, ECHO, Test
 from twisted_ib.tools.program import ProgramError, sentence
 
 _ENDED_EARLY = "the client ended before the test did"
@@ -44,7 +44,9 @@ class Session:
 
     @ivar token: what its other connections say.
     @ivar links: those.
-    @ivar counted: the bytes that came since the sink was opened, and in all before.
+    @ivar client: its address.
+    @ivar over: whether it has said that it is done.
+    @ivar received: how many bytes were counted.
     """
 
     def __init__(self, control: Link, test: Test, terms: Terms) -> None:
@@ -98,13 +100,15 @@ class Session:
         @param phase: what it does from now on.
         """
         transport = link.transport
-        transport.unregisterProducer()
-        if phase == ECHO:
+        echoes = link.take == transport.write
+        if phase == COUNT:
+            if echoes:
+                transport.unregisterProducer()
+            link.take = self._count
+        elif not echoes:
             # Who does not read what comes back is not read from any more.
             transport.registerProducer(transport, True)
             link.take = transport.write
-        else:
-            link.take = self._count
 
     def _count(self, data: bytes) -> None:
         """
@@ -160,6 +164,11 @@ class Server(Factory):
             raise ProgramError(f"can not listen on port {port}: {sentence(error.socketError)}") from None
         except HCAError as error:
             raise ProgramError(f"can not listen on port {port}: {sentence(error)}") from None
+
+        def stop(result: Any) -> Deferred[Any]:
+            return maybeDeferred(listening.stopListening).addCallback(lambda _: result)
+
+        self._ended.addBoth(stop)
         number: int = listening.getHost().port
         return number
 

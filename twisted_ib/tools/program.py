@@ -57,6 +57,15 @@ def sentence(error: object) -> str:
     return text or type(error).__name__
 
 
+def printable(text: str) -> str:
+    """
+    @param text: what another process says.
+
+    @return: the same for a terminal, with escapes for what is not printable.
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def complain(program: str, error: BaseException | None) -> None:
     """
     Print an error as one line on standard error.

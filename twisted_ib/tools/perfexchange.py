@@ -1,0 +1,164 @@
+"""
+The subcommands of C{ib-perf} in which both programs take part: messages, and streams.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from attrs import frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
+from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
+from twisted.internet.posixbase import PosixReactorBase
+
+from twisted_ib import limits
+from twisted_ib.hca.rdma.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from twisted_ib.sdp.endpoints import SDPClientEndpoint, SDPServerEndpoint
+from twisted_ib.tools.perflink import Link
+from twisted_ib.tools.perfmethod import Ask, Test
+from twisted_ib.tools.perfruns import PingPong, Run, Source, Span
+from twisted_ib.tools.program import ProgramError
+
+#: Connections that a server keeps until it accepts them.
+_BACKLOG = 4 * limits.PERF_CONNECTING
+
+
+class Exchange(Test):
+    """
+    Both programs take part: the server's sends back, or counts.
+    """
+
+    latencyOf = "a round trip: to the server's program and back"
+
+    async def begin(self, ask: Ask, what: str) -> None:
+        """
+        See L{Test.begin}.
+        """
+        await ask(phase=what)
+
+    async def end(self, ask: Ask, moved: int) -> None:
+        """
+        See L{Test.end}.
+        """
+        await ask(sent=moved)
+
+    def latency(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> Run:
+        """
+        See L{Test.latency}.
+        """
+        return PingPong(link, message, span, counts)
+
+    def bandwidth(self, link: Link, message: bytes, span: Span) -> Run:
+        """
+        See L{Test.bandwidth}.
+        """
+        return Source(link, message, span)
+
+    async def before(self, link: Link, message: bytes) -> None:
+        """
+        One message has to come back as it was.
+        """
+        pieces: list[bytes] = []
+        whole: Deferred[None] = Deferred()
+
+        def came(data: bytes) -> None:
+            pieces.append(data)
+            if sum(map(len, pieces)) >= len(message) and not whole.called:
+                whole.callback(None)
+
+        link.take = came
+        link.transport.write(message)
+        await whole
+        if b"".join(pieces) != message:
+            raise ProgramError(f"{len(message)} bytes came back as others")
+
+
+class Send(Exchange):
+    """
+    Messages of C{ib:}.
+    """
+
+    name = "send"
+    summary = "messages (SEND and RECEIVE) between two programs"
+
+    def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
+        """
+        See L{Test.server}.
+        """
+        most = limits.PERF_MESSAGE
+        return RDMAServerEndpoint(reactor, port, _BACKLOG, device=device, maxMessageSize=most)
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
+        """
+        See L{Test.client}.
+        """
+        return RDMAClientEndpoint(reactor, host, port, device=device, maxMessageSize=limits.PERF_MESSAGE)
+
+
+class SDP(Exchange):
+    """
+    Streams of C{sdp:}.
+    """
+
+    name = "sdp"
+    summary = "streams of sdp:, as a Twisted protocol uses them"
+
+    def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
+        """
+        See L{Test.server}.
+        """
+        return SDPServerEndpoint(reactor, port, _BACKLOG, device=device)
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
+        """
+        See L{Test.client}.
+        """
+        return SDPClientEndpoint(reactor, host, port, device=device)
+
+
+@frozen
+class _SystemTCP:
+    """
+    The two calls of a reactor that are the operating system's TCP, also where the reactor's own
+    C{listenTCP} and C{connectTCP} would find SDP.
+
+    @ivar reactor: the reactor.
+    """
+
+    reactor: Any
+
+    def listenTCP(self, *arguments: Any, **named: Any) -> Any:
+        """
+        See C{IReactorTCP}.
+        """
+        return PosixReactorBase.listenTCP(self.reactor, *arguments, **named)
+
+    def connectTCP(self, *arguments: Any, **named: Any) -> Any:
+        """
+        See C{IReactorTCP}.
+        """
+        return PosixReactorBase.connectTCP(self.reactor, *arguments, **named)
+
+
+class TCP(Exchange):
+    """
+    Twisted's TCP with TCP_NODELAY.
+    """
+
+    name = "tcp"
+    summary = "streams of Twisted's TCP with TCP_NODELAY, to compare"
+    hasDevice = False
+
+    def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
+        """
+        See L{Test.server}.
+        """
+        return TCP4ServerEndpoint(_SystemTCP(reactor), port, _BACKLOG)
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
+        """
+        See L{Test.client}.
+        """
+        return TCP4ClientEndpoint(_SystemTCP(reactor), host, port)
