@@ -1,5 +1,5 @@
 """
-What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:} and C{ib:}.
+What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:}, C{ib:} and C{direct:}.
 
 Twisted imports every plugin module, before it chooses a reactor, whenever its
 cache is rebuilt. So nothing here, nor what it imports, may import a reactor.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from twisted.application.reactors import Reactor
 
-from twisted_ib.hca.endpoints.strings import EndpointParser
+from twisted_ib.hca.endpoints.strings import DelegatingParser, EndpointParser
 
 ib = Reactor(
     "ib",
@@ -19,3 +19,4 @@ ib = Reactor(
 
 sdp = EndpointParser("sdp", "twisted_ib.sdp.endpoints", "SDPServerEndpoint", "SDPClientEndpoint")
 messages = EndpointParser("ib", "twisted_ib.hca.rdma.endpoints", "RDMAServerEndpoint", "RDMAClientEndpoint")
+direct = DelegatingParser("direct", "twisted_ib.reactor.direct", "serverEndpoint", "clientEndpoint")

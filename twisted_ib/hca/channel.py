@@ -21,20 +21,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from threading import get_ident
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from twisted.internet import interfaces
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectError, ConnectionLost
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError
+from twisted_ib.errors import DeviceClosedError, HCAError
 from twisted_ib.hca.device import Device
-from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
+from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, watchDevices
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.readers import Readers, readersOf
@@ -511,3 +512,47 @@ def channelsOf(reactor: Any) -> list[DeviceChannel]:
     @return: The channels that are open in a reactor.
     """
     return list(_channels.get(reactor, {}).values())
+
+
+class _Removal:
+    """
+    What ends a device that is removed, in each reactor that has it.
+    """
+
+    def deviceAdded(self, name: str) -> None:
+        """
+        Nothing: it is opened when it is needed.
+        """
+
+    def deviceGoing(self, name: str) -> None:
+        """
+        Nothing yet.
+        """
+
+    def deviceGone(self, name: str) -> None:
+        """
+        Close it, in the thread that it belongs to.
+        """
+        for channels in list(_channels.values()):
+            channel = channels.get(name)
+            if channel is None or channel.device.closed:
+                continue
+            if channel.device.thread == get_ident():
+                _remove(channel)
+            else:
+                channel.reactor.callFromThread(_remove, channel)
+
+
+def _remove(channel: DeviceChannel) -> None:
+    """
+    End the attempts to connect, which may go another way, then everything else.
+    """
+    gone = DeviceClosedError(f"device {channel.device.name} was removed")
+    for user in list(channel.users):
+        if hasattr(user, "failIfNotConnected"):
+            user.failIfNotConnected(ConnectError(string=str(gone)))
+    channel.close()
+
+
+_removal = _Removal()
+watchDevices(_removal)

@@ -18,7 +18,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,8 @@ from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.counters import Traffic, counters
 from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
-from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, openFabric
+from twisted_ib.hca.fabric.pages import Row, pages
+from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.interfaces import IFabricOwner
 from twisted_ib.hca.objects import Objects
 from twisted_ib.hca.paths import Paths
@@ -77,11 +78,12 @@ class Device:
     @ivar departures: The ways that its datagrams go.
     @ivar paths: Which path leads to which GID; multicast groups.
     @ivar counters: How often what happened; L{statistics} has everything.
+    @ivar countersBeside: What who uses it counts, by name, to be shown with its own.
     @ivar traffic: What queue pairs moved that are gone.
     @ivar turns: How often L{progress} was called.
+    @ivar batch: The number of the present batch: before, within and after L{progress} are different ones.
     @ivar capture: Where its packets are written, or L{None}.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
-    @ivar batch: The number of the present batch: before, within and after L{progress} are different ones.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Device:
         self.thread = 0 if anyThread else get_ident()
         self.guid = randomBits(64) & ~(1 << 57) | 1
         self.counters: Counter[str] = Counter()
+        self.countersBeside: Mapping[str, int] = {}
         self.traffic = Traffic()
         self.heldBytes = self.turns = self.batch = 0
         self.closed = False
@@ -230,7 +233,7 @@ class Device:
         @return: All counters by name: first rxe's, then ours
             (L{twisted_ib.hca.counters}).
         """
-        events = {**self.counters, "management_sent": self.cm.messagesSent}
+        events = {**self.countersBeside, **self.counters, "management_sent": self.cm.messagesSent}
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
         if self.pollingCounters is not None:
             events |= self.pollingCounters()
@@ -616,3 +619,6 @@ def _afterFork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afterFork)
+
+
+__all__ = ["Device", "addDevice", "removeDevice"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from twisted.internet import error, tcp
 from twisted.python.failure import Failure
 
@@ -19,27 +18,14 @@ from twisted_ib.hca.channel import DeviceChannel
 from twisted_ib.hca.endpoints import failures
 from twisted_ib.hca.endpoints.addresses import Address, withPort
 from twisted_ib.hca.endpoints.connector import Attempt
-from twisted_ib.hca.fabric.beside import Counterpart
 from twisted_ib.reactor.ends import RedirectedClient
 from twisted_ib.reactor.rules import CONNECT, SDP, TCP
+from twisted_ib.reactor.ways import UNASKED, Candidate
 from twisted_ib.reactor.why import Fallback, Why
 from twisted_ib.sdp import handshake
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch import Switch
-
-
-@attrs.frozen
-class Candidate:
-    """
-    A way to try.
-
-    @ivar device: The HCA's name.
-    @ivar counterpart: Whom to reach; L{None} for whoever serves the port.
-    """
-
-    device: str
-    counterpart: Counterpart | None
 
 
 class _SwitchedAttempt(Attempt):
@@ -183,6 +169,7 @@ class Offload:
         transport.why = why = self.client.why
         why.provider, why.device = SDP, self.device
         why.decided = why.connected = self.reactor.seconds()
+        self.connector.switch.settled(CONNECT, why, self.host, self.port)
         self.connector.transport = transport
 
     def connectionFailed(self, reason: Failure) -> None:
@@ -199,7 +186,9 @@ class Offload:
         assert isinstance(reason.value, Exception)
         self._reasons.append(reason.value)
         if self.candidate.counterpart is not None:
-            self.connector.switch.remember(self.host, self.port, self.candidate.counterpart)
+            self.connector.switch.remember(
+                self.reactor, self.host, self.port, self.candidate.counterpart
+            )
         if self._candidates:
             self._next()
             return
@@ -216,6 +205,7 @@ class SwitchedClient(tcp.Client):
     """
 
     why: Why
+    reactor: Any
     offload: Offload | None = None
     _isBound = False
 
@@ -255,11 +245,11 @@ class SwitchedClient(tcp.Client):
         host, port = self.realAddress[:2]
         decision = switch.decide(CONNECT, host, port)
         why.rule, why.verdict = decision.where, decision.verdict
-        found = switch.waysTo(self, decision, host, port)
+        found = switch.waysTo(self.reactor, decision.verdict, host, port)
         if isinstance(found, Fallback):
             self._goOn(found)
         elif found:
-            seconds = switch.seconds(decision, self.connector.timeout)
+            seconds = switch.seconds(decision.verdict, self.connector.timeout)
             self.offload = Offload(self, found, seconds)
         else:
             super().doConnect()
@@ -316,6 +306,9 @@ class SwitchedClient(tcp.Client):
         why = self.why
         why.provider = TCP
         why.decided = why.connected = self.reactor.seconds()
+        switch = self.connector.switch
+        switch.clients.add(self)
+        switch.settled(CONNECT, why, *self.realAddress[:2])
         super()._connectDone()
 
     def failIfNotConnected(self, err: Any) -> None:
@@ -328,7 +321,9 @@ class SwitchedClient(tcp.Client):
         if offload is not None:
             offload.cancel()
         fallback = self.why.fallback
-        super().failIfNotConnected(err if fallback is None else _withReason(err, fallback))
+        if fallback is not None and fallback.kind not in UNASKED:
+            err = _withReason(err, fallback)
+        super().failIfNotConnected(err)
 
 
 class SwitchedConnector(tcp.Connector):
@@ -383,4 +378,4 @@ def _withReason(reason: Any, fallback: Fallback) -> Any:
         return reason
 
 
-__all__ = ["Candidate", "SwitchedClient", "SwitchedConnector"]
+__all__ = ["SwitchedClient", "SwitchedConnector"]

@@ -26,13 +26,14 @@ class RedirectedServer(SDPServer):
     __slots__ = ("_handle", "why")
 
     why: Why
+    _handle: ConnectionHandle
 
     def getHandle(self) -> ConnectionHandle:
         """
         @return: What is like a socket about it.
         """
         try:
-            handle: ConnectionHandle = self._handle
+            handle = self._handle
         except AttributeError:
             handle = self._handle = ConnectionHandle(self)
         return handle
@@ -51,8 +52,17 @@ class RedirectedClient(SDPClient):
 
     why: Why
     bound: Any
+    _handle: ConnectionHandle
 
-    getHandle = RedirectedServer.getHandle
+    def getHandle(self) -> ConnectionHandle:
+        """
+        @return: What is like a socket about it.
+        """
+        try:
+            handle = self._handle
+        except AttributeError:
+            handle = self._handle = ConnectionHandle(self)
+        return handle
 
     def connectionLost(self, reason: Failure) -> None:
         """

@@ -280,7 +280,7 @@ class IBReactor(_Base):
         return switch.listenTCP(self, port, factory, backlog, interface)
 
     def connectTCP(
-        self, host: Any, port: Any, factory: Any, timeout: float | None = 30, bindAddress: Any = None
+        self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None
     ) -> Any:
         """
         See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet import tcp
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.error import CannotListenError
+from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -31,6 +32,10 @@ from twisted_ib.sdp.port import SDPPort
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch import Switch
+
+
+#: What a part is told whose device is removed.
+_GONE = Failure(CONNECTION_DONE)
 
 
 class _Borrowed(Factory):
@@ -75,7 +80,7 @@ class Companion(SDPPort):
         self.v6only = v6only
 
     @property
-    def sessionno(self) -> int:  # type: ignore[override]
+    def sessionno(self) -> int:
         """
         The number of the next connection, over all providers.
         """
@@ -102,7 +107,9 @@ class Companion(SDPPort):
             first.close()
             raise
 
-    def transport(self, channel: Any, here: Any, peer: Any, server: Any, sessionno: int) -> Any:
+    def transport(  # type: ignore[override]
+        self, channel: Any, here: Any, peer: Any, server: Any, sessionno: int
+    ) -> RedirectedServer:
         """
         Make the transport of a connection, which belongs to the port.
         """
@@ -146,6 +153,7 @@ class SwitchedPort(tcp.Port):
     @ivar alone: Whether there is no TCP socket.
     """
 
+    reactor: Any
     _log = Logger()
 
     def __init__(
@@ -249,7 +257,7 @@ class SwitchedPort(tcp.Port):
         """
         why = self.why
         why.decided = why.connected = self.reactor.seconds()
-        why.device = ",".join(each.device or "" for each in self.companions) or None
+        self._tellProvider()
         if why.verdict == SDP:
             self.alone = True
             why.provider = SDP
@@ -257,7 +265,6 @@ class SwitchedPort(tcp.Port):
                 skt.close()
             assert self._at is not None
             return ListeningHandle(self._at[0])
-        why.provider = "both" if self.companions else TCP
         if refused and not self.companions:
             self.switch.fellBack(why, Fallback("listen", f"SDP: {refused[0].socketError}"))
         return skt
@@ -298,11 +305,8 @@ class SwitchedPort(tcp.Port):
         """
         @return: What a socket is bound to.
         """
-        name = skt.getsockname()
-        host = str(name[0])
-        if len(name) == 4 and name[3] and "%" not in host:
-            host = f"{host}%{name[3]}"
-        return addressOf(host, name[1])
+        name = tcp._getsockname(skt)
+        return addressOf(str(name[0]), name[1])
 
     def _decide(self, address: Address) -> None:
         """
@@ -341,7 +345,7 @@ class SwitchedPort(tcp.Port):
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:
                 self.companions += (companion,)
-                self.switch.opened(self.reactor, companion)
+                self.switch.opened(self.reactor, device)
         if not devices:
             refused.append(
                 CannotListenError(self.interface, address.port, OSError(errno.ENODEV, "no device serves it"))
@@ -355,6 +359,36 @@ class SwitchedPort(tcp.Port):
         self.companions = tuple(each for each in self.companions if each is not companion)
         if self.alone and not self.companions and self.connected:
             self.connectionLost(reason)
+
+    def deviceAdded(self, name: str) -> None:
+        """
+        There is a new device: listen on it, if the rules would have done so.
+        """
+        known = {each.device for each in self.companions}
+        if self._at is None or not self.connected or name in known or name not in self._devices():
+            return
+        for error in self._join((name,)):
+            self._log.info("{port} not on {name}: {error}", port=self, name=name, error=str(error))
+        self._tellProvider()
+
+    def deviceGoing(self, name: str) -> None:
+        """
+        A device goes: listen on it no more.
+        """
+        going = [each for each in self.companions if each.device == name]
+        self.companions = tuple(each for each in self.companions if each.device != name)
+        for companion in going:
+            companion.close(_GONE)
+        self._tellProvider()
+
+    def _tellProvider(self) -> None:
+        """
+        Write down what this listens on.
+        """
+        why = self.why
+        why.device = ",".join(each.device or "" for each in self.companions) or None
+        if not self.alone:
+            why.provider = "both" if self.companions else TCP
 
     def _closeCompanions(self, reason: Failure) -> None:
         """

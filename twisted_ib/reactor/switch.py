@@ -9,25 +9,36 @@ calls, L{explain} says why a connection or a port goes the way it does.
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
+from twisted.logger import Logger
 from twisted.python import threadable
 
-from twisted_ib import limits
-from twisted_ib.errors import HCAError, WrongThreadError
-from twisted_ib.hca.channel import channelFor, channelsOf
-from twisted_ib.hca.endpoints.addresses import reachable, scopeOf, withPort
-from twisted_ib.hca.fabric.addresses import isLocalAddress
-from twisted_ib.hca.fabric.beside import Beside, Counterpart
-from twisted_ib.reactor import sockdiag
-from twisted_ib.reactor.connecting import Candidate, SwitchedConnector
-from twisted_ib.reactor.listening import Companion, SwitchedPort
-from twisted_ib.reactor.rules import SDP, TCP
+from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
+from twisted_ib.hca.channel import channelsOf
+from twisted_ib.hca.endpoints.addresses import withPort
+from twisted_ib.hca.fabric.beside import Counterpart
+from twisted_ib.hca.fabric.registry import (
+    DEVICES,
+    addDevice,
+    addedDevices,
+    removeDevice,
+    watchDevices,
+)
+from twisted_ib.reactor.connecting import SwitchedClient, SwitchedConnector
+from twisted_ib.reactor.direct import Direct, direct
+from twisted_ib.reactor.listening import SwitchedPort
+from twisted_ib.reactor.policy import Policy
+from twisted_ib.reactor.rules import LISTEN, SDP, TCP
+from twisted_ib.reactor.ways import Candidate, Ways, waysAnywhere
 from twisted_ib.reactor.why import EXPLICIT, Fallback, Why
-from twisted_ib.sdp.handshake import serviceID
+
+#: libsdp's level of the log for what became of a listen or a connect.
+_SUMMARY = 7
+#: How deep transports are looked for in others.
+_DEPTH = 16
 
 
 class Switch:
@@ -35,10 +46,13 @@ class Switch:
     The switch of one reactor.
 
     @ivar configuration: Which rules hold.
-    @ivar counters: How often which rule was followed (C{rule FILE:LINE}), and why SDP did not carry
-        something (C{fallback KIND}).
+    @ivar counters: How often which rule was followed (C{switch_rule_WHERE}), and why SDP did not carry
+        something (C{switch_fallback_KIND}).
     @ivar ports: The ports that listen.
+    @ivar clients: The connections that TCP carries.
     """
+
+    _log = Logger()
 
     def __init__(self, configuration: Any) -> None:
         """
@@ -47,8 +61,11 @@ class Switch:
         self.configuration = configuration
         self.counters: Counter[str] = Counter()
         self.ports: WeakSet[SwitchedPort] = WeakSet()
-        self._beside = Beside()
-        self._failed: dict[tuple[str, int, Counterpart], float] = {}
+        self.clients: WeakSet[SwitchedClient] = WeakSet()
+        self._ways = Ways()
+        self._applied: Policy | None = None
+        configuration.onChange(self._changed)
+        watchDevices(self)
 
     # -- the two calls
 
@@ -77,7 +94,7 @@ class Switch:
         Ask the rules, and count.
         """
         decision = self.configuration.decide(role, host, port)
-        self.counters[f"rule {decision.where}"] += 1
+        self.counters[f"switch_rule_{decision.where}"] += 1
         return decision
 
     def fellBack(self, why: Why, fallback: Fallback) -> None:
@@ -85,137 +102,123 @@ class Switch:
         SDP does not carry something: write down why, and count.
         """
         why.fallback = fallback
-        self.counters[f"fallback {fallback.kind}"] += 1
+        self.counters[f"switch_fallback_{fallback.kind}"] += 1
 
-    def devicesFor(self, host: str) -> tuple[str, ...]:
+    def settled(self, role: str, why: Why, host: str, port: int) -> None:
         """
-        @return: The devices that serve an address, in order.
+        It is known what carries something.
         """
-        found: tuple[str, ...] = self.configuration.policy.devicesFor(host)
-        return found
+        self.configuration.log(_SUMMARY, f"{role} {withPort(host, port)}: {why}")
 
-    def seconds(self, decision: Any, timeout: float | None) -> float:
+    def seconds(self, verdict: str, timeout: float | None) -> float:
         """
+        @param verdict: That of the rules.
         @param timeout: What the application gives the whole connect.
         @return: How long SDP may take.
         """
         most: float = self.configuration.policy.timeouts.sdp
         if timeout is None:
             return most
-        return timeout if decision.verdict == SDP else min(most, timeout / 3)
+        return timeout if verdict == SDP else min(most, timeout / 3)
 
-    def waysTo(self, client: Any, decision: Any, host: str, port: int) -> list[Candidate] | Fallback | None:
+    def waysTo(self, reactor: Any, verdict: str, host: str, port: int) -> list[Candidate] | Fallback | None:
         """
         Find the ways to a peer over SDP.
 
+        @param verdict: That of the rules.
         @return: The ways, or why there is none; L{None} if the rules want none.
         """
-        if decision.verdict == TCP:
+        if verdict == TCP:
             return None
-        target = reachable(host)
-        if decision.verdict == SDP:
-            devices = self.devicesFor(target)
-            if not devices:
-                return Fallback("no_device", "no device reaches it")
-            return [Candidate(device, None) for device in devices]
-        if target.partition("%")[0] != host.partition("%")[0] and ":" in host:
-            return Fallback("mapped", f"{host} is an IPv4 address in IPv6")
-        if not _isLocal(target, int(client.reactor.seconds())):
-            return Fallback("remote", f"{host} is not an address of this host")
-        return self._waysHere(client, target, port)
-
-    def _waysHere(self, client: Any, host: str, port: int) -> list[Candidate] | Fallback:
-        """
-        Find the ways to a port of this host, which must end where TCP's does.
-        """
-        try:
-            found = [
-                Candidate(device, each)
-                for device in self.devicesFor(host)
-                for each in self._counterparts(device, host, port)
-            ]
-        except (HCAError, OSError) as e:
-            return Fallback("run_directory", str(e))
-        if not found:
-            return Fallback("no_listener", f"nobody offers SDP on {withPort(host, port)}")
-        try:
-            best = sockdiag.reached(sockdiag.listeners(port), host.partition("%")[0], scopeOf(host))
-        except sockdiag.Unreadable as e:
-            return Fallback("unknown_listener", f"who listens on {withPort(host, port)} is not known: {e}")
-        owners = {each.inode: each.uid for each in best}
-        found = [each for each in found if self._isTheSame(each.counterpart, owners)]
-        if not found:
-            return Fallback(
-                "other_listener", f"who offers SDP on {withPort(host, port)} is not who listens on TCP"
-            )
-        now = client.reactor.seconds()
-        found = [each for each in found if not self._isRemembered(host, port, each.counterpart, now)]
-        if not found:
-            return Fallback("remembered", f"SDP to {withPort(host, port)} has failed not long ago")
-        try:
-            self.checkThread(client.reactor, found[0].device)
-        except HCAError as e:
-            return Fallback("thread", str(e))
+        devices = self.devicesFor(host)
+        if verdict == SDP:
+            found = waysAnywhere(devices)
+        else:
+            retry = self.configuration.policy.timeouts.retry
+            found = self._ways.here(devices, host, port, reactor.seconds(), retry)
+        if not isinstance(found, Fallback):
+            try:
+                self.checkThread(reactor, found[0].device)
+            except HCAError as e:
+                return Fallback("thread", str(e))
         return found
-
-    def _counterparts(self, device: str, host: str, port: int) -> list[Counterpart]:
-        """
-        @return: Whom a device reaches for a port.
-        """
-        if device == "lo0":
-            return self._beside.inThread(serviceID(port), host)
-        return self._beside.inProcesses(serviceID(port), host)
-
-    def _isTheSame(self, counterpart: Counterpart | None, owners: dict[int, int]) -> bool:
-        """
-        Whether who offers SDP is who has the TCP socket; of another user it is not enough that he says so.
-
-        @param owners: By inode, the users of the sockets that TCP would reach.
-        """
-        assert counterpart is not None
-        if counterpart.inode not in owners:
-            return False
-        return self._beside.isOurs(counterpart) or owners[counterpart.inode] == counterpart.uid
 
     def stands(self, device: str, host: str, port: int, counterpart: Counterpart) -> bool:
         """
         @return: Whether somebody offers SDP as before.
         """
-        try:
-            return counterpart in self._counterparts(device, reachable(host), port)
-        except (HCAError, OSError):
-            return False
+        return self._ways.stands(device, host, port, counterpart)
 
-    # -- who has failed
-
-    def remember(self, host: str, port: int, counterpart: Counterpart) -> None:
+    def remember(self, reactor: Any, host: str, port: int, counterpart: Counterpart) -> None:
         """
         SDP to somebody has failed: do not try for a while.
         """
-        from time import monotonic
-
-        failed = self._failed
-        failed.pop((host, port, counterpart), None)
-        if len(failed) >= limits.OFFLOADS_REMEMBERED:
-            del failed[next(iter(failed))]
-        failed[host, port, counterpart] = monotonic()
-
-    def _isRemembered(self, host: str, port: int, counterpart: Counterpart | None, now: float) -> bool:
-        """
-        @return: Whether somebody has failed not long ago.
-        """
-        from time import monotonic
-
-        assert counterpart is not None
-        since = self._failed.get((host, port, counterpart))
-        if since is None:
-            return False
-        if monotonic() - since < self.configuration.policy.timeouts.retry:
-            return True
-        del self._failed[host, port, counterpart]
-        return False
+        self._ways.failures.add(host, port, counterpart, reactor.seconds())
 
     # -- devices
+
+    def devicesFor(self, host: str) -> tuple[str, ...]:
+        """
+        @return: The devices that serve an address, in order: those that policy names, and without
+            routes those that the program has added.
+        """
+        policy = self.configuration.policy
+        if policy is not self._applied:
+            self._apply(policy)
+        found: tuple[str, ...] = policy.devicesFor(host)
+        if policy.contents is None or not policy.contents.routes:
+            found += tuple(name for name in addedDevices() if name not in found)
+        return tuple(name for name in found if name in DEVICES)
+
+    def _apply(self, policy: Policy) -> None:
+        """
+        Have the devices that policy names, and no more those that it named before.
+        """
+        before, self._applied = self._applied, policy
+        named = {device.name: device for device in policy.devices}
+        for device in () if before is None else before.devices:
+            if device.name not in named and device.name in addedDevices():
+                removeDevice(device.name)
+        for device in named.values():
+            try:
+                addDevice(device.name, device.fabric, device.address)
+            except DeviceError as e:
+                self._log.error("{where}: {reason}", where=device.where, reason=str(e))
+
+    def _changed(self, old: Policy, new: Policy) -> None:
+        """
+        The rules were read again.
+        """
+        if self._applied is not None:
+            self._apply(new)
+
+    def deviceAdded(self, name: str) -> None:
+        """
+        There is a new device: ports listen on it, too.
+        """
+        self._eachPort("deviceAdded", name)
+
+    def deviceGoing(self, name: str) -> None:
+        """
+        A device goes: no port listens on it any more.
+        """
+        self._eachPort("deviceGoing", name)
+
+    def deviceGone(self, name: str) -> None:
+        """
+        A device has gone.
+        """
+
+    def _eachPort(self, method: str, name: str) -> None:
+        """
+        Tell the ports, in the thread that they belong to.
+        """
+        for port in list(self.ports):
+            reactor = port.reactor
+            if reactor.running and threadable.ioThread not in (None, get_ident()):
+                reactor.callFromThread(getattr(port, method), name)
+            else:
+                getattr(port, method)(name)
 
     def checkThread(self, reactor: Any, device: str) -> None:
         """
@@ -232,19 +235,23 @@ class Switch:
         if reactor.running and threadable.ioThread not in (None, thread):
             raise WrongThreadError("this is not the reactor's thread")
 
-    def opened(self, reactor: Any, companion: Companion) -> None:
+    def opened(self, reactor: Any, device: str) -> None:
         """
-        A companion listens.  Before the reactor runs nobody knows in which thread it will.
+        A device is used.  Before the reactor runs nobody knows in which thread it will.
         """
-        if not reactor.running:
-            channel = channelFor(reactor, companion.device)
-            reactor.callWhenRunning(_adopt, channel)
+        for channel in channelsOf(reactor):
+            if channel.device.name == device and channel.device.countersBeside is not self.counters:
+                channel.device.countersBeside = self.counters
+                if not reactor.running:
+                    reactor.callWhenRunning(_adopt, channel)
 
     def listening(self, port: SwitchedPort) -> None:
         """
         A port listens.
         """
         self.ports.add(port)
+        address = port.getHost()
+        self.settled(LISTEN, port.why, address.host, address.port)
 
     def accepted(self, why: Why, channel: Any) -> Why:
         """
@@ -259,20 +266,27 @@ def _adopt(channel: Any) -> None:
     """
     The reactor runs in this thread: so do its devices.
     """
-    channel.device.thread = get_ident()
+    if not channel.device.closed:
+        channel.device.thread = get_ident()
 
 
-@lru_cache(maxsize=limits.LOCAL_ADDRESSES)
-def _isLocal(address: str, second: int) -> bool:
+def whyOf(thing: Any) -> Why | None:
     """
-    Ask the host once in a second.
-
-    @param second: Of the reactor's time.
+    @param thing: A transport, a port or a connector; TLS and other wrappers are looked through.
+    @return: Why it goes the way it goes; L{None} if no switch has seen it.
     """
-    try:
-        return isLocalAddress(address)
-    except ValueError:
-        return False
+    for _ in range(_DEPTH):
+        why = getattr(thing, "why", None)
+        if isinstance(why, Why):
+            return why
+        for name in ("server", "connector"):
+            why = getattr(getattr(thing, name, None), "why", None)
+            if isinstance(why, Why):
+                return Why(why.rule, why.verdict, TCP, None, why.fallback)
+        thing = getattr(thing, "transport", None)
+        if thing is None:
+            return None
+    return None
 
 
 def explain(transport: Any) -> Why:
@@ -280,14 +294,16 @@ def explain(transport: Any) -> Why:
     Say why a connection or a port goes the way it goes.
 
     @param transport: A transport, a port or a connector; TLS and other wrappers are looked through.
+    @return: The reason; C{explicit} for what did not go through a switch.
     """
-    for _ in range(16):
-        why = getattr(transport, "why", None)
-        if isinstance(why, Why):
-            return why
-        port = getattr(transport, "server", None)
-        if isinstance(port, SwitchedPort):
-            return Why(port.why.rule, port.why.verdict, TCP)
+    why = whyOf(transport)
+    if why is not None:
+        return why
+    for _ in range(_DEPTH):
+        provider = getattr(transport, "provider", None)
+        if isinstance(provider, str):
+            device = getattr(getattr(transport, "channel", None), "device", None)
+            return Why(EXPLICIT, provider, provider, getattr(device, "name", None))
         inner = getattr(transport, "transport", None)
         if inner is None:
             break
@@ -295,4 +311,4 @@ def explain(transport: Any) -> Why:
     return Why(EXPLICIT, TCP, TCP)
 
 
-__all__ = ["Switch", "explain"]
+__all__ = ["Direct", "Switch", "direct", "explain", "whyOf"]

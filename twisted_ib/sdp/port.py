@@ -4,7 +4,7 @@ The passive side of SDP; and the two classic calls, L{listenSDP} and L{connectSD
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
 from twisted.internet.protocol import ClientFactory
@@ -13,6 +13,9 @@ from twisted_ib.hca.endpoints.port import Port
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.connector import SDPConnector
 from twisted_ib.sdp.ends import SDPServer
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import Binding
 
 
 class SDPPort(Port):
@@ -29,7 +32,7 @@ class SDPPort(Port):
 
 def listenSDP(
     reactor: Any,
-    port: int,
+    port: int | Binding,
     factory: IProtocolFactory,
     backlog: int = 50,
     interface: str = "",
@@ -39,7 +42,7 @@ def listenSDP(
     Listen on an SDP port, as C{reactor.listenTCP} does on a TCP port.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: The port; 0 for any that is free.
+    @param port: The port, 0 for any that is free; or a C{Binding}.
     @param factory: Makes the protocols.
     @param backlog: How many requests wait while the port does not accept.
     @param interface: The address to bind; all IPv4 addresses by default.
@@ -58,7 +61,7 @@ def connectSDP(
     port: int | str,
     factory: ClientFactory,
     timeout: float | None = 30,
-    bindAddress: tuple[str, int] | str | None = None,
+    bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,
 ) -> IConnector:
     """
@@ -70,7 +73,7 @@ def connectSDP(
     @param port: The peer's port, or the name of its service.
     @param factory: Makes the protocol and hears of failure and loss.
     @param timeout: The seconds to wait for the connection.
-    @param bindAddress: The local host and port to connect from.
+    @param bindAddress: The local host and port to connect from, a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.
     @raise ValueError: C{port} or C{bindAddress} makes no sense.
     @raise ServiceNameUnknownError: There is no such service.

@@ -8,6 +8,7 @@ import socket
 from functools import lru_cache
 from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
+from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ServiceNameUnknownError
@@ -173,16 +174,43 @@ def withPort(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def bindPair(bindAddress: str | bytes | tuple[str | bytes, int] | None) -> tuple[str, int]:
+def unbound(port: Any, interface: str = "") -> tuple[Any, str]:
+    """
+    Read what a listening call is given: a port, or a C{Binding} (C{IReactorTCP2}).  Whether addresses
+    and ports are reused means nothing here.
+
+    @param port: one or the other.
+    @param interface: the address that goes with it; with a C{Binding} the same or none.
+    @return: the port, and the address.
+    @raise ValueError: two addresses were given.
+    """
+    if not isBinding(port):
+        return port, interface
+    address = port._address or ""
+    if interface not in ("", address):
+        raise ValueError("Inconsistent interface vs Binding specifiers")
+    return port._port, address
+
+
+def isBinding(value: Any) -> bool:
+    """
+    Say whether something is a C{Binding} of C{IReactorTCP2}.
+    """
+    return hasattr(value, "_address") and hasattr(value, "_reusePort")
+
+
+def bindPair(bindAddress: Any) -> tuple[str, int]:
     """
     Read a C{bindAddress}.
 
-    @param bindAddress: A host, a pair of host and port, or L{None}.
+    @param bindAddress: A host, a pair of host and port, a C{Binding}, or L{None}.
     @return: Host (empty for any) and port (0 for any).
     @raise ValueError: It is none of these.
     """
     if bindAddress is None:
         return "", 0
+    if isBinding(bindAddress):
+        bindAddress = (bindAddress._address or "", bindAddress._port)
     try:
         host, port = (bindAddress, 0) if isinstance(bindAddress, str | bytes) else bindAddress
         host = host.decode("ascii") if isinstance(host, bytes) else host

@@ -7,7 +7,7 @@ Nothing is opened before C{listen} or C{connect} is called.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.endpoints import _WrappingFactory
@@ -20,7 +20,10 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
-from twisted_ib.hca.endpoints.addresses import bindPair, checkPort, withPort
+from twisted_ib.hca.endpoints.addresses import bindPair, checkPort, unbound, withPort
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import Binding
 
 
 @implementer(IStreamServerEndpoint)
@@ -36,7 +39,7 @@ class ServerEndpoint:
     def __init__(
         self,
         reactor: Any,
-        port: int,
+        port: int | Binding,
         backlog: int = 50,
         interface: str = "",
         device: str | None = None,
@@ -44,7 +47,7 @@ class ServerEndpoint:
     ) -> None:
         """
         @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-        @param port: The port; 0 for any that is free.
+        @param port: The port; 0 for any that is free; or a C{Binding}.
         @param backlog: How many requests wait while the port does not accept.
         @param interface: The address to bind; all IPv4 addresses by default.
         @param device: The HCA's name; the host's default by default.
@@ -52,7 +55,8 @@ class ServerEndpoint:
         @raise ValueError: C{port} is not a port number.
         """
         self._reactor = reactor
-        self._port = checkPort(port, 0)
+        number, interface = unbound(port, interface)
+        self._port = checkPort(number, 0)
         self._backlog = backlog
         self._interface = interface
         self._device = device
@@ -102,7 +106,7 @@ class ClientEndpoint:
         host: str,
         port: int,
         timeout: float | None = 30,
-        bindAddress: tuple[str, int] | str | None = None,
+        bindAddress: Binding | tuple[str, int] | str | None = None,
         device: str | None = None,
         **more: Any,
     ) -> None:

@@ -9,7 +9,7 @@ TCP does with a SYN, and its peer asks again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import base, main
 from twisted.internet.defer import Deferred
@@ -23,10 +23,21 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, ServiceInUseError, WireError
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.endpoints import failures
-from twisted_ib.hca.endpoints.addresses import Address, addressOf, canonical, checkPort, mapped, withPort
+from twisted_ib.hca.endpoints.addresses import (
+    Address,
+    addressOf,
+    canonical,
+    checkPort,
+    mapped,
+    unbound,
+    withPort,
+)
 from twisted_ib.hca.logcontext import callInContext, upcalls
 from twisted_ib.hca.sockets import LISTEN, LISTENER, Row
 from twisted_ib.hca.wire.cm import REQ, RejectReason
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import Binding
 
 #: What a TCP socket would look up; nothing else is.
 _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}
@@ -69,7 +80,7 @@ class Port(base.BasePort):
 
     def __init__(
         self,
-        port: int,
+        port: int | Binding,
         factory: IProtocolFactory,
         backlog: int = 50,
         interface: str = "",
@@ -79,7 +90,7 @@ class Port(base.BasePort):
         """
         Nothing is opened before C{startListening} is called.
 
-        @param port: The port, 0 for any.
+        @param port: The port, 0 for any; or a C{Binding}.
         @param factory: Makes the protocols.
         @param backlog: How many requests wait while nothing is accepted.
         @param interface: The address to bind; C{""} for all IPv4 addresses.
@@ -88,7 +99,8 @@ class Port(base.BasePort):
         @raise ValueError: C{port} is no port number, or C{interface} no string.
         """
         base.BasePort.__init__(self, reactor=reactor)
-        self.port = checkPort(port, 0)
+        number, interface = unbound(port, interface)
+        self.port = checkPort(number, 0)
         self.factory = factory
         self.backlog = min(max(backlog, 1), limits.LISTEN_BACKLOG)
         if not isinstance(interface, str):

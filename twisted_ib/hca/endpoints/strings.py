@@ -204,3 +204,44 @@ class EndpointParser:
         bound = None if bindAddress is None else (bindAddress, 0)
         make = getattr(import_module(self._module), self._client)
         return make(reactor, host, number, timeout=seconds, bindAddress=bound, device=device)
+
+
+@implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)
+class DelegatingParser:
+    """
+    Parser of endpoint strings whose arguments two functions read.
+
+    @ivar prefix: what the strings begin with.
+    """
+
+    def __init__(self, prefix: str, module: str, server: str, client: str) -> None:
+        """
+        @param prefix: what the strings begin with.
+        @param module: the full name of the module with the functions.
+        @param server: the name of the function that makes server endpoints.
+        @param client: the name of the function that makes client endpoints.
+        """
+        self.prefix = prefix
+        self._module = module
+        self._server = server
+        self._client = client
+
+    def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
+        """
+        Make a server endpoint.
+
+        @param reactor: the reactor given to C{serverFromString}.
+        @param args: the positional parts of the string.
+        @param kwargs: the named parts of the string.
+        """
+        return getattr(import_module(self._module), self._server)(reactor, *args, **kwargs)
+
+    def parseStreamClient(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
+        """
+        Make a client endpoint.
+
+        @param reactor: the reactor given to C{clientFromString}.
+        @param args: the positional parts of the string.
+        @param kwargs: the named parts of the string.
+        """
+        return getattr(import_module(self._module), self._client)(reactor, *args, **kwargs)

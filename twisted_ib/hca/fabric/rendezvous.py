@@ -44,6 +44,10 @@ from twisted_ib.hca.fabric.entries import (
 from twisted_ib.hca.fabric.rundirectory import RunDirectory
 from twisted_ib.hca.fabric.search import Search
 
+#: In this process, by directory and name: who has a service's entry, and who would have it if it were
+#: free, as they serve the same TCP socket.
+_served: dict[tuple[str, str], list[Rendezvous]] = {}
+
 
 class Rendezvous(Search):
     """
@@ -114,12 +118,47 @@ class Rendezvous(Search):
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
+        if self._standsBy(serviceID, address, inode):
+            return
         with ExitStack() as stack:
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
             for directory in self._directories:
                 self._makeRoom(directory, serviceID, address)
             self._link(serviceID, address, inode)
+
+    def _standsBy(self, serviceID: int, address: str, inode: int) -> bool:
+        """
+        Whether another HCA of this process has the entry for the same TCP socket.  This one has it when
+        the other does not want it any more; until then clients reach the server there.
+        """
+        name = serviceName(serviceID, self.namespace, address)
+        servers = _served.get((self._home.path, name))
+        if not inode or not servers or servers[0]._inodes.get((serviceID, address)) != inode:
+            return False
+        self._check()
+        servers.append(self)
+        self._services[serviceID, address] = name
+        self._inodes[serviceID, address] = inode
+        return True
+
+    def _yield(self, serviceID: int, address: str, name: str) -> None:
+        """
+        Let the next one that stands by have the entry.
+        """
+        key = self._home.path, name
+        servers = _served.get(key, [])
+        had = bool(servers) and servers[0] is self
+        if self in servers:
+            servers.remove(self)
+        if not servers:
+            _served.pop(key, None)
+        elif had:
+            following = servers[0]
+            try:
+                following._point(name, following._inodes[serviceID, address])
+            except (FileExistsError, RunDirectoryError):
+                del _served[key]
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
@@ -200,6 +239,8 @@ class Rendezvous(Search):
             raise ServiceInUseError(f"{self._home.path}/{name} is taken") from error
         self._services[serviceID, address] = name
         self._inodes[serviceID, address] = inode
+        if inode:
+            _served[self._home.path, name] = [self]
 
     def _point(self, name: str, inode: int = 0) -> None:
         """
@@ -251,9 +292,10 @@ class Rendezvous(Search):
         """
         key = serviceID, addresses.normalise(address)
         name = self._services.pop(key, None)
-        self._inodes.pop(key, None)
         if name is not None and os.getpid() == self._pid:
             self._unlink(name)
+            self._yield(*key, name)
+        self._inodes.pop(key, None)
 
     def _unlink(self, name: str) -> None:
         """
@@ -302,7 +344,10 @@ class Rendezvous(Search):
         child only the child's descriptors are closed.
         """
         if self._directories and os.getpid() == self._pid:
-            for name in (*self._services.values(), *self._joined.values()):
+            for (serviceID, address), name in self._services.items():
+                self._unlink(name)
+                self._yield(serviceID, address, name)
+            for name in self._joined.values():
                 self._unlink(name)
             if self._listener is not None:
                 self._home.remove(self.name)
@@ -319,6 +364,10 @@ class Rendezvous(Search):
         if listener is not None:
             listener.close()
         super()._closeDescriptors()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_served.clear)
 
 
 __all__ = ["Entry", "Rendezvous"]

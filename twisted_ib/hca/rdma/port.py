@@ -4,7 +4,7 @@ The passive side of messages; and the two classic calls, L{listenRDMA} and L{con
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
 from twisted.internet.protocol import ClientFactory
@@ -15,6 +15,9 @@ from twisted_ib.hca.rdma import handshake
 from twisted_ib.hca.rdma.connector import RDMAConnector, checkMessageSize, checkPrivateData
 from twisted_ib.hca.rdma.ends import RDMAServer
 from twisted_ib.hca.wire.rdmacm import REP_USER_BYTES
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import Binding
 
 
 class RDMAPort(Port):
@@ -43,7 +46,7 @@ class RDMAPort(Port):
 
 def listenRDMA(
     reactor: Any,
-    port: int,
+    port: int | Binding,
     factory: IProtocolFactory,
     interface: str = "",
     backlog: int = 50,
@@ -55,7 +58,7 @@ def listenRDMA(
     Listen on a port for messages: see L{twisted_ib.interfaces.IReactorRDMA.listenRDMA}.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: The port; 0 for any that is free.
+    @param port: The port, 0 for any that is free; or a C{Binding}.
     @param factory: Makes the protocols.
     @param interface: The address to bind; all IPv4 addresses by default.
     @param backlog: How many requests wait while the port does not accept.
@@ -85,7 +88,7 @@ def connectRDMA(
     port: int,
     factory: ClientFactory,
     timeout: float | None = 30,
-    bindAddress: tuple[str, int] | str | None = None,
+    bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,
     privateData: bytes = b"",
     maxMessageSize: int = limits.RDMA_MESSAGE,
@@ -99,7 +102,7 @@ def connectRDMA(
     @param port: The peer's port.
     @param factory: Makes the protocol and hears of failure and loss.
     @param timeout: The seconds to wait for the connection.
-    @param bindAddress: The local host and port to connect from.
+    @param bindAddress: The local host and port to connect from, a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.
     @param privateData: What the peer is told in the REQ, at most 56 bytes.
     @param maxMessageSize: The longest message, in bytes, each way.
