@@ -19,7 +19,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.descriptors import descriptors, runForked
 from twisted_ib import errors, limits
-from twisted_ib.errors import DescriptorError, HandshakeError, LayoutError, PathLostError
+from twisted_ib.errors import (
+    DescriptorError,
+    HandshakeError,
+    LayoutError,
+    PathLostError,
+    SilentPeerError,
+)
 from twisted_ib.hca.fabric import handshake, libc
 from twisted_ib.hca.fabric.handshake import (
     MAGIC,
@@ -31,6 +37,7 @@ from twisted_ib.hca.fabric.handshake import (
     Query,
     Refuse,
     RefuseReason,
+    Subject,
     parse,
     refusalOf,
 )
@@ -52,12 +59,14 @@ HELLO_BYTES = bytes.fromhex(
 )
 REFUSE_BYTES = bytes.fromhex("54575354445f4942 0001 02 00 00000006 0002 0002 6e6f")
 QUERY_BYTES = bytes.fromhex("54575354445f4942 0001 03 00 00000000")
+SOCKETS_BYTES = bytes.fromhex("54575354445f4942 0001 03 00 00000007") + b"sockets"
 ANSWER_BYTES = bytes.fromhex("54575354445f4942 0001 04 00 00000008") + b'{"a": 1}'
 
 SAMPLES: tuple[tuple[Message, bytes], ...] = (
     (HELLO, HELLO_BYTES),
     (Refuse(RefuseReason.LAYOUT, "no"), REFUSE_BYTES),
     (Query(), QUERY_BYTES),
+    (Query(Subject.SOCKETS), SOCKETS_BYTES),
     (Answer({"a": 1}), ANSWER_BYTES),
 )
 
@@ -86,7 +95,7 @@ class CodecTests(SynchronousTestCase):
             for size in (*range(len(data)), len(data) + 1):
                 cut = (data + b"\0")[:size]
                 self.assertRaises(HandshakeError, parse, cut)
-                if 16 <= size and data[10] != Answer.KIND:
+                if 16 <= size and data[10] != Answer.KIND and (data[10] != Query.KIND or size > 16):
                     fitting = cut[:12] + struct.pack(">I", size - 16) + cut[16:]
                     self.assertRaises(HandshakeError, parse, fitting)
 
@@ -304,6 +313,29 @@ class ExchangeTests(SynchronousTestCase):
         self.assertEqual(side.received(QUERY_BYTES, 0), Query())
         self.assertEqual(side.deadline, None)
         self.assertRaises(HandshakeError, self.exchange(server=False).received, QUERY_BYTES, 0)
+
+    def test_pages(self) -> None:
+        """
+        Who asks may ask the same again, in time, and nothing else.
+        """
+        side = self.exchange(server=True)
+        for now in (1.0, 2.0):
+            self.assertEqual(side.received(SOCKETS_BYTES, 0), Query(Subject.SOCKETS))
+            self.assertEqual(side.deadline, None)
+            side.pageSent(now)
+            self.assertEqual(side.deadline, now + limits.HANDSHAKE_SECONDS)
+        side.tick(2.0)
+        self.assertRaises(SilentPeerError, side.tick, 2.0 + limits.HANDSHAKE_SECONDS)
+        for other, count in ((QUERY_BYTES, 0), (HELLO_BYTES, 2), (ANSWER_BYTES, 0)):
+            self.assertRaises(HandshakeError, side.received, other, count)
+
+    def test_subject(self) -> None:
+        """
+        What nobody knows here is refused as that.
+        """
+        for subject in (b"socket", b"sockets ", b"\xff", b"\0"):
+            query = QUERY_BYTES[:12] + struct.pack(">I", len(subject)) + subject
+            self.assertIn("unknown here", str(self.assertRaises(HandshakeError, parse, query)))
 
     def test_unasked(self) -> None:
         """
