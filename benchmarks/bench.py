@@ -20,6 +20,8 @@ _P = TypeVar("_P", bound=Protocol)
 
 #: How many connects are under way at a time.
 CONNECTING = 32
+#: What is moved before memory is looked at: messages, and bytes of each.  All of a ring, at least.
+WARM_MESSAGES, WARM_BYTES = 192, 48 * 1024
 
 
 class ContentError(Exception):
@@ -78,6 +80,17 @@ class Bench:
         message = pattern(size)
         if await collector.collect(message) != message:
             raise ContentError(f"an echo of {size} bytes differs")
+        await collector.close()
+
+
+    async def warm(self) -> None:
+        """
+        Move some MiB both ways: what two processes have once, whatever connects them, is in use
+        then, and counts for no connection.
+        """
+        collector = await self.connect(self.echo, Collector)
+        for _ in range(WARM_MESSAGES):
+            await collector.collect(pattern(WARM_BYTES))
         await collector.close()
 
 

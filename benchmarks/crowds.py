@@ -102,6 +102,7 @@ async def scale(bench: Bench, size: int, seconds: float) -> Figures:
     Nothing is closed: the processes end.
     """
     await bench.checkEcho(size)
+    await bench.warm()
     people = Crowd(bench, size)
     await people.grow(FEW)
     await people.talk(seconds / 4)
@@ -186,6 +187,7 @@ async def idle(bench: Bench, size: int, seconds: float) -> Figures:
     Nothing is closed: the processes end.
     """
     await bench.checkEcho(size)
+    await bench.warm()
     factory = _Greeters(pattern(size))
 
     async def join() -> None:

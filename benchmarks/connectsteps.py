@@ -1,0 +1,293 @@
+"""
+The steps of one connection, from the endpoint to the last message of the communication manager.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import ClientFactory, Factory, Protocol
+
+from benchmarks.protocols import Echo
+from benchmarks.stepping import Both, connected, least
+from benchmarks.steps import Table
+from twisted_ib.hca.cm.states import Event
+from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.wire.cm import DREP, DREQ, RTU
+from twisted_ib.hca.wire.rdmacm import PortSpace
+from twisted_ib.sdp import handshake
+from twisted_ib.sdp.connector import SDPConnector
+from twisted_ib.sdp.port import connectSDP, listenSDP
+from twisted_ib.sdp.transport import SDPTransport
+from twisted_ib.sdp.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck
+
+SIZE = 64
+#: Calls of one run of a step, and connections of one run of all.
+CALLS = 200
+CONNECTIONS = 100
+
+_HOST = "127.0.0.1"
+
+
+class _Client(Protocol):
+    """
+    One echo, then the end.
+    """
+
+    def connectionMade(self) -> None:
+        """
+        Speak.
+        """
+        self.transport.write(bytes(SIZE))  # type: ignore[union-attr]
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Enough.
+        """
+        self.transport.loseConnection()  # type: ignore[union-attr]
+
+
+class _Told(_Client):
+    """
+    The same for an endpoint, which tells nobody of the end.
+    """
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        """
+        @param told: Called at the end.
+        """
+        self._told = told
+
+    def connectionLost(self, reason: Any = None) -> None:
+        """
+        Tell.
+        """
+        self._told()
+
+
+class _Caller(ClientFactory):
+    """
+    For C{connectSDP}.
+    """
+
+    protocol = _Client
+    noisy = False
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        """
+        @param told: Called at the end of each connection.
+        """
+        self._told = told
+
+    def clientConnectionLost(self, connector: object, reason: object) -> None:
+        """
+        Tell.
+        """
+        self._told()
+
+
+def measure(reactor: Any, runs: int) -> Deferred[list[Table]]:
+    """
+    All steps.
+    """
+    table = Table("One connection, both ends: connect, echo 64 B, close", "ns")
+    port: Any = listenSDP(reactor, 0, Factory.forProtocol(Echo), interface=_HOST)
+    number = port.getHost().port
+
+    def byConnector(told: Callable[[], None]) -> None:
+        """
+        One more.
+        """
+        connectSDP(reactor, _HOST, number, _Caller(told))
+
+    endpoint = clientFromString(reactor, f"sdp:{_HOST}:{number}")
+
+    def byEndpoint(told: Callable[[], None]) -> None:
+        """
+        One more.
+        """
+        endpoint.connect(Factory.forProtocol(lambda: _Told(told)))  # type: ignore[arg-type]
+
+    def withBoth(both: Both) -> list[Table]:
+        """
+        What needs a connection that is there.
+        """
+        _steps(table, both, reactor, number, runs)
+        both.client.abortConnection()
+        both.port.stopListening()
+        port.stopListening()
+        both.settle()
+        return [table]
+
+    done = _many(reactor, byEndpoint, runs)
+    done.addCallback(lambda ns: table.add("whole, by an endpoint", ns, "in one process"))
+    done.addCallback(lambda _: _many(reactor, byConnector, runs))
+    done.addCallback(lambda ns: table.add("whole, by connectSDP", ns, "in one process"))
+    done.addCallback(lambda _: connected(reactor))
+    return done.addCallback(withBoth)
+
+
+def _many(reactor: Any, begin: Callable[[Callable[[], None]], None], runs: int) -> Deferred[float]:
+    """
+    Make connections one after the other.
+
+    @return: fires with ns of one, of the fastest run.
+    """
+    done: Deferred[float] = Deferred()
+    found: list[int] = []
+    left, started = CONNECTIONS, perf_counter_ns()
+
+    def next_() -> None:
+        """
+        One is over.
+        """
+        nonlocal left, started
+        left -= 1
+        if not left:
+            now = perf_counter_ns()
+            found.append(now - started)
+            left, started = CONNECTIONS, now
+        if len(found) >= max(2, runs // 4):
+            reactor.callLater(0, done.callback, min(found) / CONNECTIONS)
+        else:
+            begin(next_)
+
+    begin(next_)
+    return done
+
+
+def _steps(table: Table, both: Both, reactor: Any, port: int, runs: int) -> None:
+    """
+    Call the steps by themselves.
+    """
+    client = both.client
+    channel, device = client.channel, both.device
+    local, peer = client.getHost(), client.getPeer()
+
+    def add(name: str, call: Callable[[], object], remark: str = "") -> None:
+        """
+        One step.
+        """
+        table.add(name, least(runs, call, CALLS), remark)
+
+    endpoint = f"sdp:{_HOST}:{port}"
+    add("endpoint: clientFromString", lambda: clientFromString(reactor, endpoint), "a search for plugins")
+    factory = _Caller(lambda: None)
+    add(
+        "connector: made",
+        lambda: SDPConnector(_HOST, port, factory, 30, None, reactor),
+    )
+
+    class User:
+        """
+        Wants a path.
+        """
+
+        def pathReady(self, path: object) -> None:
+            """
+            Has it.
+            """
+
+    user = User()
+    add(
+        "path to the peer's HCA, known",
+        lambda: device.connect(PortSpace.SDP, _HOST, port, user, channel.now()),
+    )
+    path, remote = client.queuePair.path, client.queuePair.remote
+
+    def queuePair() -> None:
+        """
+        One queue pair's life.
+        """
+        made = device.createQueuePair(client)
+        made.connect(path, remote)
+        made.close()
+
+    add("queue pair: made, connected, closed", queuePair, "one end")
+    add(
+        "transport: made, with its queue pair, which is closed",
+        lambda: SDPTransport(channel, local, peer).queuePair.close(),
+        "one end",
+    )
+    _codec(add, client, local, peer)
+    table.add("CM tables: REQ to DREP, codec included", _cycle(client, local, peer, runs), "both ends")
+
+
+def _codec(add: Callable[..., None], client: Any, local: Any, peer: Any) -> None:
+    """
+    Each message of the communication manager, packed and parsed.
+    """
+    request = handshake.request(client, local, peer)
+    request.localCommunicationID = 1
+    greeting = handshake.requested(request)
+    reply = handshake.reply(client, request, greeting)
+    reply.localCommunicationID, reply.remoteCommunicationID = 2, 1
+    ready = RTU(localCommunicationID=1, remoteCommunicationID=2)
+    leave = DREQ(localCommunicationID=1, remoteCommunicationID=2, remoteQPN=5)
+    left = DREP(localCommunicationID=2, remoteCommunicationID=1)
+    hello = Hello.parse(request.privateData[:HELLO_BYTES])
+    ack = HelloAck.parse(reply.privateData[:HELLO_ACK_BYTES])
+    named = (("Hello", hello), ("HelloAck", ack), ("REQ", request), ("REP", reply))
+    for name, message in (*named, ("RTU", ready), ("DREQ", leave), ("DREP", left)):
+        kind: Any = type(message)
+        octets = message.pack()
+        if kind in (Hello, HelloAck):
+            add(f"{name}: packed and parsed", lambda m=message, k=kind, o=octets: (m.pack(), k.parse(o)))
+        else:
+            end = len(octets)
+            add(
+                f"{name}: packed and parsed",
+                lambda m=message, k=kind, o=octets, e=end: (m.pack(), k.parse(o, 0, e)),
+            )
+    add("handshake: the REQ of a connection made", lambda: handshake.request(client, local, peer))
+    add("handshake: its REP made", lambda: handshake.reply(client, request, greeting))
+
+
+def _cycle(client: Any, local: Any, peer: Any, runs: int) -> float:
+    """
+    Two tables on a wire in memory.
+
+    @return: ns of one connection, made and ended.
+    """
+    bits = random.Random(0).getrandbits
+    tables = {"a": ConnectionTable(0xA, bits), "b": ConnectionTable(0xB, bits)}
+    request = handshake.request(client, local, peer)
+    reply = handshake.reply(client, request, handshake.requested(request))
+    tables["b"].listen(request.serviceID, "listener")
+    clock = 0.0
+
+    def act(event: Any) -> None:
+        """
+        What users do.
+        """
+        kind, connection, _ = event
+        if kind == Event.REQUEST:
+            connection.accept(reply, clock)
+        elif kind == Event.REPLY:
+            connection.ready(clock)
+            connection.disconnect(clock)
+
+    def once() -> None:
+        """
+        One connection's life.
+        """
+        nonlocal clock
+        clock += 1.0
+        tables["a"].connect("b", request, None, clock)
+        isMoving = True
+        while isMoving:
+            isMoving = False
+            for name, other in (("a", "b"), ("b", "a")):
+                while (output := tables[name].nextOutput()) is not None:
+                    isMoving = True
+                    _, attribute, octets = output
+                    tables[other].receive(name, attribute, octets, 0, len(octets), clock)
+                while (event := tables[name].nextEvent()) is not None:
+                    act(event)
+
+    return least(runs, once, CALLS)

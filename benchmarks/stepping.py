@@ -1,0 +1,215 @@
+"""
+Both ends of an SDP connection in one process, and how calls are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from attrs import define
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
+
+from twisted_ib.sdp.port import connectSDP, listenSDP
+
+#: Calls of one run.
+CALLS = 1000
+
+
+def least(runs: int, call: Callable[[], object], calls: int = CALLS) -> float:
+    """
+    Time something that may be called again and again.
+
+    @return: ns of one call without the loop's own, the least of the runs.
+    """
+
+    def once(what: Callable[[], object]) -> int:
+        """
+        One run.
+        """
+        begun = perf_counter_ns()
+        for _ in numbers:
+            what()
+        return perf_counter_ns() - begun
+
+    numbers = range(calls)
+    found = min(once(call) for _ in range(runs))
+    return (found - min(once(_nothing) for _ in range(runs))) / calls + callNanoseconds(runs)
+
+
+def callNanoseconds(runs: int) -> float:
+    """
+    What a call alone costs: the loop with one, without the loop.
+    """
+    numbers = range(CALLS)
+
+    def called() -> int:
+        """
+        One run with calls.
+        """
+        begun = perf_counter_ns()
+        for _ in numbers:
+            _nothing()
+        return perf_counter_ns() - begun
+
+    def empty() -> int:
+        """
+        One run without.
+        """
+        begun = perf_counter_ns()
+        for _ in numbers:
+            pass
+        return perf_counter_ns() - begun
+
+    return (min(called() for _ in range(runs)) - min(empty() for _ in range(runs))) / CALLS
+
+
+def _nothing() -> None:
+    """
+    What is called to time a call.
+    """
+
+
+def clockNanoseconds(runs: int) -> float:
+    """
+    What reading the clock twice adds to what is between.
+    """
+    found = []
+    for _ in range(runs):
+        total = 0
+        for _ in range(CALLS):
+            begun = perf_counter_ns()
+            total += perf_counter_ns() - begun
+        found.append(total / CALLS)
+    return min(found)
+
+
+class Quiet(Protocol):
+    """
+    Takes bytes and does nothing.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Bytes came.
+        """
+
+
+class _Ends(Factory):
+    """
+    Tells of each protocol that it makes when that is connected.
+    """
+
+    def __init__(self, connected: Callable[[Protocol], object]) -> None:
+        """
+        @param connected: Called with it.
+        """
+        self._connected = connected
+
+    def buildProtocol(self, address: object) -> Protocol:
+        """
+        One more.
+        """
+        connected = self._connected
+
+        class End(Quiet):
+            """
+            One end.
+            """
+
+            def connectionMade(self) -> None:
+                """
+                Tell.
+                """
+                connected(self)
+
+        return End()
+
+    def doStart(self) -> None:
+        """
+        Nothing.
+        """
+
+    doStop = doStart
+
+    def startedConnecting(self, connector: object) -> None:
+        """
+        Nothing.
+        """
+
+    clientConnectionLost = clientConnectionFailed = lambda *_: None
+
+
+@define
+class Both:
+    """
+    The two ends.
+
+    @ivar device: Of both.
+    """
+
+    device: Any
+    client: Any
+    server: Any
+    port: Any
+
+    def settle(self) -> None:
+        """
+        Let everything arrive that is on its way.
+        """
+        while self.device.progress():
+            pass
+
+
+def connected(reactor: Any) -> Deferred[Both]:
+    """
+    Connect two ends; fires a little later, when both are read from.
+    """
+    found: dict[str, Any] = {}
+    ready: Deferred[Both] = Deferred()
+
+    def made(name: str) -> Callable[[Protocol], None]:
+        """
+        Remember one end.
+        """
+
+        def remember(protocol: Any) -> None:
+            """
+            Both: tell.
+            """
+            found[name] = protocol.transport
+            if len(found) == 2:
+                device = found["client"].channel.device
+                both = Both(device, found["client"], found["server"], port)
+                reactor.callLater(0.05, ready.callback, both)
+
+        return remember
+
+    port: Any = listenSDP(reactor, 0, _Ends(made("server")), interface="127.0.0.1")
+    connectSDP(reactor, "127.0.0.1", port.getHost().port, _Ends(made("client")))
+    return ready
+
+
+class Swallow:
+    """
+    Stands in a path's table for a queue pair, and takes records.
+
+    @ivar skip: If not negative: copy what is behind so many bytes out, as a stream does.
+    """
+
+    def __init__(self, skip: int = -1) -> None:
+        """
+        See the variable.
+        """
+        self.skip = skip
+        self.path: Any = None
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record came.
+        """
+        if self.skip >= 0:
+            buffer[start + self.skip : stop]
+        return 0

@@ -1,0 +1,317 @@
+"""
+The benchmarks: what is aimed at, how figures become verdicts, and that the programs run.
+
+How fast anything is is not looked at.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from benchmarks import compare, footprint, machine
+from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies, percentile
+from benchmarks.processes import ROOT, environmentFor, workloadOf
+from benchmarks.rows import ROWS, Target
+from benchmarks.rows import byName as rowByName
+from benchmarks.subjects import BASELINE
+from benchmarks.subjects import byName as subjectByName
+from benchmarks.summary import Results, Verdict
+from benchmarks.workloads import WORKLOADS
+
+#: What is to be reached, by row, placement and metric.
+TARGETS = {
+    ("rt64", "split", "p50"): 10,
+    ("rt64", "split", "p99"): 10,
+    ("rt64", "same", "p50"): 2,
+    ("rt64", "contended", "p50"): 1.5,
+    ("rt64k", "split", "p50"): 6,
+    ("rt1m", "split", "p50"): 4,
+    ("stream64", "split", "MB/s"): 1.6,
+    ("stream1k", "split", "MB/s"): 2.5,
+    ("stream16k", "split", "MB/s"): 4,
+    ("stream64k", "split", "MB/s"): 6,
+    ("stream64k", "split", "CPU"): 5,
+    ("stream1m", "split", "MB/s"): 6,
+    ("stream1m", "split", "CPU"): 5,
+    ("stream1m-cold", "split", "MB/s"): 4,
+    ("stream1m-cold", "split", "CPU"): 5,
+    ("write1m", "split", "MB/s"): 10,
+    ("write1m-cold", "split", "MB/s"): 4.5,
+    ("echo1000", "split", "msg/s"): 6,
+    ("echo10000", "split", "msg/s"): 6,
+    ("connects", "split", "conn/s"): 4,
+}
+#: What may be used, at most.
+BOUNDS = {
+    ("echo10000", "split", "growth"): 20,
+    ("echo10000", "split", "cost"): 1.5,
+    ("echo10000", "split", "CPU cost"): 1.5,
+    ("idle", "split", "memory"): 3,
+    ("idle", "split", "CPU"): 0.25,
+}
+
+
+class RowTests(SynchronousTestCase):
+    """
+    L{benchmarks.rows}
+    """
+
+    def test_targets(self):
+        """
+        Each target is there, and is reached by a better figure only.
+        """
+        for kind, targets in (("times", TARGETS), ("most", BOUNDS)):
+            for (row, placement, metric), bound in targets.items():
+                self.assertEqual(rowByName[row].targets[placement, metric], Target(bound, kind), row)
+        for row in ("import", "twistd"):
+            self.assertEqual(rowByName[row].targets["free", "wall"], Target(30, "over"))
+
+    def test_possible(self):
+        """
+        A target is of a figure that the row has, in a placement where it runs, for a subject that
+        runs it.
+        """
+        for row in ROWS:
+            names = {metric for metric, _, _ in row.metrics}
+            for placement, metric in row.targets:
+                self.assertIn(metric, names)
+                self.assertIn(placement, row.placements)
+            self.assertTrue(compare.Comparison._runs(subjectByName[row.subject], row), row.name)
+            self.assertTrue(compare.Comparison._runs(subjectByName[BASELINE], row), row.name)
+            if not row.isStart:
+                self.assertIn(workloadOf(row, subjectByName[row.subject]), WORKLOADS)
+
+    def test_names(self):
+        """
+        No two rows, nor two subjects, have one name.
+        """
+        self.assertEqual(len(rowByName), len(ROWS))
+
+    def test_subjects(self):
+        """
+        Who has no registered memory leaves its rows out; who carries short messages, long ones; who
+        has no reactor, threads.
+        """
+
+        def runs(subject, row):
+            return compare.Comparison._runs(subjectByName[subject], rowByName[row])
+
+        self.assertFalse(runs("sdp-ib", "write1m"))
+        self.assertTrue(runs("ucx", "write1m"))
+        self.assertFalse(runs("ib", "stream1m"))
+        self.assertFalse(runs("uvloop", "threads"))
+        self.assertFalse(runs("ucx", "echo1000"))
+
+
+class VerdictTests(SynchronousTestCase):
+    """
+    L{Results} and L{Verdict}
+    """
+
+    def results(self, row, placement="split", **figures):
+        """
+        Of some rounds, each subject's by its name with C{_} for C{-}.
+        """
+        results = Results(machine.describe(), {"rounds": 3})
+        for subject, rounds in figures.items():
+            for each in rounds:
+                results.add(placement, row, subject.replace("_", "-"), each)
+        return results
+
+    def only(self, results, metric):
+        """
+        The verdict on one figure.
+        """
+        [found] = [each for each in results.verdicts() if each.metric == metric]
+        return found
+
+    def test_times(self):
+        """
+        The median of the per-round ratios counts, not the ratio of medians; less time is better.
+        """
+        tcp = [{"p50": 100.0}, {"p50": 200.0}, {"p50": 50.0}]
+        sdp = [{"p50": 5.0}, {"p50": 25.0}, {"p50": 5.0}]
+        found = self.only(self.results("rt64", tcp=tcp, sdp_ib=sdp), "p50")
+        self.assertEqual(found.reached, 10.0)
+        self.assertTrue(found.isMet)
+        self.assertEqual(found.text, ">= 10x, met")
+
+    def test_rounds(self):
+        """
+        A round that failed on one side counts for none, and the rounds keep their partners.
+        """
+        tcp = [{"msg/s": 10.0}, None, {"msg/s": 20.0}]
+        sdp = [{"msg/s": 30.0}, {"msg/s": 999.0}, {"msg/s": 80.0}]
+        results = self.results("echo1000", tcp=tcp, sdp_ib=sdp)
+        self.assertEqual(results.ratios(("split", "echo1000"), "sdp-ib", "msg/s", True), [3.0, 4.0])
+        self.assertIn("NOT MET", results.asMarkdown())
+
+    def test_most(self):
+        """
+        Memory is not compared, it has a bound.
+        """
+        figures = {"memory": 3.0, "user": 2.0, "kernel": 1.0, "CPU": 0.3}
+        results = self.results("idle", tcp=[figures], sdp_ib=[figures])
+        self.assertTrue(self.only(results, "memory").isMet)
+        self.assertFalse(self.only(results, "CPU").isMet)
+
+    def test_over(self):
+        """
+        Start-up time may be that much longer than the baseline's.
+        """
+        results = self.results("twistd", "free", tcp=[{"wall": 200.0}], sdp_ib=[{"wall": 231.0}])
+        found = self.only(results, "wall")
+        self.assertEqual((found.reached, found.isMet), (31.0, False))
+        self.assertEqual(found.wanted, "<= +30 ms")
+
+    def test_fast(self):
+        """
+        Targets of bulk rows are for a TCP that is not too fast: a faster one is pointed out.
+        """
+        for rate, isFast in ((3400.0, False), (3600.0, True)):
+            results = self.results("stream1m", tcp=[{"MB/s": rate}], sdp_ib=[{"MB/s": 1e4}])
+            self.assertEqual(self.only(results, "MB/s").isFast, isFast)
+            self.assertEqual("TCP over 3.5 GB/s" in results.asMarkdown(), isFast)
+
+    def test_missing(self):
+        """
+        What was not measured is not met, and is left out of the table of targets.
+        """
+        results = self.results("rt64", tcp=[{"p50": 1.0}])
+        self.assertFalse(self.only(results, "p50").isMet)
+        self.assertNotIn("## Targets", results.asMarkdown())
+
+    def test_JSON(self):
+        """
+        Everything can be written, the machine and what is absent too.
+        """
+        results = self.results("rt64", tcp=[{"p50": 10.0}], sdp_ib=[{"p50": 1.0}])
+        results.absent["ucx"] = "not here"
+        written = json.loads(json.dumps(results.asJSON()))
+        self.assertEqual(written["absent"], {"ucx": "not here"})
+        for name in ("CPU", "CPUs", "kernel", "python", "load average", "time", "commit"):
+            self.assertIn(name, written["machine"])
+        [target] = [each for each in written["targets"] if each["metric"] == "p50"]
+        self.assertEqual((target["reached"], target["met"]), (10.0, True))
+
+    def test_wanted(self):
+        """
+        A bound in words has the unit.
+        """
+        row = rowByName["idle"]
+        found = Verdict("split", row, "CPU", "% of a CPU, 4000 of them", Target(0.25, "most"), 0.1, False)
+        self.assertEqual(found.text, "<= 0.25 % of a CPU, met")
+
+
+class MeasuringTests(SynchronousTestCase):
+    """
+    L{benchmarks.measuring}, L{benchmarks.footprint}, L{benchmarks.subjects}
+    """
+
+    def test_percentiles(self):
+        """
+        Of nanoseconds in any order, in microseconds.
+        """
+        self.assertEqual(percentile([1, 2, 3, 4], 0.5), 3.0)
+        figures = latencies([3000, 1000, 2000])
+        self.assertEqual((figures["p50"], figures["p99.9"], figures["count"]), (2.0, 3.0, 3.0))
+
+    def test_cold(self):
+        """
+        The buffers of the cold source are distinct.
+        """
+        self.assertEqual(len(set(chunksOf(64, True))), COLD_BUFFERS)
+        self.assertEqual(len(chunksOf(64, False)), 1)
+
+    def test_footprint(self):
+        """
+        Both ends' own and shared memory count, and what the kernel has for them.
+        """
+        path = self.mktemp()
+        with open(path, "w") as file:
+            file.write("RssAnon:\t 10 kB\nRssFile:\t 500 kB\nRssShmem:\t 5 kB\n")
+        self.assertEqual(footprint._sumOf(path, footprint._USER), 15)
+        before = footprint.Footprint(100, 1000)
+        self.assertEqual(footprint.Footprint(150, 1010).since(before), footprint.Footprint(50, 10))
+        self.assertGreater(footprint.Footprint.take([os.getpid()]).user, 0)
+
+    def test_absent(self):
+        """
+        What this machine has not is said.
+        """
+        self.patch(shutil, "which", lambda name: None)
+        self.assertEqual(subjectByName["ucx"].absence(), "ucx_perftest is not installed")
+        self.assertEqual(subjectByName["tcp"].absence(), "")
+
+    def test_byteCode(self):
+        """
+        Processes that are measured have files of byte code, whatever this one is told.
+        """
+        self.patch(os, "environ", {"PYTHONDONTWRITEBYTECODE": "1"})
+        environment = environmentFor("/cache")
+        self.assertNotIn("PYTHONDONTWRITEBYTECODE", environment)
+        self.assertEqual(environment["PYTHONPYCACHEPREFIX"], "/cache")
+
+
+class ProgramTests(SynchronousTestCase):
+    """
+    The programs, with very short rows.
+    """
+
+    def test_compare(self):
+        """
+        A run has figures of every subject that it was asked for, and its failures decide the exit
+        status.
+        """
+        path = self.mktemp()
+        options = ["--rounds", "1", "--seconds", "0.01", "--rows", "rt64,stream64k,echo100,connects"]
+        options += ["--subjects", "tcp,sdp-ib,blocking", "--placements", "free", "--json", path]
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = compare.main(options)
+        with open(path) as file:
+            results = json.load(file)
+        self.assertEqual((status, results["failures"]), (0, []))
+        found = {(each["row"], each["subject"]) for each in results["raw"] if all(each["rounds"])}
+        wanted = {
+            (row, subject)
+            for row in ("rt64", "stream64k", "echo100", "connects")
+            for subject in ("tcp", "sdp-ib", "blocking")
+        }
+        self.assertEqual(found, wanted)
+        self.assertIn("| 64 B round trip, p50 (us) |", said.getvalue())
+
+    def test_steps(self):
+        """
+        Every step still is where the program looks for it.
+        """
+        path = os.path.abspath(self.mktemp())
+        ended = subprocess.run(
+            [sys.executable, "-m", "benchmarks.steps", "--runs", "2", "--json", path],
+            cwd=ROOT,
+            env=environmentFor(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        with open(path) as file:
+            tables = json.load(file)["tables"]
+        self.assertEqual(
+            [each["title"].partition(",")[0] for each in tables],
+            [
+                "Send 64 B",
+                "Receive 64 B",
+                "One record of 64 KiB",
+                "The bound: a bare ring between two processes",
+                "One connection",
+            ],
+        )
+        for table in tables:
+            self.assertGreater(len(table["steps"]), 4)
