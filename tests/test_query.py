@@ -4,13 +4,13 @@ Tests for L{twisted_ib.hca.fabric.query}.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from tests.hcas import HCATestCase
@@ -161,7 +161,7 @@ class AskSocketsTests(RendezvousTestCase):
                         return
                     heard.append(query)
                     if reply is not None:
-                        with suppress(BrokenPipeError):
+                        with contextlib.suppress(BrokenPipeError):
                             pair.send(reply)
                 if end is not None:
                     end()
