@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IReactorFDSet
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python import log
 from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -444,6 +445,43 @@ class TurnTests(ReactorTestCase):
         device.work = [1, lambda: self.add() and 1, 1]
         self.reactor.doPoll(None)
         self.assertEqual((len(device.work), self.slept), (1, []))
+
+    def test_threadWaits(self) -> None:
+        """
+        While a call in a thread waits for the interpreter, the reactor sleeps after each batch, so that
+        the thread has it, unless there is more to do.
+        """
+        self.running()
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
+        self.reactor.threadpool = pool = ThreadPool(0, 1)
+        self.addCleanup(setattr, self.reactor, "threadpool", None)
+        working: list[None] = [None]
+        self.patch(ThreadPool, "working", property(lambda pool: working))
+        self.assertEqual(pool.working, [None])
+        path.found = [True] * 3
+        device.work = [1]
+        self.reactor.doPoll(None)
+        self.assertEqual((self.slept, device.log), ([None], ["progress", "arm", "look"]))
+        device.armed = False
+        device.work = [1]
+        self.reactor.doPoll(None)
+        device.armed = True
+        device.work = [lambda: bool(self.reactor.callFromThread(lambda: None)) or 1]
+        self.reactor.doPoll(None)
+        self.assertEqual(self.slept, [None, 0, 0])
+        del self.reactor.threadCallQueue[:]
+        device.work = [lambda: bool(self.reactor.callLater(1.5, lambda: None)) or 1]
+        self.reactor.doPoll(None)
+        self.assertEqual(self.slept.pop(), 0)
+        self.reactor.runUntilCurrent()
+        device.work = [1]
+        self.reactor.doPoll(1.5)
+        timeout = self.slept.pop()
+        self.assertTrue(timeout is not None and 1 < timeout <= 1.5, timeout)
+        self.assertEqual(path.looks, 0)
+        for call in self.reactor.getDelayedCalls():
+            call.cancel()
 
     def test_counters(self) -> None:
         """

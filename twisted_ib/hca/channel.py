@@ -431,7 +431,8 @@ class DeviceChannel:
         @return: The device's deadline, or that of the oldest closing.
         """
         deadline = self.device.deadline()
-        for closing in self._closing.values():
+        if self._closing:
+            closing = next(iter(self._closing.values()))
             return closing if deadline is None else min(deadline, closing)
         return deadline
 

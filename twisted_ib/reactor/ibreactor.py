@@ -25,6 +25,7 @@ from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
 from twisted_ib.reactor.hangup import reloadingOnHangup
+from twisted_ib.reactor.waker import Waker
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor as _Base
@@ -48,6 +49,7 @@ class IBReactor(_Base):
     A reactor that polls completion channels, with messages and RDMA beside its streams.
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
+    @ivar _threadsWait: What L{threadsWait} said after the last batch with traffic.
     @ivar _quiet: Whether somebody has just looked in vain.
     @ivar _deadline: When a device must be looked at, as it was known before the last sleep.
     """
@@ -62,7 +64,7 @@ class IBReactor(_Base):
         self._turns = 0
         self._switch: Any = None
         self._deadline = inf
-        self._quiet = False
+        self._quiet = self._threadsWait = False
         self.polling = AdaptivePolling(perf_counter, giveWay)
         _Base.__init__(self)
 
@@ -76,6 +78,7 @@ class IBReactor(_Base):
         poller = getattr(self, "_poller", None)
         if poller is not None:
             channel.device.fabric.registerWith(poller)
+            self.waker.hang(poller)
         _Base.addReader(self, channel)
 
     def removeChannel(self, channel: DeviceChannel) -> None:
@@ -100,6 +103,12 @@ class IBReactor(_Base):
         self._watched = tuple(c for c in self._watched if c is not channel)
         if channel not in self._channels:
             _Base.removeReader(self, channel)
+
+    def _wakerFactory(self) -> Waker:
+        """
+        See C{PosixReactorBase}.
+        """
+        return Waker()
 
     def mainLoop(self) -> None:
         """
@@ -128,8 +137,8 @@ class IBReactor(_Base):
         if worked:
             if self._stay(channels):
                 return
-            timeout = 0
-        elif timeout != 0:
+            timeout = self.timeout() if self._threadsWait and self._calm() else 0
+        if timeout != 0:
             timeout = self._sooner(channels, timeout) if self._arm(channels) else 0
         self._quiet = False
         _basePoll(self, timeout)
@@ -156,7 +165,8 @@ class IBReactor(_Base):
         """
         while True:
             self._turns = turns = self._turns + 1
-            if not turns & (_EPOLL_EVERY - 1) or threadsWait(self):
+            self._threadsWait = threadsWait(self)
+            if self._threadsWait or not turns & (_EPOLL_EVERY - 1):
                 return False
             calm = self._calm()
             if not calm or channels is not self._channels:
@@ -206,12 +216,12 @@ class IBReactor(_Base):
         Look again for a while, if that may pay and no call in a thread waits
         for the interpreter.
         """
-        if threadsWait(self):
-            return False
         most = SPIN_SECONDS if timeout is None else timeout
         for channel in channels:
             hot = channel.device.fabric.hot
             if hot:
+                if threadsWait(self):
+                    return False
                 if len(hot) == 1 and len(channels) == 1:
                     return self.polling.spin(hot[0].pending, most)
                 return self.polling.spin(self._pending, most)

@@ -253,9 +253,11 @@ class ConnectionTable:
         @param withTimewait: whether to be called for the end of a TIMEWAIT
             alone, which otherwise is noticed whenever something else happens.
         """
-        expiry = self._timewait.soonest() if withTimewait else None
-        found = (self._deadlines.soonest(), self.lookups.deadline(), expiry)
-        return min((when for when in found if when is not None), default=None)
+        found = self._deadlines.soonest()
+        for when in self.lookups.deadline(), self._timewait.soonest() if withTimewait else None:
+            if when is not None and (found is None or when < found):
+                found = when
+        return found
 
     def tick(self, now: float) -> None:
         """

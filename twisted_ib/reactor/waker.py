@@ -1,0 +1,78 @@
+"""
+How calls from threads and signals end the sleep of the C{ib} reactor.
+
+Twisted writes a byte into a pipe, whose other end is a reader.  That is a write, an event, a call
+in a log context and a read for each call from a thread.  An event counter that is edge-triggered
+in epoll needs no reader, as the doorbells of paths need none: each write is one event, and nobody
+is called for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from typing import TYPE_CHECKING, Any
+
+from twisted.python.failure import Failure
+
+if TYPE_CHECKING:
+    from twisted.internet._signals import _UnixWaker as _Base
+else:
+    from twisted.internet.posixbase import _Waker as _Base
+
+#: What is written to an event counter.
+_RING = (1).to_bytes(8, sys.byteorder)
+
+
+class Waker(_Base):
+    """
+    Twisted's, and the event counter where there is one.
+
+    @ivar bell: The event counter's descriptor, or -1.
+    @ivar hung: Whether epoll tells of it, so that it is used.
+    """
+
+    def __init__(self) -> None:
+        """
+        Make both.
+        """
+        _Base.__init__(self)
+        self.bell = -1
+        self.hung = False
+        if hasattr(os, "eventfd"):
+            self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def hang(self, poller: Any) -> None:
+        """
+        Use the event counter from now on.
+
+        @param poller: The reactor's epoll object.
+        """
+        if self.bell >= 0 and not self.hung:
+            poller.register(self.bell, select.EPOLLIN | select.EPOLLET)
+            self.hung = True
+
+    def wakeUp(self) -> None:
+        """
+        Make epoll return, now or when it is asked next.
+        """
+        if self.hung:
+            os.write(self.bell, _RING)
+        else:
+            _Base.wakeUp(self)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        Close everything.
+
+        @param reason: Of no importance.
+        """
+        bell, self.bell = self.bell, -1
+        if bell >= 0:
+            self.hung = False
+            os.close(bell)
+        _Base.connectionLost(self, reason)
+
+
+__all__ = ["Waker"]
