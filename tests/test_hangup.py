@@ -199,10 +199,19 @@ class HangupProcessTests(SynchronousTestCase):
             text=True,
             **options,
         )
-        self.addCleanup(child.communicate)
-        self.addCleanup(child.kill)
+        self.end(child)
         self.assertEqual([self.line(child), self.line(child)], ["first tcp", "ready"])
         return child
+
+    def end(self, child: subprocess.Popen[str]) -> None:
+        """
+        Have a process end after the test, or if it says nothing for long.
+        """
+        timer = threading.Timer(30, child.kill)
+        timer.start()
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        self.addCleanup(timer.cancel)
 
     def line(self, child: subprocess.Popen[str]) -> str:
         """
@@ -263,8 +272,7 @@ class HangupProcessTests(SynchronousTestCase):
             text=True,
             start_new_session=True,
         )
-        self.addCleanup(child.communicate)
-        self.addCleanup(child.kill)
+        self.end(child)
         self.until(child, "ready")
         path.write_text("use spd listen * *:*")
         child.send_signal(signal.SIGHUP)
