@@ -51,7 +51,10 @@ def main() -> None:
 
     import tests.processes.child  # noqa: F401
     import twisted_ib.hca.fabric.shm
+    import twisted_ib.reactor.configuration
     import twisted_ib.reactor.ibreactor
+    import twisted_ib.reactor.switch
+    import twisted_ib.reactor.visibility
     import twisted_ib.sdp.endpoints  # noqa: F401
 
     # Children are reaped by the kernel.

@@ -465,12 +465,18 @@ class DeviceChannel:
         """
         self.connectionLost(Failure(ConnectionLost()))
         self._guarded(self._serve)  # Their ends are still to be said.
+        self.leave()
+        self.device.close()
+
+    def leave(self) -> None:
+        """
+        Leave the reactor, whoever uses the device.
+        """
         if self._registered:
             self._unregister()
         if self._visible:
             self._visible = False
             self.reactor.unwatchChannel(self)
-        self.device.close()
 
 
 _channels: WeakKeyDictionary[Any, dict[str, DeviceChannel]] = WeakKeyDictionary()
@@ -546,13 +552,16 @@ class _Removal:
 
 def _remove(channel: DeviceChannel) -> None:
     """
-    End the attempts to connect, which may go another way, then everything else.
+    End the attempts to connect, which may go another way, then the connections, so that their peers see
+    them as lost, then the ports.
     """
     gone = DeviceClosedError(f"device {channel.device.name} was removed")
     for user in list(channel.users):
         if hasattr(user, "failIfNotConnected"):
             user.failIfNotConnected(ConnectError(string=str(gone)))
-    channel.close()
+    channel.leave()
+    channel.device.close()
+    channel.connectionLost(Failure(ConnectionLost(str(gone))))
 
 
 _removal = _Removal()

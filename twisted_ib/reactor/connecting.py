@@ -359,7 +359,15 @@ def _fallback(reasons: list[Exception]) -> Fallback:
         kind = "timeout"
     elif isinstance(last, error.ConnectionRefusedError):
         kind = "refused"
-    return Fallback(kind, "; ".join(failures.oneLine(each) for each in reasons))
+    return Fallback(kind, "; ".join(_textOf(each) for each in reasons))
+
+
+def _textOf(reason: Exception) -> str:
+    """
+    @return: What an error says, without the words that all of its kind begin with.
+    """
+    detail = reason.args[0] if isinstance(reason, error.ConnectError) and reason.args else ""
+    return failures.oneLine(detail or reason)
 
 
 def _withReason(reason: Any, fallback: Fallback) -> Any:
@@ -371,7 +379,8 @@ def _withReason(reason: Any, fallback: Fallback) -> Any:
         if not isinstance(value, error.TimeoutError):
             return reason
     text = str(value.args[0]) if value.args and value.args[0] else ""
-    both = f"{text} (SDP: {fallback})" if text else f"SDP: {fallback}"
+    said = str(fallback) if str(fallback).startswith("SDP ") else f"SDP: {fallback}"
+    both = f"{text} ({said})" if text else said
     try:
         return type(value)(value.osError, both)
     except TypeError:
