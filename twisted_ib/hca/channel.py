@@ -16,11 +16,8 @@ as long as there are paths to living peers.
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -40,21 +37,8 @@ from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.readers import Readers, readersOf
 from twisted_ib.hca.sockets import noWhy, usersRows
+from twisted_ib.hca.waiting import giveWay, threadsWait
 from twisted_ib.interfaces import IReactorCompletionChannels
-
-#: Lets another process have the CPU.
-giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
-
-
-def threadsWait(reactor: Any) -> bool:
-    """
-    Whether a call in a thread of the reactor's pool needs the interpreter, which
-    looking keeps, or has a result for the reactor.
-
-    @param reactor: any reactor.
-    """
-    pool = getattr(reactor, "threadpool", None)
-    return pool is not None and bool(pool.working or reactor.threadCallQueue)
 
 
 @implementer(interfaces.IReadDescriptor)

@@ -6,7 +6,8 @@ or the select reactor).  With one, each turn takes what has
 arrived for it; when nothing has, L{AdaptivePolling} decides whether to look
 again, and at last the device is told to ring, and epoll sleeps.
 
-Install it with C{twistd --reactor=ib} or L{install}.
+Install it with C{twistd --reactor=ib} or L{install}.  Of the rest of this package it imports no
+more than a reactor without a device needs; the rest is imported by who uses it first.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.hca.channel import DeviceChannel, giveWay, threadsWait
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
-from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.hca.readers import readingUsers, takeUsers
+from twisted_ib.hca.waiting import giveWay, threadsWait
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
 from twisted_ib.reactor.hangup import reloadingOnHangup
 from twisted_ib.reactor.waker import Waker
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor as _Base
+
+    from twisted_ib.hca.channel import DeviceChannel
 else:
     try:
         from twisted.internet.epollreactor import EPollReactor as _Base
@@ -335,6 +337,8 @@ class IBReactor(_Base):
         """
         See L{IReactorRDMA.listenRDMA}.
         """
+        from twisted_ib.hca.rdma.port import listenRDMA
+
         return listenRDMA(self, port, factory, interface, backlog, device, privateData, maxMessageSize)
 
     def connectRDMA(
@@ -351,6 +355,8 @@ class IBReactor(_Base):
         """
         See L{IReactorRDMA.connectRDMA}.
         """
+        from twisted_ib.hca.rdma.port import connectRDMA
+
         return connectRDMA(
             self, host, port, factory, timeout, bindAddress, device, privateData, maxMessageSize
         )

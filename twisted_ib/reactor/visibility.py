@@ -11,16 +11,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.channel import DeviceChannel, channelFor, channelsOf
-from twisted_ib.hca.sockets import usersRows
-from twisted_ib.reactor.tcprows import isTCP, tcpRows
 from twisted_ib.reactor.why import Why
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.channel import DeviceChannel
 
 #: A turn that waited so long had nothing to do, in seconds.
 QUIET = 0.02
@@ -70,6 +70,9 @@ class Visibility:
         """
         Be seen, if that is possible.
         """
+        # Not before: a program's start does not wait for these imports.
+        from twisted_ib.hca.channel import channelFor
+
         try:
             channel = channelFor(self.reactor)
             channel.appear()
@@ -84,6 +87,10 @@ class Visibility:
         @param channel: The channel whose device was asked.
         @return: The rows of what no other channel answers for: TCP, and devices that others do not see.
         """
+        from twisted_ib.hca.channel import channelsOf
+        from twisted_ib.hca.sockets import usersRows
+        from twisted_ib.reactor.tcprows import tcpRows
+
         if channel is not self.channel:
             return
         reactor = self.reactor
@@ -165,6 +172,8 @@ def _listens(selectable: Any) -> bool:
     """
     @return: Whether something in a reactor is a TCP port.
     """
+    from twisted_ib.reactor.tcprows import isTCP
+
     return isinstance(selectable, tcp.Port) and isTCP(selectable)
 
 

@@ -1,0 +1,86 @@
+"""
+What a program imports that only starts: modules are counted, not milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+_LIST = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+_BASE = "from twisted.internet import epollreactor as e; e.install()"
+_OURS = "from twisted_ib.reactor import ibreactor as e; e.install()"
+_RUN = "from twisted.internet import reactor as r; r.callWhenRunning(r.stop); r.run()"
+
+#: All that the reactor may import before somebody uses a device or a switch.
+REACTOR = {
+    "twisted_ib",
+    "twisted_ib.errors",
+    "twisted_ib.hca",
+    "twisted_ib.hca.logcontext",
+    "twisted_ib.hca.polling",
+    "twisted_ib.hca.readers",
+    "twisted_ib.hca.waiting",
+    "twisted_ib.interfaces",
+    "twisted_ib.limits",
+    "twisted_ib.reactor",
+    "twisted_ib.reactor.hangup",
+    "twisted_ib.reactor.ibreactor",
+    "twisted_ib.reactor.visibility",
+    "twisted_ib.reactor.waker",
+    "twisted_ib.reactor.why",
+}
+
+
+def modules(program: str) -> set[str]:
+    """
+    @return: what a new process has imported after a program.
+    """
+    command = [sys.executable, "-c", f"{program}\n{_LIST}"]
+    found = subprocess.run(command, capture_output=True, check=True, timeout=60, env=_environment())
+    names: list[str] = json.loads(found.stdout.splitlines()[-1])
+    return set(names)
+
+
+def _environment() -> dict[str, str]:
+    """
+    @return: this process's, with its import path.
+    """
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+class StartupTests(SynchronousTestCase):
+    """
+    Imports at the start.
+    """
+
+    def test_package(self) -> None:
+        """
+        C{import twisted_ib} imports nothing else.
+        """
+        self.assertEqual(modules("import twisted_ib") - modules("pass"), {"twisted_ib"})
+
+    def test_reactor(self) -> None:
+        """
+        The C{ib} reactor costs a few small modules more than C{EPollReactor}, to install and to run.
+        """
+        base = modules(f"{_BASE}\n{_RUN}")
+        self.assertLessEqual(modules(_OURS) - base, REACTOR)
+        self.assertLessEqual(modules(f"{_OURS}\n{_RUN}") - base, REACTOR)
+
+    def test_plugins(self) -> None:
+        """
+        Nor does the plugin module, which Twisted imports for each C{twistd}, import the HCA or a reactor.
+        """
+        found = modules("import twisted.plugins.twisted_ib")
+        self.assertNotIn("twisted.internet.reactor", found)
+        own = {name for name in found if name.startswith("twisted_ib")}
+        endpoints = {"twisted_ib.hca.endpoints", "twisted_ib.hca.endpoints.strings"}
+        self.assertEqual(own, {"twisted_ib", "twisted_ib.hca", *endpoints})
+
+
+__all__ = ["StartupTests"]
