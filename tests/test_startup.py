@@ -76,7 +76,7 @@ class StartupTests(SynchronousTestCase):
         """
         Nor does the plugin module, which Twisted imports for each C{twistd}, import the HCA or a reactor.
         """
-        found = modules("import twisted.plugins.twisted_ib")
+        found = modules("import twisted.plugins.twisted_ib_plugin")
         self.assertNotIn("twisted.internet.reactor", found)
         own = {name for name in found if name.startswith("twisted_ib")}
         endpoints = {"twisted_ib.hca.endpoints", "twisted_ib.hca.endpoints.strings"}
