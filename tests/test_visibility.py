@@ -119,6 +119,13 @@ class AppearTests(VisibilityTestCase):
         self.closeAll()
         self.assertEqual(self.entries(), [])
 
+    def test_open(self) -> None:
+        """
+        A device that is open anyway answers for TCP at once.
+        """
+        port = self.reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
+        self.assertEqual(sorted(row["provider"] for row in self.ours(port)), ["sdp", "tcp"])
+
     def test_busy(self) -> None:
         """
         One that is never quiet shows itself all the same.

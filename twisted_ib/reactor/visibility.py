@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
 
 #: A turn that waited so long had nothing to do, in seconds.
-QUIET = 0.02
+QUIET = 0.05
 #: A process that is never so quiet shows itself all the same after this time, in seconds.
-LATEST = 0.5
+LATEST = 2.0
 
 
 class Visibility:
@@ -33,7 +33,7 @@ class Visibility:
     What one reactor shows.
 
     @ivar reactor: The reactor, an L{IBReactor<twisted_ib.reactor.ibreactor.IBReactor>}.
-    @ivar channel: The channel that answers for what has none, or L{None}.
+    @ivar channel: The channel that was made visible, or L{None}.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -88,10 +88,11 @@ class Visibility:
         @return: The rows of what no other channel answers for: TCP, and devices that others do not see.
         """
         from twisted_ib.hca.channel import channelsOf
+        from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
         from twisted_ib.hca.sockets import usersRows
         from twisted_ib.reactor.tcprows import tcpRows
 
-        if channel is not self.channel:
+        if channel.device.name != DEFAULT_DEVICE:
             return
         reactor = self.reactor
         for other in channelsOf(reactor):
