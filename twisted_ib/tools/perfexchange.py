@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
-from twisted.internet.posixbase import PosixReactorBase
 
 from twisted_ib import limits
 from twisted_ib.hca.rdma.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
+from twisted_ib.reactor.direct import direct
 from twisted_ib.sdp.endpoints import SDPClientEndpoint, SDPServerEndpoint
 from twisted_ib.tools.perflink import Link
 from twisted_ib.tools.perfmethod import Ask, Test
@@ -118,30 +117,6 @@ class SDP(Exchange):
         return SDPClientEndpoint(reactor, host, port, device=device)
 
 
-@frozen
-class _SystemTCP:
-    """
-    The two calls of a reactor that are the operating system's TCP, also where the reactor's own
-    C{listenTCP} and C{connectTCP} would find SDP.
-
-    @ivar reactor: the reactor.
-    """
-
-    reactor: Any
-
-    def listenTCP(self, *arguments: Any, **named: Any) -> Any:
-        """
-        See C{IReactorTCP}.
-        """
-        return PosixReactorBase.listenTCP(self.reactor, *arguments, **named)
-
-    def connectTCP(self, *arguments: Any, **named: Any) -> Any:
-        """
-        See C{IReactorTCP}.
-        """
-        return PosixReactorBase.connectTCP(self.reactor, *arguments, **named)
-
-
 class TCP(Exchange):
     """
     Twisted's TCP with TCP_NODELAY.
@@ -155,10 +130,10 @@ class TCP(Exchange):
         """
         See L{Test.server}.
         """
-        return TCP4ServerEndpoint(_SystemTCP(reactor), port, _BACKLOG)
+        return TCP4ServerEndpoint(direct(reactor), port, _BACKLOG)
 
     def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
         """
         See L{Test.client}.
         """
-        return TCP4ClientEndpoint(_SystemTCP(reactor), host, port)
+        return TCP4ClientEndpoint(direct(reactor), host, port)
