@@ -113,7 +113,8 @@ class PackagingTests(SynchronousTestCase):
         )
         self.assertEqual(result.returncode, 0, result.stderr)
         package = root / "twisted_ib" / "__init__.py"
-        self.assertEqual(result.stdout.split(), ["ib", "sdp", "ib", str(root / PLUGIN), str(package)])
+        expected = ["ib", "sdp", "ib", "direct", str(root / PLUGIN), str(package)]
+        self.assertEqual(result.stdout.split(), expected)
 
     def unpackWheel(self, wheel: Path) -> tuple[Path, set[str]]:
         """
