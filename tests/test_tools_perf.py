@@ -13,6 +13,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectionRefusedError as ConnectionRefused
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -20,8 +21,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.tools import perf, perfruns
+from twisted_ib.tools.perfclient import Client
 from twisted_ib.tools.perflink import Link
-from twisted_ib.tools.perfmethod import pattern
+from twisted_ib.tools.perfmethod import Test, pattern
 from twisted_ib.tools.perfreport import Bandwidth, Progress, Row, described, heading
 from twisted_ib.tools.perfruns import Latency, PingPong, Requests, Samples, Source, Span
 from twisted_ib.tools.perfserver import Server
@@ -645,6 +647,139 @@ class ServerTests(SynchronousTestCase):
             control, transport, _ = self.begin()
             self.assertIn("does not know", self.ask(control, transport, message)["error"])
             self.assertTrue(transport.gone())
+
+
+class Meeting(Test):
+    """
+    A test whose client connects to nobody.
+
+    @ivar connecting: what waits for a connection, with its factory.
+    """
+
+    name = "send"
+
+    def __init__(self) -> None:
+        """
+        Nobody connects.
+        """
+        self.connecting: list[tuple[Deferred[Any], Any]] = []
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> Any:
+        """
+        @return: what connects.
+        """
+        return self
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        """
+        @return: fires with the connection.
+        """
+        self.connecting.append((Deferred(), factory))
+        return self.connecting[-1][0]
+
+    def accept(self) -> tuple[Link, Transport]:
+        """
+        @return: the next connection, at the client's end.
+        """
+        waiting, factory = self.connecting.pop(0)
+        link, transport = factory.buildProtocol(None), Transport()
+        link.makeConnection(transport)
+        waiting.callback(link)
+        return link, transport
+
+
+class ClientTests(SynchronousTestCase):
+    """
+    The client, without a network.
+    """
+
+    def setUp(self) -> None:
+        """
+        One that has begun.
+        """
+        self.begin(TERMS)
+
+    def begin(self, terms: Terms) -> None:
+        """
+        @param terms: what to measure.
+        """
+        self.clock, self.test = Clock(), Meeting()
+        client = Client(self.clock, self.test, terms, Progress(io.StringIO(), 1))
+        self.running = Deferred.fromCoroutine(client.run("there", 7, None, self.fail))
+
+    def ends(self, *words: str) -> str:
+        """
+        Assert that it ends with an error that has these words.
+
+        @return: all of it.
+        """
+        self.clock.advance(0)
+        said = str(self.failureResultOf(self.running, ProgramError).value)
+        for each in words:
+            self.assertIn(each, said)
+        return said
+
+    def test_noServer(self) -> None:
+        """
+        Nobody listens.
+        """
+        self.test.connecting[0][0].errback(ConnectionRefused("nobody"))
+        self.ends("can not connect to there port 7: ", "nobody")
+
+    def test_refused(self) -> None:
+        """
+        The server refuses; what it says comes to a terminal as text only, and not all of it.
+        """
+        link, transport = self.test.accept()
+        self.assertEqual(parseTerms(json.loads(transport.value())), TERMS)
+        link.dataReceived(json.dumps({"error": "no \x1b[1m" + "x" * 1000}).encode() + b"\n")
+        self.assertTrue(len(self.ends("no \\x1b[1mxxx")) < 400)
+
+    def test_silent(self) -> None:
+        """
+        The server does not answer.
+        """
+        self.test.accept()
+        self.clock.advance(limits.PERF_HELLO_SECONDS)
+        self.ends("there port 7 does not answer")
+
+    def test_strange(self) -> None:
+        """
+        The server is something else.
+        """
+        link, _ = self.test.accept()
+        link.dataReceived(b"220 ready\r\n")
+        link.connectionLost(Failure(ConnectionDone()))
+        self.ends("there port 7 is no ib-perf")
+
+    def test_lost(self) -> None:
+        """
+        The server ends too early.
+        """
+        link, _ = self.test.accept()
+        link.dataReceived(b'{"session": "x"}\n')
+        self.test.accept()
+        link.connectionLost(Failure(ConnectionDone()))
+        self.ends("the server ended before the test did")
+
+    def test_connecting(self) -> None:
+        """
+        Only so many connections are made at a time, and all in the end.
+        """
+        self.begin(Terms("send", (64,), 10, None, 100))
+        link, transport = self.test.accept()
+        transport.clear()
+        link.dataReceived(b'{"session": "x"}\n')
+        joined = 0
+        while self.test.connecting:
+            self.assertEqual(len(self.test.connecting), min(limits.PERF_CONNECTING, 100 - joined))
+            one, its = self.test.accept()
+            self.assertEqual(json.loads(its.value()), {"ib-perf": 1, "join": "x"})
+            one.dataReceived(b'{"joined": true}\n')
+            joined += 1
+        self.assertEqual(joined, 100)
+        # This test measures nothing.
+        self.failureResultOf(self.running, NotImplementedError)
 
 
 class ReportTests(SynchronousTestCase):
