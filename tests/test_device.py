@@ -30,6 +30,7 @@ from twisted_ib.errors import (
     WrongThreadError,
 )
 from twisted_ib.hca import device as deviceModule
+from twisted_ib.hca.core.keys import RandomIndices
 from twisted_ib.hca.core.memory import Access
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.handshake import Answer
@@ -502,6 +503,16 @@ class ObjectTests(DeviceTestCase):
         shown = self.a.describe()
         self.assertEqual(len(shown["gids"]), limits.DESCRIBED_GIDS)
         self.assertLess(len(Answer(shown).pack()), limits.ANSWER_BYTES)
+
+    def test_numbers(self) -> None:
+        """
+        No queue pair has a number that means something else: those of management, and that of
+        multicast.
+        """
+        with mock.patch.object(RandomIndices, "_permute", lambda self, number: number):
+            self.assertEqual(self.a.createQueuePair(User()).number, 2)
+            self.a._numbers._counter = 0xFFFFFE
+            self.assertEqual([self.a.createQueuePair(User()).number for _ in range(2)], [0xFFFFFE, 3])
 
     def test_statistics(self) -> None:
         """

@@ -49,6 +49,7 @@ from twisted_ib.hca.fabric.pages import Row, pages
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.interfaces import IFabricOwner
 from twisted_ib.hca.objects import Objects
+from twisted_ib.hca.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.services import Manager, Service, Services
 from twisted_ib.hca.sockets import COLUMNS
@@ -133,7 +134,7 @@ class Device:
         self.departures = Departures(self)
         self.paths = Paths(self)
         self.queuePairs: dict[int, QueuePair] = {}
-        self._numbers = RandomIndices(randomBits)
+        self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
         self._holders: dict[Any, int] = {}
         self._dirty: list[Any] = []
         self._opened = 0
@@ -368,6 +369,8 @@ class Device:
         self.paths.queuePairClosed(queuePair)
         if self.queuePairs.pop(queuePair.number, None) is not None:
             self.traffic.add(queuePair)
+            if queuePair.work is None:
+                queuePair.consumer = None  # Each refers to the other, and nothing comes any more.
 
     @property
     def cm(self) -> Manager:

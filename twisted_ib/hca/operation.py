@@ -65,6 +65,7 @@ __all__ = [
     "LATER",
     "MANAGEMENT",
     "MANAGEMENT_HEADER",
+    "MULTICAST_QPN",
     "NAK_INVALID_REQUEST",
     "NAK_REMOTE_ACCESS",
     "NAK_REMOTE_OPERATIONAL",
@@ -134,6 +135,8 @@ RESPONSES: Final = frozenset(
 
 #: Queue pair 1, the general services interface: connection management.
 GSI_QPN: Final = 1
+#: What a datagram for a multicast group names (IBTA vol. 1 10.5.2); nobody has it.
+MULTICAST_QPN: Final = 0xFFFFFF
 MANAGEMENT: Final = UD_SEND_ONLY << 24 | GSI_QPN
 #: Refusals for a queue pair number that nobody has go to queue pair 0.
 ABSENT_WORD: Final = ACKNOWLEDGE << 24

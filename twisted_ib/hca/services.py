@@ -234,6 +234,7 @@ class Services:
                 if listener is not None:
                     listener.requestWithdrawn(connection)
             elif kind is _DISCONNECTED:
+                connection.user = None  # It hears no more; each refers to the other.
                 user.peerDisconnected(connection)
             elif kind is _REPLY:
                 user.replied(connection, message)

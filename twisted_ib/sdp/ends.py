@@ -5,10 +5,10 @@ C{Client}.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.endpoints.ends import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, End, ServerEnd
-from twisted_ib.sdp.secure import wrapsTLS
+from twisted_ib.sdp.secure import innermostTLS
 from twisted_ib.sdp.transport import SDPTransport
 
 if TYPE_CHECKING:
@@ -31,17 +31,19 @@ class _SDPEnd(End):
         """
         See L{End.begin}.
         """
-        if wrapsTLS(protocol):
+        if innermostTLS(protocol) is not None:
             self.prompt = False
-        return super().begin(protocol)
+        return End.begin(self, protocol)
 
-    def _settled(self) -> None:
+    def nextTurn(self, shared: dict[Any, Any]) -> None:
         """
         The next turn has come: what was offered to be read is read from now on.
+
+        @param shared: As of L{End.nextTurn}.
         """
-        super()._settled()
-        if self.exchange is not None:
+        if self._settling is not None and self.exchange is not None:
             self.cork()
+        End.nextTurn(self, shared)
 
 
 class SDPServer(_SDPEnd, ServerEnd, SDPTransport):

@@ -86,7 +86,7 @@ class Sender:
         self.channel = channel
         self.thread = channel.device.thread
         self.queuePair: QueuePair = channel.device.createQueuePair(self)
-        self.queuePair.postReceives(limits.SDP_RECEIVES)
+        self.queuePair.posted = limits.SDP_RECEIVES
         self.machine = Machine(limits.SDP_RECEIVES)
         self.buffer: SendBuffer | None = None
         self.append: Any = None

@@ -71,17 +71,21 @@ class RandomIndices:
     Draws 24-bit numbers in a secret order, none twice before all were drawn.
 
     @ivar first: no number below this one is drawn.
+    @ivar last: no number above this one is drawn.
     """
 
-    __slots__ = ("_counter", "_secret", "_tables", "first")
+    __slots__ = ("_counter", "_secret", "_tables", "first", "last")
 
-    def __init__(self, randomBits: Callable[[int], int], first: int = 1) -> None:
+    def __init__(
+        self, randomBits: Callable[[int], int], first: int = 1, last: int = (1 << INDEX_BITS) - 1
+    ) -> None:
         """
         @param randomBits: the source of entropy: C{randomBits(n)} gives an n-bit number,
             as L{random.SystemRandom.getrandbits} does.
         @param first: the lowest number that may be drawn.
+        @param last: the highest.
         """
-        self.first = first
+        self.first, self.last = first, last
         self._counter = 0
         self._secret = randomBits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
         self._tables: tuple[memoryview, ...] = ()
@@ -97,7 +101,7 @@ class RandomIndices:
         for _ in range(1 << INDEX_BITS):
             index = self._permute(self._counter)
             self._counter = (self._counter + 1) & ((1 << INDEX_BITS) - 1)
-            if index >= self.first and index not in inUse:
+            if self.first <= index <= self.last and index not in inUse:
                 return index
         raise ResourceLimitError("every number of 24 bits is in use")
 

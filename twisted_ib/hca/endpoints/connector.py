@@ -100,8 +100,8 @@ class Attempt:
         self._rounds = 0
         self._over = False
         # A connecting call never calls back before it returns.
-        self._turns: Turns | None = turnsOf(connector.reactor)
-        self._turns.wait(connector.reactor, self)
+        self._turns: Turns | None = connector.turns
+        connector.turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
         """
@@ -430,7 +430,7 @@ class Attempt:
         """
         connector = self._connector
         if connector.timeout is not None:
-            turnsOf(connector.reactor).unlimit(connector.timeout, self)
+            connector.turns.unlimit(connector.timeout, self)
 
 
 @implementer(IConnector)
@@ -447,12 +447,14 @@ class Connector(base.BaseConnector):
     @ivar port: The port.
     @ivar bound: Host and port of a C{bindAddress}; empty and 0 for any.
     @ivar device: The HCA's name, or L{None} for the default.
+    @ivar turns: What is asked of the reactor, once C{connect} is called.
     """
 
     handshake: Any
     protocolName: str
     transportClass: Any
     transport: Any
+    turns: Turns
 
     def __init__(
         self,
@@ -493,13 +495,14 @@ class Connector(base.BaseConnector):
         if self.state != "disconnected":
             raise RuntimeError("can't connect in this state")
         self.state = "connecting"
+        self.turns = turnsOf(self.reactor)
         if not self.factoryStarted:
             self.factory.doStart()
             self.factoryStarted = 1
         self.transport = attempt = self._makeTransport()
         if self.timeout is not None:
             self.timeoutID = attempt
-            turnsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
+            self.turns.limit(self.reactor, self.timeout, attempt)
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
@@ -518,6 +521,17 @@ class Connector(base.BaseConnector):
         @return: the transport.
         """
         return self.transportClass(channel, host, peer, self)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The connection has ended: tell the factory, which may connect again.
+
+        @param reason: Why.
+        """
+        ended = self.transport
+        base.BaseConnector.connectionLost(self, reason)
+        if self.transport is ended:
+            self.transport = None  # Each refers to the other.
 
     def where(self, address: str | None = None) -> str:
         """

@@ -44,15 +44,7 @@ class End(Transport):
     __slots__ = ()
 
     held: deque[Any] | None
-
-    def __init__(self, channel: DeviceChannel, local: Address, peer: Address) -> None:
-        """
-        @param channel: The device in its reactor.
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
-        self._settling: Any = None
-        super().__init__(channel, local, peer)  # type: ignore[call-arg]
+    _settling: Any
 
     def begin(self, protocol: IProtocol | None) -> bool:
         """
@@ -67,7 +59,7 @@ class End(Transport):
         if protocol is None:
             self.loseConnection()
             return False
-        self.startReading()
+        self.readAgain()
         if self.held is None:
             self.held = deque()
         reactor = self.channel.reactor
@@ -82,17 +74,11 @@ class End(Transport):
         @param shared: As of L{Turns.wait}.
         """
         if self._settling is not None:
-            self._settled()
-
-    def _settled(self) -> None:
-        """
-        See L{nextTurn}.
-        """
-        self._settling = None
-        if not self.held:
-            self.held = None
-        else:
-            self.cork()
+            self._settling = None
+            if self.held:
+                self.cork()
+            else:
+                self.held = None
 
     def read(self) -> None:
         """
@@ -136,7 +122,8 @@ class ServerEnd(End):
         self.server = server
         self.sessionno = sessionno
         self._protocolName = ""
-        super().__init__(channel, local, peer)
+        self._settling = None
+        super().__init__(channel, local, peer)  # type: ignore[call-arg]
 
     def attach(self, protocol: IProtocol | None) -> None:
         """
@@ -195,7 +182,8 @@ class ClientEnd(End):
         @param peer: The address of the other end.
         """
         self.connector = connector
-        super().__init__(channel, local, peer)
+        self._settling = None
+        super().__init__(channel, local, peer)  # type: ignore[call-arg]
 
     @property
     def addr(self) -> tuple[str, int] | tuple[str, int, int, int]:

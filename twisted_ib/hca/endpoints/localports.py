@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from typing import Any
+from weakref import ref
 
 from twisted_ib import limits
 from twisted_ib.hca.core.keys import DrawnAhead
@@ -114,7 +115,8 @@ class LocalPorts:
             del self.ends[host]
 
 
-_ports: WeakKeyDictionary[object, LocalPorts] = WeakKeyDictionary()
+#: By weak reference, as each connect asks twice.
+_ports: dict[ref[Any], LocalPorts] = {}
 
 
 def localPorts(place: object) -> LocalPorts:
@@ -123,7 +125,14 @@ def localPorts(place: object) -> LocalPorts:
 
     @param place: The channel.
     """
-    found = _ports.get(place)
+    found = _ports.get(ref(place))
     if found is None:
-        found = _ports[place] = LocalPorts()
+        found = _ports[ref(place, _forgotten)] = LocalPorts()
     return found
+
+
+def _forgotten(place: ref[Any]) -> None:
+    """
+    A channel is gone.
+    """
+    _ports.pop(place, None)

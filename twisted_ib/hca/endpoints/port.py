@@ -29,6 +29,7 @@ from twisted_ib.hca.endpoints.addresses import (
     canonical,
     checkPort,
     mapped,
+    sharedAddress,
     unbound,
     withPort,
 )
@@ -213,7 +214,8 @@ class Port(base.BasePort):
         assert channel is not None
         try:
             greeting = self.handshake.requested(request)
-            self._checkAddresses(channel, greeting)
+            ends = self.handshake.addresses(greeting)
+            self._checkAddresses(channel, *ends)
         except WireError:
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
@@ -221,7 +223,7 @@ class Port(base.BasePort):
         if self.reading and not self.requests and self._accepted < self.numberAccepts:
             if self._turn is None:
                 self._wantTurn()
-            self._acceptLogged(connection, request, greeting)
+            self._acceptLogged(connection, request, greeting, ends)
         elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, greeting)
             # So that the peer keeps its place here when it asks again.
@@ -231,14 +233,13 @@ class Port(base.BasePort):
             channel.count("backlog_full")
             connection.ignore(channel.now())
 
-    def _checkAddresses(self, channel: DeviceChannel, greeting: Any) -> None:
+    def _checkAddresses(self, channel: DeviceChannel, here: str, peer: str) -> None:
         """
         Refuse addresses that the peer can not have: an application may decide
         by C{getPeer} and C{getHost} what somebody may do.
 
         @raise WireError: It does.
         """
-        here, peer = self.handshake.addresses(greeting)
         isLocal = channel.device.isLocal
         if not isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
@@ -279,15 +280,17 @@ class Port(base.BasePort):
                 return
             connection = next(iter(self.requests))
             request, greeting = self.requests.pop(connection)
-            self._acceptLogged(connection, request, greeting)
+            self._acceptLogged(connection, request, greeting, self.handshake.addresses(greeting))
 
-    def _acceptLogged(self, connection: Any, request: REQ, greeting: Any) -> None:
+    def _acceptLogged(self, connection: Any, request: REQ, greeting: Any, ends: tuple[str, str]) -> None:
         """
         Make a connection of a request; what the application raises is logged, under this port's name.
+
+        @param ends: The texts of our address and the peer's.
         """
         upcalls.current = self
         try:
-            self._accept(connection, request, greeting)
+            self._accept(connection, request, greeting, *ends)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -295,14 +298,19 @@ class Port(base.BasePort):
         finally:
             upcalls.current = None
 
-    def _accept(self, connection: Any, request: REQ, greeting: Any) -> None:
+    def _accept(self, connection: Any, request: REQ, greeting: Any, mine: str, theirs: str) -> None:
         """
         Make a connection of a request.
         """
         channel = self._channel
         assert channel is not None
         self._accepted += 1
-        here, peer = self._addresses(greeting)
+        number = self._realPortNumber
+        assert number is not None
+        if ":" in self._address.host:
+            mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
+        here = sharedAddress(mine, number)
+        peer = addressOf(theirs, self.handshake.sourcePort(greeting))
         transport = None
         try:
             transport = self.transport(channel, here, peer, self, self.sessionno)
@@ -331,16 +339,6 @@ class Port(base.BasePort):
         except BaseException:
             log.err()
             return None
-
-    def _addresses(self, greeting: Any) -> tuple[Address, Address]:
-        """
-        Read the two ends' addresses, as a TCP socket of this port shows them.
-        """
-        here, peer = self.handshake.addresses(greeting)
-        assert self._realPortNumber is not None
-        if ":" in self._address.host:
-            here, peer = self._scoped(mapped(here)), self._scoped(mapped(peer))
-        return addressOf(here, self._realPortNumber), addressOf(peer, self.handshake.sourcePort(greeting))
 
     def _scoped(self, host: str) -> str:
         """

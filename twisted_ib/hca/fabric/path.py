@@ -22,6 +22,7 @@ from twisted_ib.hca.operation import (
     ABSENT_WORD,
     ACKNOWLEDGE,
     GSI_QPN,
+    MANAGEMENT,
     MANAGEMENT_HEADER,
     QPN_MASK,
     REFUSAL,
@@ -318,7 +319,12 @@ class Path:
 
         @param body: The message without its MAD header, 232 bytes.
         """
-        self.table[GSI_QPN].send(MANAGEMENT_HEADER.pack(attribute, 0) + body)
+        record = MANAGEMENT_HEADER.pack(attribute, 0) + body
+        management = self.table.get(GSI_QPN)
+        if management is None:
+            return  # The path is lost.
+        if management.waiting or not self.alive or not self.postReserved(MANAGEMENT, record, False):
+            management.send(record)
 
     def unsent(self) -> bool:
         """
