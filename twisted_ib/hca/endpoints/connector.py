@@ -100,8 +100,9 @@ class Attempt:
         self._rounds = 0
         self._over = False
         # A connecting call never calls back before it returns.
-        self._turns: Turns | None = connector.turns
-        connector.turns.wait(connector.reactor, self)
+        turns = turnsOf(connector.reactor)
+        self._turns: Turns | None = turns
+        turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
         """
@@ -430,7 +431,7 @@ class Attempt:
         """
         connector = self._connector
         if connector.timeout is not None:
-            connector.turns.unlimit(connector.timeout, self)
+            turnsOf(connector.reactor).unlimit(connector.timeout, self)
 
 
 @implementer(IConnector)
@@ -447,14 +448,12 @@ class Connector(base.BaseConnector):
     @ivar port: The port.
     @ivar bound: Host and port of a C{bindAddress}; empty and 0 for any.
     @ivar device: The HCA's name, or L{None} for the default.
-    @ivar turns: What is asked of the reactor, once C{connect} is called.
     """
 
     handshake: Any
     protocolName: str
     transportClass: Any
     transport: Any
-    turns: Turns
 
     def __init__(
         self,
@@ -495,14 +494,13 @@ class Connector(base.BaseConnector):
         if self.state != "disconnected":
             raise RuntimeError("can't connect in this state")
         self.state = "connecting"
-        self.turns = turnsOf(self.reactor)
         if not self.factoryStarted:
             self.factory.doStart()
             self.factoryStarted = 1
         self.transport = attempt = self._makeTransport()
         if self.timeout is not None:
             self.timeoutID = attempt
-            self.turns.limit(self.reactor, self.timeout, attempt)
+            turnsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
