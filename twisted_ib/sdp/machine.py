@@ -25,14 +25,14 @@ from twisted_ib.sdp.wire import BSDH, MID, Flags, SinkAvail, SrcAvail
 
 _pack = BSDH.pack
 #: The base header, with MID and Flags as one number.
-_unpack = Struct(">HHIII").unpack_from
-_M32 = 0xFFFFFFFF
+unpackHeader = Struct(">HHIII").unpack_from
+M32 = 0xFFFFFFFF
 _DATA = MID.DATA.value
 #: Data without flags.
-_PLAIN = _DATA << 8
+PLAIN = _DATA << 8
 _HEADER = BSDH.size
 #: A peer acknowledges at most this many messages back: a ring holds fewer.
-_WINDOW = 0x10000
+WINDOW = 0x10000
 
 
 class State(IntEnum):
@@ -217,7 +217,7 @@ class Machine:
         received = self.received
         self.told = received + receives
         return _pack(
-            _DATA, 0, receives, length + 16, sequence & _M32, received & _M32
+            _DATA, 0, receives, length + 16, sequence & M32, received & M32
         )
 
     def credits(self) -> int:
@@ -257,7 +257,7 @@ class Machine:
         self.sequence = self._updating = sequence
         self.bareSent += 1
         self.told = received + receives
-        return _pack(_DATA, 0, receives, _HEADER, sequence & _M32, received & _M32)
+        return _pack(_DATA, 0, receives, _HEADER, sequence & M32, received & M32)
 
     def controlMessage(
         self, mid: int, receives: int, body: bytes = b"", flags: int = 0
@@ -284,8 +284,8 @@ class Machine:
                 flags,
                 receives,
                 _HEADER + len(body),
-                sequence & _M32,
-                received & _M32,
+                sequence & M32,
+                received & M32,
             )
             + body
         )
@@ -305,15 +305,15 @@ class Machine:
         """
         if stop - start < _HEADER:
             raise SDPError(f"a message of {stop - start} bytes has no header")
-        kind, bufs, length, sequence, acknowledged = _unpack(buffer, start)
+        kind, bufs, length, sequence, acknowledged = unpackHeader(buffer, start)
         received = self.received + 1
-        if kind != _PLAIN or length != stop - start or sequence != received & _M32:
+        if kind != PLAIN or length != stop - start or sequence != received & M32:
             self._receiveOther(kind, bufs, length, sequence, acknowledged, stop - start)
             return None
         self.received = received
         sent = self.sequence
-        behind = (sent - acknowledged) & _M32
-        if behind > _WINDOW:
+        behind = (sent - acknowledged) & M32
+        if behind > WINDOW:
             raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
         limit: int = sent - behind + bufs
         if limit > self.limit:
@@ -338,14 +338,14 @@ class Machine:
         """
         mid, flags = kind >> 8, kind & 0xFF
         received = self.received + 1
-        if length != count or sequence != received & _M32 or _illegal(mid, flags, length):
+        if length != count or sequence != received & M32 or _illegal(mid, flags, length):
             raise SDPError(
                 f"message {mid:#04x}: length {length} of {count}, number"
-                f" {sequence} where {received & _M32} is due, flags {flags:#04x}"
+                f" {sequence} where {received & M32} is due, flags {flags:#04x}"
             )
         self.received = received
-        behind = (self.sequence - acknowledged) & _M32
-        if behind > _WINDOW:
+        behind = (self.sequence - acknowledged) & M32
+        if behind > WINDOW:
             raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
         self.acknowledged = self.sequence - behind
         self.limit = max(self.limit, self.acknowledged + bufs)

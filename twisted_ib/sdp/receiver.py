@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import SDPError, SDPWireError
 from twisted_ib.sdp.exchange import Exchange
-from twisted_ib.sdp.machine import Input
+from twisted_ib.sdp.machine import M32, PLAIN, WINDOW, Input, State, unpackHeader
 from twisted_ib.sdp.sender import Sender
 from twisted_ib.sdp.sinking import Placed
 from twisted_ib.sdp.wire import (
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
+# Names of this module are looked up faster than those of others.
+_ESTABLISHED, _PLAIN, _WINDOW, _M32, _unpack = State.ESTABLISHED, PLAIN, WINDOW, M32, unpackHeader
 #: The messages that may carry stream bytes, and what else they have behind the header.
 _BODIES = {
     int(MID.DATA): 0,
@@ -151,20 +153,32 @@ class Receiver(Sender):
         """
         A message arrived: see L{QueuePair.delivered}.
 
+        What most messages are is done here: stream bytes for a connection that is open and has no
+        C{exchange}.  The checks are those of L{Machine.receive}, which has all other messages to itself, and
+        finds what is wrong with one that does not pass them here.
+
         @param buffer: the medium's own, for this call only.
         @param start: offset of the message.
         @param stop: offset after it.
         """
         machine = self.machine
-        try:
-            data = machine.receive(buffer, start, stop)
-            if data is None:
-                self._controlReceived(machine.control, buffer, start, stop)
-                return
-        except (SDPError, SDPWireError) as error:
-            self.violated(error)
-            return
-        if self.queuePair.posted < _LOW and not self._replace(bool(data)):
+        length = stop - start
+        data: bytes | None
+        if length > BSDH_BYTES and self.exchange is None and machine.state is _ESTABLISHED:
+            kind, bufs, said, sequence, acknowledged = _unpack(buffer, start)
+            received, sent = machine.received + 1, machine.sequence
+            behind = (sent - acknowledged) & _M32
+            if kind == _PLAIN and said == length and sequence == received & _M32 and behind <= _WINDOW:
+                machine.received = received
+                limit = sent - behind + bufs
+                if limit > machine.limit:
+                    machine.limit = limit
+                data = buffer[start + 16 : stop]
+            else:
+                data = self._receive(buffer, start, stop)
+        else:
+            data = self._receive(buffer, start, stop)
+        if data is None or (self.queuePair.posted < _LOW and not self._replace(bool(data))):
             return
         if data:
             if self.reading and self.held is None:
@@ -177,6 +191,22 @@ class Receiver(Sender):
             self.buffer is not None or self.ending or self.owes is not None
         ) and not self.corked:
             self.resume()
+
+    def _receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
+        """
+        Any message.
+
+        @return: The stream bytes that came, perhaps none; L{None} if all is done.
+        """
+        machine = self.machine
+        try:
+            data = machine.receive(buffer, start, stop)
+            if data is None:
+                self._controlReceived(machine.control, buffer, start, stop)
+        except (SDPError, SDPWireError) as error:
+            self.violated(error)
+            return None
+        return data
 
     def _replace(self, payload: bool) -> bool:
         """

@@ -30,6 +30,7 @@ from twisted_ib.hca.logcontext import upcalls
 from twisted_ib.hca.sockets import CONNECTING
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.sdp.keepalive import KeepAlive
+from twisted_ib.sdp.machine import M32
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.sender import GATHER_LEFT
 from twisted_ib.sdp.stream import Stream
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 _RTS = QPState.RTS
 _pack = BSDH.pack
 _DATA = MID.DATA.value
-_M32 = 0xFFFFFFFF
 
 
 @implementer(
@@ -125,7 +125,7 @@ class SDPTransport(Transport, Stream):
                     machine.sequence = sequence
                     received, receives = machine.received, queuePair.posted
                     machine.told = received + receives
-                    header = _pack(_DATA, 0, receives, length + 16, sequence & _M32, received & _M32)
+                    header = _pack(_DATA, 0, receives, length + 16, sequence & M32, received & M32)
                     if not queuePair.path.post(SEND | queuePair.remote, header, data, length):  # type: ignore[union-attr]
                         queuePair.keep(header, data, length)
                     return
