@@ -83,14 +83,14 @@ def _tables(both: Both, runs: int) -> list[Table]:
     """
     sent, batch, came = _whole(both, runs)
     second, gathered = _gathered(both, runs)
-    post, drained = _fabric(both, runs)
+    post, drained, single = _fabric(both, runs)
     header, parsed = _machine(runs)
     down, up = _queuePair(runs)
     protocol = least(runs, lambda: Quiet.dataReceived(_QUIET, b""))
     sending = Table("Send 64 B", "ns")
     sending.add("transport.write, first of a turn, all below", sent)
     sending.add("fabric: post", post)
-    sending.add("transport, machine and queue pair", sent - post, "the difference; fused where they are hot")
+    sending.add("transport, machine and queue pair", sent - post, "the difference")
     sending.add("machine.header, called by itself", header)
     sending.add("QueuePair.postInline, called by itself, without the fabric", down)
     sending.add("transport.write, second of a turn", second)
@@ -98,10 +98,9 @@ def _tables(both: Both, runs: int) -> list[Table]:
     sending.add("end of a batch with one write in it, bell included", batch)
     receiving = Table("Receive 64 B", "ns")
     receiving.add("fabric.progress of one record, all above", came, "credits and their messages included")
-    receiving.add("fabric: drain", drained)
-    receiving.add(
-        "queue pair, transport, machine, protocol", came - drained, "the difference; fused where they are hot"
-    )
+    receiving.add("fabric.progress of one record, nobody above", single)
+    receiving.add("queue pair, transport, machine, protocol", came - single, "the difference")
+    receiving.add("fabric: drain, of many records one", drained)
     receiving.add("QueuePair.delivered, called by itself, without a consumer", up)
     receiving.add("machine.receive, called by itself", parsed)
     receiving.add("protocol.dataReceived that does nothing", protocol)
@@ -170,15 +169,15 @@ def _gathered(both: Both, runs: int) -> tuple[float, float]:
     return second - clock, further - clock / FURTHER
 
 
-def _fabric(both: Both, runs: int) -> tuple[float, float]:
+def _fabric(both: Both, runs: int) -> tuple[float, float, float]:
     """
-    @return: ns of a post of one record, and of taking it.
+    @return: ns of a post of one record, of taking one of many, of taking it alone.
     """
     below, above = both.client.queuePair.path, both.server.queuePair.path
     above.table[NUMBER] = Swallow()
     header, data = bytes(BSDH_BYTES), bytes(SIZE)
     post, numbers = below.post, range(RECORDS)
-    found = []
+    found, alone = [], []
     for _ in range(runs * 10):
         begun = perf_counter_ns()
         for _ in numbers:
@@ -188,10 +187,17 @@ def _fabric(both: Both, runs: int) -> tuple[float, float]:
         taken = perf_counter_ns()
         assert n == RECORDS, f"{n} records of {RECORDS} arrived"
         found.append((posted - begun, taken - posted))
+        single = 0
+        for _ in numbers:
+            post(_WORD, header, data, SIZE)
+            begun = perf_counter_ns()
+            above.progress(1)
+            single += perf_counter_ns() - begun
+        alone.append(single)
         both.settle()
     del above.table[NUMBER]
-    post, take = (min(each) / RECORDS for each in zip(*found, strict=True))
-    return post, take
+    down, up = (min(each) / RECORDS for each in zip(*found, strict=True))
+    return down, up, min(alone) / RECORDS - clockNanoseconds(runs)
 
 
 def _machine(runs: int) -> tuple[float, float]:

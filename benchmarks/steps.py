@@ -3,8 +3,9 @@ What each step costs: C{python -m benchmarks.steps}.
 
 One process has both ends, on the C{ib} reactor with its real fabric, and the steps are called
 one by one.  What a step costs with all that it calls is measured; what it costs by itself is the
-difference.  A figure is the least of many runs, each of many calls, by the wall clock: nothing
-here sleeps, so that the least is CPU time.  Two rows need two CPUs and processes.
+difference.  A figure is the least of many runs, each of many calls: CPU time, or where single
+calls are timed that of the wall clock, which in the least is the same: nothing here sleeps.  The
+bare ring needs two CPUs and two processes.
 """
 
 from __future__ import annotations
