@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import tcp
@@ -92,6 +93,13 @@ class Companion(SDPPort):
         Count one.
         """
         self.main.sessionno = number
+
+    @property
+    def why(self) -> Why:
+        """
+        The port's.
+        """
+        return self.main.why
 
     def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
         """
@@ -377,8 +385,7 @@ class SwitchedPort(tcp.Port):
         """
         going = [each for each in self.companions if each.device == name]
         self.companions = tuple(each for each in self.companions if each.device != name)
-        for companion in going:
-            companion.close(_GONE)
+        self._close(going, _GONE)
         self._tellProvider()
 
     def _tellProvider(self) -> None:
@@ -395,6 +402,12 @@ class SwitchedPort(tcp.Port):
         Listen on no device any more.
         """
         companions, self.companions = self.companions, ()
+        self._close(companions, reason)
+
+    def _close(self, companions: Iterable[Companion], reason: Failure) -> None:
+        """
+        End some companions.
+        """
         for companion in companions:
             try:
                 companion.close(reason)

@@ -8,18 +8,17 @@ calls, L{explain} says why a connection or a port goes the way it does.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from twisted.logger import Logger
 from twisted.python import threadable
 
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
-from twisted_ib.hca.channel import channelsOf
 from twisted_ib.hca.endpoints.addresses import withPort
-from twisted_ib.hca.fabric.beside import Counterpart
 from twisted_ib.hca.fabric.registry import (
     DEVICES,
     addDevice,
@@ -27,13 +26,16 @@ from twisted_ib.hca.fabric.registry import (
     removeDevice,
     watchDevices,
 )
-from twisted_ib.reactor.connecting import SwitchedClient, SwitchedConnector
-from twisted_ib.reactor.direct import Direct, direct
-from twisted_ib.reactor.listening import SwitchedPort
-from twisted_ib.reactor.policy import Policy
 from twisted_ib.reactor.rules import LISTEN, SDP, TCP
-from twisted_ib.reactor.ways import Candidate, Ways, waysAnywhere
 from twisted_ib.reactor.why import EXPLICIT, Fallback, Why
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.beside import Counterpart
+    from twisted_ib.reactor.connecting import SwitchedClient, SwitchedConnector
+    from twisted_ib.reactor.direct import Direct
+    from twisted_ib.reactor.listening import SwitchedPort
+    from twisted_ib.reactor.policy import Policy
+    from twisted_ib.reactor.ways import Candidate, Ways
 
 #: libsdp's level of the log for what became of a listen or a connect.
 _SUMMARY = 7
@@ -62,7 +64,7 @@ class Switch:
         self.counters: Counter[str] = Counter()
         self.ports: WeakSet[SwitchedPort] = WeakSet()
         self.clients: WeakSet[SwitchedClient] = WeakSet()
-        self._ways = Ways()
+        self._ways: Ways | None = None
         self._applied: Policy | None = None
         configuration.onChange(self._changed)
         watchDevices(self)
@@ -73,6 +75,8 @@ class Switch:
         """
         See C{IReactorTCP}.
         """
+        from twisted_ib.reactor.listening import SwitchedPort
+
         made = SwitchedPort(self, port, factory, backlog, interface, reactor)
         made.startListening()
         return made
@@ -83,9 +87,23 @@ class Switch:
         """
         See C{IReactorTCP}.
         """
+        from twisted_ib.reactor.connecting import SwitchedConnector
+
         made = SwitchedConnector(self, host, port, factory, timeout, bindAddress, reactor)
         made.connect()
         return made
+
+    @property
+    def ways(self) -> Ways:
+        """
+        What looks for ways to connect.
+        """
+        ways = self._ways
+        if ways is None:
+            from twisted_ib.reactor.ways import Ways
+
+            ways = self._ways = Ways()
+        return ways
 
     # -- decisions
 
@@ -110,16 +128,16 @@ class Switch:
         """
         self.configuration.log(_SUMMARY, f"{role} {withPort(host, port)}: {why}")
 
-    def seconds(self, verdict: str, timeout: float | None) -> float:
+    def seconds(self, verdict: str, timeout: float | None) -> float | None:
         """
         @param verdict: That of the rules.
         @param timeout: What the application gives the whole connect.
-        @return: How long SDP may take.
+        @return: How long SDP may take; L{None} if that is all of it.
         """
+        if verdict == SDP:
+            return None
         most: float = self.configuration.policy.timeouts.sdp
-        if timeout is None:
-            return most
-        return timeout if verdict == SDP else min(most, timeout / 3)
+        return most if timeout is None else min(most, timeout / 3)
 
     def waysTo(self, reactor: Any, verdict: str, host: str, port: int) -> list[Candidate] | Fallback | None:
         """
@@ -132,10 +150,10 @@ class Switch:
             return None
         devices = self.devicesFor(host)
         if verdict == SDP:
-            found = waysAnywhere(devices)
+            found = self.ways.anywhere(devices)
         else:
             retry = self.configuration.policy.timeouts.retry
-            found = self._ways.here(devices, host, port, reactor.seconds(), retry)
+            found = self.ways.here(devices, host, port, reactor.seconds(), retry)
         if not isinstance(found, Fallback):
             try:
                 self.checkThread(reactor, found[0].device)
@@ -147,13 +165,13 @@ class Switch:
         """
         @return: Whether somebody offers SDP as before.
         """
-        return self._ways.stands(device, host, port, counterpart)
+        return self.ways.stands(device, host, port, counterpart)
 
     def remember(self, reactor: Any, host: str, port: int, counterpart: Counterpart) -> None:
         """
         SDP to somebody has failed: do not try for a while.
         """
-        self._ways.failures.add(host, port, counterpart, reactor.seconds())
+        self.ways.failures.add(host, port, counterpart, reactor.seconds())
 
     # -- devices
 
@@ -227,7 +245,7 @@ class Switch:
         @raise WrongThreadError: this is another.
         """
         thread = get_ident()
-        for channel in channelsOf(reactor):
+        for channel in _channelsOf(reactor):
             if channel.device.name == device and not channel.device.closed:
                 if channel.device.thread != thread:
                     raise WrongThreadError(f"{device} belongs to another thread")
@@ -239,11 +257,25 @@ class Switch:
         """
         A device is used.  Before the reactor runs nobody knows in which thread it will.
         """
-        for channel in channelsOf(reactor):
+        for channel in _channelsOf(reactor):
             if channel.device.name == device and channel.device.countersBeside is not self.counters:
                 channel.device.countersBeside = self.counters
                 if not reactor.running:
-                    reactor.callWhenRunning(_adopt, channel)
+                    reactor.callWhenRunning(self._adopt, channel)
+
+    def _adopt(self, channel: Any) -> None:
+        """
+        The reactor runs in this thread: so do its devices.  A program may have forked meanwhile; then
+        its ports listen on devices of its own.
+        """
+        device = channel.device
+        if not device.closed:
+            device.thread = get_ident()
+            return
+        for port in list(self.ports):
+            if port.reactor is channel.reactor:
+                port.deviceGoing(device.name)
+                port.deviceAdded(device.name)
 
     def listening(self, port: SwitchedPort) -> None:
         """
@@ -262,12 +294,24 @@ class Switch:
         return Why(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
-def _adopt(channel: Any) -> None:
+def _channelsOf(reactor: Any) -> list[Any]:
     """
-    The reactor runs in this thread: so do its devices.
+    @return: The devices that are open in a reactor.
     """
-    if not channel.device.closed:
-        channel.device.thread = get_ident()
+    module = sys.modules.get("twisted_ib.hca.channel")
+    return [] if module is None else list(module.channelsOf(reactor))
+
+
+def direct(reactor: Any) -> Direct:
+    """
+    Go around the switch: see L{twisted_ib.reactor.direct.direct}.
+
+    @param reactor: Any reactor with C{IReactorTCP}.
+    @return: The same with the operating system's own C{listenTCP} and C{connectTCP}.
+    """
+    from twisted_ib.reactor.direct import direct
+
+    return direct(reactor)
 
 
 def whyOf(thing: Any) -> Why | None:
@@ -311,4 +355,4 @@ def explain(transport: Any) -> Why:
     return Why(EXPLICIT, TCP, TCP)
 
 
-__all__ = ["Direct", "Switch", "direct", "explain", "whyOf"]
+__all__ = ["Switch", "direct", "explain", "whyOf"]

@@ -10,7 +10,6 @@ connection.  Who offers SDP says in the run directory which socket that is
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import attrs
 
@@ -22,8 +21,9 @@ from twisted_ib.hca.fabric.beside import Beside, Counterpart
 from twisted_ib.hca.fabric.registry import fabricOf
 from twisted_ib.reactor import sockdiag
 from twisted_ib.reactor.why import Fallback
-from twisted_ib.sdp.handshake import serviceID
 
+#: The service id of SDP's port 0 (L{twisted_ib.sdp.handshake.serviceID}).
+_SDP = 0x10000
 #: Why SDP was not asked for, where nobody would expect it: no error text speaks of it.
 UNASKED = frozenset(("mapped", "remote", "no_port"))
 
@@ -133,6 +133,16 @@ class Ways:
         ]
         return ways or Fallback("remembered", f"SDP to {where} has failed not long ago")
 
+    def anywhere(self, devices: tuple[str, ...]) -> list[Candidate] | Fallback:
+        """
+        Find the ways where TCP does not matter.
+
+        @param devices: The devices that may carry, in order.
+        @return: One way for each, to whoever serves the port there.
+        """
+        found = [Candidate(device, None) for device in devices]
+        return found or Fallback("no_device", "no device leads there")
+
     def _offered(self, devices: tuple[str, ...], host: str, port: int) -> dict[Counterpart, str]:
         """
         @return: Who offers SDP, each by the first device that leads there.
@@ -149,8 +159,8 @@ class Ways:
         """
         fabric = fabricOf(device)
         if fabric == "shm":
-            return self._beside.inProcesses(serviceID(port), host)
-        return self._beside.inThread(serviceID(port), host) if fabric == "loopback" else []
+            return self._beside.inProcesses(_SDP | port, host)
+        return self._beside.inThread(_SDP | port, host) if fabric == "loopback" else []
 
     def _isTheSame(self, counterpart: Counterpart, owners: dict[int, int]) -> bool:
         """
@@ -184,14 +194,4 @@ def _isLocal(address: str, second: int) -> bool:
         return False
 
 
-def waysAnywhere(devices: tuple[str, ...]) -> list[Candidate] | Fallback:
-    """
-    Find the ways where TCP does not matter.
-
-    @param devices: The devices that may carry, in order.
-    @return: One way for each, to whoever serves the port there.
-    """
-    return [Candidate(device, None) for device in devices] or Fallback("no_device", "no device leads there")
-
-
-__all__ = ["UNASKED", "Candidate", "Failures", "Ways", "waysAnywhere"]
+__all__ = ["UNASKED", "Candidate", "Failures", "Ways"]
