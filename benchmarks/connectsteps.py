@@ -5,7 +5,9 @@ The steps of one connection, from the endpoint to the last message of the commun
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
+from cProfile import Profile
 from time import thread_time_ns
 from typing import Any
 
@@ -32,6 +34,19 @@ CALLS = 200
 CONNECTIONS = 100
 
 _HOST = "127.0.0.1"
+#: Parts of files' names, and what they are called here; the first that fits counts.
+_GROUPS = (
+    ("/twisted_ib/sdp/", "twisted_ib.sdp: connector, handshake, transport, machine"),
+    ("/twisted_ib/hca/endpoints/", "twisted_ib.hca.endpoints: attempt, port, ends"),
+    ("/twisted_ib/hca/cm/", "twisted_ib.hca.cm: tables and states"),
+    ("/twisted_ib/hca/wire/", "twisted_ib.hca.wire: codec of messages"),
+    ("/twisted_ib/hca/core/", "twisted_ib.hca.core: queue pair"),
+    ("/twisted_ib/hca/fabric/", "twisted_ib.hca.fabric: ring, paths, addresses"),
+    ("/twisted_ib/", "twisted_ib, the rest: device, services, channel, reactor"),
+    ("/benchmarks/", "the applications"),
+    ("/twisted/", "Twisted: reactor, delayed calls, failures, logging"),
+    ("/zope/", "zope.interface"),
+)
 
 
 class _Client(Protocol):
@@ -128,6 +143,8 @@ def measure(reactor: Any, runs: int) -> Deferred[list[Table]]:
     done.addCallback(lambda ns: table.add("whole, by an endpoint", ns, "in one process"))
     done.addCallback(lambda _: _many(reactor, byConnector, runs))
     done.addCallback(lambda ns: table.add("whole, by connectSDP", ns, "in one process"))
+    done.addCallback(lambda _: _profiled(reactor, byConnector, runs))
+    done.addCallback(lambda shares: _divide(table, shares))
     done.addCallback(lambda _: connected(reactor))
     return done.addCallback(withBoth)
 
@@ -159,6 +176,51 @@ def _many(reactor: Any, begin: Callable[[Callable[[], None]], None], runs: int) 
 
     begin(next_)
     return done
+
+
+def _profiled(
+    reactor: Any, begin: Callable[[Callable[[], None]], None], runs: int
+) -> Deferred[dict[str, float]]:
+    """
+    The same under a profiler.
+
+    @return: fires with the share of each group of L{_GROUPS}.
+    """
+    profile = Profile()
+
+    def ended(_: float) -> dict[str, float]:
+        """
+        Add up what each function took by itself; what is not Python counts for its caller.
+        """
+        profile.disable()
+        profile.create_stats()
+        found: Counter[str] = Counter()
+        for (file, _line, _name), (_cc, _nc, own, _all, callers) in profile.stats.items():
+            if file != "~":
+                found[_groupOf(file)] += own
+            else:
+                for (caller, *_rest), times in callers.items():
+                    found[_groupOf(caller)] += times[2]
+        return {name: spent / sum(found.values()) for name, spent in found.most_common()}
+
+    profile.enable()
+    return _many(reactor, begin, runs).addCallback(ended)
+
+
+def _groupOf(file: str) -> str:
+    """
+    What a function belongs to.
+    """
+    return next((name for part, name in _GROUPS if part in file), "the rest of Python")
+
+
+def _divide(table: Table, shares: dict[str, float]) -> None:
+    """
+    Divide the whole by connectSDP.
+    """
+    whole = table.steps[-1][1]
+    for name, share in shares.items():
+        table.add(f"of that: {name}", whole * share, f"{share:.0%} by a profile")
 
 
 def _steps(table: Table, both: Both, reactor: Any, port: int, runs: int) -> None:
