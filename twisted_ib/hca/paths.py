@@ -389,7 +389,8 @@ class Paths:
         """
         A queue pair is destroyed.
         """
-        self.leave(queuePair)
+        if self._met:
+            self.leave(queuePair)
         if self._attached:
             for gid in self.groupsOf(queuePair):
                 self.detach(queuePair, gid)

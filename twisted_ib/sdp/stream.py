@@ -24,6 +24,14 @@ from twisted_ib.sdp.wire import MID
 if TYPE_CHECKING:
     from twisted_ib.hca.channel import DeviceChannel
 
+# Names of this module are looked up faster than those of others.
+_NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
+    Action.NOTHING,
+    Action.END_OF_STREAM,
+    Action.END_AND_DISCONNECT,
+)
+_ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
+
 
 class Stream(Receiver):
     """
@@ -123,11 +131,12 @@ class Stream(Receiver):
         """
         Do what the machine says.
         """
-        if action == Action.NOTHING:
+        if action is _NOTHING:
             return
-        if action in (Action.END_OF_STREAM, Action.END_AND_DISCONNECT):
-            if action == Action.END_AND_DISCONNECT:
-                self._disconnect()
+        if action is _END_OF_STREAM:
+            self._ended()
+        elif action is _END_AND_DISCONNECT:
+            self._disconnect()
             self._ended()
         elif action == Action.RESET:
             writes = self.buffer is not None or self.queuePair.pending is not None
@@ -268,7 +277,7 @@ class Stream(Receiver):
         self.attached = False
         self.reading = False
         unread = self.heldBytes > 0
-        if any(isinstance(what, Placed) and what.count for what in self.held or ()):
+        if self.held and any(isinstance(what, Placed) and what.count for what in self.held):
             unread = True
         if self.exchange is not None and self.exchange.inUse():
             unread = True
@@ -279,7 +288,7 @@ class Stream(Receiver):
         if unread:
             self.reset()
         else:
-            if state in (State.ESTABLISHED, State.CLOSE_WAIT):
+            if state is _ESTABLISHED or state is _CLOSE_WAIT:
                 self.closeWrite()
             self.channel.closing(self)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from twisted_ib import limits
@@ -76,6 +77,15 @@ COUNTERS = (
     "repeatedSIDR",
     "lookupsExceeded",
 )
+
+
+@lru_cache(maxsize=1024)  # 32 times 32; connections keep what it gives.
+def _answerSeconds(ackTimeout: int, responseTimeout: int) -> float:
+    """
+    How long an answer to a REQ may take: two timeout codes of it.
+    """
+    # The code is packet lifetime + 1, and there are two ways.
+    return 2 * timeoutSeconds(max(ackTimeout - 1, 0)) + timeoutSeconds(responseTimeout)
 
 
 class ConnectionTable:
@@ -175,9 +185,9 @@ class ConnectionTable:
         connection = Connection(self, peer, destination, localID, request)
         connection.user = user
         connection.localQPN = request.localQPN
-        # The code is packet lifetime + 1, and there are two ways.
-        lifetime = timeoutSeconds(max(request.primaryPath.localACKTimeout - 1, 0))
-        connection.period = 2 * lifetime + timeoutSeconds(request.remoteCMResponseTimeout)
+        connection.period = _answerSeconds(
+            request.primaryPath.localACKTimeout, request.remoteCMResponseTimeout
+        )
         self._connections[localID] = connection
         try:
             connection.feed(Input.CONNECT, request, now)
