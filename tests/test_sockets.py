@@ -214,6 +214,20 @@ class UsersTests(SynchronousTestCase):
         self.turn()
         self.assertEqual(self.rows(), [])
 
+    def test_registered(self) -> None:
+        """
+        Registered memory that the peer has not read is on its way, too.
+        """
+        _port, connector = self.connect(listenSDP, connectSDP, Protocol)
+        self.turn()
+        transport = connector.transport
+        region = transport.registerMemory(2 * limits.SDP_ZERO_COPY_LEAST)
+        transport.writeRegistered(region).addErrback(lambda reason: None)
+        self.turn()
+        [row] = [row for row in self.rows() if row["in_flight"]]
+        self.assertGreater(row["in_flight"], limits.SDP_ZERO_COPY_LEAST)
+        self.assertLessEqual(row["in_flight"], region.length)
+
     def test_closing(self) -> None:
         """
         A connection that the application has closed, and whose peer has not, is still there.
