@@ -79,7 +79,7 @@ def listeners(port: int) -> list[Listener]:
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             found += _ask(family, port)
-        except (OSError, struct.error):
+        except (OSError, struct.error, IndexError, ValueError):
             found += _read(family, port)
     return found
 
