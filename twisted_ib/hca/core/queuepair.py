@@ -306,11 +306,12 @@ class QueuePair:
             self._leave()
             self.work.requester.pathLost()
             return
+        consumer = self.consumer  # Who hears of completions may close.
         self.state = QPState.ERR
         self._leave()
         if self.work is not None:
             self.work.failed(reason)
-        self.consumer.failed(reason)
+        consumer.failed(reason)
 
     def close(self) -> None:
         """
