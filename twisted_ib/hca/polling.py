@@ -101,46 +101,43 @@ class AdaptivePolling:
                     return True
             self.pureHits = pureHits - pureHits * 0.0625
         now = self._now
-        begun = now()
-        end = begun + (most if most < SPIN_SECONDS else SPIN_SECONDS)
-        if begun >= self.shyUntil:
-            found = self._yieldAndLook(pending, begun, end)
-        else:
+        began = now()
+        end = began + (most if most < SPIN_SECONDS else SPIN_SECONDS)
+        if began < self.shyUntil:
             found = pending()
             while not found and now() <= end:
                 found = pending()
-        self.found += found
-        hit = found and now() < end
-        self.hits = hits + (hit - hits) * (0.5 if hits < 0.5 else 0.125)
-        return found
-
-    def _yieldAndLook(self, pending: Callable[[], bool], begun: float, end: float) -> bool:
-        """
-        Yield before each look.
-
-        @param begun: What time it is.
-        @param end: Until when.
-        @return: Whether there is something to do.
-        """
-        now, giveWay = self._now, self._yield
-        yields = 0
-        while True:
-            giveWay()
-            yields += 1
-            found = pending()
             after = now()
-            if found or after > end:
-                break
-            begun = after
-        self.yields += yields
-        # Only the last yield can have taken that long.
-        crowded = after - begun >= CROWDED_SECONDS
-        self.crowd += (crowded - self.crowd) * 0.125
-        if crowded:
-            self.crowded += 1
-            if self.crowd > CROWD:
-                self._beShy(after)
+        else:
+            giveWay = self._yield
+            yields = 0
+            while True:
+                giveWay()
+                yields += 1
+                found = pending()
+                after = now()
+                if found or after > end:
+                    break
+                began = after
+            self.yields += yields
+            # Only the last yield can have taken that long.
+            if after - began >= CROWDED_SECONDS:
+                self._crowded(after)
+            elif self.crowd:
+                self.crowd *= 0.875
+        hit = found and after < end
+        self.hits = hits + (hit - hits) * (0.5 if hits < 0.5 else 0.125)
+        self.found += found
         return found
+
+    def _crowded(self, now: float) -> None:
+        """
+        A neighbour had the CPU for long.
+        """
+        self.crowded += 1
+        self.crowd += (1 - self.crowd) * 0.125
+        if self.crowd > CROWD:
+            self._beShy(now)
 
     def _beShy(self, now: float) -> None:
         """

@@ -139,7 +139,7 @@ class IBReactor(_Base):
         if worked:
             if self._stay(channels):
                 return
-            timeout = self.timeout() if self._threadsWait and self._calm() else 0
+            timeout = self.timeout() if self._threadsWait and not self._isDue() else 0
         if timeout != 0:
             timeout = self._sooner(channels, timeout) if self._arm(channels) else 0
         self._quiet = False
@@ -161,32 +161,36 @@ class IBReactor(_Base):
     def _stay(self, channels: tuple[DeviceChannel, ...]) -> bool:
         """
         After a batch with traffic: serve others as long as they come at once and nothing else is due, so
-        that an answer does not wait for the reactor's loop.
+        that an answer does not wait for the reactor's loop.  All of it is between a message and its
+        answer, so it calls little.
 
         @return: Whether the loop goes on without epoll; that can wait for L{_EPOLL_EVERY} batches.
         """
         while True:
             self._turns = turns = self._turns + 1
-            self._threadsWait = threadsWait(self)
-            if self._threadsWait or not turns & (_EPOLL_EVERY - 1):
+            if self.threadpool is not None:
+                self._threadsWait = threadsWait(self)
+                if self._threadsWait:
+                    return False
+            if not turns & (_EPOLL_EVERY - 1):
                 return False
-            calm = self._calm()
-            if not calm or channels is not self._channels:
+            if channels is not self._channels or self._isDue():
+                return True
+            calls = self._pendingTimedCalls
+            # A call that was put off is here with the time of before, which is sooner.
+            calm = calls[0].time - self.seconds() if calls else SPIN_SECONDS
+            if calm <= 0:
                 return True
             found = self._spin(channels, calm)
             if not self._progress(channels) and not found:
                 self._quiet = True  # That was the look before the next sleep.
                 return True
 
-    def _calm(self) -> float:
+    def _isDue(self) -> bool:
         """
-        @return: For how many seconds none of the reactor's calls is due; 0 if it is time for its loop.
+        @return: Whether it is time for the reactor's loop.
         """
-        if self.threadCallQueue or self._newTimedCalls or self._justStopped or not self._started:
-            return 0.0
-        calls = self._pendingTimedCalls
-        # A call that was put off is here with the time of before, which is sooner.
-        return max(0.0, calls[0].time - self.seconds()) if calls else SPIN_SECONDS
+        return bool(self.threadCallQueue or self._newTimedCalls or self._justStopped or not self._started)
 
     def _sooner(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> float | None:
         """
