@@ -201,7 +201,7 @@ ROWS: tuple[Row, ...] = (
         "connects with first echo",
         "connects",
         64,
-        (("conn/s", "conn/s", True),),
+        (("conn/s", "conn/s", True), ("CPU/conn", "us", False)),
         _times("conn/s", split=4),
     ),
     Row(

@@ -118,9 +118,10 @@ async def connects(bench: Bench, size: int, seconds: float) -> Figures:
             break
         count *= 2
     count = max(CONNECTING, int(count * seconds / took))
-    begun = perf_counter()
+    cpu, begun = bench.cpuNanoseconds(), perf_counter()
     await many(count, one)
-    return {"conn/s": count / (perf_counter() - begun), "count": float(count)}
+    took, cpu = perf_counter() - begun, bench.cpuNanoseconds() - cpu
+    return {"conn/s": count / took, "CPU/conn": cpu / count / 1e3, "count": float(count)}
 
 
 async def threads(bench: Bench, size: int, seconds: float) -> Figures:
