@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, execute, fail
-from twisted.internet.endpoints import _WrappingFactory
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -21,6 +20,7 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer
 
 from twisted_ib.hca.endpoints.addresses import bindPair, checkPort, unbound, withPort
+from twisted_ib.hca.endpoints.factories import EndpointFactory
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding
@@ -93,12 +93,9 @@ class ClientEndpoint:
     Connects to a port.
 
     @cvar connectCall: The call that does, as C{connectSDP}.
-    @cvar wrappingFactory: Makes a factory of the user's, which tells when its protocol is
-        connected, or why not.
     """
 
     connectCall: Any
-    wrappingFactory: Any = _WrappingFactory
 
     def __init__(
         self,
@@ -139,7 +136,7 @@ class ClientEndpoint:
             the attempt.
         """
         try:
-            factory = self.wrappingFactory(protocolFactory)
+            factory = EndpointFactory(protocolFactory)
             type(self).connectCall(
                 self._reactor,
                 self._host,

@@ -14,6 +14,7 @@ from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
 from twisted_ib.hca.endpoints.addresses import Address, sharedAddress
+from twisted_ib.hca.endpoints.factories import EndpointFactory
 from twisted_ib.hca.endpoints.localports import localPorts
 from twisted_ib.hca.endpoints.transport import Computed, Transport
 from twisted_ib.hca.endpoints.turns import turnsOf
@@ -215,6 +216,9 @@ class ClientEnd(End):
             self._prefix = self._getLogPrefix(protocol)
             if proceed:
                 self.protocol.makeConnection(self)
+                factory = getattr(self.connector, "factory", None)
+                if isinstance(factory, EndpointFactory):
+                    factory.protocolMade(protocol)
         except BaseException:
             self._raised()
         finally:
