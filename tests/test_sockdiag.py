@@ -252,8 +252,8 @@ class HostTests(SynchronousTestCase):
         """
         self.refuse()
         path = self.mktemp()
-        for text in ("head\nx y\n", "head\n 0: zz:zz 0:0 0A x x x 0 0 1\n", "head\n 0: 0100007F:0050 0:0 0A\n"):
-            Path(path).write_text(text)
+        for line in ("x y", " 0: zz:zz 0:0 0A x x x 0 0 1", " 0: 0100007F:0050 0:0 0A"):
+            Path(path).write_text(f"head\n{line}\n")
             self.patch(sockdiag, "_TABLES", {socket.AF_INET: path, socket.AF_INET6: path})
             self.assertRaises(Unreadable, listeners, 80)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
+from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.errors import NoListenerError
@@ -32,6 +33,17 @@ class _SwitchedAttempt(Attempt):
     """
 
     _connector: Any
+
+    def nextTurn(self, shared: dict[Any, Any]) -> None:
+        """
+        Begin; whatever happens, TCP must have its turn.
+        """
+        try:
+            super().nextTurn(shared)
+        except Exception as e:
+            log.err()
+            text = f"{self._connector.where()}: {failures.oneLine(e)}"
+            self.failIfNotConnected(error.ConnectError(string=text))
 
     def _search(self, channel: DeviceChannel) -> Any:
         """
