@@ -211,6 +211,32 @@ class DirectTests(CrowdTestCase):
         self.assertEqual(two.heard.data[1:], text)
         self.assertIsNone(one.buffer)
 
+    def test_creditsMeanwhile(self) -> None:
+        """
+        Credits that came, and are not used yet by what waits, are not for what is written now.
+        """
+        one, two = self.ready()
+        limit, one.machine.limit = one.machine.limit, one.machine.sequence
+        one.write(b"first")
+        one.channel.device.progress()
+        one.machine.limit = limit
+        one.write(b" second")
+        self.settle()
+        self.assertEqual(two.heard.data[1:], b"first second")
+
+    def test_told(self) -> None:
+        """
+        The peer is told of the receives that are posted.
+        """
+        one, two = self.ready()
+        for _ in range(10):
+            two.write(b"x")
+            self.settle()
+        one.write(b"x")
+        self.assertEqual(one.machine.told, one.machine.received + one.queuePair.posted)
+        self.settle()
+        self.assertEqual(two.machine.limit, one.machine.told)
+
     def test_full(self) -> None:
         """
         What the medium does not take is kept, in order.
