@@ -9,7 +9,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import ResourceLimitError
-from twisted_ib.hca.core.keys import MemoryKeys, RandomIndices
+from twisted_ib.hca.core.keys import DrawnAhead, MemoryKeys, RandomIndices
 
 
 class _All:
@@ -91,6 +91,32 @@ class RandomIndicesTests(SynchronousTestCase):
         self.patch(RandomIndices, "_permute", lambda self, number: number)
         indices = RandomIndices(random.Random(7).getrandbits)
         self.assertRaises(ResourceLimitError, indices.draw, _All())
+
+
+class DrawnAheadTests(SynchronousTestCase):
+    """
+    Numbers that are drawn before they are asked for.
+    """
+
+    def test_batches(self) -> None:
+        """
+        Numbers of the width have their bits, none twice, from few draws; others are drawn one by one.
+        """
+        widths: list[int] = []
+
+        def randomBits(bits: int) -> int:
+            widths.append(bits)
+            return random.Random(len(widths)).getrandbits(bits)
+
+        drawn = DrawnAhead(randomBits, 32)
+        numbers = [drawn(32) for _ in range(128)]
+        self.assertEqual(widths, [2048, 2048])
+        self.assertEqual(len(set(numbers)), 128)
+        self.assertTrue(1 << 30 < max(numbers) < 1 << 32)
+        whole = random.Random(1).getrandbits(2048)
+        self.assertEqual(sum(number << 32 * place for place, number in enumerate(numbers[63::-1])), whole)
+        self.assertEqual(drawn(7), random.Random(3).getrandbits(7))
+        self.assertEqual(widths[2:], [7])
 
 
 class MemoryKeysTests(SynchronousTestCase):

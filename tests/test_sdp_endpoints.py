@@ -6,8 +6,10 @@ what works, and what each error says.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from typing import Any
+from weakref import ref
 
 from twisted.internet import error
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -194,6 +196,40 @@ class ConnectionTests(EndpointTestCase):
         self.assertEqual(transport.getHost(), IPv4Address("TCP", "127.0.0.1", number))
         await self.finish(client)
         await server.made[0].lost
+
+    async def test_protocolItself(self) -> None:
+        """
+        The transport has the protocol that the endpoint gives, and none between.
+        """
+        server = Server()
+        port = await self.listen("sdp:0", server)
+        client = await self.connect(f"sdp:127.0.0.1:{port.getHost().port}")
+        self.assertIs(client.transport.protocol, client)
+        await self.echo(client, server.made[0])
+
+    async def test_noGarbage(self) -> None:
+        """
+        A connection that has ended is gone without the garbage collector: who makes many does not pay for it.
+        """
+        server = Server()
+        port = await self.listen("sdp:0", server)
+        where = f"sdp:127.0.0.1:{port.getHost().port}"
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        gone = []
+        client = await self.connect(where)
+        for protocol in (client, server.made[0]):
+            gone.append(ref(protocol.transport))
+        await self.echo(client, server.made[0])
+        del protocol, client
+        server.made.clear()
+        server.peers.clear()
+        for _ in range(100):
+            if not any(each() for each in gone):
+                break
+            await deferLater(self.reactor, 0.01)
+        self.assertEqual([each() for each in gone], [None, None])
 
     async def test_options(self) -> None:
         """
