@@ -82,7 +82,8 @@ class Device:
     @ivar countersBeside: What who uses it counts, by name, to be shown with its own.
     @ivar traffic: What queue pairs moved that are gone.
     @ivar turns: How often L{progress} was called.
-    @ivar batch: The number of the present batch: before, within and after L{progress} are different ones.
+    @ivar batch: The number of the present batch, of 8 bits: before, within and after L{progress} are different
+        ones.  Who remembers it needs no memory for it, and takes a very old one for this one now and then.
     @ivar capture: Where its packets are written, or L{None}.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
@@ -448,11 +449,11 @@ class Device:
         """
         n = 0
         self.turns += 1
-        self.batch += 1
+        self.batch = self.batch + 1 & 0xFF
         if self._dirty:
             n = self._endOfBatch()
         n += self.fabric.progress(budget)
-        self.batch += 1
+        self.batch = self.batch + 1 & 0xFF
         if self._dirty:
             n += self._endOfBatch()
         self.fabric.ringBells()
