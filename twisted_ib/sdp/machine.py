@@ -27,7 +27,7 @@ _pack = BSDH.pack
 #: The base header, with MID and Flags as one number.
 unpackHeader = Struct(">HHIII").unpack_from
 M32 = 0xFFFFFFFF
-_DATA = MID.DATA.value
+_DATA, _DISCONN, _ABORT_CONN = MID.DATA.value, MID.DISCONN.value, MID.ABORT_CONN.value
 #: Data without flags.
 PLAIN = _DATA << 8
 _HEADER = BSDH.size
@@ -129,7 +129,7 @@ def _illegal(mid: int, flags: int, length: int) -> bool:
     """
     if mid == _DATA:
         return flags & 0xFC != 0 or (length == _HEADER and flags & Flags.OOB_PRES != 0)
-    if mid == MID.DISCONN or mid == MID.ABORT_CONN:
+    if mid == _DISCONN or mid == _ABORT_CONN:
         return flags & 0xFD != 0
     return flags & 0xF8 != 0
 

@@ -32,6 +32,7 @@ _RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 # Names of this module are looked up faster than those of others.
 _ESTABLISHED, _PLAIN, _WINDOW, _M32, _unpack = State.ESTABLISHED, PLAIN, WINDOW, M32, unpackHeader
+_DISCONN, _ABORT_CONN, _DISCONN_CAME = MID.DISCONN.value, MID.ABORT_CONN.value, Input.DISCONN
 #: The messages that may carry stream bytes, and what else they have behind the header.
 _BODIES = {
     int(MID.DATA): 0,
@@ -254,11 +255,11 @@ class Receiver(Sender):
         carries = stop - start - BSDH_BYTES - _BODIES.get(mid, stop) > 0
         if self.queuePair.posted < _LOW and not self._replace(carries):
             return
-        if mid == MID.DISCONN or mid == MID.ABORT_CONN:
+        if mid == _DISCONN or mid == _ABORT_CONN:
             if stop - start != BSDH_BYTES:
                 raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
-            end = Input.DISCONN if mid == MID.DISCONN else Input.ABORTCONN
-            if mid == MID.DISCONN and self.exchange is not None:
+            end = _DISCONN_CAME if mid == _DISCONN else Input.ABORTCONN
+            if mid == _DISCONN and self.exchange is not None:
                 self.exchange.sinking.ended()
             self._act(self.machine.feed(end))
         elif mid == MID.CH_RCV_BUF:

@@ -28,6 +28,7 @@ GATHER_LEFT = 16 * 1024
 #: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
 READ_DEPTH = 16
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
+_DISCONN, _DISCONN_SENT = MID.DISCONN.value, Input.DISCONN_SENT
 _MESSAGE = limits.INLINE_MESSAGE
 #: States in which stream data may be sent; an enumeration's hash costs a Python call.
 _ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
@@ -379,7 +380,7 @@ class Sender:
         if not self.saidEnd:
             if self.owes is not None:
                 return
-            message = self.machine.controlMessage(MID.DISCONN, queuePair.posted)
+            message = self.machine.controlMessage(_DISCONN, queuePair.posted)
             if message is None:
                 return
             self.saidEnd = True
@@ -387,4 +388,4 @@ class Sender:
             if queuePair.pending is not None:
                 return
         self.ending = False
-        self._act(self.machine.feed(Input.DISCONN_SENT))
+        self._act(self.machine.feed(_DISCONN_SENT))

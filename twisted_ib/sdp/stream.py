@@ -30,7 +30,7 @@ _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
     Action.END_OF_STREAM,
     Action.END_AND_DISCONNECT,
 )
-_ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
+_ESTABLISHED, _CLOSE_WAIT, _DREQ = State.ESTABLISHED, State.CLOSE_WAIT, Input.DREQ
 
 
 class Stream(Receiver):
@@ -106,7 +106,7 @@ class Stream(Receiver):
         @param connection: of the communication manager.
         """
         try:
-            self._act(self.machine.feed(Input.DREQ))
+            self._act(self.machine.feed(_DREQ))
         except SDPError as error:
             self.violated(error)
 

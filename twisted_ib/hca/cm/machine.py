@@ -23,6 +23,9 @@ __all__ = ["Connection", "Event", "Input", "Output", "State", "Surroundings"]
 
 Output = tuple[Any, int, bytes]
 
+# Names of this module are looked up much faster than those of an enumeration.
+_IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CLOSE
+
 
 class Surroundings(Protocol):
     """
@@ -115,7 +118,7 @@ class Connection:
         self.remoteCAGUID = 0
         self.listener: Any = None
         self.user: Any = None
-        self.state = State.IDLE
+        self.state: State = _IDLE
         self.output: Output | None = None
         self.farewell = b""
         self.deadline: float | None = None
@@ -129,7 +132,7 @@ class Connection:
 
         @return: whether the peer still waits for it.
         """
-        return self.feed(Input.ACCEPT, reply, now) or self._missed(Input.ACCEPT)
+        return self.feed(_ACCEPT, reply, now) or self._missed(Input.ACCEPT)
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
         """
@@ -159,7 +162,7 @@ class Connection:
         Active: answer REPLY with yes: send RTU.
         """
         message = RTU(privateData=privateData)
-        return self.feed(Input.READY, message, now) or self._missed(Input.READY)
+        return self.feed(_READY, message, now) or self._missed(Input.READY)
 
     def established(self, now: float) -> bool:
         """
@@ -177,7 +180,7 @@ class Connection:
         @return: False if it is over or ending already.  If L{state} is
             DREQ_SENT now, DISCONNECTED follows; else nothing does.
         """
-        return self.feed(Input.CLOSE, privateData, now)
+        return self.feed(_CLOSE, privateData, now)
 
     def abandon(self, now: float) -> bool:
         """

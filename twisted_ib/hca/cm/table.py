@@ -53,7 +53,10 @@ _Parse = Callable[[Buffer, int, int], AnyMessage]
 _Take = Callable[[Any, Any, float], None]
 CMEvent = tuple[Event, "Connection | Lookup | None", Any]
 
+# Names of this module are looked up much faster than those of an enumeration.
 _IDLE, _TIMEWAIT = State.IDLE, State.TIMEWAIT
+_CONNECT, _REQ, _REP, _RTU = Input.CONNECT, Input.REQ, Input.REP, Input.RTU
+_DREQ, _DREP, _TIMEWAIT_EXIT = Input.DREQ, Input.DREP, Event.TIMEWAIT_EXIT
 
 COUNTERS = (
     "malformed",
@@ -190,7 +193,7 @@ class ConnectionTable:
         )
         self._connections[localID] = connection
         try:
-            connection.feed(Input.CONNECT, request, now)
+            connection.feed(_CONNECT, request, now)
         except ValueError:
             del self._connections[localID]
             raise
@@ -346,7 +349,7 @@ class ConnectionTable:
         connection.ackSeconds = timeoutSeconds(min(message.primaryPath.localACKTimeout, longest))
         self._connections[localID] = connection
         peer.know(connection, message)
-        connection.feed(Input.REQ, message, now)
+        connection.feed(_REQ, message, now)
 
     def _isOld(self, peer: Peer, message: REQ, now: float) -> bool:
         """
@@ -412,7 +415,7 @@ class ConnectionTable:
                 known.feed(Input.STALE, None, now)
             return
         peer.know(connection, message)
-        if not connection.feed(Input.REP, message, now):
+        if not connection.feed(_REP, message, now):
             self.counters["unexpected"] += 1
 
     def _takeREJ(self, source: Any, message: REJ, now: float) -> None:
@@ -457,7 +460,7 @@ class ConnectionTable:
         The peer is ready.
         """
         connection = self._find(source, message)
-        if connection is not None and not connection.feed(Input.RTU, message, now):
+        if connection is not None and not connection.feed(_RTU, message, now):
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
@@ -474,7 +477,7 @@ class ConnectionTable:
             self.counters["foreignSource"] += 1
         elif connection.localQPN != message.remoteQPN:
             self.counters["wrongQPN"] += 1
-        elif not connection.feed(Input.DREQ, message, now):
+        elif not connection.feed(_DREQ, message, now):
             self.counters["unexpected"] += 1
 
     def _takeDREP(self, source: Any, message: DREP, now: float) -> None:
@@ -482,7 +485,7 @@ class ConnectionTable:
         The peer agrees that it is over.
         """
         connection = self._find(source, message)
-        if connection is not None and not connection.feed(Input.DREP, message, now):
+        if connection is not None and not connection.feed(_DREP, message, now):
             self.counters["unexpected"] += 1
 
     def _takeLAP(self, source: Any, message: LAP, now: float) -> None:
@@ -594,7 +597,7 @@ class ConnectionTable:
         peer.endTimewait(key)
         if not peer.connections and peer.isIdle():
             self._peers.pop(peer.source, None)
-        self.events.append((Event.TIMEWAIT_EXIT, None, localQPN))
+        self.events.append((_TIMEWAIT_EXIT, None, localQPN))
 
     def _expire(self, now: float) -> None:
         """

@@ -31,6 +31,10 @@ from twisted_ib.hca.wire.cm import (
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection
 
+# Names of this module are looked up much faster than those of an enumeration.
+_REQUEST, _REPLY = Event.REQUEST, Event.REPLY
+_ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
+
 
 def _ask(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
     """
@@ -56,7 +60,7 @@ def _request(connection: Connection, request: REQ, now: float) -> None:
     """
     Report a REQ that came.
     """
-    connection.table.report(Event.REQUEST, connection, request)
+    connection.table.report(_REQUEST, connection, request)
 
 
 def _reply(connection: Connection, reply: REP, now: float) -> None:
@@ -75,7 +79,7 @@ def _replied(connection: Connection, reply: REP, now: float) -> None:
     The REP came.
     """
     connection.output = None
-    connection.table.report(Event.REPLY, connection, reply)
+    connection.table.report(_REPLY, connection, reply)
 
 
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
@@ -134,7 +138,7 @@ def _established(connection: Connection, message: object, now: float) -> None:
     The passive side is through.
     """
     connection.output = None
-    connection.table.report(Event.ESTABLISHED, connection, message)
+    connection.table.report(_ESTABLISHED, connection, message)
 
 
 def _rejected(connection: Connection, message: object, now: float) -> None:
@@ -237,7 +241,7 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     connection.output = None
     connection.farewell = message.privateData
     _tell(connection, DREP())
-    connection.table.report(Event.DISCONNECTED, connection, message)
+    connection.table.report(_DISCONNECTED, connection, message)
 
 
 def _disconnected(connection: Connection, message: object, now: float) -> None:
@@ -247,7 +251,7 @@ def _disconnected(connection: Connection, message: object, now: float) -> None:
     connection.output = None
     if isinstance(message, REJ):
         connection.farewell = message.privateData
-    connection.table.report(Event.DISCONNECTED, connection, message)
+    connection.table.report(_DISCONNECTED, connection, message)
 
 
 def _declinePath(connection: Connection, message: object, now: float) -> None:

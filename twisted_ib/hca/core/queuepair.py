@@ -48,7 +48,8 @@ _UNSET: dict[str, Any] = dict.fromkeys(
     ),
     0,
 )
-_RTS = QPState.RTS
+_RC = QPType.RC
+_RESET, _INIT, _RTS = QPState.RESET, QPState.INIT, QPState.RTS
 _RECORD = limits.INLINE_RECORD
 #: The operation of a record of a stream.
 SEND = SEND_ONLY << 24
@@ -112,11 +113,11 @@ class QueuePair:
         @param maxMessage: The longest message, in bytes, that it posts inline.
         """
         self.number = number
-        if type is not QPType.RC:
+        if type is not _RC:
             self.type = type
         self.consumer = consumer
         self.device = device
-        self.state = QPState.RESET
+        self.state: QPState = _RESET
         self.remote = 0
         self.path: Path | None = None
         self.posted = 0
@@ -225,7 +226,7 @@ class QueuePair:
         @param remote: The peer's queue pair number.
         @raise QueuePairError: the queue pair is not in RESET or INIT.
         """
-        if self.state > QPState.INIT:
+        if self.state > _INIT:
             raise QueuePairError(
                 f"queue pair {self.number} is in {self.state.name}, not RESET or INIT"
             )
@@ -317,7 +318,7 @@ class QueuePair:
         """
         Destroy the queue pair: nothing is delivered or sent any more.
         """
-        self.state = QPState.RESET
+        self.state = _RESET
         self._leave()
         if self.work is not None:
             self.work.closed()
