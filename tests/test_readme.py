@@ -92,13 +92,23 @@ class ReadmeTests(SynchronousTestCase):
         self.assertIn("nobody listens on SDP 127.0.0.1:9", said)
         self.assertEqual(errors, "")
 
+    def test_switch(self) -> None:
+        """
+        The program that knows only TCP, but for what asks why.
+        """
+        directory = Path(self.mktemp()).resolve()
+        directory.mkdir(mode=0o700)
+        environment = {"TWISTED_IB_RUN_DIR": str(directory), "HOME": str(directory)}
+        said = "both on shm0, by rule default (both)\nsdp on shm0, by rule default (both)\n"
+        self.assertEqual(self.run_(self.programs()[2], **environment), (said, ""))
+
     def test_zeroCopy(self) -> None:
         """
         The program that sends and receives registered memory, and an urgent byte.
         """
         directory = Path(self.mktemp()).resolve()
         directory.mkdir(mode=0o700)
-        said = self.run_(self.programs()[2], TWISTED_IB_RUN_DIR=str(directory))
+        said = self.run_(self.programs()[3], TWISTED_IB_RUN_DIR=str(directory))
         self.assertEqual(said, ("urgent: !\nsent\n4194304 bytes\n", ""))
 
     def test_rdma(self) -> None:
