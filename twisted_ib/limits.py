@@ -33,7 +33,8 @@ The deepest completion queue, in completions (Linux rxe: 2^15).
 RING = 4 * 1024 * 1024
 #: Of those, bytes that are used as long as there is no bulk; a power of two.
 RING_WINDOW = 256 * 1024
-#: Bytes of bulk that the reader of a ring may be behind: what small messages wait for at most.
+#: Bytes of bulk that the reader of a ring may be behind, and of anything that of a queue in memory:
+#: what small messages wait for at most.
 RING_BULK = 1024 * 1024
 #: The most stream bytes that one record carries.
 INLINE_MESSAGE = 64 * 1024

@@ -290,7 +290,7 @@ class GroupContract:
         self.assertEqual((len(two.heard()), len(three.heard())), (1, 1))
         region, inbox = one.register(4096), three.register(4096 + GRH_BYTES)
         destination = Destination(group, EVERYBODY, KEY)
-        for n in range(400):
+        for n in range(limits.RING // 4096 + 100):
             three.receive(0, piece(inbox))
             one.send(1, SendOpcode.SEND, piece(region), destination=destination)
             settle(a, c)

@@ -494,7 +494,7 @@ class KeyedContract:
         statuses = self.one.statuses()
         first, status = statuses[0]
         self.assertEqual(status, WCStatus.RETRY_EXC_ERR)
-        self.assertLessEqual(first, limits.RING // 60000)  # A closing device takes what has come.
+        self.assertLessEqual(first, limits.RING_BULK // 60000)  # A closing device takes what has come.
         self.assertEqual(statuses[1:], [(number, FLUSH) for number in range(first + 1, 30)])
         self.assertEqual(
             [(c.workRequestID, c.status) for c in self.one.received()], [(50, FLUSH), (51, FLUSH)]

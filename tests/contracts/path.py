@@ -129,7 +129,7 @@ class FlowContract(Base):
         """
         a, b, one, two = self.takers()
         n = fill(one)
-        self.assertTrue(limits.INLINE_RECORD <= n * 8000 <= 4 * limits.CARRIER_BUFFER)
+        self.assertTrue(limits.INLINE_RECORD <= n * 8000 <= max(4 * limits.CARRIER_BUFFER, limits.RING))
         position = one.path.position()
         for _ in range(10):
             self.assertFalse(one.post(b"x" * 8000))

@@ -205,7 +205,7 @@ class UnreliableContract:
         inbox = other.register(GRH_BYTES + 64)
         other.receive(1, piece(inbox))
         data = one.register(4096)
-        for _ in range(600):
+        for _ in range(limits.RING // 4096 + 100):
             one.send(
                 1, SEND, piece(data), flags=0, destination=Destination(there, stalled.qp.number, KEY)
             )

@@ -1,7 +1,7 @@
 """
 A path within one thread: each end has a queue of what the other end published.
 
-Positions count bytes as rings do, with the same bounds, so that whoever runs here
+Positions count bytes as rings do, with the bounds of their bulk, so that whoever runs here
 meets the same back-pressure.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.hca.fabric.path import Path, PeerIdentity
 
-_ROOM = limits.RING - limits.RING_RESERVE
-_MANAGEMENT_ROOM = limits.RING - limits.REFUSAL_RESERVE
+_ROOM = limits.RING_BULK - limits.RING_RESERVE
+_MANAGEMENT_ROOM = limits.RING_BULK - limits.REFUSAL_RESERVE
 #: Waiters go on when no more than this is on the way.
-_LOW = limits.RING // 2
+_LOW = limits.RING_BULK // 2
 
 
 class LoopbackPath(Path):
@@ -68,7 +68,7 @@ class LoopbackPath(Path):
         """
         Publish a small record from the reserve: see L{Path.postReserved}.
         """
-        room, self._room = self._room, limits.RING if refusal else _MANAGEMENT_ROOM
+        room, self._room = self._room, limits.RING_BULK if refusal else _MANAGEMENT_ROOM
         try:
             return self.post(word, b"", body, len(body))
         finally:
@@ -157,7 +157,7 @@ class LoopbackPath(Path):
         if self.other.closed:
             return True
         if self.owed is not None:
-            return self._tail + 64 - self.other._head <= limits.RING
+            return self._tail + 64 - self.other._head <= limits.RING_BULK
         if self._queue or (self.waiting and self._isLow()):
             return True
         waiting = self.unacknowledged
