@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 
 from twisted_ib.errors import QueuePairError
 
@@ -226,16 +227,27 @@ def checkTransition(qpType: QPType, current: QPState, new: QPState, attributes: 
     @raise QueuePairError: there is no such transition, an attribute is missing, or one
         came that this transition does not take; the text names it.
     """
+    refusal = _refusal(
+        qpType, current, new, attributes if isinstance(attributes, int) else tuple(attributes)
+    )
+    if refusal:
+        raise QueuePairError(refusal)
+
+
+@lru_cache(maxsize=256)  # Each connection takes the same few steps.
+def _refusal(qpType: QPType, current: QPState, new: QPState, attributes: int | tuple[str, ...]) -> str:
+    """
+    What is wrong with a transition; nothing if it may be made: see L{checkTransition}.
+    """
     bits = attributes if isinstance(attributes, int) else attributeBits(attributes)
     rule = transitionRule(qpType, current, new)
     step = f"{current.name} -> {new.name} of a queue pair of type {qpType.name}"
     if rule is None:
-        raise QueuePairError(f"there is no transition {step}")
+        return f"there is no transition {step}"
     required, optional = rule
     # Plain integers: the complement of an IntFlag has only the bits that have names.
     missing = int(required) & ~bits
     if missing:
-        raise QueuePairError(f"{step} requires {_names(missing)}")
+        return f"{step} requires {_names(missing)}"
     unwanted = bits & ~int(required | optional | QPAttribute.STATE)
-    if unwanted:
-        raise QueuePairError(f"{step} does not take {_names(unwanted)}")
+    return f"{step} does not take {_names(unwanted)}" if unwanted else ""
