@@ -154,6 +154,30 @@ class TurnsTests(SynchronousTestCase):
         self.assertEqual(self.log[1:], [("two", TimeoutError)])
         self.assertEqual((self.delayed(), self.turns._patience), ([], {}))
 
+    def test_cancelled(self) -> None:
+        """
+        Somebody cancels all that the reactor has, as trial does after a test: who comes next has calls
+        again.
+        """
+        self.turns.wait(self.clock, self.one)
+        self.turns.limit(self.clock, 30, self.one)
+        for call in self.clock.getDelayedCalls():
+            call.cancel()
+        self.turns.wait(self.clock, self.two)
+        self.turns.limit(self.clock, 30, self.two)
+        self.assertEqual(self.delayed(), [0.0, 30.0])
+        for call in self.clock.getDelayedCalls():
+            call.cancel()
+        for each in (self.one, self.two):
+            self.turns.forget(each)
+            self.turns.unlimit(30, each)
+        self.turns.wait(self.clock, self.three)
+        self.turns.limit(self.clock, 30, self.three)
+        self.clock.turn()
+        self.clock.advance(30)
+        self.assertEqual(self.log, ["three", ("three", TimeoutError)])
+        self.assertEqual(self.delayed(), [])
+
     def test_reactors(self) -> None:
         """
         Each reactor has its own, as long as it lives.

@@ -58,6 +58,7 @@ from twisted_ib.hca.wire.rdmacm import textOf
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.capture import Capture
 
+_RC = QPType.RC
 #: The default subnet prefix: fe80::/64.
 _PREFIX = 0xFE80 << 112
 
@@ -342,7 +343,7 @@ class Device:
 
     # -- queue pairs
 
-    def createQueuePair(self, consumer: Any, type: QPType = QPType.RC) -> QueuePair:
+    def createQueuePair(self, consumer: Any, type: QPType = _RC) -> QueuePair:
         """
         Make a queue pair for a consumer that takes views.
 
@@ -356,7 +357,7 @@ class Device:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
         number = self._numbers.draw(queuePairs)
         queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
-        if type == QPType.UD:
+        if type is not _RC and type == QPType.UD:
             self.paths.takesDatagrams = True
         self._opened += 1
         return queuePair

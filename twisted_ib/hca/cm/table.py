@@ -180,7 +180,9 @@ class ConnectionTable:
         """
         if len(self._connections) >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
-        self._expire(now)
+        ended = self._timewait.heap
+        if ended and ended[0][0] <= now:
+            self._expire(now)
         localID = self._newID()
         request.localCommunicationID = localID
         request.localCAGUID = self.caGUID

@@ -29,6 +29,7 @@ KEY_BITS = 8
 Bits of a memory key below its index.
 """
 
+_INDEX_MASK = (1 << INDEX_BITS) - 1
 _HALF_BITS = INDEX_BITS // 2
 _HALF_MASK = (1 << _HALF_BITS) - 1
 _ROUNDS = 4
@@ -98,12 +99,14 @@ class RandomIndices:
 
         @raise ResourceLimitError: every number is in use.
         """
-        for _ in range(1 << INDEX_BITS):
-            index = self._permute(self._counter)
-            self._counter = (self._counter + 1) & ((1 << INDEX_BITS) - 1)
+        begun = counter = self._counter
+        while True:
+            index = self._permute(counter)
+            self._counter = counter = (counter + 1) & _INDEX_MASK
             if self.first <= index <= self.last and index not in inUse:
                 return index
-        raise ResourceLimitError("every number of 24 bits is in use")
+            if counter == begun:
+                raise ResourceLimitError("every number of 24 bits is in use")
 
     def _permute(self, number: int) -> int:
         """

@@ -61,7 +61,8 @@ class Turns:
 
         C{shared} is a dictionary for all that are called together.
         """
-        if self._call is None:
+        call = self._call
+        if call is None or not call.active():  # Others may cancel what a reactor has, as trial does.
             self._call = reactor.callLater(0, self._turn)
         self._next[owner] = None
 
@@ -72,7 +73,8 @@ class Turns:
         self._next.pop(owner, None)
         if not self._next and self._call is not None:
             call, self._call = self._call, None
-            call.cancel()
+            if call.active():
+                call.cancel()
 
     def _turn(self) -> None:
         """
@@ -97,7 +99,8 @@ class Turns:
         if patience is None:
             patience = self._patience[seconds] = _Patience()
         patience.deadlines[owner] = reactor.seconds() + seconds
-        if patience.call is None:
+        call = patience.call
+        if call is None or not call.active():
             patience.call = reactor.callLater(seconds, self._timedOut, reactor, seconds, patience)
 
     def unlimit(self, seconds: float, owner: Any) -> None:
@@ -108,7 +111,7 @@ class Turns:
         if patience is not None and patience.deadlines.pop(owner, None) is not None:
             if not patience.deadlines:
                 del self._patience[seconds]
-                if patience.call is not None:
+                if patience.call is not None and patience.call.active():
                     patience.call.cancel()
 
     def _timedOut(self, reactor: Any, seconds: float, patience: _Patience) -> None:
