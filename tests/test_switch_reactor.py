@@ -325,6 +325,21 @@ class SwitchTests(ReactorBuilder):
         self.play(scenario)
         self.assertEqual([(each.starts, each.stops) for each in factories], [(1, 1), (1, 1)])
 
+    def test_noPort(self) -> None:
+        """
+        Under a rule C{sdp}, too, a connect to port 0 is refused in TCP's words.
+        """
+        self.rules("use sdp connect * *:*\n")
+
+        async def scenario(reactor: Any) -> None:
+            client = Client()
+            reactor.connectTCP("127.0.0.1", 0, client)
+            self.assertEqual(await client.done, "failed")
+            self.assertIsInstance(client.reason, error.ConnectionRefusedError)
+            self.assertEqual(client.reason.args, ("Connection refused",))
+
+        self.play(scenario)
+
     def test_alone(self) -> None:
         """
         Under a rule C{sdp} there is no TCP socket, but what is like one.

@@ -212,8 +212,8 @@ class WaysTests(SynchronousTestCase):
         Where TCP does not matter each device is a way.
         """
         expected = [Candidate("shm0", None), Candidate("lo0", None)]
-        self.assertEqual(self.ways.anywhere(("shm0", "lo0")), expected)
-        found: Any = self.ways.anywhere(())
+        self.assertEqual(self.ways.anywhere(("shm0", "lo0"), 80), expected)
+        found: Any = self.ways.anywhere((), 80)
         self.assertEqual(found.kind, "no_device")
 
 

@@ -8,6 +8,8 @@ succeeds first tells the connector, once; nothing is sent before that.
 
 from __future__ import annotations
 
+import os
+from errno import ECONNREFUSED
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error, tcp
@@ -89,7 +91,10 @@ class SwitchedClient(tcp.Client):
         @param reason: What failed last.
         """
         self.connector.switch.fellBack(self.why, fallback)
-        if self.why.verdict == SDP:
+        if self.why.verdict == SDP and fallback.kind in UNASKED:
+            # Nobody can be there: TCP's own words.
+            self.failIfNotConnected(error.getConnectError((ECONNREFUSED, os.strerror(ECONNREFUSED))))
+        elif self.why.verdict == SDP:
             self.failIfNotConnected(_withReason(reason or error.ConnectError(), fallback, True))
         else:
             super().doConnect()

@@ -150,7 +150,7 @@ class Switch:
             return None
         devices = self.devicesFor(host)
         if verdict == SDP:
-            found = self.ways.anywhere(devices)
+            found = self.ways.anywhere(devices, port)
         else:
             retry = self.configuration.policy.timeouts.retry
             found = self.ways.here(devices, host, port, reactor.seconds(), retry)

@@ -26,6 +26,7 @@ from twisted_ib.reactor.why import Fallback
 _SDP = 0x10000
 #: Why SDP was not asked for, where nobody would expect it: no error text speaks of it.
 UNASKED = frozenset(("mapped", "remote", "no_port"))
+_NO_PORT = Fallback("no_port", "there is no port 0")
 
 
 @attrs.frozen
@@ -104,7 +105,7 @@ class Ways:
         @return: The ways, or why there is none.
         """
         if not port:
-            return Fallback("no_port", "there is no port 0")
+            return _NO_PORT
         target = reachable(host)
         if ":" in host and ":" not in target:
             return Fallback("mapped", f"{host} is an IPv4 address in IPv6")
@@ -133,13 +134,15 @@ class Ways:
         ]
         return ways or Fallback("remembered", f"SDP to {where} has failed not long ago")
 
-    def anywhere(self, devices: tuple[str, ...]) -> list[Candidate] | Fallback:
+    def anywhere(self, devices: tuple[str, ...], port: int) -> list[Candidate] | Fallback:
         """
         Find the ways where TCP does not matter.
 
         @param devices: The devices that may carry, in order.
         @return: One way for each, to whoever serves the port there.
         """
+        if not port:
+            return _NO_PORT
         found = [Candidate(device, None) for device in devices]
         return found or Fallback("no_device", "no device leads there")
 
