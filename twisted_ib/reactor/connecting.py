@@ -114,8 +114,8 @@ class SwitchedClient(tcp.Client):
         """
         if not self._isBound:
             return "", 0
-        name = self.socket.getsockname()
-        return name[0], name[1]
+        name = tcp._getsockname(self.socket)  # With the scope of a link-local address.
+        return str(name[0]), name[1]
 
     def replaced(self) -> Any:
         """
