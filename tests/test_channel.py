@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from twisted.internet import error
 from twisted.internet.epollreactor import EPollReactor
@@ -620,16 +621,15 @@ class EndTests(ChannelTestCase):
 
     def test_reactorsGo(self) -> None:
         """
-        The table of channels keeps no reactor.
+        The table of channels keeps no reactor, with a channel or without one.
         """
-        import weakref
-
-        reactor = HandReactor()
+        reactor, other = HandReactor(), HandReactor()
         self.assertEqual(channelsOf(reactor), [])
-        reference = weakref.ref(reactor)
-        del reactor
+        channelFor(other, "lo0").close()
+        references = [ref(reactor), ref(other)]
+        del reactor, other
         gc.collect()
-        self.assertIsNone(reference())
+        self.assertEqual([reference() for reference in references], [None, None])
 
     def test_warnings(self) -> None:
         """

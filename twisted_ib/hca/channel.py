@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from threading import get_ident
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from twisted.internet import interfaces
 from twisted.internet.error import ConnectError, ConnectionLost
@@ -463,7 +463,22 @@ class DeviceChannel:
             self.reactor.unwatchChannel(self)
 
 
-_channels: WeakKeyDictionary[Any, dict[str, DeviceChannel]] = WeakKeyDictionary()
+#: Where a reactor has its channels, by the devices' names: in itself, for they keep it alive.
+_CHANNELS = "_hcaChannels"
+#: The reactors that have some.
+_reactors: WeakSet[Any] = WeakSet()
+
+
+def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
+    """
+    @return: The channels of a reactor, made when first asked for.
+    """
+    channels: dict[str, DeviceChannel] | None = getattr(reactor, _CHANNELS, None)
+    if channels is None:
+        channels = {}
+        setattr(reactor, _CHANNELS, channels)
+        _reactors.add(reactor)
+    return channels
 
 
 def channelFor(reactor: Any, name: str | None = None) -> DeviceChannel:
@@ -478,7 +493,7 @@ def channelFor(reactor: Any, name: str | None = None) -> DeviceChannel:
     @raise RunDirectoryError: processes can not meet.
     """
     name = DEFAULT_DEVICE if name is None else name
-    channels = _channels.setdefault(reactor, {})
+    channels = _channelsIn(reactor)
     channel = channels.get(name)
     if channel is None or channel.device.closed:
         device = Device(name, reactor.seconds)
@@ -502,7 +517,7 @@ def channelsOf(reactor: Any) -> list[DeviceChannel]:
     @param reactor: Any reactor.
     @return: The channels that are open in a reactor.
     """
-    return list(_channels.get(reactor, {}).values())
+    return list(getattr(reactor, _CHANNELS, {}).values())
 
 
 class _Removal:
@@ -524,8 +539,8 @@ class _Removal:
         """
         Close it, in the thread that it belongs to.
         """
-        for channels in list(_channels.values()):
-            channel = channels.get(name)
+        for reactor in list(_reactors):
+            channel = _channelsIn(reactor).get(name)
             if channel is None or channel.device.closed:
                 continue
             if channel.device.thread == get_ident():
