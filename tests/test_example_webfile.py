@@ -181,13 +181,13 @@ class WebFileTests(ExampleTestCase):
             """
             Ask for each.
             """
-            for scheme in ("sdp", "tcp"):
+            for scheme in ("sdp", "direct"):
                 await self.start(reactor, scheme)
                 part = await self.get("long", range="bytes=300000-300009")
                 self.assertEqual(part, (206, content[300000:300010]))
                 self.assertEqual(await self.get("long", b"HEAD"), (200, b""))
                 self.assertEqual((await self.get("none"))[0], 404)
-                if scheme == "tcp":
+                if scheme == "direct":
                     self.assertEqual((await self.get("long"))[1], content)
                 await self.end(reactor)
 

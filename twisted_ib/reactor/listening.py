@@ -297,14 +297,15 @@ class SwitchedPort(tcp.Port):
                 skt.bind(tcp._resolveIPv6(self.interface, self.port))
             else:
                 skt.bind((self.interface, self.port))
+            # With SO_REUSEADDR two may be bound, and the second is refused here.
+            skt.listen(self.backlog)
         except OSError as e:
             if skt is not None:
                 skt.close()
             raise CannotListenError(self.interface, self.port, e) from None
-        try:
-            skt.listen(self.backlog)
         except BaseException:
-            skt.close()
+            if skt is not None:
+                skt.close()
             raise
         made: socket.socket = skt
         return made
