@@ -15,7 +15,6 @@ from twisted_ib.hca.polling import (
     RARE,
     SHY_SECONDS,
     SHY_SECONDS_MOST,
-    SLICE_SECONDS,
     SPIN_SECONDS,
     AdaptivePolling,
 )
@@ -296,18 +295,6 @@ class CrowdTests(SynchronousTestCase):
         self.assertTrue(SPIN_SECONDS <= took <= SPIN_SECONDS + 1e-6, took)
         self.assertGreater(self.world.looks - before[1], 2)
         self.assertEqual((self.world.yields, self.polling.yields), (3, 3))
-
-    def test_severalNeighbours(self) -> None:
-        """
-        The more neighbours had the CPU one after the other, the fewer such yields there are.
-        """
-        for slices, yields in ((1, 3), (1.9, 2), (2.5, 1), (4, 1), (100, 1)):
-            self.setUp()
-            self.world.yieldSeconds = slices * SLICE_SECONDS
-            while not self.polling.shyUntil:
-                self.find()
-            self.assertEqual(self.polling.crowded, yields, slices)
-            self.assertLess(self.polling.crowd, 0.6)
 
     def test_shyCostsNothing(self) -> None:
         """

@@ -33,8 +33,6 @@ RARE = 64
 _PURE_RARE = 32
 #: A yield as long as this gave the CPU to a neighbour who has other things to do.
 CROWDED_SECONDS = 1e-3
-#: What a scheduler gives one neighbour, about.
-SLICE_SECONDS = 4e-3
 #: Above this share of such yields there are no more, for how long at first and at most.
 CROWD = 0.25
 SHY_SECONDS = 0.1
@@ -124,7 +122,7 @@ class AdaptivePolling:
             self.yields += yields
             # Only the last yield can have taken that long.
             if after - began >= CROWDED_SECONDS:
-                self._crowded(after, after - began)
+                self._crowded(after)
             elif self.crowd:
                 self.crowd *= 0.875
         hit = found and after < end
@@ -132,14 +130,12 @@ class AdaptivePolling:
         self.found += found
         return found
 
-    def _crowded(self, now: float, took: float) -> None:
+    def _crowded(self, now: float) -> None:
         """
-        A neighbour had the CPU for long; or several, which counts for more.
-
-        @param took: For how long, seconds.
+        A neighbour had the CPU for long.
         """
         self.crowded += 1
-        self.crowd += (1 - self.crowd) * min(0.5, max(0.125, 0.125 * took / SLICE_SECONDS))
+        self.crowd += (1 - self.crowd) * 0.125
         if self.crowd > CROWD:
             self._beShy(now)
 
