@@ -79,7 +79,7 @@ def webArguments(port: int, directory: str) -> list[str]:
     @return: the command line of the twistd that serves it.
     """
     arguments = ["--nodaemon", "--pidfile=", "--reactor=ib", "web"]
-    arguments += [f"--listen=sdp:{port}", f"--listen=tcp:{port}:interface={HOST}", f"--path={directory}"]
+    arguments += [f"--listen=sdp:{port}", f"--listen=direct:{port}:interface={HOST}", f"--path={directory}"]
     return arguments
 
 
@@ -90,8 +90,8 @@ def echoCommand(port: int, promptPort: int) -> list[str]:
 
     @return: the command line of an echo server.
     """
-    arguments = [f"sdp:{port}", f"tcp:{port}:interface={HOST}"]
-    arguments += ["--nodelay", f"tcp:{promptPort}:interface={HOST}"]
+    arguments = [f"sdp:{port}", f"direct:{port}:interface={HOST}"]
+    arguments += ["--nodelay", f"direct:{promptPort}:interface={HOST}"]
     return pythonProgram("import twisted_ib.tools.echo as echo; sys.exit(echo.main())", arguments)
 
 
@@ -223,8 +223,8 @@ class Demonstration:
 
         @return: the table's line for TCP.
         """
-        web = clientFromString(self._reactor, f"tcp:{HOST}:{port}")
-        echo = clientFromString(self._reactor, f"tcp:{HOST}:{echoPort}")
+        web = clientFromString(self._reactor, f"direct:{HOST}:{port}")
+        echo = clientFromString(self._reactor, f"direct:{HOST}:{echoPort}")
         return Row(name, await self._fetch(name, web, port), await roundTrips(echo, noDelay))
 
     async def _overSDP(self, port: int, echoPort: int) -> Row:
