@@ -336,7 +336,7 @@ class UserTests(ChannelTestCase):
             self.addCleanup(pair.close)
             one, two = pair.connected()
             pair.a.channel.release(pair.a.keeper)
-            for i in range(limits.RING // 65536 + 4):
+            for i in range(limits.RING_BULK // 65536 + 4):
                 one.write(bytes([i]) * 65536)
             pair.a.turn()
             one.loseConnection()

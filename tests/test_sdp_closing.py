@@ -235,7 +235,7 @@ class ResetTests(ClosingTestCase):
         ConnectionLost there, though data was unread.
         """
         one, two = self.pair.connected()
-        count = limits.RING // 65536 + 14
+        count = limits.RING_BULK // 65536 + 14
         for i in range(count):
             one.write(bytes([i]) * 65536)
         one.abortConnection()

@@ -157,7 +157,7 @@ class SendTests(PairTestCase):
         """
         raw, stream = self.pair.raw()
         sent = b""
-        for i in range(limits.RING // 65536 + 36):
+        for i in range(limits.RING_BULK // 65536 + 36):
             data = bytes([i]) * 65536
             sent += data
             stream.write(data)
@@ -178,7 +178,7 @@ class SendTests(PairTestCase):
         credits, though the first of a turn leaves at once.
         """
         raw, stream = self.pair.raw()
-        n = limits.RING // 65536 + 2
+        n = limits.RING_BULK // 65536 + 2
         for i in range(n):
             stream.write(bytes([i]) * 65536)
         stream.endOfBatch()
