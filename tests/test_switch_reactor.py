@@ -388,6 +388,29 @@ class SwitchTests(ReactorBuilder):
 
         self.play(scenario)
 
+    def test_counters(self) -> None:
+        """
+        A device shows the counters that count most, and of a long name its end: what it says of itself
+        is bounded.
+        """
+        path = "/" + "x" * 200 + "/rules:7"
+
+        async def scenario(reactor: Any) -> None:
+            reactor.listenTCP(0, Server())
+            (channel,) = channelsOf(reactor)
+            counters = reactor.switch.counters
+            for number in range(100):
+                counters[f"switch_rule_{number}"] = 1000 + number
+            shown = [name for name in channel.device.statistics() if name.startswith("switch_")]
+            self.assertEqual(len(shown), limits.SWITCH_COUNTERS_SHOWN)
+            self.assertIn("switch_rule_99", shown)
+            decision = mock.Mock(where=path)
+            self.patch(reactor.switch.configuration, "decide", lambda *_: decision)
+            reactor.switch.decide("listen", "", 0)
+            self.assertEqual(counters["switch_rule_" + path[-limits.SWITCH_COUNTER_NAME :]], 1)
+
+        self.play(scenario)
+
     # -- connecting
 
     def test_connected(self) -> None:
@@ -409,6 +432,7 @@ class SwitchTests(ReactorBuilder):
             self.assertEqual(handle.getpeername(), ("127.0.0.1", port.getHost().port))
             self.assertIs(transport.getHandle(), handle)
             why = explain(transport)
+            self.assertIs(explain(connector), why)
             self.assertTrue(why.asked <= why.decided <= why.connected)
             connector.disconnect()
             await client.lost

@@ -401,6 +401,10 @@ CAPTURE_ENDED_FLOWS = 1024
 TCP_LISTENERS = 1024
 #: Lines of the kernel's table of TCP sockets that are read where netlink is refused.
 TCP_TABLE_LINES = 16384
+#: Counters of a switch that its devices show, those that count most.
+SWITCH_COUNTERS_SHOWN = 32
+#: The longest place of a rule in the name of such a counter.
+SWITCH_COUNTER_NAME = 96
 #: Listeners whose SDP has failed that one reactor remembers; the oldest are forgotten.
 OFFLOADS_REMEMBERED = 1024
 

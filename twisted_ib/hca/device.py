@@ -236,7 +236,8 @@ class Device:
         @return: All counters by name: first rxe's, then ours
             (L{twisted_ib.hca.counters}).
         """
-        events = {**self.countersBeside, **self.counters, "management_sent": self.cm.messagesSent}
+        beside = dict(Counter(self.countersBeside).most_common(limits.SWITCH_COUNTERS_SHOWN))
+        events = {**beside, **self.counters, "management_sent": self.cm.messagesSent}
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
         if self.pollingCounters is not None:
             events |= self.pollingCounters()

@@ -164,7 +164,10 @@ class SwitchedConnector(tcp.Connector):
     What C{connectTCP} gives where policy does not leave everything to TCP.
 
     @ivar switch: The reactor's switch.
+    @ivar why: What was decided about the last attempt, and why.
     """
+
+    why: Why
 
     def __init__(
         self, switch: Switch, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any, reactor: Any
@@ -179,7 +182,9 @@ class SwitchedConnector(tcp.Connector):
         """
         Begin.
         """
-        return SwitchedClient(self.host, self.port, self.bindAddress, self, self.reactor)
+        client = SwitchedClient(self.host, self.port, self.bindAddress, self, self.reactor)
+        self.why = client.why
+        return client
 
 
 def _withReason(reason: Any, fallback: Fallback, alone: bool = False) -> Any:

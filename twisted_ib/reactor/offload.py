@@ -106,14 +106,14 @@ class Offload:
         """
         self.candidate = self._candidates.pop(0)
         self.device = self.candidate.device
-        self._attempt = _SwitchedAttempt(self)  # type: ignore[arg-type]
+        self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
 
     def _tooLate(self) -> None:
         """
         SDP has had its part of the time.
         """
         self._candidates = []
-        self._attempt.failIfNotConnected(error.TimeoutError())
+        self._end(error.TimeoutError())
 
     def cancel(self) -> None:
         """
@@ -123,7 +123,15 @@ class Offload:
         self.chosen = True
         self._stopTimer()
         self.client = None  # type: ignore[assignment]
-        self._attempt.failIfNotConnected(error.UserError())
+        self._end(error.UserError())
+
+    def _end(self, reason: Exception) -> None:
+        """
+        End the attempt.
+        """
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.failIfNotConnected(reason)
 
     def _stopTimer(self) -> None:
         """
@@ -181,6 +189,7 @@ class Offload:
         why.decided = why.connected = self.reactor.seconds()
         self.connector.switch.settled(CONNECT, why, self.host, self.port)
         self.connector.transport = transport
+        self._attempt = None  # It has a reference to this.
 
     def connectionFailed(self, reason: Failure) -> None:
         """
@@ -202,6 +211,7 @@ class Offload:
         if self._candidates:
             self._next()
             return
+        self._attempt = None
         self._stopTimer()
         self.client.offloadFailed(_fallback(self._reasons), self._reasons[-1])
 

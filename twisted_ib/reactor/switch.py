@@ -17,6 +17,7 @@ from weakref import WeakSet
 from twisted.logger import Logger
 from twisted.python import threadable
 
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.endpoints.addresses import withPort
 from twisted_ib.hca.fabric.registry import (
@@ -112,7 +113,8 @@ class Switch:
         Ask the rules, and count.
         """
         decision = self.configuration.decide(role, host, port)
-        self.counters[f"switch_rule_{decision.where}"] += 1
+        # The end of it has the line, and the name of a folder may be long.
+        self.counters[f"switch_rule_{decision.where[-limits.SWITCH_COUNTER_NAME:]}"] += 1
         return decision
 
     def fellBack(self, why: Why, fallback: Fallback) -> None:
