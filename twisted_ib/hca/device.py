@@ -83,8 +83,9 @@ class Device:
     @ivar countersBeside: What who uses it counts, by name, to be shown with its own.
     @ivar traffic: What queue pairs moved that are gone.
     @ivar turns: How often L{progress} was called.
-    @ivar batch: The number of the present batch, of 8 bits: before, within and after L{progress} are different
-        ones.  Who remembers it needs no memory for it, and takes a very old one for this one now and then.
+    @ivar batch: The number of the present batch, of 8 bits: before, within and after L{progress} are
+        different ones.  Who remembers it needs no memory for it, and takes a very old one for this one now
+        and then.
     @ivar capture: Where its packets are written, or L{None}.
     @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
     """
