@@ -14,7 +14,7 @@ from unittest import mock
 from twisted.internet import error, ssl, tcp
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
-from twisted.internet.interfaces import IReactorTCP
+from twisted.internet.interfaces import IReactorTCP, ISystemHandle, ITCPTransport, ITLSTransport
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.internet.tcp import makeBinding
@@ -428,6 +428,8 @@ class SwitchTests(ReactorBuilder):
             self.assertEqual((connector.state, connector.transport), ("connected", transport))
             self.assertIs(transport.connector, connector)
             self.assertEqual(transport.getPeer(), port.getHost())
+            for interface in (ISystemHandle, ITCPTransport, ITLSTransport):
+                verifyObject(interface, transport)
             handle = transport.getHandle()
             self.assertEqual(handle.getpeername(), ("127.0.0.1", port.getHost().port))
             self.assertIs(transport.getHandle(), handle)

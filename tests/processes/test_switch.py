@@ -291,6 +291,23 @@ class TroubleTests(SwitchTestCase):
         for text in ("Connection refused", "(SDP 127.0.0.1:"):
             self.assertIn(text, str(error))
 
+    def test_diesLater(self) -> None:
+        """
+        The same when the two processes know each other already, and the request was sent.
+        """
+        server, client = self.start(), self.start()
+        port = server.ask("listen")["port"]
+        self.assertCarried(client.ask("connect", port=port), "sdp")
+        server.freeze()
+        client.begin("connect", port=port)
+        self.assertRaises(ChildError, client.answer, 0.3)
+        server.kill()
+        error = self.assertRaises(ChildError, client.answer)
+        client.event("lost", reason="ConnectionLost")
+        self.assertEqual(error.kind, "ConnectionRefusedError")
+        for text in ("Connection refused", "(SDP 127.0.0.1:"):
+            self.assertIn(text, str(error))
+
     def test_timeout(self) -> None:
         """
         The application's timeout is for all providers together.

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.interfaces import ISystemHandle
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from twisted_ib.reactor.handle import ConnectionHandle
 from twisted_ib.sdp.ends import SDPClient, SDPServer
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.why import Why
 
 
+@implementer(ISystemHandle)
 class RedirectedServer(SDPServer):
     """
     The transport of a passive side.
@@ -39,6 +42,7 @@ class RedirectedServer(SDPServer):
         return handle
 
 
+@implementer(ISystemHandle)
 class RedirectedClient(SDPClient):
     """
     The transport of an active side.
