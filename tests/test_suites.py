@@ -5,13 +5,16 @@ Tests of the comparison of suites.
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.suites import compare
-from tests.suites.redirect import Redirection
+from tests.suites import compare, projects
+from twisted_ib.reactor.policy import Policy
+from twisted_ib.reactor.rules import parse
 
 _IB, _EPOLL = "m.T_IBReactorTests.test_x", "m.T_EPollReactorTests.test_x"
 
@@ -28,7 +31,7 @@ class Fake:
         self.fails = fails
         self.ran: list[tuple[str, list[str]]] = []
 
-    def run(self, run: str, names: list[str], seconds: int) -> Any:
+    def run(self, run: str, names: list[str], seconds: int = 120) -> Any:
         """
         Give it.
         """
@@ -75,11 +78,11 @@ class OutcomeTests(SynchronousTestCase):
             ["ok", _IB, ""],
             ["ran", "m.T.test_y"],
             ["skipped", "m.T.test_y", "no reason"],
-            ["carried", 7],
+            ["ways", {"sdp": 7}],
         )
         self.assertEqual(made.having("failed"), {_EPOLL})
         self.assertEqual(made.having("skipped"), {"m.T.test_y"})
-        self.assertEqual((made.names[_EPOLL], made.carried, made.trouble), (_IB, 7, ""))
+        self.assertEqual((made.names[_EPOLL], made.ways["sdp"], made.trouble), (_IB, 7, ""))
 
     def test_cutShort(self) -> None:
         """
@@ -90,11 +93,12 @@ class OutcomeTests(SynchronousTestCase):
 
     def test_neverBegun(self) -> None:
         """
-        One that has written nothing has failed as a whole.
+        Of one that has written nothing all tests are missing.
         """
         made = compare.Outcome()
         made.read(Path("nowhere"))
-        self.assertEqual(made.having("failed"), {"nowhere"})
+        self.assertEqual((made.results, made.trouble), ({}, "never began"))
+        self.assertEqual(compare.missing(outcome(a="ok", b="skipped"), made, False), ["a", "b"])
 
 
 class DifferenceTests(SynchronousTestCase):
@@ -124,19 +128,28 @@ class DifferenceTests(SynchronousTestCase):
 
     def test_others(self) -> None:
         """
-        What is left out, or not there, is told.
+        What is left out, or fails on epoll only, is told.
         """
         text = compare._others(
             "ib", outcome(a="ok", b="ok", c="failed", d="ok"), outcome(a="skipped", b="ok", c="ok")
         )
-        self.assertEqual(len(text), 3)
+        self.assertEqual(len(text), 2)
         self.assertIn("left out: 1, such as a: a reason", text[0])
-        self.assertIn("did not run: d", text[1])
-        self.assertIn("fails on epoll only: c", text[2])
+        self.assertIn("fails on epoll only: c", text[1])
+
+    def test_missing(self) -> None:
+        """
+        Tests that did not run are missing; those of other reactors may be.
+        """
+        run = {name: "ok" for name in ("a.T_EPollReactorTests.x", "a.T_SelectReactorTests.x", "b")}
+        baseline, other = outcome(**run), outcome(b="ok")
+        self.assertEqual(compare.missing(baseline, other, True), ["a.T_EPollReactorTests.x"])
+        self.assertEqual(len(compare.missing(baseline, other, False)), 2)
+        self.assertEqual(compare.missing(other, baseline, False), [])
 
     def test_packages(self) -> None:
         """
-        All packages by default; some by name; half of them.
+        All packages by default; some by name; those that connect most.
         """
         every = compare.packages("")
         self.assertIn("twisted.internet", every["internet"])
@@ -148,29 +161,102 @@ class DifferenceTests(SynchronousTestCase):
                 "twisted.test.test_tcp": ["twisted.test.test_tcp"],
             },
         )
-        self.assertEqual(set(compare.packages("half")), set(compare.HALF))
+        self.assertEqual(set(compare.packages("most")), set(compare.MOST))
 
-
-class RedirectionTests(SynchronousTestCase):
-    """
-    Which connections go by SDP.
-    """
-
-    def test_carries(self) -> None:
+    def test_rules(self) -> None:
         """
-        Those to this host and to a port of this process, of the same reactor.
+        The rules are about loopback alone, and right.
         """
-        redirection, reactor = Redirection("lo0"), object()
-        redirection.ports[id(reactor), 7000] = None  # type: ignore[assignment]
-        for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1", "fe80::1%lo"):
-            self.assertTrue(redirection.carries(reactor, host, 7000, None))
-        self.assertTrue(redirection.carries(reactor, "::1", 7000, ("", 0)))
-        for host, port, bound in (
-            ("192.0.2.1", 7000, None),
-            ("127.0.0.1", 7001, None),
-            ("127.0.0.1", "7000", None),
-            ("127.0.0.1", 7000, object()),
-            (b"127.0.0.1", 7000, None),
-        ):
-            self.assertFalse(redirection.carries(reactor, host, port, bound))
-        self.assertFalse(redirection.carries(object(), "127.0.0.1", 7000, None))
+        contents = parse(compare.rules("sdp"), "a file")
+        policy = Policy(contents)
+        for role in ("listen", "connect"):
+            for address in ("127.0.0.1", "127.3.2.1", "::1"):
+                self.assertEqual(policy.decide(role, "trial", address, 80).verdict, "sdp")
+            for address in ("192.0.2.1", "0.0.0.0", "::"):
+                self.assertEqual(policy.decide(role, "trial", address, 80).where, "default")
+
+
+class ReportTests(SynchronousTestCase):
+    """
+    What is printed.
+    """
+
+    def report(self, **runs: compare.Outcome | None) -> tuple[int, str]:
+        """
+        @param runs: What became of the tests of one package.
+        @return: The exit status, and the text.
+        """
+        runner: Any = Fake(ib=True, epoll=False)
+        runner.full = False
+        with mock.patch("sys.stdout", StringIO()) as output:
+            status = compare.report(runner, ["web"], {("web", run): made for run, made in runs.items()})
+        return status, output.getvalue()
+
+    def test_same(self) -> None:
+        """
+        Nothing differs; what carried the connections, and why not SDP.
+        """
+        other = outcome(a="ok", b="failed")
+        other.ways.update(sdp=3, tcp=2, no_listener=2)
+        status, text = self.report(epoll=outcome(a="ok", b="failed"), ib=other)
+        self.assertEqual(status, 0)
+        self.assertIn("ib: 3 connections by SDP, 2 by TCP; why not SDP: no_listener 2", text)
+        self.assertIn("SDP carried 3 connections; 0 differences.", text)
+
+    def test_different(self) -> None:
+        """
+        A test that fails, and one that did not run.
+        """
+        status, text = self.report(epoll=outcome(a="ok", b="ok", c="ok"), ib=outcome(a="failed", b="ok"))
+        self.assertEqual(status, 1)
+        self.assertIn("ib: FAILS: a: a reason", text)
+        self.assertIn("ib: web: DID NOT RUN: 1, such as c", text)
+        self.assertIn("2 differences.", text)
+
+    def test_noTime(self) -> None:
+        """
+        A package that was not begun in each run is not compared.
+        """
+        status, text = self.report(epoll=outcome(a="ok"), ib=None)
+        self.assertEqual(status, 1)
+        self.assertIn("web: left out: the time is up", text)
+
+
+class ProjectTests(SynchronousTestCase):
+    """
+    The comparison of other projects' suites.
+    """
+
+    def test_differing(self) -> None:
+        """
+        Any other result is a difference, and so is a test that did not run.
+        """
+        first = outcome(a="ok", b="ok", c="skipped", d="failed")
+        second = outcome(a="ok", b="failed", c="ok", e="ok")
+        self.assertEqual(projects.differing(first, second), ["b", "c", "d", "e"])
+
+    def test_steady(self) -> None:
+        """
+        What differs again is a difference.
+        """
+        suites: Any = Fake(ib=True, epoll=False)
+        steady, unsteady = projects.differences(suites, "ib", outcome(a="ok"), outcome(a="failed"))
+        self.assertEqual((steady, unsteady), (["ib: DIFFERS: a: failed, on epoll ok: "], []))
+
+    def test_unsteady(self) -> None:
+        """
+        What does not is none.
+        """
+        suites: Any = Fake(ib=False, epoll=False)
+        steady, unsteady = projects.differences(suites, "ib", outcome(a="ok"), outcome(a="failed"))
+        self.assertEqual((steady, unsteady), ([], ["a"]))
+
+    def test_nothingToDownload(self) -> None:
+        """
+        Where nothing can be installed there is a reason, and no failure.
+        """
+        environment = Path(self.mktemp())
+        environment.mkdir()
+        suites = projects.Suites(environment, Path(), 1)
+        suites.python = "/nonexistent/python"
+        self.assertIn("/nonexistent/python", suites.install(["klein"]))

@@ -1,15 +1,18 @@
 """
-Run some of Twisted's tests and write down what became of each.
+Run some tests and write down what became of each.
 
-The arguments are a reactor's short name, its class, the device that TCP is redirected to (or C{-}),
-the file for the results, and the names to load.  Each line of the file is a JSON list: C{"ran", id},
-C{kind, id, text} for a result, or C{"carried", number} at the end.
+The arguments are a reactor's short name, its class (Twisted's own parameterised tests are aimed at it; C{-}
+for other projects), the sets of L{exclusions<tests.suites.exclusions>} that hold or the project in which
+classes are widened, with commas between (or C{-}), the file for the results, and the names to load.  With
+C{only} before the class, no other reactor's tests are there.  Each line of the file is a JSON list:
+C{"ran", id}, C{kind, id, text} for a result, or C{"ways", counts} at the end.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import Any
 
 from twisted.application.reactors import installReactor
@@ -17,11 +20,10 @@ from twisted.trial import util
 from twisted.trial.reporter import Reporter
 from twisted.trial.runner import DestructiveTestSuite, TestLoader, TrialRunner
 
-from tests.suites.exclusions import BY_NAME, SOCKETS, leaveOut
-from tests.suites.redirect import Redirection
+from tests.suites.exclusions import SETS, WIDER, leaveOut, widen
 
 #: What trial gives a test that says nothing else, seconds.
-TEST_SECONDS = 60.0
+TEST_SECONDS = 30.0
 #: The reactor whose place in Twisted's list another takes.
 EPOLL = "twisted.internet.epollreactor.EPollReactor"
 
@@ -97,29 +99,64 @@ def _name(test: Any) -> str:
     return str(test.id())
 
 
+def countWays() -> Counter[str]:
+    """
+    Count from now on what carries the connections that C{connectTCP} of C{ib} reactors makes.
+
+    @return: How many by C{"sdp"} and C{"tcp"}, and of the latter by the reason why not the former.
+    """
+    from twisted_ib.reactor.rules import CONNECT
+    from twisted_ib.reactor.switch import Switch
+
+    ways: Counter[str] = Counter()
+    settled = Switch.settled
+
+    def counted(switch: Any, role: str, why: Any, host: str, port: int) -> None:
+        if role == CONNECT:
+            ways[why.provider] += 1
+            if why.fallback is not None:
+                ways[why.fallback.kind] += 1
+        settled(switch, role, why, host, port)
+
+    Switch.settled = counted  # type: ignore[method-assign]
+    return ways
+
+
+def aim(kind: str) -> None:
+    """
+    Aim the parameterised tests.
+
+    @param kind: The class that takes the place of Twisted's reactor with epoll; behind C{only}, it is
+        the only one.
+    """
+    from twisted.internet.test.reactormixins import ReactorBuilder
+
+    only, _, name = kind.rpartition(" ")
+    reactors = [EPOLL] if only else ReactorBuilder._reactors
+    ReactorBuilder._reactors = [name if each == EPOLL else each for each in reactors]
+
+
 def main() -> None:
     """
     Do what the arguments say.
     """
-    short, kind, device, output, *names = sys.argv[1:]
+    short, kind, left, output, *names = sys.argv[1:]
     installReactor(short)
-    from twisted.internet.test.reactormixins import ReactorBuilder
-
-    ReactorBuilder._reactors = [kind if each == EPOLL else each for each in ReactorBuilder._reactors]
+    if kind != "-":
+        aim(kind)
     util.DEFAULT_TIMEOUT_DURATION = TEST_SECONDS
-    if kind != EPOLL:
-        leaveOut(BY_NAME)
-        leaveOut(SOCKETS)  # By default, too, connections inside the process go over SDP.
-    redirection = None
-    if device != "-":
-        redirection = Redirection(device)
-        redirection.begin()
+    for each in left.split(",") if left != "-" else ():
+        if each in SETS:
+            leaveOut(SETS[each])
+        else:
+            widen({name: other for name, other in WIDER.items() if name.startswith(f"{each}.")})
+    ways = countWays() if short == "ib" else Counter()
     loader = TestLoader()
     loader.suiteFactory = DestructiveTestSuite
     suite = loader.loadByNames(names, recurse=True)
     with open(output, "w") as Recorder.output:
         result: Any = TrialRunner(Recorder, workingDirectory=f"{output}.trial").run(suite)
-        result._record("carried", redirection.carried if redirection else 0)
+        result._record("ways", ways)
 
 
 if __name__ == "__main__":

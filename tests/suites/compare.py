@@ -1,15 +1,17 @@
 """
-Run Twisted's own suite on epoll, on ib, and on ib with each TCP connection inside the process carried
-by SDP, and compare what fails.
+Run Twisted's own suite on epoll, on ib as it is by default, and on ib with rules for loopback that say
+C{use sdp} or C{use both}, and compare what fails.
 
-    python -m tests.suites.compare [--packages web,test] [--device shm0] [--seconds 840] [--output DIRECTORY]
+    python -m tests.suites.compare [--packages web,test] [--full] [--seconds 840] [--output DIRECTORY]
 
-Two processes run at a time.  A test that fails on ib but not on epoll runs again, alone, on both; it is
-a difference if it fails again.  Packages that are not begun when the time is up are left out, by name.
-The exit status is 0 if there is no difference.
+The last two runs have the packages that connect most, and not what Twisted has for reactors beside
+epoll's; with C{--full} all of it.  Two processes run at
+a time.  A test that fails on ib but not on epoll runs again, alone, on both; it is a difference if it
+fails again.  Packages that are not begun when the time is up are left out, by name.  The exit status is
+0 if there is no difference.
 
-What the environment lacks (Twisted's extras C{tls}, C{conch}, C{http2}, C{test} ...) is skipped by all
-three runs alike.
+The table says how many connections SDP carried, and TCP; below it stands why not SDP.  What the
+environment lacks (Twisted's extras C{tls}, C{conch}, C{http2}, C{test} ...) is skipped by all runs alike.
 """
 
 from __future__ import annotations
@@ -28,24 +30,64 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
+from attrs import frozen
+
 import twisted
 
-#: How a row of the table is run: the reactor's short name and class, and whether TCP is redirected.
-EPOLL = ("epoll", "twisted.internet.epollreactor.EPollReactor")
+
+@frozen
+class Run:
+    """
+    A column of the comparison.
+
+    @ivar short: The reactor's short name.
+    @ivar kind: Its class.
+    @ivar left: The sets of exclusions that hold.
+    @ivar verdict: What the rules say about loopback; L{None} for no file of rules.
+    @ivar most: Whether only the packages that connect most run, and of the parameterised tests those
+        of the one reactor.
+    """
+
+    short: str
+    kind: str
+    left: tuple[str, ...] = ()
+    verdict: str | None = None
+    most: bool = False
+
+
 IB = ("ib", "twisted_ib.reactor.ibreactor.IBReactor")
-RUNS = {"epoll": (*EPOLL, False), "ib": (*IB, False), "ib, SDP": (*IB, True)}
+RUNS = {
+    "epoll": Run("epoll", "twisted.internet.epollreactor.EPollReactor"),
+    "ib": Run(*IB, ("by name", "sockets")),
+    "ib, sdp": Run(*IB, ("by name", "sockets", "no tcp"), "sdp", True),
+    "ib, both": Run(*IB, ("by name", "sockets"), "both", True),
+}
+#: What is loopback.
+LOOPBACK = ("127.0.0.0/8", "::1")
 #: The packages, those that connect most first.
 PACKAGES = ("test", "internet", "web", "mail", "spread", "words", "names", "protocols", "trial", "conch")
 #: These take a second each: together they are one row.
 SMALL = ("_threads", "application", "cred", "logger", "pair", "persisted", "plugins", "positioning")
 SMALL += ("python", "runner", "scripts")
-#: Those which open nearly all the connections: half of the suite.
-HALF = ("test", "internet", "web", "mail", "spread", "protocols")
+#: Those which open nearly all the connections.
+MOST = ("test", "internet", "web", "mail", "spread")
+#: What in the environment says which rules hold.
+CONFIGURING = ("TWISTED_IB_CONFIG", "SIMPLE_LIBSDP", "XDG_CONFIG_HOME")
+#: What is in the names of parameterised tests of reactors beside the one in question.
+OTHERS = re.compile(r"_(?!EPoll|IB)[A-Za-z]+ReactorTests\b").search
 #: How long one package may take, seconds.
 PACKAGE_SECONDS = 420
 ROOT = Path(__file__).resolve().parents[2]
 
 Results = dict[str, tuple[str, str]]
+
+
+def rules(verdict: str) -> str:
+    """
+    @return: A file of rules that has one verdict for loopback.
+    """
+    roles = ("listen", "connect")
+    return "".join(f"use {verdict} {role} * {network}:*\n" for role in roles for network in LOOPBACK)
 
 
 def plain(name: str) -> str:
@@ -61,7 +103,7 @@ class Outcome:
 
     @ivar results: By name (see L{plain}): C{"ok"}, C{"failed"} or C{"skipped"}, and the text.
     @ivar names: The names that trial knows them by.
-    @ivar carried: How many connections SDP carried.
+    @ivar ways: How many connections C{"sdp"} and C{"tcp"} carried, and why not the former.
     @ivar trouble: What ended the process early, if anything did.
     """
 
@@ -71,7 +113,7 @@ class Outcome:
         """
         self.results: Results = {}
         self.names: dict[str, str] = {}
-        self.carried = 0
+        self.ways: Counter[str] = Counter()
         self.trouble = ""
         self.seconds = 0.0
 
@@ -85,15 +127,16 @@ class Outcome:
                 kind, *rest = json.loads(line)
             except ValueError:
                 continue  # The child died while it wrote this.
-            if kind == "carried":
-                self.carried, ended = rest[0], True
+            if kind == "ways":
+                self.ways, ended = Counter(rest[0]), True
             elif kind == "ran":
                 begun = rest[0]
             else:
                 self._add(kind, *rest)
         if not ended:
-            self.trouble = f"ended in {begun or 'nothing'}"
-            self._add("failed", begun or path.name, self.trouble)
+            self.trouble = f"ended in {begun}" if begun else "never began"
+            if begun:
+                self._add("failed", begun, self.trouble)
 
     def _add(self, kind: str, name: str, text: str) -> None:
         """
@@ -116,15 +159,15 @@ class Runner:
     Runs tests in other processes.
 
     @ivar directory: Where their files are.
+    @ivar full: Whether each run has all tests.
     """
 
-    def __init__(self, directory: Path, device: str, seconds: float) -> None:
+    def __init__(self, directory: Path, seconds: float, full: bool) -> None:
         """
-        @param device: The HCA that carries TCP.
         @param seconds: After how long no package is begun.
         """
+        self.full = full
         self.directory = directory
-        self.device = device
         self._end = time.monotonic() + seconds
         self._lock = Lock()
         self._count = 0
@@ -145,17 +188,20 @@ class Runner:
         with self._lock:
             self._count += 1
             base = self.directory / f"{self._count:03}-{re.sub(r'[^a-z]+', '-', run)}"
-        short, kind, redirected = RUNS[run]
+        how = RUNS[run]
+        kind = f"only {how.kind}" if how.most and not self.full else how.kind
         path = Path(f"{base}.results")
         where = Path(f"{base}.d")
         where.mkdir()
-        device = self.device if redirected else "-"
         command = ["timeout", "-k", "5", str(seconds), sys.executable, "-m", "tests.suites.child"]
-        command += [short, kind, device, str(path), *names]
+        command += [how.short, kind, ",".join(how.left) or "-", str(path), *names]
         search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": search, "HOME": str(where)}
-        if redirected:
-            environment["TWISTED_IB_RUN_DIR"] = str(where / "run")
+        environment = {key: value for key, value in os.environ.items() if key not in CONFIGURING}
+        environment.update(PYTHONPATH=search, HOME=str(where), TWISTED_IB_RUN_DIR=str(where / "run"))
+        if how.verdict is not None:
+            config = Path(f"{base}.conf")
+            config.write_text(rules(how.verdict))
+            environment["TWISTED_IB_CONFIG"] = str(config)
         began = time.monotonic()
         with open(f"{base}.log", "w") as log:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
@@ -184,7 +230,7 @@ def differences(runner: Runner, run: str, baseline: Outcome, other: Outcome) -> 
 
 def packages(wanted: str) -> dict[str, list[str]]:
     """
-    @param wanted: Names, separated by commas; C{half} for L{HALF}; empty for all.
+    @param wanted: Names, separated by commas; C{most} for L{MOST}; empty for all.
     @return: The rows of the table, and what each loads.
     """
     rows = {name: [f"twisted.{name}"] for name in PACKAGES}
@@ -192,7 +238,7 @@ def packages(wanted: str) -> dict[str, list[str]]:
     rows["small"] = [f"twisted.{name}" for name in SMALL if (where / name / "test").is_dir()]
     if not wanted:
         return rows
-    names = HALF if wanted == "half" else wanted.split(",")
+    names = MOST if wanted == "most" else wanted.split(",")
     return {name: rows.get(name, [name]) for name in names}
 
 
@@ -203,22 +249,23 @@ def main() -> int:
     @return: 0 if there is no difference.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.suites.compare")
-    parser.add_argument("--packages", default="", help="such as web,test; `half` for those that connect most")
-    parser.add_argument("--device", default="lo0", help="the HCA that carries TCP")
+    parser.add_argument("--packages", default="", help="such as web,test; `most` for those that connect most")
+    parser.add_argument("--full", action="store_true", help="all packages, and all reactors, on all runs")
     parser.add_argument("--output", help="where the logs go; by default they are thrown away")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3600, help="after how long no package is begun")
     options = parser.parse_args()
-    rows = packages(options.packages)
+    every, rows = packages(""), packages(options.packages)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(options.output or temporary).resolve()
         directory.mkdir(parents=True, exist_ok=True)
-        runner = Runner(directory, options.device, options.seconds)
+        runner = Runner(directory, options.seconds, options.full)
         with ThreadPoolExecutor(options.processes) as pool:
             futures = {
                 (row, run): pool.submit(runner.begin, run, names)
                 for row, names in rows.items()
-                for run in RUNS
+                for run, how in RUNS.items()
+                if options.full or not how.most or row not in every or row in MOST
             }
             outcomes = {key: future.result() for key, future in futures.items()}
         return report(runner, list(rows), outcomes)
@@ -230,36 +277,60 @@ def report(runner: Runner, rows: list[str], outcomes: dict[tuple[str, str], Outc
 
     @return: 0 if there is none.
     """
-    form = "{:<10} {:<8} {:>6} {:>6} {:>7} {:>8} {:>4} {:>8} {:>8}"
-    print(form.format("package", "run", "ran", "ok", "failed", "skipped", "new", "carried", "seconds"))
-    sums = {run: [0] * 6 for run in RUNS}
+    form = "{:<10} {:<8} {:>6} {:>6} {:>7} {:>8} {:>4} {:>6} {:>6} {:>8}"
+    print(form.format("package", "run", "ran", "ok", "failed", "skipped", "new", "sdp", "tcp", "seconds"))
+    sums = {run: [0] * 7 for run in RUNS}
+    ways: dict[str, Counter[str]] = {run: Counter() for run in RUNS}
     text: list[str] = []
     for row in rows:
-        found = {run: outcome for run in RUNS if (outcome := outcomes[row, run]) is not None}
-        if len(found) < len(RUNS):
+        wanted = [run for run in RUNS if (row, run) in outcomes]
+        found = {run: outcome for run in wanted if (outcome := outcomes[row, run]) is not None}
+        if len(found) < len(wanted):
             print(f"{row}: left out: the time is up", flush=True)
             continue
         baseline = found["epoll"]
         for run, outcome in found.items():
             steady, unsteady = differences(runner, run, baseline, outcome) if run != "epoll" else ([], [])
             counts = [len(outcome.results), *(len(outcome.having(k)) for k in ("ok", "failed", "skipped"))]
-            counts += [len(steady), outcome.carried]
+            gone = missing(baseline, outcome, RUNS[run].most and not runner.full)
+            if gone:
+                text.append(f"{run}: {row}: DID NOT RUN: {len(gone)}, such as {gone[0]}: {outcome.trouble}")
+            counts += [len(steady) + len(gone), outcome.ways["sdp"], outcome.ways["tcp"]]
             sums[run] = [a + b for a, b in zip(sums[run], counts, strict=True)]
+            ways[run] += outcome.ways
             print(form.format(row, run, *counts, f"{outcome.seconds:.0f}"), flush=True)
             text += [f"{run}: FAILS: {name}: {outcome.results[name][1]}" for name in steady]
             text += [f"{run}: failed once, and not again: {name}" for name in unsteady]
             text += _others(run, baseline, outcome) if run != "epoll" else []
     for run in RUNS:
         print(form.format("sum", run, *sums[run], ""))
+    text += [_waysOf(run, counts) for run, counts in ways.items() if counts]
     print(*text, sep="\n")
-    bad = sums["ib"][4] + sums["ib, SDP"][4]
-    print(f"SDP carried {sums['ib, SDP'][5]} connections; {bad} differences.")
+    bad = sum(counts[4] for counts in sums.values())
+    print(f"SDP carried {sum(counts[5] for counts in sums.values())} connections; {bad} differences.")
     return 1 if bad or not sums["epoll"][1] else 0
+
+
+def _waysOf(run: str, ways: Counter[str]) -> str:
+    """
+    @return: What carried the connections of a run, in a line.
+    """
+    reasons = ", ".join(f"{kind} {n}" for kind, n in ways.most_common() if kind not in ("sdp", "tcp"))
+    return f"{run}: {ways['sdp']} connections by SDP, {ways['tcp']} by TCP; why not SDP: {reasons or 'never'}"
+
+
+def missing(baseline: Outcome, outcome: Outcome, narrow: bool) -> list[str]:
+    """
+    @param narrow: Whether one reactor's parameterised tests are enough.
+    @return: The tests that ran on epoll only.
+    """
+    names = set(baseline.results) - set(outcome.results)
+    return sorted(name for name in names if not (narrow and OTHERS(name)))
 
 
 def _others(run: str, baseline: Outcome, outcome: Outcome) -> list[str]:
     """
-    @return: What else differs: tests that are left out, are missing, or fail on epoll alone.
+    @return: What else differs: tests that are left out, or fail on epoll alone.
     """
     text = []
     left = sorted(outcome.having("skipped") - baseline.having("skipped"))
@@ -267,8 +338,6 @@ def _others(run: str, baseline: Outcome, outcome: Outcome) -> list[str]:
     for reason, count in reasons.items():
         first = next(name for name in left if outcome.results[name][1] == reason)
         text.append(f"{run}: left out: {count}, such as {first}: {reason}")
-    for name in sorted(set(baseline.results) - set(outcome.results)):
-        text.append(f"{run}: did not run: {name}")
     for name in sorted(baseline.having("failed") & outcome.having("ok")):
         text.append(f"{run}: fails on epoll only: {name}")
     return text

@@ -31,6 +31,34 @@ SOCKETS = {
         "expects EBADF from the closed socket of a connection"
     ),
 }
+_PLAIN = "connects a plain socket to a port, and the rules say that the port is one of SDP alone"
+#: Under C{use sdp}: these have somebody at the other end who knows no SDP.
+NO_TCP = {
+    f"twisted.internet.test.test_tcp.TCPPortTestsBuilder.test_{test}": _PLAIN
+    for test in (
+        "buildProtocolIPv4Address",
+        "buildProtocolIPv6Address",
+        "serverGetHostOnIPv4",
+        "serverGetHostOnIPv6",
+        "serverGetPeerOnIPv4",
+        "serverGetPeerOnIPv6",
+    )
+}
+#: The sets, by name.
+SETS = {"by name": BY_NAME, "sockets": SOCKETS, "no tcp": NO_TCP}
+#: Where tests wait for what is of one of Twisted's classes, and mean any client: the class that they miss.
+WIDER = {"treq.test.test_treq_integration.Client": "twisted_ib.reactor.ends.RedirectedClient"}
+
+
+def widen(names: dict[str, str]) -> None:
+    """
+    Have C{isinstance} accept another class.
+
+    @param names: The name that tests use, and the other class.
+    """
+    for name, other in names.items():
+        module, _, short = name.rpartition(".")
+        setattr(namedAny(module), short, (namedAny(name), namedAny(other)))
 
 
 def leaveOut(names: dict[str, str]) -> None:
