@@ -36,6 +36,10 @@ SCHEME = os.environ.get("TWISTED_IB_TEST_SCHEME", "sdp")
 REACTOR = os.environ.get("TWISTED_IB_TEST_REACTOR", "ib")
 
 
+#: How often a device is used to see that it holds nothing.
+_USES = 3
+
+
 class ChildError(Exception):
     """
     A child did not do what it was told.
@@ -342,15 +346,20 @@ class ProcessTestCase(SynchronousTestCase):
         A child must hold no more than before.
 
         A device that nobody uses has left its reactor, and looks again who has
-        died when it is used next: so use it.
+        died when it is used next: so use it, and again for what a slow peer says only then.
 
         @param child: who.
         @param usage: what it held.
         """
-        error = self.assertRaises(ChildError, child.ask, "connect", endpoint=f"{SCHEME}:127.0.0.1:1")
-        self.assertEqual(error.kind, "ConnectionRefusedError")
-        found = child.ask("settle", usage=usage, limit=3.0)
-        more = {
-            name: (value, usage.get(name, 0)) for name, value in found.items() if value > usage.get(name, 0)
-        }
+        for _ in range(_USES):
+            error = self.assertRaises(ChildError, child.ask, "connect", endpoint=f"{SCHEME}:127.0.0.1:1")
+            self.assertEqual(error.kind, "ConnectionRefusedError")
+            found = child.ask("settle", usage=usage, limit=3.0)
+            more = {
+                name: (value, usage.get(name, 0))
+                for name, value in found.items()
+                if value > usage.get(name, 0)
+            }
+            if not more:
+                break
         self.assertEqual(more, {})

@@ -87,6 +87,9 @@ class Visitor(Protocol):
         Say so.
         """
         self.factory.program.tell("lost", reason=type(reason.value).__name__)
+        done, self.factory.done = self.factory.done, None
+        if done is not None:
+            done.errback(reason)
 
 
 class Visits(ClientFactory):
@@ -150,7 +153,8 @@ class Switching(Program):
         """
         Listen on an endpoint string.
         """
-        return serverFromString(self.reactor, endpoint).listen(self._factory(name)).addCallback(self._listening)
+        server = serverFromString(self.reactor, endpoint)
+        return server.listen(self._factory(name)).addCallback(self._listening)
 
     def _factory(self, name: str) -> Any:
         """
