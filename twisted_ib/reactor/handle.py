@@ -25,6 +25,7 @@ _REMEMBERED = {
     (socket.IPPROTO_IP, socket.IP_TOS): 0,
 }
 for _level, _name in (
+    (_SOCKET, "SO_REUSEPORT"),
     (_SOCKET, "SO_PRIORITY"),
     (_TCP, "TCP_KEEPIDLE"),
     (_TCP, "TCP_KEEPINTVL"),

@@ -2,8 +2,8 @@
 Listening through the switch: one port over TCP and over the devices beside it.
 
 A L{SwitchedPort} is Twisted's TCP port; what an application asks of one it does.  Beside its socket it
-has L{Companion}s, SDP ports of the same address and number, one per device, whose connections its own
-factory's protocols get.  Under a rule C{sdp} it has companions only.
+has companions (L{twisted_ib.reactor.companion}), SDP ports of the same address and number, one per device,
+whose connections its own factory's protocols get.  Under a rule C{sdp} it has companions only.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from twisted.internet import tcp
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.error import CannotListenError
 from twisted.internet.main import CONNECTION_DONE
-from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.hca.channel import DeviceChannel
 from twisted_ib.hca.endpoints.addresses import Address, addressOf
-from twisted_ib.reactor.ends import RedirectedServer
+from twisted_ib.reactor.companion import Companion
 from twisted_ib.reactor.handle import ListeningHandle
 from twisted_ib.reactor.rules import LISTEN, SDP, TCP
 from twisted_ib.reactor.why import Fallback, Why
-from twisted_ib.sdp.port import SDPPort
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch import Switch
@@ -37,118 +34,6 @@ if TYPE_CHECKING:
 
 #: What a part is told whose device is removed.
 _GONE = Failure(CONNECTION_DONE)
-
-
-class _Borrowed(Factory):
-    """
-    The factory of a companion: its protocols are those of the port's.
-    """
-
-    noisy = False
-
-    def __init__(self, port: SwitchedPort) -> None:
-        """
-        @param port: The port.
-        """
-        self.port = port
-
-    def buildProtocol(self, addr: Any) -> Any:
-        """
-        @return: What the port's factory makes.
-        """
-        factory: Any = self.port.factory
-        return factory.buildProtocol(addr)
-
-
-class Companion(SDPPort):
-    """
-    The part of a port that listens on one device.
-
-    @ivar main: The port.
-    @ivar inode: That of the port's TCP socket; 0 if it has none.
-    @ivar v6only: Whether a companion on C{::} leaves IPv4 alone.
-    """
-
-    def __init__(self, main: SwitchedPort, device: str, address: Address, inode: int, v6only: bool) -> None:
-        """
-        @param device: The HCA's name.
-        @param address: The address and the number that the TCP socket is bound to.
-        """
-        factory: Any = _Borrowed(main)
-        super().__init__(address.port, factory, main.backlog or 1, address.host, main.reactor, device)
-        self.main = main
-        self.inode = inode
-        self.v6only = v6only
-
-    @property
-    def sessionno(self) -> int:
-        """
-        The number of the next connection, over all providers.
-        """
-        return self.main.sessionno
-
-    @sessionno.setter
-    def sessionno(self, number: int) -> None:
-        """
-        Count one.
-        """
-        self.main.sessionno = number
-
-    @property
-    def why(self) -> Why:
-        """
-        The port's.
-        """
-        return self.main.why
-
-    def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
-        """
-        Take the number that the TCP socket has.
-        """
-        listen, space = channel.device.listen, self.handshake.PORT_SPACE
-        first = listen(space, address, self.port, self, self.inode)
-        if address != "::" or self.v6only:
-            return (first,)
-        try:
-            return first, listen(space, "0.0.0.0", self.port, self, self.inode)
-        except BaseException:
-            first.close()
-            raise
-
-    def transport(  # type: ignore[override]
-        self, channel: Any, here: Any, peer: Any, server: Any, sessionno: int
-    ) -> RedirectedServer:
-        """
-        Make the transport of a connection, which belongs to the port.
-        """
-        made = RedirectedServer(channel, here, peer, self.main, sessionno)
-        made.why = self.main.switch.accepted(self.main.why, channel)
-        return made
-
-    def _say(self, text: str) -> None:
-        """
-        Nothing: the port does.
-        """
-
-    def logPrefix(self) -> str:
-        """
-        @return: The port's.
-        """
-        return str(self.main.logPrefix())
-
-    def close(self, reason: Failure) -> None:
-        """
-        End, once.
-        """
-        if self.connected:
-            super().connectionLost(reason)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        Somebody closes everything; a port that has no socket hears of it here.
-        """
-        self.close(reason)
-        self.main.companionLost(self, reason)
 
 
 class SwitchedPort(tcp.Port):
@@ -162,6 +47,8 @@ class SwitchedPort(tcp.Port):
     """
 
     reactor: Any
+    _reuseAddress: bool
+    _reusePort: bool
     _log = Logger()
 
     def __init__(
@@ -272,7 +159,11 @@ class SwitchedPort(tcp.Port):
             if skt is not None:
                 skt.close()
             assert self._at is not None
-            return ListeningHandle(self._at[0])
+            handle = ListeningHandle(self._at[0])
+            handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, self._reuseAddress)
+            if hasattr(socket, "SO_REUSEPORT"):
+                handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, self._reusePort)
+            return handle
         if refused and not self.companions:
             self.switch.fellBack(why, Fallback("listen", f"SDP: {refused[0].socketError}"))
         return skt
@@ -450,4 +341,4 @@ def _isBusy(error: CannotListenError) -> bool:
     return getattr(error.socketError, "errno", None) == errno.EADDRINUSE
 
 
-__all__ = ["Companion", "SwitchedPort"]
+__all__ = ["SwitchedPort"]
