@@ -7,7 +7,8 @@ Run the suites of other projects from PyPI on epoll and on ib as it is by defaul
 A virtual environment is made for them, with this project in it; if nothing can be downloaded they are
 skipped, with the reason.  C{ib, all} is a run in which the processes that a suite starts have the ib
 reactor as their default, too.  A test whose result is not epoll's runs again, alone, on both; it is a
-difference if the results differ again.  The exit status is 0 if there is no difference.
+difference if the results differ again.  The exit status is 0 if there is no difference, 77 if they are
+skipped.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from attrs import frozen
 
 from tests.suites.compare import CONFIGURING, ROOT, Outcome
 
+#: The exit status that says so.
+SKIPPED = 77
 #: How long one suite may take, seconds.
 SUITE_SECONDS = 400
 #: How long the installation may take, seconds.
@@ -69,12 +72,12 @@ class Suites:
 
     def __init__(self, environment: Path, directory: Path, seconds: float) -> None:
         """
-        @param seconds: After how long no suite is begun.
+        @param seconds: After how long suites are left out.
         """
         self.environment = environment
         self.directory = directory
         self.python = str(environment / "bin" / "python")
-        self._end = time.monotonic() + seconds
+        self._end = time.monotonic() + seconds  # With the installation.
         self._count = 0
 
     def install(self, names: Iterable[str]) -> str:
@@ -105,10 +108,13 @@ class Suites:
 
     def begin(self, name: str, run: str) -> Outcome | None:
         """
-        @return: What L{run} gives for a whole suite, or L{None} if the time is up.
+        @return: What L{run} gives for a whole suite, or L{None} if the time is up before its end.
         """
-        left = self._end - time.monotonic()
-        return self.run(run, PROJECTS[name].tests, min(SUITE_SECONDS, int(left))) if left >= 1 else None
+        left = int(self._end - time.monotonic())
+        if left < 1:
+            return None
+        outcome = self.run(run, PROJECTS[name].tests, min(SUITE_SECONDS, left))
+        return None if outcome.trouble and outcome.seconds >= left else outcome
 
     def run(self, run: str, names: Sequence[str], seconds: int = 120) -> Outcome:
         """
@@ -206,7 +212,7 @@ def main() -> int:
     parser.add_argument("--output", help="where the logs go; by default they are thrown away")
     parser.add_argument("--environment", help="a virtual environment to keep and use again")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=3600, help="after how long no suite is begun")
+    parser.add_argument("--seconds", type=float, default=3600, help="after how long suites are left out")
     options = parser.parse_args()
     names = options.names.split(",")
     with tempfile.TemporaryDirectory() as temporary:
@@ -217,7 +223,7 @@ def main() -> int:
         trouble = suites.install(names)
         if trouble:
             print(f"skipped: the projects can not be installed: {trouble}")
-            return 0
+            return SKIPPED
         with ThreadPoolExecutor(options.processes) as pool:
             futures = {
                 (name, run): pool.submit(suites.begin, name, run)
