@@ -442,3 +442,12 @@ class DeviceTests(SwitchTestCase):
         self.assertCarried(client.ask("connect", port=port), "sdp")
         found = client.ask("connectEndpoint", endpoint=f"ib:127.0.0.1:{port}")
         self.assertEqual((found["provider"], found["server"]), ("rdma", "messages"))
+        sockets = server.ask("listen")["port"]
+        messages = server.ask("listenEndpoint", endpoint="ib:0:interface=127.0.0.1")["port"]
+        for call, arguments in (
+            ("connect", {"port": messages}),
+            ("connectEndpoint", {"endpoint": f"sdp:127.0.0.1:{messages}"}),
+            ("connectEndpoint", {"endpoint": f"ib:127.0.0.1:{sockets}"}),
+        ):
+            error = self.assertRaises(ChildError, client.ask, call, **arguments)
+            self.assertEqual(error.kind, "ConnectionRefusedError")
