@@ -154,6 +154,38 @@ class TurnsTests(SynchronousTestCase):
         self.assertEqual(self.log[1:], [("two", TimeoutError)])
         self.assertEqual((self.delayed(), self.turns._patience), ([], {}))
 
+    def test_againBesideOthers(self) -> None:
+        """
+        Who fails and begins again while others wait shares their one delayed call, however often.
+        """
+        self.turns.limit(self.clock, 30, self.one)
+        self.clock.advance(1)
+        self.turns.limit(self.clock, 30, self.two)
+        self.one.hook = lambda: self.turns.limit(self.clock, 30, self.one)
+        self.two.hook = lambda: self.turns.limit(self.clock, 30, self.two)
+        for _ in range(120):
+            self.clock.advance(1)
+            self.assertEqual(len(self.delayed()), 1)
+        self.assertEqual([name for name, _ in self.log], ["one", "two"] * 4)
+        self.turns.unlimit(30, self.one)
+        self.turns.unlimit(30, self.two)
+        self.assertEqual((self.delayed(), self.turns._patience), ([], {}))
+
+    def test_failingRaises(self) -> None:
+        """
+        What one who fails raises is logged, and the others fail in their time.
+        """
+        self.one.hook = lambda: 1 // 0
+        self.turns.limit(self.clock, 30, self.one)
+        self.turns.limit(self.clock, 30, self.two)
+        self.clock.advance(1)
+        self.turns.limit(self.clock, 30, self.three)
+        self.clock.advance(29)
+        self.clock.advance(1)
+        self.assertEqual([name for name, _ in self.log], ["one", "two", "three"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((self.delayed(), self.turns._patience), ([], {}))
+
     def test_cancelled(self) -> None:
         """
         Somebody cancels all that the reactor has, as trial does after a test: who comes next has calls

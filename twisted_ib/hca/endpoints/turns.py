@@ -118,16 +118,22 @@ class Turns:
         """
         The time of the first is over, if it still waits.
         """
-        patience.call = None
         deadlines, now = patience.deadlines, reactor.seconds() + _SAME_SECONDS
         while deadlines:
             owner = next(iter(deadlines))
             if deadlines[owner] > now:
-                delay = max(0.0, deadlines[owner] - reactor.seconds())
-                patience.call = reactor.callLater(delay, self._timedOut, reactor, seconds, patience)
-                return
+                break
             self.unlimit(seconds, owner)
-            owner.failIfNotConnected(error.TimeoutError())
+            try:
+                owner.failIfNotConnected(error.TimeoutError())
+            except BaseException:
+                log.err()  # The others are to fail, too.
+        if deadlines:
+            call = patience.call  # Who has begun again meanwhile has asked for a later one.
+            if call is not None and call.active():
+                call.cancel()
+            delay = max(0.0, deadlines[owner] - reactor.seconds())
+            patience.call = reactor.callLater(delay, self._timedOut, reactor, seconds, patience)
 
 
 #: By weak reference, which is less to ask for than a C{WeakKeyDictionary}, of whom each connect asks.
