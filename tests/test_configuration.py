@@ -17,6 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import RulesError
 from twisted_ib.reactor import configuration as module
 from twisted_ib.reactor.configuration import Configuration, readRules
+from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.policy import Policy
 
 
@@ -156,6 +157,22 @@ class SearchTests(ConfigurationCase):
         os.chdir("/")
         self.assertEqual(self.verdict(configuration), ("tcp", "named:1"))
         self.assertTrue(configuration.reload())
+
+    def test_relativeToReactor(self) -> None:
+        """
+        With the C{ib} reactor that is where the reactor was made: C{twistd} goes to its C{--rundir}
+        before anything listens.
+        """
+        self.write(self.root / "named", "use tcp listen * *:*")
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.root)
+        reactor: Any = IBReactor()
+        self.addCleanup(reactor.waker.connectionLost, None)
+        self.addCleanup(reactor._poller.close)
+        os.chdir("/")
+        with mock.patch.dict(os.environ, {"TWISTED_IB_CONFIG": "named"}):
+            self.assertEqual(self.verdict(reactor.switch.configuration), ("tcp", "named:1"))
 
     def test_warnings(self) -> None:
         """

@@ -906,6 +906,54 @@ class RunningTests(SynchronousTestCase):
         self.assertIs(IBReactor.doIteration, IBReactor.doPoll)
 
 
+class UnloadableTests(SynchronousTestCase):
+    """
+    Where nothing can be imported any more, as after C{chroot}.
+    """
+
+    SCRIPT = (
+        "import sys\n"
+        "from twisted_ib.reactor import ibreactor\n"
+        "ibreactor.install()\n"
+        "from twisted.internet import reactor, tcp\n"
+        "from twisted.internet.protocol import ClientFactory, Factory, Protocol\n"
+        "from twisted.python import log\n"
+        "log.startLogging(sys.stderr, setStdout=False)\n"
+        "class Echo(Protocol):\n"
+        "    def dataReceived(self, data): self.transport.write(data)\n"
+        "class Ask(Protocol):\n"
+        "    def connectionMade(self): self.transport.write(b'hello')\n"
+        "    def dataReceived(self, data): print(data.decode()); reactor.callLater(0.2, reactor.stop)\n"
+        "class Nothing:\n"
+        "    def find_spec(self, name, path=None, target=None): raise ModuleNotFoundError(name)\n"
+        "{load}\n"
+        "sys.meta_path[:] = [Nothing()]\n"
+        "port = reactor.listenTCP(0, Factory.forProtocol(Echo), interface='127.0.0.1')\n"
+        "reactor.connectTCP('127.0.0.1', port.getHost().port, ClientFactory.forProtocol(Ask))\n"
+        "reactor.callLater(10, reactor.stop)\n"
+        "reactor.run()\n"
+    )
+
+    def test_direct(self) -> None:
+        """
+        TCP is then the operating system's, whatever can not be had; the log says so once.
+        """
+        listen = "reactor.switch.load('listen')"
+        loads = ("", "reactor.switch.configuration.policy", listen, "reactor.visibility")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
+        for load in loads:
+            done = subprocess.run(
+                [sys.executable, "-c", self.SCRIPT.format(load=load)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                env=environment,
+            )
+            self.assertEqual((done.stdout, done.returncode), ("hello\n", 0), done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+            self.assertEqual(done.stderr.count("can not be loaded"), 1, done.stderr)
+
+
 class ElsewhereTests(SynchronousTestCase):
     """
     Where there is no epoll.

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
+from twisted_ib.reactor.hangup import startFolder
 from twisted_ib.reactor.policy import Decision, Policy, policyOf
 from twisted_ib.reactor.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.reactor.rules import parse
@@ -117,21 +118,19 @@ class Configuration:
         environ: Mapping[str, str] = os.environ,
         program: str | None = None,
         systemFolder: str = _SYSTEM_FOLDER,
+        folder: str | None = None,
     ) -> None:
         """
         @param environ: the environment.
         @param program: what rules call this program, by default C{argv[0]}'s base name.
         @param systemFolder: the system's configuration folder.
+        @param folder: where relative names begin, by default here.
         """
         self.program = programName() if program is None else program
         self._environ = environ
         self._systemFolder = systemFolder
         # A program may go to another folder before it reads the file again.
-        self._folder: str | None = None
-        try:
-            self._folder = os.getcwd()
-        except OSError:
-            pass
+        self._folder = startFolder() if folder is None else folder
         self._policy: Policy | None = None
         self._ruleLog = RuleLog()
         self._listeners: list[Callable[[Policy, Policy], None]] = []

@@ -77,8 +77,11 @@ class SwitchedClient(tcp.Client):
         if isinstance(found, Fallback):
             self._goOn(found)
         elif found:
-            from twisted_ib.reactor.offload import Offload
-
+            try:
+                from twisted_ib.reactor.offload import Offload
+            except ImportError as e:
+                self._goOn(Fallback("unloadable", str(e)))
+                return
             seconds = switch.seconds(decision.verdict, self.connector.timeout)
             self.offload = Offload(self, found, seconds)
         else:

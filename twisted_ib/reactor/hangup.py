@@ -1,5 +1,5 @@
 """
-SIGHUP, which makes a running reactor read its configuration again.
+SIGHUP, which makes a running reactor read its configuration again, and where that is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,16 @@ def _hasTerminal() -> bool:
             return file.read().rpartition(b")")[2].split()[4] != b"0"
     except (OSError, IndexError):
         return False
+
+
+def startFolder() -> str | None:
+    """
+    @return: the folder that this process is in, if it can be known.
+    """
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -71,4 +81,4 @@ def reloadingOnHangup(
             signal.signal(number, previous)
 
 
-__all__ = ["reloadingOnHangup"]
+__all__ = ["reloadingOnHangup", "startFolder"]

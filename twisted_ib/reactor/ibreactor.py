@@ -16,6 +16,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -24,7 +25,7 @@ from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.hca.waiting import giveWay, threadsWait
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
-from twisted_ib.reactor.hangup import reloadingOnHangup
+from twisted_ib.reactor.hangup import reloadingOnHangup, startFolder
 from twisted_ib.reactor.waker import Waker
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ else:
 #: Every so many turns epoll is asked, however busy the devices are.
 _EPOLL_EVERY = 16
 _basePoll = _Base.doIteration
+_log = Logger()
 
 
 @implementer(IReactorCompletionChannels, IReactorRDMA)
@@ -52,6 +54,7 @@ class IBReactor(_Base):
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
     @ivar _threadsWait: What L{threadsWait} said after the last batch with traffic.
+    @ivar _switchless: Whether the switch could not be loaded, so that all TCP is the operating system's.
     @ivar _quiet: Whether somebody has just looked in vain.
     @ivar _deadline: When a device must be looked at, as it was known before the last sleep.
     """
@@ -65,6 +68,9 @@ class IBReactor(_Base):
         self._visibility: Any = None
         self._turns = 0
         self._switch: Any = None
+        self._switchless = False
+        # Before the program goes to another folder: where a relative name of a configuration begins.
+        self._folder = startFolder()
         self._deadline = inf
         self._quiet = self._threadsWait = False
         self.polling = AdaptivePolling(perf_counter, giveWay)
@@ -116,10 +122,20 @@ class IBReactor(_Base):
         """
         Run, in a log context that names whoever is called; SIGHUP reads the rules again.
         """
-        self.visibility.begin()
+        try:
+            self.visibility.begin()
+        except ImportError as e:
+            self._goWithout(e)
         # Here, since what begins with the reactor may have taken the signal, and is to have it too.
-        with reloadingOnHangup(lambda: self.switch.configuration.reload(), self, self._installSignalHandlers):
+        with reloadingOnHangup(self._reload, self, self._installSignalHandlers):
             callInContext(_Base.mainLoop, self)
+
+    def _reload(self) -> None:
+        """
+        Read the rules again.
+        """
+        if not self._switchless:
+            self.switch.configuration.reload()
 
     def doPoll(self, timeout: float | None) -> None:
         """
@@ -290,8 +306,8 @@ class IBReactor(_Base):
         """
         See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
         """
-        switch = self.switch
-        if switch.configuration.tcpOnly("listen"):
+        switch = self._switchFor("listen")
+        if switch is None:
             return _Base.listenTCP(self, port, factory, backlog, interface)
         return switch.listenTCP(self, port, factory, backlog, interface)
 
@@ -301,10 +317,36 @@ class IBReactor(_Base):
         """
         See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
         """
-        switch = self.switch
-        if switch.configuration.tcpOnly("connect"):
+        switch = self._switchFor("connect")
+        if switch is None:
             return _Base.connectTCP(self, host, port, factory, timeout, bindAddress)
         return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
+
+    def _switchFor(self, role: str) -> Any:
+        """
+        @param role: C{listen} or C{connect}.
+        @return: The switch; L{None} where TCP is certain, and where the switch can not be loaded, as
+            after a C{chroot}: what works on epoll works here.
+        """
+        if self._switchless:
+            return None
+        try:
+            switch = self.switch
+            if switch.configuration.tcpOnly(role):
+                return None
+            switch.load(role)
+        except ImportError as e:
+            self._goWithout(e)
+            return None
+        return switch
+
+    def _goWithout(self, reason: ImportError) -> None:
+        """
+        The switch can not be loaded: say so once.
+        """
+        if not self._switchless:
+            self._switchless = True
+            _log.warn("the offload switch can not be loaded, all TCP is direct: {reason}", reason=str(reason))
 
     @property
     def switch(self) -> Any:
@@ -316,7 +358,7 @@ class IBReactor(_Base):
             from twisted_ib.reactor.configuration import Configuration
             from twisted_ib.reactor.switch import Switch
 
-            switch = self._switch = Switch(Configuration())
+            switch = self._switch = Switch(Configuration(folder=self._folder))
         return switch
 
     @property

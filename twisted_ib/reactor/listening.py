@@ -241,7 +241,8 @@ class SwitchedPort(tcp.Port):
             except CannotListenError as e:
                 refused.append(e)
             except Exception as e:
-                self._log.failure("{device} can not be listened on", device=device)
+                if not isinstance(e, ImportError):  # As after chroot.
+                    self._log.failure("{device} can not be listened on", device=device)
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:
                 self.companions += (companion,)

@@ -72,6 +72,19 @@ class Switch:
 
     # -- the two calls
 
+    def load(self, role: str) -> None:
+        """
+        Import what a call needs.
+
+        @param role: C{listen} or C{connect}.
+        @raise ImportError: That is not possible.
+        """
+        if role == LISTEN:
+            import twisted_ib.reactor.listening
+        else:
+            import twisted_ib.reactor.connecting
+            import twisted_ib.reactor.ways  # noqa: F401
+
     def listenTCP(self, reactor: Any, port: Any, factory: Any, backlog: int, interface: str) -> SwitchedPort:
         """
         See C{IReactorTCP}.

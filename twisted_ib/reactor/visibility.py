@@ -70,13 +70,13 @@ class Visibility:
         """
         Be seen, if that is possible.
         """
-        # Not before: a program's start does not wait for these imports.
-        from twisted_ib.hca.channel import channelFor
-
         try:
+            # Not before: a program's start does not wait for these imports.
+            from twisted_ib.hca.channel import channelFor
+
             channel = channelFor(self.reactor)
             channel.appear()
-        except (HCAError, OSError):
+        except (HCAError, ImportError, OSError):
             return  # It is only a look from outside that is lost.
         self.channel = channel
 
