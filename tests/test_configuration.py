@@ -4,6 +4,7 @@ Tests for where rules come from.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -226,6 +227,29 @@ class ErrorTests(ConfigurationCase):
         user.mkdir(parents=True)
         self.assertEqual(self.verdict(self.configuration()), ("both", "default"))
         self.assertEqual(self.events, [(LogLevel.error, f"{user}: is not a file; no rules hold")])
+
+    def test_homeOfAnother(self) -> None:
+        """
+        A home that this user may not look into has no file, also when the rules are read again: who gave
+        up root's rights (C{twistd --uid}) still has root's C{HOME}.
+        """
+        self.write(self.system / "twisted_ib/ib.conf", "use tcp listen * *:*")
+        user = os.path.join(self.home, ".config/twisted_ib/ib.conf")
+        opened, lexists = module.readRules, os.path.lexists
+
+        def read(path: str, name: str | None = None) -> str:
+            if path == user:
+                raise PermissionError(errno.EACCES, "denied")
+            return opened(path, name)
+
+        self.patch(module, "readRules", read)
+        self.patch(os.path, "lexists", lambda path: path != user and lexists(path))
+        configuration = self.configuration()
+        self.assertEqual(self.verdict(configuration)[0], "tcp")
+        self.assertTrue(configuration.reload())
+        self.assertEqual([level for level, _ in self.events], [LogLevel.info])
+        self.patch(os.path, "lexists", lambda path: True)
+        self.assertFalse(configuration.reload())
 
     def test_pipe(self) -> None:
         """

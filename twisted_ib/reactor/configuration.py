@@ -2,8 +2,9 @@
 Where the rules of the offload switch come from: the file and the environment.
 
 The file is the one that C{TWISTED_IB_CONFIG} names, else C{twisted_ib/ib.conf} in the user's
-configuration folder, else C{/etc/twisted_ib/ib.conf}; the first that exists.  If C{SIMPLE_LIBSDP} or
-C{ALWAYS_USE_SDP} is set, to anything, no file is read and everything uses SDP, as with libsdp.
+configuration folder, else C{/etc/twisted_ib/ib.conf}; the first that exists, as far as this user may
+know.  If C{SIMPLE_LIBSDP} or C{ALWAYS_USE_SDP} is set, to anything, no file is read and everything uses
+SDP, as with libsdp.
 
 A file with an error counts for nothing: at the start everything is as without one, when
 it is read again, as at SIGHUP (L{twisted_ib.reactor.hangup}), the rules stay that were there.  Either
@@ -188,6 +189,8 @@ class Configuration:
                     raise
                 continue
             except OSError as error:
+                if isinstance(error, PermissionError) and not named and not os.path.lexists(path):
+                    continue  # A folder that is not ours, as root's for who was root.
                 error.filename = name
                 raise
             return policy
