@@ -233,6 +233,15 @@ class AskSocketsTests(RendezvousTestCase):
             told = self.told([page(rows, True)] * 100)
             self.assertEqual((len(told.pages), told.complete), (pages, False))
 
+    def test_large(self) -> None:
+        """
+        There is an end to all bytes, whatever is in them.
+        """
+        large = handshake.Answer({"rows": [], "more": True, "x": [[]] * 4000}).pack()
+        self.patch(limits, "SOCKETS_BYTES", 2 * len(large) + 1)
+        told = self.told([large] * 100)
+        self.assertEqual((len(told.pages), told.complete), (3, False))
+
     def test_nonsense(self) -> None:
         """
         What is no page ends it.

@@ -421,6 +421,8 @@ SOCKETS_PAGE_SECONDS = 1.0
 SOCKETS_SECONDS = 20.0
 #: Rows that are taken of one process.
 SOCKETS_LISTED = 1 << 18
+#: Bytes of answers that are taken of one process: enough for so many rows as they mostly are.
+SOCKETS_BYTES = 1 << 26
 #: The shortest and the longest time between two pictures of C{--watch}, in seconds.
 WATCH_SECONDS_LEAST = 0.1
 WATCH_SECONDS_MOST = 3600.0

@@ -36,7 +36,7 @@ def ask(
         checkPeer(pair, search.allows)
         if not sendWithDescriptors(pair, handshake.Query().pack()):
             return None
-        return _answer(pair, time.monotonic() + timeoutSeconds)
+        return _answer(pair, time.monotonic() + timeoutSeconds)[0]
     finally:
         pair.close()
 
@@ -76,12 +76,13 @@ def askSockets(
         told = Told(checkPeer(pair, search.allows).pid)
         end = time.monotonic() + allSeconds
         query = handshake.Query(handshake.Subject.SOCKETS).pack()
-        rows = 0
+        rows = size = 0
         try:
-            while not told.complete and rows < limits.SOCKETS_LISTED:
+            while not told.complete and rows < limits.SOCKETS_LISTED and size < limits.SOCKETS_BYTES:
                 if not sendWithDescriptors(pair, query):
                     break
-                page = _answer(pair, min(end, time.monotonic() + pageSeconds))
+                page, count = _answer(pair, min(end, time.monotonic() + pageSeconds))
+                size += count
                 if page is None or not isinstance(page.get("rows"), list):
                     break
                 told.pages.append(page)
@@ -107,16 +108,16 @@ def _isDead(search: Search, entry: Entry) -> bool:
     return False
 
 
-def _answer(pair: socket.socket, deadline: float) -> dict[str, Any] | None:
+def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None, int]:
     """
-    The answer that comes before C{deadline}.
+    The answer that comes before C{deadline}, and its bytes.
     """
     poll = select.poll()
     poll.register(pair, select.POLLIN)
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
-            return None
+            return None, 0
         try:
             received = receiveWithDescriptors(pair, limits.ANSWER_BYTES)
             if received is None:
@@ -125,8 +126,8 @@ def _answer(pair: socket.socket, deadline: float) -> dict[str, Any] | None:
             closeAll(descriptors)
             message = handshake.parse(data)
         except HCAError:
-            return None
-        return message.content if isinstance(message, handshake.Answer) else None
+            return None, 0
+        return (message.content if isinstance(message, handshake.Answer) else None), len(data)
 
 
 __all__ = ["Told", "ask", "askSockets"]
