@@ -11,21 +11,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from twisted.internet.ssl import CertificateOptions, PrivateCertificate
+from twisted.internet.ssl import Certificate, CertificateOptions, PrivateCertificate
 
 
-def selfSigned(folder: str, host: str) -> tuple[CertificateOptions, str]:
+def certificate(host: str) -> PrivateCertificate:
     """
-    Make a certificate that signs itself.
-
-    @param folder: Made, to hold it as a trust root.
     @param host: Whom it is for.
-    @return: The server's options, and C{folder}.
+    @return: A certificate that signs itself, with its key.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.datetime.now(datetime.timezone.utc)
-    certificate = (
+    made = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -37,13 +34,23 @@ def selfSigned(folder: str, host: str) -> tuple[CertificateOptions, str]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    text = certificate.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+    text = made.public_bytes(serialization.Encoding.PEM)
+    text += key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    return PrivateCertificate.loadPEM(text)
+
+
+def selfSigned(folder: str, host: str) -> tuple[CertificateOptions, str]:
+    """
+    Make a certificate that signs itself, and a folder of trust roots.
+
+    @param folder: Made, to hold it as a trust root.
+    @param host: Whom it is for.
+    @return: The server's options, and C{folder}.
+    """
+    made = certificate(host)
     os.makedirs(folder)
     with open(os.path.join(folder, "root.pem"), "wb") as file:
-        file.write(text)
-    return PrivateCertificate.loadPEM(private + text).options(), folder
+        file.write(Certificate.dumpPEM(made))  # Without its key.
+    return made.options(), folder

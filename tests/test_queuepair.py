@@ -4,7 +4,6 @@ Tests for L{twisted_ib.hca.core.queuepair}: states, and the stream path.
 
 from __future__ import annotations
 
-import mmap
 import sys
 from collections import Counter
 from types import FrameType
@@ -12,6 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.copying import CountingMap, CountingSegment
 from tests.keyed_pair import RTR, RTS, Fabric, MemoryPath
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError
@@ -20,7 +20,6 @@ from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.states import QPState, QPType
 from twisted_ib.hca.fabric.path import Refusing
 from twisted_ib.hca.fabric.ring import RingPath, segmentSize
-from twisted_ib.hca.fabric.segment import Segment
 from twisted_ib.hca.wire.headers import RETH
 
 STATES = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS, QPState.SQD, QPState.ERR)
@@ -449,39 +448,6 @@ class ReceiveTests(QueuePairTestCase):
         self.assertIsInstance(self.pathB.table[18], Refusing)
         self.pathB.lost(PathLostError("gone"))
         self.assertEqual(len(self.b.consumer.failures), 1)
-
-
-class CountingMap(mmap.mmap):
-    """
-    Counts the bytes that are copied in and out by slices.
-    """
-
-    copied: Counter[str] = Counter()
-
-    def __getitem__(self, key: Any) -> Any:
-        """
-        Count a copy out.
-        """
-        found = super().__getitem__(key)
-        if isinstance(key, slice):
-            self.copied["out"] += len(found)
-        return found
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """
-        Count a copy in.
-        """
-        super().__setitem__(key, value)
-        if isinstance(key, slice):
-            self.copied["in"] += len(value)
-
-
-class CountingSegment(Segment):
-    """
-    A segment whose map counts.
-    """
-
-    mapType = CountingMap
 
 
 class RingFabric(Fabric):

@@ -4,7 +4,6 @@ What a message costs: objects that are made, functions that are called, bytes th
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 import sys
@@ -15,11 +14,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.copying import CountingMap, CountingSegment
 from tests.rdma_pair import Pair, PairTestCase, Recorder
 from tests.sdp_pair import End, HandReactor, Keeper
 from twisted_ib.hca.channel import DeviceChannel
 from twisted_ib.hca.device import Device
-from twisted_ib.hca.fabric.segment import Segment
 from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 
 
@@ -92,41 +91,6 @@ class ObjectTests(PairTestCase):
         self.assertLess(sum(perMessage.values()), 40, perMessage)
         for name in ("write", "post", "postInline", "received", "deliver", "messageReceived"):
             self.assertIn(name, perMessage)
-
-
-class CountingMap(mmap.mmap):
-    """
-    Counts the bytes that are copied in and out by slices.
-    """
-
-    copied: Counter[str] = Counter()
-
-    def __getitem__(self, key: Any) -> Any:
-        """
-        Count a copy out.
-        """
-        found = super().__getitem__(key)
-        if isinstance(key, slice):
-            self.copied["out"] += len(found)
-        return found
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """
-        Count a copy in.
-        """
-        super().__setitem__(key, value)
-        if isinstance(key, slice):
-            self.copied["in"] += len(value)
-
-
-class CountingSegment(Segment):
-    """
-    A segment whose map counts.
-    """
-
-    __slots__ = ()
-
-    mapType = CountingMap
 
 
 class SharedEnd(End):

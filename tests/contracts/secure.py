@@ -4,13 +4,8 @@ TLS over a stream: from the start, in the middle, and with certificates that are
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from twisted.internet import interfaces
 from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.error import ConnectionDone, ConnectionLost
@@ -24,37 +19,12 @@ from twisted.internet.ssl import (
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from tests.carriers import Accepting, StreamContract, Talk
+from tests.certificates import certificate
 
 try:
     from twisted.internet.endpoints import wrapServerTLS
 except ImportError:  # New in Twisted 26.
     wrapServerTLS = None  # type: ignore[assignment]
-
-
-def certificate(host: str) -> PrivateCertificate:
-    """
-    @return: One that signs itself.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    text = made.public_bytes(serialization.Encoding.PEM)
-    text += key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return PrivateCertificate.loadPEM(text)
 
 
 SERVER, CLIENT, OTHER = certificate("server.example"), certificate("client.example"), certificate("other")
