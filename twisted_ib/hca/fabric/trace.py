@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.core.scatter import payload
@@ -37,6 +37,11 @@ from twisted_ib.hca.operation import (
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, Kind
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.path import Path as _Path
+else:
+    _Path = object
 
 #: Where a fabric has the classes of its paths.
 _CLASSES: Final = ("pathClass", "carrierClass")
@@ -393,6 +398,81 @@ class _Tap:
         return syndrome
 
 
+class _Shown(_Path):
+    """
+    What makes a path one whose records are shown: in front of the class of the path.
+
+    @ivar shown: what it shows.
+    @cvar trace: of the HCA.
+    """
+
+    trace: Trace
+
+    def __init__(self, *arguments: Any) -> None:
+        """
+        As the class of the path.
+        """
+        super().__init__(*arguments)
+        self.shown = PathTrace(self.trace, self)
+
+    def bind(self, queuePair: Any) -> None:
+        """
+        See L{Path.bind<twisted_ib.hca.fabric.path.Path.bind>}.
+        """
+        super().bind(queuePair)
+        self.shown.bound(queuePair)
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        See L{Path.unbind<twisted_ib.hca.fabric.path.Path.unbind>}.
+        """
+        super().unbind(queuePair)
+        self.shown.unbound(queuePair)
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish one record, and show it if the medium has taken it.
+        """
+        if not super().post(word, header, payload, length):
+            return False
+        shown = self.shown
+        if not shown.reserved:
+            shown.posted(word, [header, *payload] if payload.__class__ is list else [header, payload])
+        return True
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        The same with a small record.
+        """
+        shown = self.shown
+        shown.reserved = True
+        try:
+            taken = super().postReserved(word, body, refusal)
+        finally:
+            shown.reserved = False
+        if taken:
+            shown.posted(word, [body])
+        return taken
+
+    def offer(self, segment: Any) -> int:
+        """
+        Let the peer map a segment, and know by which number.
+        """
+        number = super().offer(segment)
+        if number:
+            self.shown.segments[number] = segment
+        return number
+
+    def withdraw(self, segment: Any) -> None:
+        """
+        Forget it.
+        """
+        segments = self.shown.segments
+        for number in [n for n, each in segments.items() if each is segment]:
+            del segments[number]
+        super().withdraw(segment)
+
+
 def traced(base: Any, trace: Trace) -> Any:
     """
     A class of paths that are traced.
@@ -400,76 +480,4 @@ def traced(base: Any, trace: Trace) -> Any:
     @param base: the class of a fabric's paths.
     @param trace: of the HCA.
     """
-
-    class TracedPath(base):
-        """
-        A path whose records are shown.
-        """
-
-        __slots__ = ("shown",)
-
-        def __init__(self, *arguments: Any) -> None:
-            """
-            As the class that it is derived from.
-            """
-            super().__init__(*arguments)
-            self.shown = PathTrace(trace, self)
-
-        def bind(self, queuePair: Any) -> None:
-            """
-            See L{Path.bind<twisted_ib.hca.fabric.path.Path.bind>}.
-            """
-            super().bind(queuePair)
-            self.shown.bound(queuePair)
-
-        def unbind(self, queuePair: Any) -> None:
-            """
-            See L{Path.unbind<twisted_ib.hca.fabric.path.Path.unbind>}.
-            """
-            super().unbind(queuePair)
-            self.shown.unbound(queuePair)
-
-        def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-            """
-            Publish one record, and show it if the medium has taken it.
-            """
-            if not super().post(word, header, payload, length):
-                return False
-            shown = self.shown
-            if not shown.reserved:
-                shown.posted(word, [header, *payload] if payload.__class__ is list else [header, payload])
-            return True
-
-        def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-            """
-            The same with a small record.
-            """
-            shown = self.shown
-            shown.reserved = True
-            try:
-                taken: bool = super().postReserved(word, body, refusal)
-            finally:
-                shown.reserved = False
-            if taken:
-                shown.posted(word, [body])
-            return taken
-
-        def offer(self, segment: Any) -> int:
-            """
-            Let the peer map a segment, and know by which number.
-            """
-            number: int = super().offer(segment)
-            if number:
-                self.shown.segments[number] = segment
-            return number
-
-        def withdraw(self, segment: Any) -> None:
-            """
-            Forget it.
-            """
-            segments = self.shown.segments
-            for number in [n for n, each in segments.items() if each is segment]:
-                del segments[number]
-            super().withdraw(segment)
-
-    return TracedPath
+    return type("TracedPath", (_Shown, base), {"trace": trace})
