@@ -144,6 +144,13 @@ class HandleTests(SynchronousTestCase):
         self.assertErrno(errno.ENOPROTOOPT, self.handle.getsockopt, socket.IPPROTO_TCP, socket.TCP_INFO)
         self.assertErrno(errno.ENOPROTOOPT, self.handle.setsockopt, 99, 99, 1)
 
+    def test_bytes(self) -> None:
+        """
+        Bytes do not go this way.
+        """
+        self.assertErrno(errno.EBADF, self.handle.send, b"bytes")
+        self.assertErrno(errno.EBADF, self.handle.recv, 1)
+
     def test_blocking(self) -> None:
         """
         It never waits.

@@ -186,6 +186,22 @@ class ConnectionHandle(Handle):
         super().__init__(transport.getHost())
         self._transport = transport
 
+    def send(self, data: Any, flags: int = 0) -> int:
+        """
+        Bytes go through the transport only.
+
+        @raise OSError: C{EBADF}, as of a closed socket: there is no descriptor.
+        """
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """
+        Bytes come through the transport only.
+
+        @raise OSError: C{EBADF}, as of a closed socket: there is no descriptor.
+        """
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
     def getpeername(self) -> tuple[Any, ...]:
         """
         @return: The address of the other end.
