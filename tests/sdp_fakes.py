@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib.hca.endpoints.addresses import addressOf
+from twisted_ib.hca.holding import Holding
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.sdp import handshake, wire
 
@@ -244,6 +245,8 @@ class FakeDevice:
         self.dirty: list[Any] = []
         self.nextPort = 50000
         self.thread = get_ident()
+        self.holding = Holding(self.count)
+        self.hold = self.holding.hold
         self.cm = self
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:
@@ -301,14 +304,6 @@ class FakeDevice:
         queuePair = FakeQueuePair(100 + len(self.queuePairs))
         self.queuePairs.append(queuePair)
         return queuePair
-
-    heldBytes = 0
-
-    def hold(self, holder: Any, count: int) -> None:
-        """
-        Count.
-        """
-        self.heldBytes += count
 
     def count(self, name: str) -> None:
         """

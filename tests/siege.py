@@ -323,7 +323,7 @@ class SiegeTestCase(HCATestCase):
         self.assertLessEqual(len(path.unacknowledged), limits.RING // 64)
         self.assertLessEqual(len(path.waiting), 4 * len(self.besieged) + 4)
         self.assertLessEqual(len(device.timers._heap), 1000)
-        self.assertLessEqual(device.heldBytes, len(self.besieged) * 70000)
+        self.assertLessEqual(device.holding.heldBytes, len(self.besieged) * 70000)
         self.assertLessEqual(len(device.queuePairs), len(self.besieged) + 1)
         self.assertLessEqual(len(device._dirty), len(self.besieged))
         self.assertLessEqual(device.departures.waiting, 0)

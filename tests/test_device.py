@@ -29,10 +29,10 @@ from twisted_ib.errors import (
     UnknownDeviceError,
     WrongThreadError,
 )
-from twisted_ib.hca import device as deviceModule
 from twisted_ib.hca.core.keys import RandomIndices
 from twisted_ib.hca.core.memory import Access
 from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric import addresses as hostAddresses
 from twisted_ib.hca.fabric.handshake import Answer
 from twisted_ib.hca.fabric.loopback import LoopbackFabric
 from twisted_ib.hca.polling import AdaptivePolling
@@ -249,7 +249,7 @@ class ServiceTests(DeviceTestCase):
         its scope, and no wildcard; the host is asked once in a second.
         """
         local = mock.Mock(side_effect=lambda: ["127.0.0.1", "fe80::5eed:1%3"])
-        self.patch(deviceModule, "localAddresses", local)
+        self.patch(hostAddresses, "localAddresses", local)
         self.clock.advance(next(numbers) * 1000)
         for address, expected in [
             *((LOCALHOST, True), ("127.0.0.9", True), (LOCALHOST6, True), ("::ffff:127.0.0.1", True)),
@@ -262,7 +262,7 @@ class ServiceTests(DeviceTestCase):
         self.clock.advance(1)
         self.b.isLocal("fe80::5eed:1")
         self.assertEqual(local.call_count, 3)
-        self.assertEqual(deviceModule._isLocal.cache_info().maxsize, limits.LOCAL_ADDRESSES)
+        self.assertEqual(hostAddresses.isPeersAddress.cache_info().maxsize, limits.LOCAL_ADDRESSES)
 
     def test_nobody(self) -> None:
         """
@@ -682,7 +682,7 @@ class BatchTests(DeviceTestCase):
         one, two = Holder(), Holder()
         self.a.hold(one, 60)
         self.a.hold(two, 40)
-        self.assertEqual((self.a.heldBytes, told), (100, []))
+        self.assertEqual((self.a.holding.heldBytes, told), (100, []))
         self.a.hold(two, 1)
         self.assertEqual((told, self.a.counters["held_bytes_exceeded"]), ([one], 1))
         self.a.hold(one, 30)
@@ -690,7 +690,7 @@ class BatchTests(DeviceTestCase):
         self.assertEqual(told, [one, one])
         self.a.hold(one, -80)
         self.a.hold(two, -41)
-        self.assertEqual((self.a.heldBytes, self.a._holders), (0, {}))
+        self.assertEqual((self.a.holding.heldBytes, self.a.holding.holders), (0, {}))
 
 
 class EndTests(DeviceTestCase):

@@ -221,7 +221,7 @@ class Game:
         assert [end.heard.calls for end in self.ends] == [["ConnectionDone"]] * 2
         for each in self.pair.ends:
             assert not any(each.device.inUse().values()), each.device.inUse()
-            assert each.device.heldBytes == 0
+            assert each.device.holding.heldBytes == 0
 
     def settleReading(self) -> None:
         """

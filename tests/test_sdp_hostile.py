@@ -403,7 +403,7 @@ class OrderTests(HostileTestCase):
         """
         raw, stream = self.pair.raw()
         target = Target(raw, 2000)
-        stream.channel.device.heldBytes = limits.HELD_BYTES
+        stream.channel.device.holding.heldBytes = limits.HELD_BYTES
         few = raw.machine.limit = limits.SDP_RECEIVES_LEAST
         stream.queuePair.posted = stream.machine.told = few
         raw.send(MID.SRC_AVAIL, SOURCE(2000, target.key, target.address) + b"x")
@@ -413,7 +413,7 @@ class OrderTests(HostileTestCase):
         self.settle()
         self.assertEqual(raw.kinds().count("RDMA_RD_COMPL"), 1)
         self.assertGreaterEqual(raw.machine.limit - raw.machine.sequence, 3)
-        stream.channel.device.heldBytes = 0
+        stream.channel.device.holding.heldBytes = 0
 
     def test_acknowledgedBehindChange(self) -> None:
         """

@@ -471,7 +471,7 @@ class PlaceTests(RegisteredTestCase):
         two.resumeProducing()
         self.settle()
         self.assertEqual(protocol.data, b"a" * 100 + b"b" * 50)
-        self.assertEqual(self.pair.b.device.heldBytes, 0)
+        self.assertEqual(self.pair.b.device.holding.heldBytes, 0)
 
 
 class UrgentTests(RegisteredTestCase):

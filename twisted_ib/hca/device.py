@@ -19,7 +19,6 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +43,10 @@ from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.core.timers import Timers
 from twisted_ib.hca.counters import Traffic, counters
-from twisted_ib.hca.fabric.addresses import isLocalAddress, localAddresses, normalise
+from twisted_ib.hca.fabric.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
 from twisted_ib.hca.fabric.pages import Row, pages
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
+from twisted_ib.hca.holding import Holding
 from twisted_ib.hca.interfaces import IFabricOwner
 from twisted_ib.hca.objects import Objects
 from twisted_ib.hca.operation import GSI_QPN, MULTICAST_QPN
@@ -87,7 +87,8 @@ class Device:
         different ones.  Who remembers it needs no memory for it, and takes a very old one for this one now
         and then.
     @ivar capture: Where its packets are written, or L{None}.
-    @ivar heldBytes: Bytes that its consumers hold for readers that are paused.
+    @ivar holding: What its consumers hold for readers that are paused.
+    @ivar hold: See L{Holding.hold}.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Device:
         self.counters: Counter[str] = Counter()
         self.countersBeside: Mapping[str, int] = {}
         self.traffic = Traffic()
-        self.heldBytes = self.turns = self.batch = 0
+        self.turns = self.batch = 0
         self.closed = False
         #: Called when there is something to do outside of a turn.
         self.wanted: Callable[[], None] | None = None
@@ -136,9 +137,10 @@ class Device:
         self.objects = Objects(self)
         self.departures = Departures(self)
         self.paths = Paths(self)
+        self.holding = Holding(self.count)
+        self.hold = self.holding.hold
         self.queuePairs: dict[int, QueuePair] = {}
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
-        self._holders: dict[Any, int] = {}
         self._dirty: list[Any] = []
         self._opened = 0
         if fabric is None:
@@ -201,7 +203,7 @@ class Device:
         @return: Whether a peer may have this address: it is one of this host,
             as peers are its processes.
         """
-        return _isLocal(address, int(self.clock()))
+        return isPeersAddress(address, int(self.clock()))
 
     def count(self, name: str) -> None:
         """
@@ -519,29 +521,6 @@ class Device:
         self.timers.tick(now)
         self.services.dispatch()
 
-    # -- memory of paused readers
-
-    def hold(self, holder: Any, count: int) -> None:
-        """
-        C{holder} keeps C{count} bytes more (or fewer) for a paused reader.
-        Beyond L{limits.HELD_BYTES} a connection is reset: the one that holds
-        most, of the peer for whom most is held.
-        """
-        self.heldBytes += count
-        held = self._holders.get(holder, 0) + count
-        if held:
-            self._holders[holder] = held
-        else:
-            self._holders.pop(holder, None)
-        if self.heldBytes > limits.HELD_BYTES and count > 0:
-            holders = self._holders
-            perPath: Counter[Any] = Counter()
-            for each, bytesHeld in holders.items():
-                perPath[each.queuePair.path] += bytesHeld
-            path = max(perPath, key=perPath.__getitem__)
-            self.count("held_bytes_exceeded")
-            max((h for h in holders if h.queuePair.path is path), key=holders.__getitem__).overheld()
-
     # -- the end
 
     def checkThread(self) -> None:
@@ -594,19 +573,6 @@ class Device:
         self._dirty.clear()
         if self.capture is not None:
             self.capture.flush()
-
-
-@lru_cache(maxsize=limits.LOCAL_ADDRESSES)
-def _isLocal(address: str, second: int) -> bool:
-    """
-    Ask the host once in a second: it costs a socket, and what a peer says is
-    asked for each connection.
-
-    @param address: An address without a scope, as private data has it.
-    """
-    if address.startswith("fe80:"):
-        return any(local.partition("%")[0] == address for local in localAddresses())
-    return address not in ("0.0.0.0", "::") and isLocalAddress(address)
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()

@@ -243,7 +243,7 @@ class Receiver(Sender):
         if queuePair.path is None:
             return
         full = _RECEIVES
-        if self.channel.device.heldBytes > limits.HELD_BYTES // 2:
+        if self.channel.device.holding.heldBytes > limits.HELD_BYTES // 2:
             full = limits.SDP_RECEIVES_LEAST
         if full > queuePair.posted:
             queuePair.posted = full

@@ -139,6 +139,20 @@ def isLocalAddress(text: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=limits.LOCAL_ADDRESSES)
+def isPeersAddress(address: str, second: int) -> bool:
+    """
+    Whether a peer may have an address.  The host is asked once in a second: it
+    costs a socket, and what a peer says is asked for each connection.
+
+    @param address: without a scope, as private data has it.
+    @param second: of whoever asks.
+    """
+    if address.startswith("fe80:"):
+        return any(local.partition("%")[0] == address for local in localAddresses())
+    return address not in ("0.0.0.0", "::") and isLocalAddress(address)
+
+
 def checkLocal(address: str, wildcards: bool = False) -> None:
     """
     Let only addresses of this host pass.
