@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from twisted.internet import error, tcp
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTCP
 from twisted.internet.task import deferLater
 from twisted.internet.tcp import makeBinding
@@ -19,6 +20,8 @@ from tests.switch_case import Client, Server, SwitchTestsBuilder
 from twisted_ib import limits
 from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.channel import channelsOf
+from twisted_ib.hca.endpoints.addresses import FIRST_EPHEMERAL_PORT
+from twisted_ib.hca.endpoints.localports import LocalPorts
 from twisted_ib.hca.fabric.rendezvous import Rendezvous
 from twisted_ib.hca.rdma.port import listenRDMA
 from twisted_ib.reactor import listening
@@ -56,6 +59,44 @@ class ListeningTests(SwitchTestsBuilder):
             await port.stopListening()
 
         self.play(scenario)
+
+    def test_peers(self) -> None:
+        """
+        No two connections of a port have the same peer, as with TCP: who comes with a number that a client
+        in another process has is sent to draw another; one who has bound it goes on over TCP.
+        """
+        draws = [5, 5, 6]
+
+        async def scenario(reactor: Any) -> None:
+            factory = Server()
+            port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+            number = port.getHost().port
+            port.peers["127.0.0.1"] = {FIRST_EPHEMERAL_PORT + 5}  # That of somebody else.
+            client = Client()
+            made = factory.next()
+            connector = reactor.connectTCP("127.0.0.1", number, client)
+            self.assertEqual(await client.done, "made")
+            await made
+            self.assertEqual(draws, [])
+            self.assertEqual(factory.made[0].transport.getPeer(), client.answer.transport.getHost())
+            self.assertEqual(port.peers, {"127.0.0.1": {FIRST_EPHEMERAL_PORT + each for each in (5, 6)}})
+            self.assertEqual(explain(client.answer.transport).provider, "sdp")
+            lost: Deferred[Any] = Deferred()
+            factory.made[0].connectionLost = lambda reason: lost.callback(None)
+            connector.disconnect()
+            await lost
+            self.assertEqual(port.peers, {"127.0.0.1": {FIRST_EPHEMERAL_PORT + 5}})
+            with socket.socket() as skt:
+                skt.bind(("127.0.0.1", 0))
+                bound = skt.getsockname()
+            port.peers["127.0.0.1"].add(bound[1])
+            client = Client()
+            reactor.connectTCP("127.0.0.1", number, client, bindAddress=bound)
+            self.assertEqual(await client.done, "made")
+            self.assertEqual(explain(client.answer.transport).provider, "tcp")
+
+        with mock.patch.object(LocalPorts, "_draw", lambda ports, below: draws.pop(0)):
+            self.play(scenario)
 
     def test_paused(self) -> None:
         """

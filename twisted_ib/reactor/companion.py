@@ -106,6 +106,13 @@ class Companion(SDPPort):
         made.why = self.main.switch.accepted(self.main.why, channel)
         return made
 
+    def isTaken(self, peer: Address) -> bool:
+        """
+        @return: Whether another connection of the port has this peer's address: each process draws its own
+            numbers, and with TCP no two peers have the same.
+        """
+        return peer.port in self.main.peers.get(peer.host, ())
+
     def _say(self, text: str) -> None:
         """
         Nothing: the port does.

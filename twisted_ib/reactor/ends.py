@@ -14,6 +14,8 @@ from twisted_ib.reactor.handle import ConnectionHandle
 from twisted_ib.sdp.ends import SDPClient, SDPServer
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.hca.endpoints.addresses import Address
     from twisted_ib.reactor.why import Why
 
 
@@ -30,6 +32,41 @@ class RedirectedServer(SDPServer):
 
     why: Why
     _handle: ConnectionHandle
+
+    def __init__(
+        self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
+    ) -> None:
+        """
+        @param server: The L{SwitchedPort<twisted_ib.reactor.listening.SwitchedPort>}.
+        """
+        super().__init__(channel, local, peer, server, sessionno)
+        server.peers.setdefault(peer.host, set()).add(peer.port)
+
+    def _leavePeers(self) -> None:
+        """
+        The peer's number may be another's.
+        """
+        peers = self.server.peers
+        numbers = peers.get(self._peerHost)
+        if numbers is not None:
+            numbers.discard(self._peerPort)
+            if not numbers:
+                del peers[self._peerHost]
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The connection is over.
+        """
+        if not self.disconnected:
+            self._leavePeers()
+        super().connectionLost(reason)
+
+    def abandon(self) -> None:
+        """
+        The handshake failed.
+        """
+        self._leavePeers()
+        super().abandon()
 
     def getHandle(self) -> ConnectionHandle:
         """

@@ -43,6 +43,7 @@ class SwitchedPort(tcp.Port):
     @ivar switch: The reactor's switch.
     @ivar why: What was decided, and why.
     @ivar companions: The parts on devices.
+    @ivar peers: The numbers of their peers, by host.
     @ivar alone: Whether there is no TCP socket.
     """
 
@@ -61,6 +62,7 @@ class SwitchedPort(tcp.Port):
         super().__init__(port, factory, backlog, interface, reactor)
         self.switch = switch
         self.companions: tuple[Companion, ...] = ()
+        self.peers: dict[str, set[int]] = {}
         self.alone = False
         self._at: tuple[Address, int, bool] | None = None
         self.why = Why("default", TCP, asked=reactor.seconds())

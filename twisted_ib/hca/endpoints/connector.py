@@ -37,7 +37,7 @@ from twisted_ib.hca.endpoints.addresses import (
     sharedAddress,
     withPort,
 )
-from twisted_ib.hca.endpoints.localports import localPorts
+from twisted_ib.hca.endpoints.localports import NUMBER_TAKEN, localPorts
 from twisted_ib.hca.endpoints.resolution import literalOf, resolve
 from twisted_ib.hca.endpoints.turns import Turns, turnsOf
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
@@ -59,6 +59,7 @@ class Attempt:
     @ivar _path: The path, once found.
     @ivar _transport: The transport to be, once there is a path.
     @ivar _connection: The CM's connection, once a REQ is sent.
+    @ivar _numbers: How many of our numbers the peer has for somebody else's.
     @ivar _over: The attempt has succeeded or failed.
     @cvar logstr: What a TCP transport has here until it is connected.
     """
@@ -69,6 +70,7 @@ class Attempt:
         "_connection",
         "_connector",
         "_local",
+        "_numbers",
         "_over",
         "_path",
         "_peer",
@@ -97,7 +99,7 @@ class Attempt:
         self._path: Any = None
         self._transport: Any | None = None
         self._connection: Any = None
-        self._rounds = 0
+        self._rounds = self._numbers = 0
         self._over = False
         # A connecting call never calls back before it returns.
         turns = turnsOf(connector.reactor)
@@ -317,10 +319,21 @@ class Attempt:
             return
         self._connection = None
         where = self._connector.where(self._peer)
-        if rejection.reason == RejectReason.INVALID_SERVICE_ID:
+        if rejection.privateData.startswith(NUMBER_TAKEN) and self._mayTryAnother():
+            self._addresses.insert(0, self._peer)
+            self._forget()
+            self._tryNext(None)
+        elif rejection.reason == RejectReason.INVALID_SERVICE_ID:
             self._failed(failures.refused(where))
         else:
             self._failed(failures.rejected(where, rejection.reason))
+
+    def _mayTryAnother(self) -> bool:
+        """
+        @return: Whether another local number will do, and not too many were tried.
+        """
+        self._numbers += 1
+        return not self._connector.bound[1] and self._numbers < limits.PORT_ATTEMPTS
 
     def unreachable(self, connection: Any) -> None:
         """

@@ -24,6 +24,8 @@ from twisted_ib.hca.endpoints.addresses import (
 
 #: From the first of them to the last of all.
 _EPHEMERAL_BITS = 14
+#: What a REJ says to an active side whose address and number another one has.
+NUMBER_TAKEN = b"number taken"
 
 
 class LocalPorts:

@@ -33,6 +33,7 @@ from twisted_ib.hca.endpoints.addresses import (
     unbound,
     withPort,
 )
+from twisted_ib.hca.endpoints.localports import NUMBER_TAKEN
 from twisted_ib.hca.logcontext import callInContext, upcalls
 from twisted_ib.hca.sockets import LISTEN, LISTENER, Row
 from twisted_ib.hca.wire.cm import REQ, RejectReason
@@ -311,6 +312,10 @@ class Port(base.BasePort):
             mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
         here = sharedAddress(mine, number)
         peer = addressOf(theirs, self.handshake.sourcePort(greeting))
+        if self.isTaken(peer):
+            channel.count("number_taken")
+            connection.reject(RejectReason.CONSUMER_DEFINED, NUMBER_TAKEN, channel.now())
+            return
         transport = None
         try:
             transport = self.transport(channel, here, peer, self, self.sessionno)
@@ -329,6 +334,12 @@ class Port(base.BasePort):
             return
         self.sessionno += 1
         transport.attach(self._buildProtocol(peer))
+
+    def isTaken(self, peer: Address) -> bool:
+        """
+        @return: Whether applications would take this peer for another one.
+        """
+        return False
 
     def _buildProtocol(self, peer: Address) -> IProtocol | None:
         """
