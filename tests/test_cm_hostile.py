@@ -178,7 +178,7 @@ class HostileTests(SynchronousTestCase):
             for source in "axyz":
                 net.b.pathLost(source)
             self.assertEqual(
-                (len(net.b), net.b._peers, net.b._halfOpen, net.b.deadline(), len(net.b.outputs)),
+                (len(net.b), net.b._peers, net.b._room.halfOpen, net.b.deadline(), len(net.b.outputs)),
                 (0, {}, 0, None, 0),
                 f"seed {seed}",
             )

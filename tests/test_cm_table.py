@@ -165,7 +165,7 @@ class OpenTests(SynchronousTestCase):
         active.reject(28, b"", 0.0)
         net.pump()
         self.assertEqual(net.kinds("b"), [Event.REJECTED])
-        self.assertEqual((len(net.a), len(net.b), net.b._halfOpen), (0, 0, 0))
+        self.assertEqual((len(net.a), len(net.b), net.b._room.halfOpen), (0, 0, 0))
         self.assertIsNone(net.b.deadline())
 
     def test_ignored(self) -> None:
@@ -176,7 +176,7 @@ class OpenTests(SynchronousTestCase):
         net = Net()
         active, passive = net.request()
         self.assertTrue(passive.ignore(0.0))
-        self.assertEqual((len(net.b), net.b._peers, net.b._halfOpen), (0, {}, 0))
+        self.assertEqual((len(net.b), net.b._peers, net.b._room.halfOpen), (0, {}, 0))
         net.wait(PERIOD)
         [(event, again, _)] = net.events["b"]
         self.assertIs(event, Event.REQUEST)
@@ -361,7 +361,7 @@ class PathLostTests(SynchronousTestCase):
         self.assertEqual([output[0] for output in net.b.outputs], ["c"])
         self.assertIsNone(net.b.nextEvent())
         self.assertEqual((len(net.b), list(net.b._peers), len(net.b._timewait)), (1, ["c"], 0))
-        self.assertEqual((net.b._halfOpen, net.b.deadline()), (1, None))
+        self.assertEqual((net.b._room.halfOpen, net.b.deadline()), (1, None))
         self.assertEqual([connection.accept(REP(), 0.0) for connection in lost[1:2]], [False])
 
     def test_unknown(self) -> None:

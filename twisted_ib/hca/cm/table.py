@@ -27,6 +27,7 @@ from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.cm.clock import Deadlines, Timewait
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.room import Room
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.transitions import HALF_OPEN
@@ -120,9 +121,7 @@ class ConnectionTable:
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
         self._randomBits = randomBits
-        self._halfOpenPerSource = halfOpenPerSource
-        self._halfOpenInAll = halfOpenInAll
-        self._halfOpen = 0
+        self._room = Room(halfOpenPerSource, halfOpenInAll)
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
@@ -314,7 +313,7 @@ class ConnectionTable:
         halfOpen = HALF_OPEN[state]
         if halfOpen is not HALF_OPEN[old]:
             change = 1 if halfOpen else -1
-            self._halfOpen += change
+            self._room.halfOpen += change
             connection.peer.halfOpen += change
         if state is _TIMEWAIT:
             self._startTimewait(connection, now)
@@ -339,7 +338,9 @@ class ConnectionTable:
             self.counters["noListener"] += 1
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
-        if not self._hasRoom(peer):
+        lacking = self._room.lacks(peer, len(self._connections), len(self.events))
+        if lacking is not None:
+            self.counters[lacking] += 1
             return
         if peer is None:
             peer = self._peers[source] = Peer(source)
@@ -374,24 +375,6 @@ class ConnectionTable:
         if known is not None:
             known.feed(Input.STALE, None, now)
         return True
-
-    def _hasRoom(self, peer: Peer | None) -> bool:
-        """
-        Whether a peer may ask for one more connection.
-        """
-        ofPeer = 0 if peer is None else peer.halfOpen
-        known = 0 if peer is None else len(peer.connections)
-        if ofPeer >= self._halfOpenPerSource or self._halfOpen >= self._halfOpenInAll:
-            self.counters["halfOpenExceeded"] += 1
-        elif known >= limits.CM_CONNECTIONS_PER_PATH:
-            self.counters["connectionsExceeded"] += 1
-        elif len(self._connections) >= limits.CM_CONNECTIONS:
-            self.counters["tableFull"] += 1
-        elif len(self.events) >= limits.CM_EVENTS:
-            self.counters["eventsFull"] += 1
-        else:
-            return True
-        return False
 
     def _takeREP(self, source: Any, message: REP, now: float) -> None:
         """
