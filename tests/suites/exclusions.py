@@ -18,23 +18,18 @@ BY_NAME = {
     ),
 }
 
-_EMFILE = "counts the descriptors that accept() uses"
 #: The subject of these is a socket's descriptor.
 SOCKETS = {
-    "twisted.internet.test.test_tcp.TCPPortTestsBuilder.test_closePeerOnEMFILE": _EMFILE,
-    "twisted.internet.test.test_tcp.TCPFDPortTestsBuilder.test_closePeerOnEMFILE": _EMFILE,
-    "twisted.internet.test.test_tls.TLSPortTestsBuilder.test_closePeerOnEMFILE": _EMFILE,
-    "twisted.internet.test.test_tcp.AdoptStreamConnectionTestsBuilder": (
+    "twisted.internet.test.test_tcp.AdoptStreamConnectionTestsBuilder_IBReactorTests": (
         "takes the descriptor out of a connection and adopts it"
     ),
-    "twisted.test.test_tcp.ProperlyCloseFilesTests.test_properlyCloseFiles": (
-        "expects EBADF from the closed socket of a connection"
-    ),
 }
+
 _PLAIN = "connects a plain socket to a port, and the rules say that the port is one of SDP alone"
-#: Under C{use sdp}: these have somebody at the other end who knows no SDP.
+_EMFILE = "counts the descriptors that accept() uses"
+#: Under C{use sdp}: at the other end is somebody who knows no SDP, or descriptors are what it is about.
 NO_TCP = {
-    f"twisted.internet.test.test_tcp.TCPPortTestsBuilder.test_{test}": _PLAIN
+    f"twisted.internet.test.test_tcp.TCPPortTestsBuilder_IBReactorTests.test_{test}": _PLAIN
     for test in (
         "buildProtocolIPv4Address",
         "buildProtocolIPv6Address",
@@ -42,6 +37,13 @@ NO_TCP = {
         "serverGetHostOnIPv6",
         "serverGetPeerOnIPv4",
         "serverGetPeerOnIPv6",
+    )
+} | {
+    f"twisted.internet.test.{builder}_IBReactorTests.test_closePeerOnEMFILE": _EMFILE
+    for builder in (
+        "test_tcp.TCPPortTestsBuilder",
+        "test_tcp.TCPFDPortTestsBuilder",
+        "test_tls.TLSPortTestsBuilder",
     )
 }
 #: The sets, by name.

@@ -54,8 +54,8 @@ class Project:
 
 PROJECTS = {
     "treq": Project(("treq", "httpbin", "twisted[tls,http2]"), ("treq",), True),
-    "klein": Project(("klein",), ("klein",)),
-    "mailbox": Project(("magic-wormhole-mailbox-server",), ("wormhole_mailbox_server",)),
+    "klein": Project(("klein", "treq", "hypothesis"), ("klein",)),
+    "mailbox": Project(("magic-wormhole-mailbox-server", "treq"), ("wormhole_mailbox_server",)),
     "foolscap": Project(("foolscap",), ("foolscap",)),
 }
 #: The runs: the reactor's short name, and whether it is everywhere.
@@ -103,7 +103,8 @@ class Suites:
                 check=False,
             )
             if done.returncode:
-                return (done.stderr.strip() or done.stdout.strip() or "it took too long").splitlines()[-1]
+                said = (done.stderr.strip() or done.stdout.strip() or "it took too long").splitlines()
+                return next((line for line in said if line.startswith("ERROR")), said[-1])
         return ""
 
     def begin(self, name: str, run: str) -> Outcome | None:
