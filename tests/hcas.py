@@ -4,18 +4,15 @@ Two HCAs in one process, driven by hand: for tests of fabrics and paths.
 
 from __future__ import annotations
 
-import os
 import select
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.meeting import ownRunDirectory
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
 
@@ -184,11 +181,7 @@ class HCATestCase(SynchronousTestCase):
         """
         super().setUp()
         self.clock = Clock()
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
-        environment = mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR=os.path.join(directory, "run"))
-        environment.start()
-        self.addCleanup(environment.stop)
+        ownRunDirectory(self)
 
     def device(self) -> Device:
         """

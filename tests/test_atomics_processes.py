@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from sys import byteorder
 from typing import Any
@@ -19,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.descriptors import fork
 from tests.hcas import User, turn
 from tests.keyed_pair import DeviceSide, piece
+from tests.meeting import ownRunDirectory
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.requests import SendOpcode
 from twisted_ib.hca.core.states import QPState
@@ -84,21 +83,7 @@ class CounterTests(SynchronousTestCase):
         """
         A run directory of this test's own.
         """
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
-        before = os.environ.get("TWISTED_IB_RUN_DIR")
-        os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
-
-        def restore() -> None:
-            """
-            Put the environment back.
-            """
-            if before is None:
-                del os.environ["TWISTED_IB_RUN_DIR"]
-            else:
-                os.environ["TWISTED_IB_RUN_DIR"] = before
-
-        self.addCleanup(restore)
+        ownRunDirectory(self)
 
     def start(self) -> tuple[int, int, Any]:
         """

@@ -4,9 +4,6 @@ Tests that nothing is done where nothing happens: turns, looks and timed calls a
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from typing import Any
 
 from twisted.internet.epollreactor import EPollReactor
@@ -16,6 +13,7 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.meeting import ownRunDirectory
 from twisted_ib.hca.channel import channelsOf
 from twisted_ib.reactor import ibreactor
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -67,15 +65,7 @@ class IdleTests(SynchronousTestCase):
         Have HCAs meet in a directory of their own.
         """
         super().setUp()
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
-        run = os.path.join(directory, "run")
-        before = os.environ.get("TWISTED_IB_RUN_DIR")
-        os.environ["TWISTED_IB_RUN_DIR"] = run
-        if before is None:
-            self.addCleanup(os.environ.pop, "TWISTED_IB_RUN_DIR")
-        else:
-            self.addCleanup(os.environ.__setitem__, "TWISTED_IB_RUN_DIR", before)
+        ownRunDirectory(self)
 
     def turn(self, timeout: float | None) -> None:
         """

@@ -8,9 +8,7 @@ import json
 import os
 import random
 import select
-import shutil
 import signal
-import tempfile
 import time
 from typing import Any
 from unittest import skipIf
@@ -20,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.descriptors import descriptors, fork
 from tests.hcas import User, turn
 from tests.keyed_pair import DeviceSide, piece
+from tests.meeting import ownRunDirectory
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.requests import SGE, SendFlags, SendOpcode
 from twisted_ib.hca.core.states import QPState
@@ -73,21 +72,7 @@ class DeathTests(SynchronousTestCase):
         """
         A run directory of this test's own.
         """
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
-        before = os.environ.get("TWISTED_IB_RUN_DIR")
-        os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
-
-        def restore() -> None:
-            """
-            Put the environment back.
-            """
-            if before is None:
-                del os.environ["TWISTED_IB_RUN_DIR"]
-            else:
-                os.environ["TWISTED_IB_RUN_DIR"] = before
-
-        self.addCleanup(restore)
+        ownRunDirectory(self)
 
     def peer(self, asleep: bool) -> tuple[int, int, Any]:
         """

@@ -4,10 +4,7 @@ What a message costs: objects that are made, functions that are called, bytes th
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from types import FrameType
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.copying import CountingMap, CountingSegment
+from tests.meeting import ownRunDirectory
 from tests.rdma_pair import Pair, PairTestCase, Recorder
 from tests.sdp_pair import End, HandReactor, Keeper
 from twisted_ib.hca.channel import DeviceChannel
@@ -120,10 +118,7 @@ class CopyTests(SynchronousTestCase):
         """
         Connect two HCAs whose rings count.
         """
-        directory = tempfile.mkdtemp(prefix="tib-")
-        self.addCleanup(shutil.rmtree, directory)
-        os.chmod(directory, 0o700)
-        self.patch(os, "environ", {**os.environ, "TWISTED_IB_RUN_DIR": directory})
+        ownRunDirectory(self)
         self.patch(SharedMemoryFabric, "segmentClass", CountingSegment)
         self.pair = Pair(False, SharedEnd)
         self.addCleanup(self.pair.close)

@@ -5,19 +5,17 @@ The hub of verbs: devices are driven and waited for without a reactor, from any 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hcas import LISTENER, SDP, Taker, User
+from tests.meeting import ownRunDirectory
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.verbs.hub import Hub, hub, locked
@@ -35,11 +33,7 @@ class HubTests(SynchronousTestCase):
         """
         A run directory of this test's own.
         """
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
-        environment = mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR=os.path.join(directory, "run"))
-        environment.start()
-        self.addCleanup(environment.stop)
+        ownRunDirectory(self)
         self.near, self.far = Hub(), Hub()
 
     def open(self, which: Hub) -> Device:

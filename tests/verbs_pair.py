@@ -4,15 +4,12 @@ What tests of verbs have in common: contexts, and two ends that are connected.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
 from typing import Any
-from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.meeting import ownRunDirectory
 from twisted_ib.hca.verbs import (
     AH,
     CQ,
@@ -56,11 +53,7 @@ class VerbsTestCase(SynchronousTestCase):
         """
         A run directory.
         """
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
-        environment = mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR=os.path.join(directory, "run"))
-        environment.start()
-        self.addCleanup(environment.stop)
+        ownRunDirectory(self)
         self.addCleanup(self.nothingLeft)
 
     def nothingLeft(self) -> None:

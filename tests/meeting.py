@@ -1,0 +1,27 @@
+"""
+Where the HCAs of one test meet, and no others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+
+def ownRunDirectory(test: SynchronousTestCase) -> str:
+    """
+    Have this process, and those that it starts, use a run directory of a test's own.
+
+    @return: where it will be: whoever needs it first makes it.
+    """
+    directory = tempfile.mkdtemp()
+    test.addCleanup(shutil.rmtree, directory)
+    path = os.path.join(directory, "run")
+    environment = mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR=path)
+    environment.start()
+    test.addCleanup(environment.stop)
+    return path
