@@ -71,6 +71,32 @@ class ConnectingTests(SwitchTestsBuilder):
         self.patch(offload._SwitchedAttempt, "_ask", lambda attempt: found.callback(attempt))
         return found
 
+    def test_closed(self) -> None:
+        """
+        The end of a connection is worded as TCP's is.
+        """
+
+        async def scenario(reactor: Any) -> None:
+            texts = []
+            for listen in (reactor, direct(reactor)):
+                factory, client = Server(), Client()
+                port = listen.listenTCP(0, factory, interface="127.0.0.1")
+                made = factory.next()
+                reactor.connectTCP("127.0.0.1", port.getHost().port, client)
+                server = await made
+                await client.done
+                texts.append([explain(server.transport).provider])
+                lost: Deferred[None] = Deferred()
+                for each in (server, client.answer):
+                    each.connectionLost = lambda reason, said=texts[-1]: said.append(str(reason.value))
+                client.clientConnectionLost = lambda connector, reason, lost=lost: lost.callback(None)
+                server.transport.loseConnection()
+                await lost
+            self.assertEqual([each[0] for each in texts], ["sdp", "tcp"])
+            self.assertEqual(set(texts[0][1:]), set(texts[1][1:]))
+
+        self.play(scenario)
+
     def test_stopConnecting(self) -> None:
         """
         Who gives up while SDP is tried is told once, and nothing goes on.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet import error, main
+from twisted.internet import error
 from twisted.internet.abstract import _ConsumerMixin, _LogOwner
 from twisted.python import log
 from twisted.python.failure import Failure
@@ -43,7 +43,7 @@ FIELDS = (
 
 
 #: The end of a connection in order: one for all, as the reactor has it for TCP.
-CONNECTION_DONE = Failure(main.CONNECTION_DONE)
+CONNECTION_DONE = Failure(error.ConnectionDone())
 
 
 def misused(device: Any) -> HCAError:
