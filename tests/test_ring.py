@@ -30,7 +30,7 @@ from twisted_ib.hca.fabric.ring import (
     segmentSize,
 )
 from twisted_ib.hca.fabric.shm import SharedMemoryFabric
-from twisted_ib.hca.operation import SEND_ONLY, word
+from twisted_ib.hca.operation import MANAGEMENT, SEND_ONLY, word
 
 MISSING = libc.available()
 HEADER = Struct("<II")
@@ -216,6 +216,69 @@ class LayoutTests(RingTestCase):
         settle(self.a, self.b)
         self.assertEqual(len(self.two.records), n + 1)
         self.assertTrue(self.one.post(bytes(BULK)))
+
+    def test_bulkTurn(self) -> None:
+        """
+        Bulk that waits has its turn, though there are always more small records on the way than bulk
+        may be behind.
+        """
+        bulk = Taker(self.path, 31, 32)
+        taken = Taker(self.other, 32, 31)
+
+        def post() -> None:
+            """
+            Post or wait.
+            """
+            if not bulk.post(bytes(limits.INLINE_RECORD)):
+                self.path.wantSpace(bulk)
+
+        self.patch(bulk, "resume", post)
+        sent = waited = 0
+        for n in range(40):
+            while sent - len(self.two.records) < 150 and self.one.post(bytes(15000)):
+                sent += 1
+            if n == 2:
+                self.assertGreater(self.path.position() - self.path._peerHead, limits.RING_BULK)
+                post()
+            waited += not taken.records
+            turn(self.b)
+            turn(self.a)
+        self.assertEqual(len(taken.records), 1)
+        self.assertLess(waited, 10)
+        settle(self.a, self.b)
+        self.assertEqual((len(self.two.records), len(self.path.waiting)), (sent, 0))
+
+    def test_bulkGone(self) -> None:
+        """
+        Who waited for room for bulk and has left holds nobody up.
+        """
+        bulk = Taker(self.path, 31, 32)
+        while bulk.post(bytes(BULK)):
+            pass
+        self.path.wantSpace(bulk)
+        while self.one.post(bytes(4000)):
+            pass
+        self.path.wantNoSpace(bulk)
+        self.path.wantSpace(self.one)
+        settle(self.a, self.b)
+        self.assertEqual(self.one.said("resume"), [None])
+        self.assertTrue(self.one.post(bytes(4000)))
+        settle(self.a, self.b)
+        self.assertTrue(bulk.post(bytes(BULK)))
+
+    def test_bulkManagement(self) -> None:
+        """
+        Connection management does not wait for bulk that waits.
+        """
+        bulk = Taker(self.path, 31, 32)
+        while bulk.post(bytes(BULK)):
+            pass
+        self.path.wantSpace(bulk)
+        while self.one.post(bytes(4000)):
+            pass
+        self.assertLess(self.path.position(), limits.RING_BULK + limits.RING_WINDOW)
+        for _ in range(20):
+            self.assertTrue(self.path.postReserved(MANAGEMENT, bytes(240), False))
 
     def test_windowRoom(self) -> None:
         """

@@ -20,7 +20,8 @@ ring then do not compete for the same cache sets.
 
 Bulk takes the ring in its whole length, though not all of it at a time: small
 records of others find room beside it, and wait for no more than
-L{limits.RING_BULK} bytes.  Small records go back to the beginning when they have
+L{limits.RING_BULK} bytes.  No more than a window's bytes of them pass bulk that waits.
+Small records go back to the beginning when they have
 used L{limits.RING_WINDOW} bytes and the peer is not far behind: what a few
 messages touch stays small.  The last one before that has L{TURNS} in its length;
 the positions up to the next beginning count as used.
@@ -94,6 +95,7 @@ class RingPath(Path):
         "_acknowledgedHead",
         "_acknowledgedTail",
         "_broken",
+        "_bulkWaits",
         "_cells",
         "_head",
         "_lap",
@@ -138,6 +140,7 @@ class RingPath(Path):
         self._low = _BULK_ROOM // 2
         self._tail = self._head = self._peerHead = 0
         self._target = NEVER
+        self._bulkWaits = False
         self._broken: RingError | None = None
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
@@ -159,11 +162,15 @@ class RingPath(Path):
         if total < BULK:
             end = (t + total + 71) & -64
             if (end ^ t) & _WINDOW:
+                if self._bulkWaits and self.waiting and room <= self._size - limits.RING_RESERVE:
+                    return False
                 if self._turns(t, end):
                     mark = total | TURNS
                     end = (t | self._mask) + 1
                 elif (end ^ t) & self._lap:
                     end = (t | self._mask) + 1
+        elif self._bulkWaits and self.waiting:
+            return False
         else:
             end = (t + total + 4103) & -4096
             if (end ^ t) & self._lap:
@@ -241,7 +248,16 @@ class RingPath(Path):
             return True
         if room >= 0:  # Else held back: the target is that of who waits.
             self._target = max(end - room, tail - self._low)
+            if room == _BULK_ROOM:
+                self._bulkWaits = True
         return False
+
+    def resumeWaiting(self) -> int:
+        """
+        See L{Path.resumeWaiting}.
+        """
+        self._bulkWaits = False
+        return Path.resumeWaiting(self)
 
     def position(self) -> int:
         """
