@@ -217,6 +217,7 @@ class TurnsTests(SynchronousTestCase):
         self.assertIs(turnsOf(self.clock), turnsOf(self.clock))
         other = FakeReactor()
         self.assertIsNot(turnsOf(self.clock), turnsOf(other))
+        gc.collect()
         before = len(turns._turns)
         del other
         gc.collect()

@@ -182,11 +182,14 @@ class AppearTests(VisibilityTestCase):
         [channel] = channelsOf(self.reactor)
         pair = self.call()
         self.assertEqual(self.reactor._channels, (channel,))
-        pair.send(SOCKETS)
-        self.turn()
-        answer = handshake.parse(pair.recv(limits.ANSWER_BYTES))
-        assert isinstance(answer, handshake.Answer)
-        self.assertEqual(answer.content["columns"], list(COLUMNS))
+        more = True
+        while more:  # Sockets of other tests in this process are seen, too.
+            pair.send(SOCKETS)
+            self.turn()
+            answer = handshake.parse(pair.recv(limits.ANSWER_BYTES))
+            assert isinstance(answer, handshake.Answer)
+            self.assertEqual(answer.content["columns"], list(COLUMNS))
+            more = answer.content["more"]
         self.assertEqual(self.reactor._channels, ())
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
