@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import Factory
 
+from twisted_ib.hca.wire.cm import REQ, RejectReason
 from twisted_ib.reactor.ends import RedirectedServer
 from twisted_ib.sdp.port import SDPPort
 
@@ -95,6 +96,19 @@ class Companion(SDPPort):
         except BaseException:
             first.close()
             raise
+
+    def connectionRequested(self, connection: Any, request: REQ) -> None:
+        """
+        A REQ came.  While the port is paused the place to wait is TCP's queue, where the kernel answers at
+        once and others who listen on the same socket find it.
+        """
+        if self.reading or self.main.alone:
+            super().connectionRequested(connection, request)
+            return
+        channel = self._channel
+        assert channel is not None
+        channel.count("paused")
+        connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
 
     def transport(  # type: ignore[override]
         self, channel: Any, here: Any, peer: Any, server: Any, sessionno: int

@@ -204,10 +204,10 @@ class Offload:
             return
         assert isinstance(reason.value, Exception)
         self._reasons.append(reason.value)
-        if self.candidate.counterpart is not None:
-            self.connector.switch.remember(
-                self.reactor, self.host, self.port, self.candidate.counterpart
-            )
+        # A no comes at once, and may be a yes next time.
+        refused = isinstance(reason.value, error.ConnectionRefusedError)
+        if self.candidate.counterpart is not None and not refused:
+            self.connector.switch.remember(self.reactor, self.host, self.port, self.candidate.counterpart)
         if self._candidates:
             self._next()
             return
