@@ -13,16 +13,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.commands import programOf
 from twisted_ib.tools.demo import webArguments
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# Started from anywhere, it runs the code of this checkout.
-PROGRAM = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from twisted_ib.tools.demo import main; sys.exit(main())"
-)
-COMMAND = [sys.executable, "-c", PROGRAM]
+COMMAND = [sys.executable, "-c", programOf("demo")]
 
 
 class DemoTests(SynchronousTestCase):

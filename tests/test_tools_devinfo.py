@@ -5,68 +5,36 @@ Tests for C{ib-devinfo}, run as a user runs it: as a process.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.commands import PATH, CommandTestCase, programOf
 from twisted_ib.hca.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.counters import RXE_COUNTERS
 from twisted_ib.tools import devinfo
 from twisted_ib.tools.devicetext import heading, present
 from twisted_ib.tools.devinfo import writable
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# Started from anywhere, they run the code of this checkout.
-PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-PROGRAM = PATH + "from twisted_ib.tools.devinfo import main; sys.exit(main())"
 SERVER = PATH + "from twisted_ib.tools.echo import main; sys.exit(main(['sdp:0', 'sdp:0']))"
 
 COUNTS = ("pd", "mr", "cq", "qp", "srq", "ah", "mw")
 
 
-class DevinfoTests(SynchronousTestCase):
+class DevinfoTests(CommandTestCase):
     """
     What C{ib-devinfo} prints.
     """
 
-    def setUp(self) -> None:
-        """
-        Let the processes of a test meet where no other process does.
-        """
-        directory = Path(self.mktemp()).resolve()
-        directory.mkdir(mode=0o700)
-        self.environment = dict(os.environ, TWISTED_IB_RUN_DIR=str(directory))
-
-    def devinfo(self, *arguments: str) -> str:
-        """
-        Run the command, which has to succeed.
-
-        @param arguments: its command line.
-
-        @return: what it prints.
-        """
-        result = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments],
-            cwd="/",
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return result.stdout
+    program = programOf("devinfo")
 
     def list(self) -> list[dict[str, Any]]:
         """
         @return: what the command prints as JSON.
         """
-        found: list[dict[str, Any]] = json.loads(self.devinfo("-v", "--json"))
+        found: list[dict[str, Any]] = json.loads(self.said("-v", "--json"))
         for entry in found:
             self.assertLessEqual({"hca_id", "pid", "program", "in_use"}, set(entry))
         return found
@@ -77,14 +45,7 @@ class DevinfoTests(SynchronousTestCase):
 
         @return: the process, which is listening.
         """
-        server = subprocess.Popen(
-            [sys.executable, "-c", SERVER], cwd="/", env=self.environment, stdout=subprocess.PIPE, text=True
-        )
-        self.addCleanup(server.communicate)
-        self.addCleanup(server.kill)
-        assert server.stdout is not None
-        self.assertEqual(server.stdout.readline(), "ready\n")
-        return server
+        return self.start(SERVER)
 
     def test_own(self) -> None:
         """
@@ -131,22 +92,22 @@ class DevinfoTests(SynchronousTestCase):
         self.assertIsNone(entry["in_use"])
         self.assertEqual(entry["hca_id"], "shm0")
         self.assertTrue(entry["program"])
-        self.assertIn("does not answer", self.devinfo())
+        self.assertIn("does not answer", self.said())
 
     def test_text(self) -> None:
         """
         Without C{--json} the list is in C{ibv_devinfo}'s style; C{-v} adds the
         counts and C{-d} selects by name.
         """
-        brief, full = self.devinfo(), self.devinfo("-v", "-d", "shm0")
+        brief, full = self.said(), self.said("-v", "-d", "shm0")
         for text in (brief, full):
             self.assertTrue(text.startswith("hca_id:\tshm0\n"), text)
             self.assertIn("\tpid:", text)
         self.assertNotIn("\t\tqp:", brief)
         for name in COUNTS:
             self.assertIn(f"\t\t{name}:", full)
-        self.assertEqual(self.devinfo("-l"), "shm0\n")
-        self.assertEqual(self.devinfo("-l", "-d", "lo0"), "lo0\n")
+        self.assertEqual(self.said("-l"), "shm0\n")
+        self.assertEqual(self.said("-l", "-d", "lo0"), "lo0\n")
         self.assertNotIn("max_qp:", brief)
         self.assertIn("\tmax_qp:\t\t\t\t1048576\n", full)
         for name in RXE_COUNTERS:
@@ -166,14 +127,7 @@ class DevinfoTests(SynchronousTestCase):
         ):
             if directory is not None:
                 self.environment["TWISTED_IB_RUN_DIR"] = directory
-            result = subprocess.run(
-                [sys.executable, "-c", PROGRAM, *arguments],
-                cwd="/",
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
+            result = self.ended(*arguments)
             self.assertNotEqual(result.returncode, 0)
             self.assertEqual((result.stdout, result.stderr.count("\n")), ("", 1), result.stderr)
             self.assertTrue(result.stderr.startswith("ib-devinfo: "))

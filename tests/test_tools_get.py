@@ -21,16 +21,10 @@ from twisted.trial.unittest import TestCase
 from twisted.web.server import Site
 from twisted.web.static import File
 
+from tests.commands import programOf
 from twisted_ib.hca.channel import channelsOf
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# Started from anywhere, it runs the code of this checkout.
-PROGRAM = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from twisted_ib.tools.get import main; sys.exit(main())"
-)
-COMMAND = ["-c", PROGRAM]
+COMMAND = ["-c", programOf("get")]
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

@@ -15,15 +15,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.commands import programOf
 from twisted_ib.tools.perftests import TESTS
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# Started from anywhere, it runs the code of this checkout.
-PROGRAM = (
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from twisted_ib.tools.perf import main; sys.exit(main())"
-)
+PROGRAM = programOf("perf")
 
 SECONDS = 60
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-ROOT = Path(__file__).resolve().parent.parent
-PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-RUN = PATH + "from twisted_ib.tools.policy import main; sys.exit(main())"
+from tests.commands import programOf
+
+RUN = programOf("policy")
 
 RULES = """\
 use tcp server ttcp* *:22-25

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.commands import PATH, CommandTestCase, programOf
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError
 from twisted_ib.hca.fabric.query import Told
@@ -23,11 +23,7 @@ from twisted_ib.tools import ss
 from twisted_ib.tools.sockets import order, socketsOf
 from twisted_ib.tools.sockettext import cut, reasons, table
 
-ROOT = Path(__file__).resolve().parent.parent
-
-# Started from anywhere, they run the code of this checkout.
-PATH = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-PROGRAM = PATH + "from twisted_ib.tools.ss import main; sys.exit(main())"
+PROGRAM = programOf("ss")
 SERVER = PATH + (
     "sys.argv[0] = '/somewhere/server'; "
     "from twisted_ib.tools.echo import main; sys.exit(main(sys.argv[1:]))"
@@ -414,43 +410,27 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(ss.main(["--watch"]), 0)
 
 
-class ProcessTests(SynchronousTestCase):
+class ProcessTests(CommandTestCase):
     """
     Servers, clients, and who looks at them.
     """
 
+    program = PROGRAM
+
     def setUp(self) -> None:
         """
-        Let the processes of a test meet where no other process does.
+        No rules but those of a test.
         """
-        directory = Path(self.mktemp()).resolve()
-        directory.mkdir(mode=0o700)
-        self.rules = directory.parent / "rules"
-        self.environment = dict(os.environ, TWISTED_IB_RUN_DIR=str(directory), XDG_CONFIG_HOME=str(directory))
+        super().setUp()
+        self.rules = self.directory.parent / "rules"
+        self.environment["XDG_CONFIG_HOME"] = str(self.directory)
         self.environment.pop("TWISTED_IB_CONFIG", None)
-
-    def run_(self, *arguments: str) -> str:
-        """
-        Run the command, which has to succeed.
-
-        @return: what it prints.
-        """
-        result = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *arguments],
-            cwd="/",
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return result.stdout
 
     def list(self) -> list[dict[str, Any]]:
         """
         @return: what it prints as JSON.
         """
-        found: list[dict[str, Any]] = json.loads(self.run_("--json"))
+        found: list[dict[str, Any]] = json.loads(self.said("--json"))
         for entry in found:
             self.assertEqual(set(entry), FIELDS)
         return found
@@ -468,23 +448,6 @@ class ProcessTests(SynchronousTestCase):
                 self.assertEqual(len(found), count, found)
                 return found
             time.sleep(0.1)
-
-    def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        """
-        @return: a process that is ready.
-        """
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            cwd="/",
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        assert process.stdout is not None
-        self.assertEqual(process.stdout.readline(), "ready\n")
-        return process
 
     def test_processes(self) -> None:
         """
@@ -518,7 +481,7 @@ class ProcessTests(SynchronousTestCase):
             {(each["local"], each["remote"]) for each in ends},
             {(each["remote"], each["local"]) for each in found},
         )
-        why = self.run_("--why")
+        why = self.said("--why")
         self.assertIn("no rule is about it", why)
         self.assertIn("asked for by name", why)
         client.kill()
@@ -560,9 +523,7 @@ class ProcessTests(SynchronousTestCase):
         server.send_signal(signal.SIGSTOP)
         self.addCleanup(server.send_signal, signal.SIGCONT)
         self.assertEqual(self.list(), [])
-        result = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=self.environment, capture_output=True, text=True, timeout=60
-        )
+        result = self.ended()
         self.assertEqual(result.returncode, 0)
         self.assertIn(f"ib-ss: process {server.pid} (", result.stderr)
 
