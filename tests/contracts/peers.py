@@ -478,6 +478,24 @@ class DeathContract(Base):
         a.close()
         self.assertEqual(descriptors(), before)
 
+    def test_closeBesideOthers(self) -> None:
+        """
+        One path's upcall closes the device, as when it is removed, before the others have their turn.
+        """
+        a, b, one, two = self.takers()
+        c, d = self.device(), self.device()
+        paths = [self.pathTo(other, b) for other in (c, d)]
+        settle(a, b, c, d)
+        two.upcall = lambda data: b.close()
+        one.post(b"1")
+        turn(a)
+        while not b.closed:
+            turn(b)
+        self.assertEqual([what for what, _ in two.log], ["taken", "failed"])
+        self.assertEqual(b.progress(), 0)
+        settle(a, c, d)
+        self.assertEqual([path.alive for path in paths], [False, False])
+
     def test_closeOverTheEnd(self) -> None:
         """
         A consumer may close its own HCA when it hears of the peer's end.

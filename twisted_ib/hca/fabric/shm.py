@@ -354,6 +354,8 @@ class SharedMemoryFabric(Presence):
         """
         n = 0
         for path in self.hot:
+            if not path.alive:
+                continue  # An upcall of one before it has closed the HCA.
             try:
                 k = path.progress(budget)
             except RingError as error:
