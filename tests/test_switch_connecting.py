@@ -97,6 +97,33 @@ class ConnectingTests(SwitchTestsBuilder):
 
         self.play(scenario)
 
+    def test_certain(self) -> None:
+        """
+        Where the rules leave everything to TCP the rule is known all the same, also when there are others
+        later.
+        """
+        for several, where in ((False, 2), (True, 3)):
+            special = "use tcp connect * 10.0.0.0/8:*\n" if several else ""
+            self.rules(f"use tcp listen * *:*\n{special}use tcp connect * *:*\n")
+
+            async def scenario(reactor: Any, where: int = where) -> None:
+                factory, client = Server(), Client()
+                port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+                made = factory.next()
+                connector = reactor.connectTCP("127.0.0.1", port.getHost().port, client)
+                await client.done
+                await made
+                self.rules("use both listen * *:*\n")
+                self.assertTrue(reactor.switch.configuration.reload())
+                things = (port, factory.made[0].transport, connector, client.answer.transport)
+                found = [explain(each) for each in things]
+                self.assertEqual({(each.provider, each.verdict) for each in found}, {("tcp", "tcp")})
+                lines = [each.rule.rpartition(":")[2] for each in found]
+                self.assertEqual(lines, ["1", "1", str(where), str(where)])
+                self.assertEqual([reactor.whyOf(each).rule for each in things], [each.rule for each in found])
+
+            self.play(scenario)
+
     def test_stopConnecting(self) -> None:
         """
         Who gives up while SDP is tried is told once, and nothing goes on.

@@ -307,8 +307,11 @@ class IBReactor(_Base):
         See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
         """
         switch = self._switchFor("listen")
-        if switch is None:
-            return _Base.listenTCP(self, port, factory, backlog, interface)
+        if switch is None or switch.configuration.tcpOnly("listen"):
+            made = _Base.listenTCP(self, port, factory, backlog, interface)
+            if switch is not None:
+                switch.listensDirect(made)
+            return made
         return switch.listenTCP(self, port, factory, backlog, interface)
 
     def connectTCP(
@@ -318,23 +321,25 @@ class IBReactor(_Base):
         See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
         """
         switch = self._switchFor("connect")
-        if switch is None:
-            return _Base.connectTCP(self, host, port, factory, timeout, bindAddress)
+        if switch is None or switch.configuration.tcpOnly("connect"):
+            made = _Base.connectTCP(self, host, port, factory, timeout, bindAddress)
+            if switch is not None:
+                made.why = switch.whyDirect(host, port)
+            return made
         return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
 
     def _switchFor(self, role: str) -> Any:
         """
         @param role: C{listen} or C{connect}.
-        @return: The switch; L{None} where TCP is certain, and where the switch can not be loaded, as
-            after a C{chroot}: what works on epoll works here.
+        @return: The switch, with what it needs unless TCP is certain; L{None} where it can not be loaded,
+            as after a C{chroot}: what works on epoll works here.
         """
         if self._switchless:
             return None
         try:
             switch = self.switch
-            if switch.configuration.tcpOnly(role):
-                return None
-            switch.load(role)
+            if not switch.configuration.tcpOnly(role):
+                switch.load(role)
         except ImportError as e:
             self._goWithout(e)
             return None

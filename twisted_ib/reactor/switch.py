@@ -27,7 +27,7 @@ from twisted_ib.hca.fabric.registry import (
     removeDevice,
     watchDevices,
 )
-from twisted_ib.reactor.rules import LISTEN, SDP, TCP
+from twisted_ib.reactor.rules import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.reactor.why import EXPLICIT, Fallback, Why
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Switch:
         self.clients: WeakSet[SwitchedClient] = WeakSet()
         self._ways: Ways | None = None
         self._applied: Policy | None = None
+        self._direct: Why | None = None
+        self._directBy: Policy | None = None
         configuration.onChange(self._changed)
         watchDevices(self)
 
@@ -106,6 +108,32 @@ class Switch:
         made = SwitchedConnector(self, host, port, factory, timeout, bindAddress, reactor)
         made.connect()
         return made
+
+    # -- where TCP is certain
+
+    def listensDirect(self, port: Any) -> None:
+        """
+        Write down why a port of the operating system's listens.
+        """
+        address = port.getHost()
+        decision = self.decide(LISTEN, address.host, address.port)
+        now = port.reactor.seconds()
+        port.why = why = Why(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
+        self.settled(LISTEN, why, address.host, address.port)
+
+    def whyDirect(self, host: Any, port: Any) -> Why:
+        """
+        Say why a connection is the operating system's; one object for all, if one rule is for all.
+        """
+        policy = self.configuration.policy
+        if policy is not self._directBy:
+            decision = policy.certain(CONNECT, self.configuration.program)
+            self._direct = None if decision is None else Why(decision.where, decision.verdict, TCP)
+            self._directBy = policy
+        if self._direct is not None:
+            return self._direct
+        decision = self.decide(CONNECT, host, port)
+        return Why(decision.where, decision.verdict, TCP)
 
     @property
     def ways(self) -> Ways:
