@@ -14,6 +14,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from tests.driving import runToEnd
 from twisted_ib.hca.channel import channelsOf
 from twisted_ib.hca.endpoints.localports import localPorts
 from twisted_ib.sdp.endpoints import SDPClientEndpoint, SDPServerEndpoint
@@ -282,7 +283,6 @@ class StreamContract(Base):
         Run a coroutine on a reactor; at its end the reactor must have nothing that was not there before.
         """
         reactor: Any = self.buildReactor()
-        failures: list[Failure] = []
         left: list[Any] = []
 
         async def whole() -> None:
@@ -295,15 +295,7 @@ class StreamContract(Base):
                 if not left:
                     break
 
-        def begin() -> None:
-            done = Deferred.fromCoroutine(whole())
-            done.addErrback(failures.append)
-            done.addBoth(lambda ignored: reactor.stop())
-
-        reactor.callWhenRunning(begin)
-        self.runReactor(reactor, timeout=30)
-        for failure in failures:
-            failure.raiseException()
+        runToEnd(self, reactor, whole, 30)
         self.assertEqual(left, [])
         for channel in channelsOf(reactor):
             self.assertEqual(list(channel.users), [])

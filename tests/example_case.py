@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.internet.test.reactormixins import ReactorBuilder
 
+from tests.driving import runToEnd
 from tests.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from twisted_ib.hca.channel import channelsOf
 
@@ -35,18 +35,7 @@ class ExampleTestCase(ReactorBuilder):
         that it has not closed.
         """
         reactor: Any = self.buildReactor()
-        ends: list[Any] = []
-
-        def begin() -> None:
-            done = Deferred.fromCoroutine(steps(reactor))
-            done.addBoth(ends.append)
-            done.addBoth(lambda ignored: reactor.stop())
-
-        reactor.callWhenRunning(begin)
-        self.runReactor(reactor, timeout=_LIMIT)
-        self.assertEqual(len(ends), 1, "it did not come to its end")
-        if ends[0] is not None:
-            ends[0].raiseException()
+        runToEnd(self, reactor, lambda: steps(reactor), _LIMIT)
 
     async def listen(self, reactor: Any, factory: Any, scheme: str = "ib") -> str:
         """

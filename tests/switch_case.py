@@ -16,6 +16,8 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 
+from tests.driving import runToEnd
+
 Scenario = Callable[[Any], Coroutine[Any, Any, None]]
 
 
@@ -161,17 +163,7 @@ class SwitchTestsBuilder(ReactorBuilder):
         Run a scenario in a reactor.
         """
         reactor = self.buildReactor()
-        failed: list[Failure] = []
-
-        def begin() -> None:
-            done = Deferred.fromCoroutine(scenario(reactor))
-            done.addErrback(failed.append)
-            done.addBoth(lambda _: reactor.stop())
-
-        reactor.callWhenRunning(begin)
-        self.runReactor(reactor)
-        if failed:
-            failed[0].raiseException()
+        runToEnd(self, reactor, lambda: scenario(reactor))
 
     def services(self) -> list[str]:
         """
