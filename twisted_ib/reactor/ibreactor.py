@@ -308,7 +308,7 @@ class IBReactor(_Base):
         """
         switch = self._switchFor("listen")
         if switch is None or switch.configuration.tcpOnly("listen"):
-            made = _Base.listenTCP(self, port, factory, backlog, interface)
+            made: Any = _Base.listenTCP(self, port, factory, backlog, interface)
             if switch is not None:
                 switch.listensDirect(made)
             return made
@@ -322,7 +322,7 @@ class IBReactor(_Base):
         """
         switch = self._switchFor("connect")
         if switch is None or switch.configuration.tcpOnly("connect"):
-            made = _Base.connectTCP(self, host, port, factory, timeout, bindAddress)
+            made: Any = _Base.connectTCP(self, host, port, factory, timeout, bindAddress)
             if switch is not None:
                 made.why = switch.whyDirect(host, port)
             return made
