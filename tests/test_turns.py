@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import gc
 from typing import Any
+from weakref import ref
 
 from twisted.internet.error import TimeoutError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp_fakes import FakeReactor
-from twisted_ib.hca.endpoints import turns
 from twisted_ib.hca.endpoints.turns import Turns, turnsOf
 
 
@@ -212,13 +212,14 @@ class TurnsTests(SynchronousTestCase):
 
     def test_reactors(self) -> None:
         """
-        Each reactor has its own, as long as it lives.
+        Each reactor has its own, which do not keep it alive, whatever they wait for.
         """
         self.assertIs(turnsOf(self.clock), turnsOf(self.clock))
         other = FakeReactor()
         self.assertIsNot(turnsOf(self.clock), turnsOf(other))
-        gc.collect()
-        before = len(turns._turns)
+        turnsOf(other).wait(other, self.one)
+        turnsOf(other).limit(other, 30, self.two)
+        gone = ref(other)
         del other
         gc.collect()
-        self.assertEqual(len(turns._turns), before - 1)
+        self.assertIsNone(gone())

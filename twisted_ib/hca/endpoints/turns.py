@@ -9,7 +9,6 @@ which it is made.  So all that waits for the same moment has one call.
 from __future__ import annotations
 
 from typing import Any
-from weakref import ref
 
 from twisted.internet import error
 from twisted.python import log
@@ -38,12 +37,10 @@ class _Patience:
 
 class Turns:
     """
-    What is asked of one reactor.
-
-    It does not refer to the reactor, which owns it.
+    What is asked of one reactor, which owns it.
     """
 
-    __slots__ = ("__weakref__", "_call", "_next", "_patience")
+    __slots__ = ("_call", "_next", "_patience")
 
     def __init__(self) -> None:
         """
@@ -136,8 +133,8 @@ class Turns:
             patience.call = reactor.callLater(delay, self._timedOut, reactor, seconds, patience)
 
 
-#: By weak reference, which is less to ask for than a C{WeakKeyDictionary}, of whom each connect asks.
-_turns: dict[ref[Any], Turns] = {}
+#: Where a reactor has its own: in itself, for their delayed calls keep it alive.
+_TURNS = "_hcaTurns"
 
 
 def turnsOf(reactor: Any) -> Turns:
@@ -147,14 +144,8 @@ def turnsOf(reactor: Any) -> Turns:
     @param reactor: Any reactor.
     @return: The same one for the same reactor.
     """
-    found = _turns.get(ref(reactor))
+    found: Turns | None = getattr(reactor, _TURNS, None)
     if found is None:
-        found = _turns[ref(reactor, _forgotten)] = Turns()
+        found = Turns()
+        setattr(reactor, _TURNS, found)
     return found
-
-
-def _forgotten(reactor: ref[Any]) -> None:
-    """
-    A reactor is gone.
-    """
-    _turns.pop(reactor, None)
