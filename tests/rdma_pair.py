@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -27,6 +27,33 @@ from twisted_ib.interfaces import IRDMAProtocol
 
 #: All rights on memory.
 EVERYTHING = int(Access.LOCAL_WRITE | Access.REMOTE_READ | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC)
+
+
+class Told(ClientFactory):
+    """
+    Passes on why attempts failed and connections were lost.
+    """
+
+    noisy = False
+
+    def __init__(self, failed: Callable[[Any], object], lost: Callable[[Any], object]) -> None:
+        """
+        @param failed: Called with the reason of a failure.
+        @param lost: Called with the reason of a loss.
+        """
+        self._failed, self._lost = failed, lost
+
+    def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
+        """
+        Tell.
+        """
+        self._failed(reason.value)
+
+    def clientConnectionLost(self, connector: Any, reason: Any) -> None:
+        """
+        Tell.
+        """
+        self._lost(reason.value)
 
 
 class Plain(Protocol):

@@ -26,9 +26,9 @@ from twisted_ib.hca.fabric.search import Search
 from twisted_ib.hca.fabric.shm import SharedMemoryFabric
 
 
-class QueryTests(RendezvousTestCase):
+class AskingTestCase(RendezvousTestCase):
     """
-    Asking an HCA.
+    An HCA, and who asks it.
     """
 
     def setUp(self) -> None:
@@ -40,6 +40,12 @@ class QueryTests(RendezvousTestCase):
         self.search = Search(self.environment)
         self.addCleanup(self.search.close)
         (self.entry,) = self.search.hcas()
+
+
+class QueryTests(AskingTestCase):
+    """
+    Asking an HCA.
+    """
 
     def answer(self, reply: bytes | None, timeout: float = 5.0) -> object:
         """
@@ -118,20 +124,10 @@ def page(rows: Any, more: Any) -> bytes:
 SOCKETS = handshake.Query(handshake.Subject.SOCKETS).pack()
 
 
-class AskSocketsTests(RendezvousTestCase):
+class AskSocketsTests(AskingTestCase):
     """
     Asking an HCA for the sockets of its process, which may answer anything.
     """
-
-    def setUp(self) -> None:
-        """
-        An HCA that is asked, and who asks.
-        """
-        super().setUp()
-        self.server = self.hca(1)
-        self.search = Search(self.environment)
-        self.addCleanup(self.search.close)
-        (self.entry,) = self.search.hcas()
 
     def told(
         self,

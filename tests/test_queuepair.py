@@ -4,13 +4,12 @@ Tests for L{twisted_ib.hca.core.queuepair}: states, and the stream path.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from types import FrameType
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.calls import called
 from tests.copying import CountingMap, CountingSegment
 from tests.keyed_pair import RTR, RTS, Fabric, MemoryPath
 from twisted_ib import limits
@@ -533,21 +532,7 @@ class CostTests(SynchronousTestCase):
         """
         The Python functions that some messages call, and what those make.
         """
-        found: Counter[str] = Counter()
-
-        def profile(frame: FrameType, event: str, argument: Any) -> None:
-            """
-            Count a call.
-            """
-            if event == "call":
-                found[frame.f_code.co_name] += 1
-
-        sys.setprofile(profile)
-        try:
-            self.exchange(count, b"x" * 64, 64)
-        finally:
-            sys.setprofile(None)
-        return found
+        return called(lambda: self.exchange(count, b"x" * 64, 64))
 
     def test_objectsMade(self) -> None:
         """

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import error
-from twisted.internet.protocol import ClientFactory, Factory
+from twisted.internet.protocol import Factory
 
-from tests.rdma_pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder
+from tests.rdma_pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
 from twisted_ib import limits
 from twisted_ib.hca.endpoints import connector as connectorModule
 from twisted_ib.hca.endpoints import port as portModule
@@ -20,12 +20,10 @@ from twisted_ib.hca.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.hca.wire.cm import REJ, REQ
 
 
-class Clients(ClientFactory):
+class Clients(Told):
     """
     Makes L{Recorder}s and remembers them, failures and losses.
     """
-
-    noisy = False
 
     def __init__(self) -> None:
         """
@@ -34,6 +32,7 @@ class Clients(ClientFactory):
         self.made: list[Recorder] = []
         self.failures: list[Any] = []
         self.lost: list[Any] = []
+        super().__init__(self.failures.append, self.lost.append)
 
     def buildProtocol(self, addr: Any) -> Recorder:
         """
@@ -41,18 +40,6 @@ class Clients(ClientFactory):
         """
         self.made.append(Recorder())
         return self.made[-1]
-
-    def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
-        """
-        Remember.
-        """
-        self.failures.append(reason.value)
-
-    def clientConnectionLost(self, connector: Any, reason: Any) -> None:
-        """
-        Remember.
-        """
-        self.lost.append(reason.value)
 
 
 class Forger(Asker):

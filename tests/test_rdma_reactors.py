@@ -11,14 +11,14 @@ from twisted.internet import error
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.interfaces import IConnector, IListeningPort, IReactorFDSet, IReactorTime
-from twisted.internet.protocol import ClientFactory, Factory, connectionDone
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.test.connectionmixins import EndpointCreator
 from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyClass, verifyObject
 
 from tests.driving import Driven
-from tests.rdma_pair import EVERYTHING, Plain, Recorder
+from tests.rdma_pair import EVERYTHING, Plain, Recorder, Told
 from tests.stream_suite import StreamSubject, makeStreamTests
 from tests.test_stream_suite import IB_REACTORS, OTHER_REACTORS
 from twisted_ib import limits
@@ -90,12 +90,10 @@ class Talker(Recorder):
         return waits
 
 
-class Clients(ClientFactory):
+class Clients(Told):
     """
     Makes one protocol, and remembers failure and loss.
     """
-
-    noisy = False
 
     def __init__(self, protocol: Any) -> None:
         """
@@ -104,6 +102,7 @@ class Clients(ClientFactory):
         self.one = protocol
         self.failed: Deferred[Any] = Deferred()
         self.lost: Deferred[Any] = Deferred()
+        super().__init__(self.failed.callback, self.lost.callback)
 
     def buildProtocol(self, addr: Any) -> Any:
         """
@@ -111,18 +110,6 @@ class Clients(ClientFactory):
         """
         self.address = addr
         return self.one
-
-    def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
-        """
-        Tell.
-        """
-        self.failed.callback(reason.value)
-
-    def clientConnectionLost(self, connector: Any, reason: Any) -> None:
-        """
-        Tell.
-        """
-        self.lost.callback(reason.value)
 
 
 class RDMATestsMixin(Driven):

@@ -6,16 +6,15 @@ keeps, and that neither depends on how many there are.
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from twisted.internet.protocol import Protocol
 from twisted.internet.testing import StringTransport
 
+from tests.calls import called
 from tests.sdp_pair import Pair, PairTestCase
 from twisted_ib import limits
 from twisted_ib.sdp.sender import GATHER_LEFT
@@ -45,27 +44,6 @@ class Echo(Protocol):
         As they came.
         """
         self.transport.write(data)  # type: ignore[union-attr]
-
-
-def called(act: Callable[[], object]) -> Counter[str]:
-    """
-    @return: How often which function ran while something was done.
-    """
-    calls: Counter[str] = Counter()
-
-    def profile(frame: FrameType, event: str, argument: Any) -> None:
-        """
-        Count a call.
-        """
-        if event == "call":
-            calls[frame.f_code.co_name] += 1
-
-    sys.setprofile(profile)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 class CrowdTestCase(PairTestCase):

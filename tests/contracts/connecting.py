@@ -138,18 +138,27 @@ class ConnectingContract(StreamContract):
 
         self.drive(steps)
 
+    def crowd(
+        self, reactor: Any, backlog: int, count: int, timeout: float
+    ) -> tuple[Accepting, Any, list[Calling]]:
+        """
+        @return: What accepts, its port, which does not read, and some that call it at once.
+        """
+        accepting = Accepting()
+        port = self.carrier.listen(reactor, accepting, backlog=backlog)
+        port.stopReading()
+        calling = [Calling() for _ in range(count)]
+        for clients in calling:
+            self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients, timeout=timeout)
+        return accepting, port, calling
+
     def test_timeout(self) -> None:
         """
         Who waits in a full backlog gives up after the timeout.
         """
 
         async def steps(reactor: Any) -> None:
-            accepting = Accepting()
-            port = self.carrier.listen(reactor, accepting, backlog=1)
-            port.stopReading()
-            calling = [Calling() for _ in range(8)]
-            for clients in calling:
-                self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients, timeout=0.3)
+            accepting, port, calling = self.crowd(reactor, 1, 8, 0.3)
             await self.soon(reactor, 0.5)
             failed = [clients for clients in calling if len(clients.log) > 1]
             self.assertGreaterEqual(len(failed), 5)
@@ -171,12 +180,7 @@ class ConnectingContract(StreamContract):
         """
 
         async def steps(reactor: Any) -> None:
-            accepting = Accepting()
-            port = self.carrier.listen(reactor, accepting, backlog=3)
-            port.stopReading()
-            calling = [Calling() for _ in range(6)]
-            for clients in calling:
-                self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients, timeout=20)
+            accepting, port, calling = self.crowd(reactor, 3, 6, 20)
             await self.soon(reactor, 0.1)
             self.assertEqual(accepting.made, [])
             port.startReading()
