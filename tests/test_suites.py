@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from twisted.python.reflect import namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.suites import compare, projects
+from tests.suites import compare, exclusions, projects
 from twisted_ib.reactor.policy import Policy
 from twisted_ib.reactor.rules import parse
 
@@ -260,3 +261,41 @@ class ProjectTests(SynchronousTestCase):
         suites = projects.Suites(environment, Path(), 1)
         suites.python = "/nonexistent/python"
         self.assertIn("/nonexistent/python", suites.install(["klein"]))
+
+
+class Subject(SynchronousTestCase):
+    """
+    What exclusions are tried on; not run by itself.
+    """
+
+    def inherited(self) -> None:
+        """
+        A test.
+        """
+
+
+class ExclusionTests(SynchronousTestCase):
+    """
+    What is left out.
+    """
+
+    def test_leaveOut(self) -> None:
+        """
+        The method or the class that is named, of what is loaded, with its reason.
+        """
+        one, other = type("One", (Subject,), {}), type("Other", (Subject,), {})
+        found = {"Here.One": one, "Here.Other": other, "Here.Other.inherited": other.inherited}
+        self.patch(exclusions, "namedAny", found.__getitem__)
+        names = {"Here.One": "why", "Here.Other.inherited": "because", "There.nothing": ""}
+        exclusions.leaveOut(names, ["Here"])
+        self.assertEqual((one.skip, other.inherited.skip), ("why", "because"))
+        self.assertFalse(hasattr(Subject.inherited, "skip"))
+
+    def test_names(self) -> None:
+        """
+        Those of Twisted's tests that are no one reactor's are there.
+        """
+        for names in exclusions.SETS.values():
+            for name in names:
+                if "_IBReactorTests" not in name:
+                    self.assertTrue(namedAny(name))

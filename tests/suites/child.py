@@ -147,7 +147,7 @@ def main() -> None:
     util.DEFAULT_TIMEOUT_DURATION = TEST_SECONDS
     for each in left.split(",") if left != "-" else ():
         if each in SETS:
-            leaveOut(SETS[each])
+            leaveOut(SETS[each], names)
         else:
             widen({name: other for name, other in WIDER.items() if name.startswith(f"{each}.")})
     ways = countWays() if short == "ib" else Counter()
