@@ -72,11 +72,7 @@ class RedirectedServer(SDPServer):
         """
         @return: What is like a socket about it.
         """
-        try:
-            handle = self._handle
-        except AttributeError:
-            handle = self._handle = ConnectionHandle(self)
-        return handle
+        return _handleOf(self)
 
 
 @implementer(ISystemHandle)
@@ -99,11 +95,7 @@ class RedirectedClient(SDPClient):
         """
         @return: What is like a socket about it.
         """
-        try:
-            handle = self._handle
-        except AttributeError:
-            handle = self._handle = ConnectionHandle(self)
-        return handle
+        return _handleOf(self)
 
     def connectionLost(self, reason: Failure) -> None:
         """
@@ -114,6 +106,17 @@ class RedirectedClient(SDPClient):
             self.bound = None
             bound.close()
         super().connectionLost(reason)
+
+
+def _handleOf(transport: RedirectedServer | RedirectedClient) -> ConnectionHandle:
+    """
+    @return: What C{getHandle} gives, the same each time.
+    """
+    try:
+        handle = transport._handle
+    except AttributeError:
+        handle = transport._handle = ConnectionHandle(transport)
+    return handle
 
 
 __all__ = ["RedirectedClient", "RedirectedServer"]
