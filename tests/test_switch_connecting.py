@@ -204,6 +204,22 @@ class ConnectingTests(SwitchTestsBuilder):
         self.play(scenario)
         self.assertEqual(client.log, ["failed"])
 
+    def test_reactorStopsSoon(self) -> None:
+        """
+        Also if it stops before SDP has begun, who connects is told, once.
+        """
+        for turns in range(3):
+            client = Client()
+
+            async def scenario(reactor: Any, client: Client = client, turns: int = turns) -> None:
+                port = reactor.listenTCP(0, Server(), interface="127.0.0.1")
+                reactor.connectTCP("127.0.0.1", port.getHost().port, client)
+                for _ in range(turns):
+                    await deferLater(reactor, 0, lambda: None)
+
+            self.play(scenario)
+            self.assertEqual(client.log, ["failed"])
+
     def test_factoryRaises(self) -> None:
         """
         A factory that makes no protocol, or raises, is asked once.

@@ -435,6 +435,8 @@ class IBReactor(_Base):
         removed: list[Any] = _Base.removeAll(self)
         for channel in hidden:
             _Base.addReader(self, channel)
+        if self._switch is not None:
+            removed += self._switch.beginning
         return removed + takeUsers(self._channels)
 
 

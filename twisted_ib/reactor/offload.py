@@ -38,6 +38,8 @@ class _SwitchedAttempt(Attempt):
         """
         Begin; whatever happens, TCP must have its turn.
         """
+        beginning = self._connector.connector.switch.beginning
+        beginning.discard(self._connector.client)
         try:
             super().nextTurn(shared)
         except Exception as e:
@@ -106,6 +108,7 @@ class Offload:
         """
         self.candidate = self._candidates.pop(0)
         self.device = self.candidate.device
+        self.connector.switch.beginning.add(self.client)
         self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
 
     def _tooLate(self) -> None:
@@ -122,6 +125,7 @@ class Offload:
         self._candidates = []
         self.chosen = True
         self._stopTimer()
+        self.connector.switch.beginning.discard(self.client)
         self.client = None  # type: ignore[assignment]
         self._end(error.UserError())
 

@@ -53,6 +53,7 @@ class Switch:
         something (C{switch_fallback_KIND}).
     @ivar ports: The ports that listen.
     @ivar clients: The connections that TCP carries.
+    @ivar beginning: Those who try SDP in the next turn; nothing else of a reactor knows them yet.
     """
 
     _log = Logger()
@@ -65,6 +66,7 @@ class Switch:
         self.counters: Counter[str] = Counter()
         self.ports: WeakSet[SwitchedPort] = WeakSet()
         self.clients: WeakSet[SwitchedClient] = WeakSet()
+        self.beginning: set[SwitchedClient] = set()
         self._ways: Ways | None = None
         self._applied: Policy | None = None
         self._direct: Why | None = None
