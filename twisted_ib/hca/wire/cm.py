@@ -122,8 +122,7 @@ class REQ(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         vendor, qpn, psn, remoteTimeout = (
             self.vendorID,
@@ -190,13 +189,7 @@ class REQ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REQ:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -279,8 +272,7 @@ class REP(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         qpn, vendor, eecn, psn = self.localQPN, self.vendorID, self.localEECN, self.startingPSN
         delay, rnr, failover = self.targetACKDelay, self.rnrRetryCount, self.failoverAccepted
@@ -320,13 +312,7 @@ class REP(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REP:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -374,8 +360,7 @@ class RTU(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         private = self.privateData
         if len(private) > 224:
@@ -388,13 +373,7 @@ class RTU(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> RTU:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -428,8 +407,7 @@ class DREQ(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         private = self.privateData
         if len(private) > 220:
@@ -445,13 +423,7 @@ class DREQ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREQ:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -474,13 +446,7 @@ class DREP(RTU):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREP:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)

@@ -37,8 +37,7 @@ class MRA(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         return self.packFields(
             self.privateData,
@@ -52,13 +51,7 @@ class MRA(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> MRA:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         reserved, (local, remote, kind, timeout, private) = cls.unpackFields(buffer, start, stop)
         return cls(local, remote, kind >> 6, timeout >> 3, private, reserved)
@@ -93,8 +86,7 @@ class REJ(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         infoFits(self.additionalInfo)
         return self.packFields(
@@ -111,13 +103,7 @@ class REJ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REJ:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, kind, length, reason, info, private = fields

@@ -68,6 +68,28 @@ class Message:
     _reservedMask: ClassVar[int] = 0
     _fixedBytes: ClassVar[int] = 0
 
+    def pack(self) -> bytes:
+        """
+        Write the message.
+
+        @return: 232 octets.
+        @raise ValueError: a field does not fit.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> Message:
+        """
+        Read one message.
+
+        @param buffer: what holds the body, 232 octets.
+        @param start: offset of its first octet.
+        @param stop: offset after its last one.
+        @return: the message.
+        @raise WireError: it has another length.
+        """
+        raise NotImplementedError
+
     @classmethod
     def unpackFields(cls, buffer: Buffer, start: int, stop: int) -> tuple[int, tuple[Any, ...]]:
         """

@@ -153,8 +153,7 @@ class LAP(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         fits(5, self.remoteCMResponseTimeout)
         path = self.path
@@ -181,13 +180,7 @@ class LAP(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> LAP:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, _, qpn, _, llid, rlid, lgid, rgid, flow = fields[:10]
@@ -233,8 +226,7 @@ class APR(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         infoFits(self.additionalInfo)
         return self.packFields(
@@ -251,13 +243,7 @@ class APR(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> APR:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, length, status, _, info, private = fields

@@ -33,8 +33,7 @@ class SIDR_REQ(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         return self.packFields(
             self.privateData, self.reserved, self.requestID, self.partitionKey, 0, self.serviceID
@@ -43,13 +42,7 @@ class SIDR_REQ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> SIDR_REQ:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         reserved, (request, pkey, _, service, private) = cls.unpackFields(buffer, start, stop)
         return cls(request, pkey, service, private, reserved)
@@ -80,8 +73,7 @@ class SIDR_REP(Message):
 
     def pack(self) -> bytes:
         """
-        @return: 232 octets.
-        @raise ValueError: a field does not fit.
+        See L{Message.pack}.
         """
         fits(24, self.vendorID, self.queuePairNumber)
         infoFits(self.additionalInfo)
@@ -101,13 +93,7 @@ class SIDR_REP(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> SIDR_REP:
         """
-        Read one message.
-
-        @param buffer: what holds the body, 232 octets.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
-        @raise WireError: it has another length.
+        See L{Message.parse}.
         """
         fields = cls.unpackFields(buffer, start, stop)[1]
         request, status, length, vendor, qpn, service, qkey, info, private = fields
