@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from tests.keyed_pair import Consumer, MemoryPath, Side
+from tests.keyed_pair import Consumer, MemoryPath, Side, climb
 from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.core.address import AddressHandle, AddressVector, Departures
 from twisted_ib.hca.core.memory import Memory, ProtectionDomain
@@ -147,15 +147,7 @@ class DatagramSide(Side):
             (QPState.RTS, {"sq_psn": 0}),
             (QPState.SQD, {}),
         ]
-        if state == QPState.RESET:
-            return
-        if state == QPState.ERR:
-            self.qp.modify(QPState.ERR)
-            return
-        for step, attributes in steps:
-            self.qp.modify(step, **{name: changes.get(name, attributes[name]) for name in attributes})
-            if step == state:
-                return
+        climb(self.qp, state, steps, changes)
 
     def handle(self, gid: int, **fields: int) -> AddressHandle:
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Mapping
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -37,6 +38,30 @@ ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REM
 #: What brings a queue pair to RTR and to RTS, besides the path and the peer's number.
 RTR = {"path_mtu": 5, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
 RTS = {"sq_psn": 0, "timeout": 14, "retry_cnt": 3, "rnr_retry": 7, "max_rd_atomic": 4}
+
+
+def climb(
+    queuePair: QueuePair,
+    state: QPState,
+    steps: list[tuple[QPState, dict[str, Any]]],
+    changes: Mapping[str, int] | None = None,
+) -> None:
+    """
+    Climb from RESET to a state.
+
+    @param steps: the states above, with the attributes of each.
+    @param changes: attributes that are others.
+    """
+    if state == QPState.RESET:
+        return
+    if state == QPState.ERR:
+        queuePair.modify(QPState.ERR)
+        return
+    others = changes or {}
+    for step, attributes in steps:
+        queuePair.modify(step, **{name: others.get(name, attributes[name]) for name in attributes})
+        if step == state:
+            return
 
 
 class MemoryPath(Path):
@@ -265,7 +290,6 @@ class Side:
 
         @param changes: attributes other than L{RTR} and L{RTS} have them.
         """
-        modify = self.qp.modify
         path: Any = self.path
         steps: list[tuple[QPState, dict[str, Any]]] = [
             (QPState.INIT, {"pkey_index": 0, "port_num": 1, "qp_access_flags": access}),
@@ -273,17 +297,7 @@ class Side:
             (QPState.RTS, dict(RTS)),
             (QPState.SQD, {}),
         ]
-        if state == QPState.RESET:
-            return
-        if state == QPState.ERR:
-            modify(QPState.ERR)
-            return
-        for step, attributes in steps:
-            for name in attributes:
-                attributes[name] = changes.get(name, attributes[name])
-            modify(step, **attributes)
-            if step == state:
-                return
+        climb(self.qp, state, steps, changes)
 
     def register(self, size: int | bytes, access: int = int(ALL), segment: bool = False) -> MemoryRegion:
         """

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
-from twisted.python.failure import Failure
+from twisted.internet.protocol import ClientFactory
 from zope.interface import implementer
 
 from tests import sdp_pair
-from tests.sdp_pair import LOCALHOST, End, Ends
+from tests.sdp_pair import LOCALHOST, End, Ends, Plain
 from twisted_ib import limits
 from twisted_ib.hca.core.completion import CompletionQueue, WorkCompletion
 from twisted_ib.hca.core.memory import Access
@@ -54,38 +53,6 @@ class Told(ClientFactory):
         Tell.
         """
         self._lost(reason.value)
-
-
-class Plain(Protocol):
-    """
-    Gets each message by C{dataReceived}.
-
-    @ivar log: What it heard: messages, and names of the other calls.
-    @ivar hook: Called with each message, or L{None}.
-    """
-
-    def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
-        self.log: list[Any] = []
-        self.hook: Any = None
-        self.reason: Failure | None = None
-
-    def dataReceived(self, data: bytes) -> None:
-        """
-        Remember.
-        """
-        self.log.append(data)
-        if self.hook is not None:
-            self.hook(data)
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Remember, by the name of the error.
-        """
-        self.reason = reason
-        self.log.append(reason.type.__name__ if reason.type else "?")
 
 
 @implementer(IRDMAProtocol)

@@ -230,12 +230,12 @@ class Ends:
             end.channel.close()
 
 
-class Recorder(Protocol):
+class Plain(Protocol):
     """
-    Remembers what it hears.
+    Remembers what C{dataReceived} is called with, and the end.
 
-    @ivar log: That: bytes, and names of the other calls.
-    @ivar hook: Called with the bytes.
+    @ivar log: What it heard: bytes, and names of the other calls.
+    @ivar hook: Called with the bytes, or L{None}.
     """
 
     def __init__(self) -> None:
@@ -245,20 +245,6 @@ class Recorder(Protocol):
         self.log: list[Any] = []
         self.hook: Any = None
         self.reason: Failure | None = None
-
-    @property
-    def data(self) -> bytes:
-        """
-        The bytes.
-        """
-        return b"".join(item for item in self.log if isinstance(item, bytes))
-
-    @property
-    def calls(self) -> list[str]:
-        """
-        The other calls.
-        """
-        return [item for item in self.log if not isinstance(item, bytes)]
 
     def dataReceived(self, data: bytes) -> None:
         """
@@ -274,6 +260,26 @@ class Recorder(Protocol):
         """
         self.reason = reason
         self.log.append(reason.type.__name__ if reason.type else "?")
+
+
+class Recorder(Plain):
+    """
+    Tells bytes from the other calls.
+    """
+
+    @property
+    def data(self) -> bytes:
+        """
+        The bytes.
+        """
+        return b"".join(item for item in self.log if isinstance(item, bytes))
+
+    @property
+    def calls(self) -> list[str]:
+        """
+        The other calls.
+        """
+        return [item for item in self.log if not isinstance(item, bytes)]
 
 
 class Raw:

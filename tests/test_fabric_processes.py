@@ -4,16 +4,14 @@ Each fabric under SDP with real reactors; rings and sockets between two processe
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.meeting import ownRunDirectory
 from twisted_ib.hca.fabric import libc
 
 MISSING = libc.available()
@@ -29,8 +27,7 @@ class ProcessTests(SynchronousTestCase):
         """
         A run directory of this test's own.
         """
-        self.directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, self.directory)
+        ownRunDirectory(self)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """
@@ -39,7 +36,6 @@ class ProcessTests(SynchronousTestCase):
         child = subprocess.Popen(
             [sys.executable, "-m", "tests.echoing", *arguments],
             cwd=Path(__file__).resolve().parent.parent,
-            env=dict(os.environ, TWISTED_IB_RUN_DIR=os.path.join(self.directory, "run")),
             stdout=subprocess.PIPE,
             text=True,
         )

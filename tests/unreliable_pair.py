@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.keyed_pair import ALL, End, Pair, piece
+from tests.keyed_pair import ALL, End, Pair, climb, piece
 from twisted_ib.hca.core.queuepair import QueuePair
 from twisted_ib.hca.core.requests import SendOpcode
 from twisted_ib.hca.core.states import QPState, QPType
@@ -39,15 +39,7 @@ class UnreliableEnd(End):
             (QPState.RTS, {"sq_psn": 0}),
             (QPState.SQD, {}),
         ]
-        if state == QPState.RESET:
-            return
-        if state == QPState.ERR:
-            self.qp.modify(QPState.ERR)
-            return
-        for step, attributes in steps:
-            self.qp.modify(step, **attributes)
-            if step == state:
-                return
+        climb(self.qp, state, steps)
 
 
 class UnreliablePair(Pair):

@@ -5,12 +5,12 @@ Connection identifiers of verbs in two processes.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 
 from twisted.trial.unittest import SynchronousTestCase
+
+from tests.meeting import ownRunDirectory
 
 #: Longer than any story of C{cmtalk}, in seconds.
 LONG = 60
@@ -25,10 +25,9 @@ class StoryTests(SynchronousTestCase):
         """
         Run one.
         """
-        directory = tempfile.mkdtemp()
-        self.addCleanup(shutil.rmtree, directory)
+        ownRunDirectory(self)
         place = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        environment = dict(os.environ, TWISTED_IB_RUN_DIR=os.path.join(directory, "run"), PYTHONPATH=place)
+        environment = dict(os.environ, PYTHONPATH=place)
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-m", "tests.processes.cmtalk", name],
             env=environment,
