@@ -217,3 +217,12 @@ class HCATestCase(SynchronousTestCase):
         """
         a, b, path, other = self.joined()
         return a, b, Taker(path, 20, 21), Taker(other, 21, 20)
+
+    def bystander(self, a: Device) -> tuple[Device, Taker, Taker]:
+        """
+        @return: one more HCA, and takers of what C{a} and it post to each other.
+        """
+        other = self.device()
+        other.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        path = self.pathTo(a, other, 7002)
+        return other, Taker(path, 40, 41), Taker(other.fabric.paths()[0], 41, 40)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tests.descriptors import descriptors
-from tests.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle, turn
+from tests.hcas import SDP, HCATestCase, Taker, User, readable, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError
 from twisted_ib.hca.fabric.carrier import ASK, HEADER, NEWS, CarrierPath
@@ -235,10 +235,7 @@ class HostileTests(CarrierTestCase):
         A third HCA, whose connection to a must go on.
         """
         super().setUp()
-        self.c = self.device()
-        self.c.listen(SDP, "127.0.0.1", 7002, LISTENER)
-        self.three = Taker(self.pathTo(self.a, self.c, 7002), 40, 41)
-        self.four = Taker(self.c.fabric.paths()[0], 41, 40)
+        self.c, self.three, self.four = self.bystander(self.a)
         self.raw: socket.socket = self.other._socket
 
     def survived(self, errors: int = 1) -> None:

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Any
 from unittest import skipIf
 
-from tests.hcas import LISTENER, SDP, HCATestCase, Taker, settle, turn
+from tests.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric import libc
@@ -325,10 +325,7 @@ class HostileTests(RingTestCase):
         A third HCA, whose connection to a must go on.
         """
         super().setUp()
-        self.c = self.device()
-        self.c.listen(SDP, "127.0.0.1", 7002, LISTENER)
-        self.three = Taker(self.pathTo(self.a, self.c, 7002), 40, 41)
-        self.four = Taker(self.c.fabric.paths()[0], 41, 40)
+        self.c, self.three, self.four = self.bystander(self.a)
         self.cells: Any = self.other.mine.cells
         self.map: Any = self.other.mine.map
 
