@@ -7,7 +7,6 @@ Without a host it is a server, for one client; with a host it is that client.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from twisted_ib.tools.perfreport import Progress, Row, described, heading, write
 from twisted_ib.tools.perfserver import Server
 from twisted_ib.tools.perfterms import Given
 from twisted_ib.tools.perftests import TESTS
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, secondsWithin
 
 PROGRAM = "ib-perf"
 
@@ -77,21 +76,6 @@ def size(text: str) -> int:
     return value
 
 
-def duration(text: str) -> float:
-    """
-    @param text: seconds, as the user wrote it.
-
-    @return: seconds.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= limits.PERF_SECONDS:
-        raise ArgumentTypeError(f"{text!r} is no time from 0 to {limits.PERF_SECONDS} seconds")
-    return value
-
-
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
     @param arguments: the command line without the command.
@@ -123,7 +107,11 @@ def _addOptions(parser: Any, test: Test) -> None:
     count = whole(limits.PERF_ITERATIONS)
     length.add_argument("-n", "--iters", type=count, metavar="N", help="messages of each queue pair")
     length.add_argument(
-        "-D", "--duration", type=duration, metavar="S", help="seconds of each measurement, by default 1"
+        "-D",
+        "--duration",
+        type=secondsWithin(0, limits.PERF_SECONDS),
+        metavar="S",
+        help="seconds of each measurement, by default 1",
     )
     pairs = whole(limits.PERF_QUEUE_PAIRS)
     parser.add_argument("-q", "--qp", type=pairs, metavar="N", help="queue pairs, by default 1")

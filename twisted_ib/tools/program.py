@@ -37,6 +37,26 @@ class ArgumentParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def secondsWithin(least: float, most: float) -> Callable[[str], float]:
+    """
+    @param least: a bound, in seconds; 0 is no time even then.
+    @param most: another.
+
+    @return: what makes a time between them of an option.
+    """
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not (value > 0 and least <= value <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no time from {least:g} to {most:g} seconds")
+        return value
+
+    return parse
+
+
 def sentence(error: object) -> str:
     """
     Put an error in one line for a user.

@@ -5,7 +5,6 @@ goes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from twisted_ib.hca.fabric.query import Told, askSockets
 from twisted_ib.hca.fabric.search import Search
 from twisted_ib.tools.devicetext import printable
 from twisted_ib.tools.devinfo import ASKED_AT_ONCE, programOf
-from twisted_ib.tools.program import ArgumentParser, complain
+from twisted_ib.tools.program import ArgumentParser, complain, secondsWithin
 from twisted_ib.tools.sockets import order, socketsOf
 from twisted_ib.tools.sockettext import cut, table
 
@@ -80,24 +79,6 @@ def notes(silent: Sequence[int]) -> list[str]:
     ]
 
 
-def seconds(text: str) -> float:
-    """
-    @param text: an argument.
-
-    @return: the time between two pictures.
-
-    @raise ArgumentTypeError: it is none.
-    """
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not limits.WATCH_SECONDS_LEAST <= found <= limits.WATCH_SECONDS_MOST:
-        least, most = limits.WATCH_SECONDS_LEAST, limits.WATCH_SECONDS_MOST
-        raise argparse.ArgumentTypeError(f"{text!r} is no time from {least:g} to {most:g} seconds")
-    return found
-
-
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
     @param arguments: the command line without the command.
@@ -113,7 +94,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
-        type=seconds,
+        type=secondsWithin(limits.WATCH_SECONDS_LEAST, limits.WATCH_SECONDS_MOST),
         nargs="?",
         const=1.0,
         help="again and again, until Ctrl-C; every second by default",
