@@ -19,7 +19,7 @@ from attrs import frozen
 
 from twisted_ib.hca.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
 from twisted_ib.hca.verbs.enumsdevice import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
-from twisted_ib.tools.program import printable as printable
+from twisted_ib.tools.program import printable
 
 #: Columns where the values of a device and of a port begin, with tabs of eight.
 _DEVICE_COLUMN, _PORT_COLUMN = 40, 48

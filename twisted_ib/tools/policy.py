@@ -16,8 +16,7 @@ from twisted_ib.reactor.configuration import VARIABLE, Configuration, readRules
 from twisted_ib.reactor.policy import Policy
 from twisted_ib.reactor.rules import parse
 from twisted_ib.reactor.statements import parseAddress
-from twisted_ib.tools.devicetext import printable
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable
 
 PROGRAM = "ib-policy"
 

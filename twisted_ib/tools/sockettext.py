@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from twisted_ib.tools.devicetext import printable
+from twisted_ib.tools.program import printable
 
 #: The table's columns: what stands above them, what it shows, and whether that is a number.
 _COLUMNS = (

@@ -20,9 +20,8 @@ from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.query import Told, askSockets
 from twisted_ib.hca.fabric.search import Search
-from twisted_ib.tools.devicetext import printable
 from twisted_ib.tools.devinfo import ASKED_AT_ONCE, programOf
-from twisted_ib.tools.program import ArgumentParser, complain, secondsWithin
+from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin
 from twisted_ib.tools.sockets import order, socketsOf
 from twisted_ib.tools.sockettext import cut, table
 
