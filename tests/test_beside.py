@@ -147,6 +147,17 @@ class EntryTests(RendezvousTestCase):
         self.published(4, 4712)
         self.assertEqual(guids(), [4])
 
+    def test_onceEach(self) -> None:
+        """
+        One HCA has a service once, beside whatever socket, and stands by for it once.
+        """
+        one, two = self.published(1, 4711), self.published(2, 4711)
+        for hca in (one, two):
+            self.assertRaises(ServiceInUseError, hca.publish, SERVICE, "127.0.0.1", 4711)
+        one.withdraw(SERVICE, "127.0.0.1")
+        two.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual((self.names("svc"), rendezvous._served), ([], {}))
+
     def test_environment(self) -> None:
         """
         Who looks follows the environment: tests and programs change it.

@@ -134,7 +134,9 @@ class Rendezvous(Search):
         """
         name = serviceName(serviceID, self.namespace, address)
         servers = _served.get((self._home.path, name))
-        if not inode or not servers or servers[0]._inodes.get((serviceID, address)) != inode:
+        if not inode or not servers or self in servers:
+            return False
+        if servers[0]._inodes.get((serviceID, address)) != inode:
             return False
         self._check()
         servers.append(self)
