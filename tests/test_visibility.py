@@ -9,13 +9,13 @@ import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from twisted.internet import tcp
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.meeting import ownRunDirectory
 from tests.test_ibreactor import closeReactor
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
@@ -51,11 +51,8 @@ class VisibilityTestCase(SynchronousTestCase):
         Make both.
         """
         super().setUp()
-        self.directory = Path(self.mktemp()).resolve()
+        self.directory = Path(ownRunDirectory(self))
         self.directory.mkdir(mode=0o700)
-        patched = mock.patch.dict(os.environ, TWISTED_IB_RUN_DIR=str(self.directory))
-        patched.start()
-        self.addCleanup(patched.stop)
         self.reactor: Any = IBReactor()
         self.addCleanup(closeReactor, self.reactor)
         self.addCleanup(self.closeAll)
