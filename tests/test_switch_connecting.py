@@ -52,6 +52,7 @@ class ConnectingTests(SwitchTestsBuilder):
             handle = transport.getHandle()
             self.assertEqual(handle.getpeername(), ("127.0.0.1", port.getHost().port))
             self.assertIs(transport.getHandle(), handle)
+            self.assertIs(transport.socket, handle)
             why = explain(transport)
             self.assertIs(explain(connector), why)
             self.assertTrue(why.asked <= why.decided <= why.connected)

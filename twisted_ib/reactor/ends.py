@@ -74,6 +74,9 @@ class RedirectedServer(SDPServer):
         """
         return _handleOf(self)
 
+    # TCP's transports have it, and programs set options on it.
+    socket: Any = property(getHandle)
+
 
 @implementer(ISystemHandle)
 class RedirectedClient(SDPClient):
@@ -96,6 +99,9 @@ class RedirectedClient(SDPClient):
         @return: What is like a socket about it.
         """
         return _handleOf(self)
+
+    # TCP's transports have it, and programs set options on it.
+    socket: Any = property(getHandle)
 
     def connectionLost(self, reason: Failure) -> None:
         """
