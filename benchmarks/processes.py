@@ -216,10 +216,11 @@ class Pair:
         self._subject = subject
         self._folder = tempfile.mkdtemp(prefix="compare-")
         module = f"benchmarks.{subject.program}"
-        tail = [subject.reactor, subject.server, str(int(subject.noDelay))]
+        tail = [subject.server, str(int(subject.noDelay))]
+        reactors = subject.reactor, subject.clientReactor or subject.reactor
         environment = environment or environmentFor()
-        self._server = _Worker([module, "server", *tail], self._folder, "server", environment)
-        self._client = _Worker([module, "client", *tail], self._folder, "client", environment)
+        self._server = _Worker([module, "server", reactors[0], *tail], self._folder, "server", environment)
+        self._client = _Worker([module, "client", reactors[1], *tail], self._folder, "client", environment)
         try:
             self._places = self._server.hear(START_SECONDS)
             self._client.hear(START_SECONDS)

@@ -30,6 +30,7 @@ class Subject:
     @ivar program: The module of this package that both processes run; C{""} if there is a
         program outside for it.
     @ivar workloads: All that it can do; L{None} for everything.
+    @ivar clientReactor: The client's reactor, C{""} if it is the server's.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Subject:
     messages: bool = False
     program: str = "worker"
     workloads: tuple[str, ...] | None = None
+    clientReactor: str = ""
 
     def absence(self) -> str:
         """

@@ -1,0 +1,114 @@
+"""
+What the offload switch costs a connection that TCP carries.
+
+From the checkout: C{python -m benchmarks.switch --rounds 9}.  Plain epoll, C{ib} under a rule
+C{tcp}, and C{ib} with the default rules and a server without SDP take turns, each pair of processes
+several times in a round; all of them are tied to their CPUs.  A figure is the median of the rounds,
+what is added the median of the differences to epoll in the same round.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from argparse import ArgumentParser
+from contextlib import ExitStack
+from statistics import median
+
+from attrs import evolve, frozen
+
+from benchmarks.processes import PLACEMENTS, Pair, environmentFor
+from benchmarks.rows import byName as rows
+from benchmarks.subjects import byName as subjects
+
+#: The most that may be added, as a share of epoll's.
+ADDED = 0.03
+_RULES = "use tcp server * *:*\nuse tcp client * *:*\n"
+_TCP = subjects["tcp"]
+
+
+@frozen
+class Case:
+    """
+    A client and a server.
+
+    @ivar reactors: the server's and the client's.
+    @ivar rules: what the file of rules says; L{None} for no file.
+    @ivar limited: the rows for which L{ADDED} holds.
+    """
+
+    title: str
+    reactors: tuple[str, str]
+    rules: str | None
+    limited: tuple[str, ...]
+
+    def start(self, folder: str) -> Pair:
+        """
+        Start both processes.
+
+        @param folder: where files of rules are.
+        """
+        environment = environmentFor()
+        environment["XDG_CONFIG_HOME"] = folder
+        if self.rules is not None:
+            environment["TWISTED_IB_CONFIG"] = os.path.join(folder, "ib.conf")
+            with open(environment["TWISTED_IB_CONFIG"], "w") as file:
+                file.write(self.rules)
+        server, client = self.reactors
+        return Pair(evolve(_TCP, reactor=server, clientReactor=client), environment)
+
+
+CASES = (
+    Case("epoll", ("epoll", "epoll"), None, ()),
+    Case("ib, a rule tcp", ("ib", "ib"), _RULES, ("rt64", "connects")),
+    Case("ib by default, to a server without SDP", ("epoll", "ib"), None, ("rt64",)),
+    Case("ib by default, from a client without SDP", ("ib", "epoll"), None, ()),
+)
+
+
+def measure(pair: Pair, name: str, seconds: float) -> float:
+    """
+    @return: microseconds of a round trip, or of a connection with its first echo.
+    """
+    row = rows[name]
+    found = pair.run(row, seconds, 60)
+    return found["p50"] if name == "rt64" else 1e6 / found["conn/s"]
+
+
+def main() -> None:
+    """
+    Do what the command line says.
+    """
+    parser = ArgumentParser(description="What the switch costs TCP.")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--placement", choices=PLACEMENTS, default="same")
+    options = parser.parse_args()
+    figures: dict[tuple[str, str], list[float]] = {}
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tib-"))
+        pairs = []
+        for case in CASES:
+            pair = case.start(folder)
+            stack.callback(pair.end)
+            pair.place(PLACEMENTS[options.placement])
+            pairs.append((case, pair))
+        for turn in range(options.rounds):
+            for name in ("rt64", "connects"):
+                # Nobody is always the first.
+                for case, pair in pairs[turn % len(pairs) :] + pairs[: turn % len(pairs)]:
+                    figures.setdefault((name, case.title), []).append(measure(pair, name, options.seconds))
+    print("| | 64 B round trip (us) | added | connect, echo, close (us) | added |")
+    print("|---|---|---|---|---|")
+    for case in CASES:
+        cells = [case.title]
+        for name in ("rt64", "connects"):
+            mine, base = figures[name, case.title], figures[name, CASES[0].title]
+            added = median(one / other - 1 for one, other in zip(mine, base, strict=True))
+            verdict = f" ({'met' if added <= ADDED else 'NOT MET'})" if name in case.limited else ""
+            cells += [f"{median(mine):.1f}", f"{added:+.1%}{verdict}"]
+        print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
