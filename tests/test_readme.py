@@ -16,7 +16,9 @@ from twisted.trial.unittest import SynchronousTestCase
 ROOT = Path(__file__).resolve().parent.parent
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/ib-demo"
-TEST = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/python -m twisted.trial -j2 tests"
+TEST = (
+    "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/python -m twisted.trial -j2 tests"
+)
 
 
 class ReadmeTests(SynchronousTestCase):

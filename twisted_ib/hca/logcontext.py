@@ -35,8 +35,11 @@ class UpcallContext(dict[str, Any]):
 
     def copy(self) -> dict[str, Any]:
         """
-        @return: The context as it is now, as log events begin with it.
+        @return: The context as it is now, as log events begin with it.  Twisted asks for it before
+            each call of a descriptor, so what is known costs nothing more.
         """
+        if self.current is None:
+            return {"isError": 0, "system": "-"}
         return {"isError": 0, "system": self["system"]}
 
 
