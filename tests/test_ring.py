@@ -234,8 +234,9 @@ class LayoutTests(RingTestCase):
 
         self.patch(bulk, "resume", post)
         sent = waited = 0
+        more = limits.RING_BULK // 15000 + 10
         for n in range(40):
-            while sent - len(self.two.records) < 150 and self.one.post(bytes(15000)):
+            while sent - len(self.two.records) < more and self.one.post(bytes(15000)):
                 sent += 1
             if n == 2:
                 self.assertGreater(self.path.position() - self.path._peerHead, limits.RING_BULK)

@@ -35,7 +35,7 @@ RING = 4 * 1024 * 1024
 RING_WINDOW = 256 * 1024
 #: Bytes of bulk that the reader of a ring may be behind, and of anything that of a queue in memory:
 #: what small messages wait for at most.
-RING_BULK = 1024 * 1024
+RING_BULK = 3 * 1024 * 1024
 #: The most stream bytes that one record carries.
 INLINE_MESSAGE = 64 * 1024
 #: The longest record: a message and its headers.

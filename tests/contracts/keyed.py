@@ -484,7 +484,8 @@ class KeyedContract:
         source, target = self.one.register(60000), self.two.register(60000)
         self.one.receive(50)
         self.one.receive(51)
-        for number in range(30):
+        count = limits.RING_BULK // 60000 + 15
+        for number in range(count):
             self.one.send(number, WRITE, piece(source), flags=0, **self.remote(target))
         self.a.progress()
         self.b.fabric.look()
@@ -495,7 +496,7 @@ class KeyedContract:
         first, status = statuses[0]
         self.assertEqual(status, WCStatus.RETRY_EXC_ERR)
         self.assertLessEqual(first, limits.RING_BULK // 60000)  # A closing device takes what has come.
-        self.assertEqual(statuses[1:], [(number, FLUSH) for number in range(first + 1, 30)])
+        self.assertEqual(statuses[1:], [(number, FLUSH) for number in range(first + 1, count)])
         self.assertEqual(
             [(c.workRequestID, c.status) for c in self.one.received()], [(50, FLUSH), (51, FLUSH)]
         )
