@@ -4,14 +4,17 @@ Services, and sockets that come from elsewhere, under the C{ib} reactor.
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any
 
 from twisted.application.internet import ClientService, StreamServerEndpointService
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.epollreactor import EPollReactor
 
 from tests.switch_case import Client, Server, SwitchTestsBuilder
+from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.switch import explain
 
 
@@ -80,5 +83,57 @@ class ServiceTests(SwitchTestsBuilder):
         self.play(scenario)
 
 
+def internetSockets() -> set[tuple[Any, ...]]:
+    """
+    @return: family, type and address of each IP socket of this process.
+    """
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            # A socket of its own for the same: closing it leaves the other open.
+            with socket.socket(fileno=os.dup(int(name))) as skt:
+                if skt.family in (socket.AF_INET, socket.AF_INET6):
+                    found.add((skt.family, skt.type, *skt.getsockname()))
+        except OSError:
+            continue
+    return found
+
+
+class UntouchedTests(SwitchTestsBuilder):
+    """
+    What the switch has nothing to do with.
+    """
+
+    def test_nothingElse(self) -> None:
+        """
+        With the default rules nothing is bound but what the program asked for, also while SDP
+        carries a connection.
+        """
+        before = internetSockets()
+        found: list[set[tuple[Any, ...]]] = []
+
+        async def scenario(reactor: Any) -> None:
+            factory, client = Server(), Client()
+            port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+            made = factory.next()
+            reactor.connectTCP("127.0.0.1", port.getHost().port, client)
+            await made
+            await client.done
+            self.assertEqual(explain(client.answer.transport).provider, "sdp")
+            asked = {(socket.AF_INET, socket.SOCK_STREAM, "127.0.0.1", port.getHost().port)}
+            found.extend((internetSockets() - before, asked))
+
+        self.play(scenario)
+        self.assertEqual(*found)
+
+    def test_others(self) -> None:
+        """
+        UDP and UNIX are the epoll reactor's own.
+        """
+        for name in ("listenUDP", "listenMulticast", "listenUNIX", "connectUNIX", "adoptStreamPort"):
+            self.assertIs(getattr(IBReactor, name), getattr(EPollReactor, name), name)
+
+
 globals().update(ServiceTests.makeTestCaseClasses())
-del ServiceTests
+globals().update(UntouchedTests.makeTestCaseClasses())
+del ServiceTests, UntouchedTests
