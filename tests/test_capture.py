@@ -15,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests import rdma_pair, sdp_pair, verbs_pair
 from tests.captures import TSHARK, Frame, Observer, read, tshark
+from tests.generated import given, settings
 from tests.hcas import Taker, User
 from twisted_ib import limits
 from twisted_ib.hca.device import Device

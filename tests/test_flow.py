@@ -4,10 +4,10 @@ Tests of L{twisted_ib.hca.fabric.flow}: operations as packets.
 
 from __future__ import annotations
 
-from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.generated import given
 from twisted_ib.hca.fabric.flow import Flow
 from twisted_ib.hca.operation import ABSENT, LATER, NAK_REMOTE_ACCESS, RNR
 from twisted_ib.hca.wire.headers import ACK

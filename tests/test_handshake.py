@@ -13,11 +13,11 @@ import struct
 from unittest import skipIf
 
 import attrs
-from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.descriptors import descriptors, runForked
+from tests.generated import given
 from twisted_ib import errors, limits
 from twisted_ib.errors import (
     DescriptorError,

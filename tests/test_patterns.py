@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import ctypes
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.generated import given, settings
 from twisted_ib.reactor.patterns import Pattern
 
 # Pattern, names that match, names that do not.

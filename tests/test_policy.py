@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.reactor.policy import DEFAULT, Policy, policyOf
 from twisted_ib.reactor.rules import parse

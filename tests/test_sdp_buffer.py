@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.sdp.buffer import _JOIN, _SMALL, SendBuffer
 

@@ -9,10 +9,10 @@ import random
 from typing import Any
 from unittest import SkipTest
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from zope.interface import implementer
 
+from tests.generated import given, settings
 from tests.sdp_pair import Pair, PairTestCase, Recorder
 from tests.test_sdp_stream import ERRORS, PATTERN
 from twisted_ib.errors import SDPError

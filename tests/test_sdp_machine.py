@@ -5,10 +5,10 @@ numbers, and the literal bytes of tests/test_sdp_wire.py's conversation.
 
 from __future__ import annotations
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.generated import given, settings
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.machine import TRANSITIONS, Action, Input, Machine, State
 from twisted_ib.sdp.wire import BSDH, MID, Data, DisConn, Flags

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.generated import given, settings
 from tests.sdp_pair import End, Keeper, Pair, Raw
 from tests.test_sdp_reviewed import ReviewedTestCase, jam
 from tests.test_sdp_reviewed_order import ERRORS

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.error import ConnectionAborted
 from twisted.python.failure import Failure
 
+from tests.generated import given, settings
 from tests.sdp_pair import Pair, PairTestCase
 from twisted_ib import limits
 from twisted_ib.sdp.wire import MID, SrcAvail

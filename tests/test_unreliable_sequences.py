@@ -8,12 +8,12 @@ import random
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.datagram_cases import record
 from tests.datagram_pair import DatagramPair
+from tests.generated import given, settings
 from tests.keyed_pair import piece
 from tests.unreliable_pair import UnreliablePair
 from twisted_ib.errors import QueuePairError, ResourceLimitError

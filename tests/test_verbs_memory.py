@@ -9,10 +9,10 @@ import errno
 import mmap as standard
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.generated import given, settings
 from tests.verbs_pair import ALL_RIGHTS, End, VerbsTestCase, connected
 from twisted_ib import limits
 from twisted_ib.hca.verbs import (

@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from tests.generated import settings
 from tests.verbs_pair import ALL_RIGHTS, QKEY, VerbsTestCase, connected
 from twisted_ib.hca.verbs import (
     AH,

@@ -6,11 +6,11 @@ kernel.
 from __future__ import annotations
 
 import attrs
-from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests import packets
+from tests.generated import given
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire import cmmad
 from twisted_ib.hca.wire.cm import (

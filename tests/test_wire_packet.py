@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 import attrs
-from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests import packets
+from tests.generated import given
 from twisted_ib.errors import WireError
 from twisted_ib.hca import operation
 from twisted_ib.hca.wire import headers, icrc, opcodes
