@@ -4,6 +4,7 @@ What several tests of the host side need: counting descriptors, and children.
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
 from collections.abc import Callable
@@ -14,6 +15,14 @@ def descriptors() -> int:
     @return: how many descriptors this process has open.
     """
     return len(os.listdir("/proc/self/fd"))
+
+
+def descriptorsBefore() -> int:
+    """
+    @return: the same, when what earlier tests left to the garbage collector is gone.
+    """
+    gc.collect()
+    return descriptors()
 
 
 def fork(child: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ import socket
 from functools import partial
 from typing import Any
 
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, descriptorsBefore
 from tests.hcas import SDP, HCATestCase, Taker, User, readable, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError
@@ -313,7 +313,7 @@ class HostileTests(CarrierTestCase):
         A packet with descriptors is refused, and none of them stays open.
         """
         ends = os.pipe()
-        before = descriptors()
+        before = descriptorsBefore()
         sendWithDescriptors(self.raw, HEADER.pack(0, word(SEND_ONLY, 20), 0, 0), ends)
         turn(self.a)
         self.assertLessEqual(descriptors(), before)

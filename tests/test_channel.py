@@ -19,7 +19,7 @@ from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, descriptorsBefore
 from tests.sdp_pair import End, HandReactor, Keeper, Pair
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
@@ -576,7 +576,7 @@ class EndTests(ChannelTestCase):
         which closes the device; the next start opens a new one.
         """
         reactor = HandReactor()
-        before = descriptors()
+        before = descriptorsBefore()
         channel = channelFor(reactor, "lo0")
         self.addCleanup(channel.close)
         self.assertIs(channelFor(reactor, "lo0"), channel)
@@ -732,7 +732,7 @@ class RealReactorTests(SynchronousTestCase):
         Make a reactor, exchange, close it.
         """
         reactor = make()
-        before = descriptors()
+        before = descriptorsBefore()
         self.exchange(reactor)
         self.assertEqual(descriptors(), before)
         for reader in reactor.removeAll():

@@ -15,7 +15,7 @@ from unittest import mock
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors, runForked
+from tests.descriptors import descriptors, descriptorsBefore, runForked
 from tests.hcas import settle
 from tests.test_sdp_transport import elsewhere
 from twisted_ib import limits
@@ -703,7 +703,7 @@ class EndTests(DeviceTestCase):
         Closing fails what is connected, gives descriptors and names back, and
         is done once; afterwards every use is an error.
         """
-        before = descriptors()
+        before = descriptorsBefore()
         device = self.device()
         self.assertGreater(descriptors(), before)
         service = device.listen(PortSpace.SDP, LOCALHOST, 7001, User())

@@ -11,7 +11,7 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, descriptorsBefore
 from twisted_ib.errors import DoorbellError, RingError
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.doorbell import EventDoorbell, SocketDoorbell
@@ -30,7 +30,7 @@ class EventDoorbellTests(SynchronousTestCase):
         A doorbell, its ringer's side, and an edge-triggered epoll object as
         the sleeper has.
         """
-        self.before = descriptors()
+        self.before = descriptorsBefore()
         self.ours = EventDoorbell.create()
         self.theirs = EventDoorbell.attach(os.dup(self.ours.fd))
         self.poller = select.epoll()
@@ -78,7 +78,7 @@ class EventDoorbellTests(SynchronousTestCase):
         Assert that C{fd} is refused by name and stays the caller's.
         """
         self.addCleanup(os.close, fd)
-        before = descriptors()
+        before = descriptorsBefore()
         self.assertIn(reason, str(self.assertRaises(DoorbellError, EventDoorbell.attach, fd)))
         self.assertEqual(descriptors(), before)
         os.fstat(fd)

@@ -11,7 +11,7 @@ import select
 import socket
 from typing import Any
 
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, descriptorsBefore
 from tests.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError
@@ -120,7 +120,7 @@ class CallerTests(HCATestCase):
         can call again.
         """
         self.patch(limits, "HANDSHAKES_PER_PROCESS", 3)
-        before = descriptors()
+        before = descriptorsBefore()
         for _ in range(5):
             self.dial()
         self.b.fabric.attend()
@@ -231,7 +231,7 @@ class DialTests(HCATestCase):
         """
         A call fails, by name.
         """
-        before = descriptors()
+        before = descriptorsBefore()
         self.assertRaises(HCAError, self.a.connect, SDP, "127.0.0.1", 7001, User(), 0.0)
         self.assertEqual(descriptors(), before)
         self.assertEqual(len(self.a.fabric._pairs), 0)
@@ -269,7 +269,7 @@ class DialTests(HCATestCase):
         """
         if not self.a.fabric.rings:
             return
-        before = descriptors()
+        before = descriptorsBefore()
         user, spare = User(), select.epoll()
         self.a.connect(SDP, "127.0.0.1", 7001, user, 0.0)
         self.a.fabric.registerWith(Failing(spare, "register", 0, OSError(errno.ENOSPC, "full")))

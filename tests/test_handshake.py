@@ -16,7 +16,7 @@ import attrs
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors, runForked
+from tests.descriptors import descriptors, descriptorsBefore, runForked
 from tests.generated import given
 from twisted_ib import errors, limits
 from twisted_ib.errors import (
@@ -388,7 +388,7 @@ class TransferTests(SynchronousTestCase):
         """
         Two connected sockets, both blocking, which must not matter.
         """
-        self.before = descriptors()
+        self.before = descriptorsBefore()
         self.one, self.two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def tearDown(self) -> None:
@@ -455,7 +455,7 @@ class TransferTests(SynchronousTestCase):
         """
         things = self.things(count)
         sendWithDescriptors(self.one, b"x", things)
-        before = descriptors()
+        before = descriptorsBefore()
         self.assertRaises(DescriptorError, receiveWithDescriptors, self.two, 10, maxCount)
         self.assertEqual(descriptors(), before)
 
@@ -477,7 +477,7 @@ class TransferTests(SynchronousTestCase):
         Message after message of them.
         """
         things = self.things(100)
-        before = descriptors()
+        before = descriptorsBefore()
         for _ in range(50):
             sendWithDescriptors(self.one, b"x", things)
             self.assertRaises(DescriptorError, receiveWithDescriptors, self.two, 10, 2)
@@ -489,7 +489,7 @@ class TransferTests(SynchronousTestCase):
         """
         pieces = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd])) for fd in self.things(2)]
         self.one.sendmsg([b"x"], pieces)
-        before = descriptors()
+        before = descriptorsBefore()
         try:
             received = receiveWithDescriptors(self.two, 10, 2)
         except DescriptorError:
@@ -526,7 +526,7 @@ class TransferTests(SynchronousTestCase):
         """
         things = self.things(2)
         sendWithDescriptors(self.one, b"x" * 11, things)
-        before = descriptors()
+        before = descriptorsBefore()
         error = self.assertRaises(DescriptorError, receiveWithDescriptors, self.two, 10, 2)
         self.assertIn("more than 10 bytes", str(error))
         self.assertEqual(descriptors(), before)
@@ -554,7 +554,7 @@ class WholeHandshakeTests(SynchronousTestCase):
         from twisted_ib.hca.fabric.doorbell import EventDoorbell
         from twisted_ib.hca.fabric.segment import Segment
 
-        before = descriptors()
+        before = descriptorsBefore()
         size = HELLO.ringBytes + HELLO.slackBytes
         sockets = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memories = [Segment.create(size), Segment.create(size)]

@@ -15,7 +15,7 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors, fork
+from tests.descriptors import descriptors, descriptorsBefore, fork
 from tests.hcas import User, turn
 from tests.keyed_pair import DeviceSide, piece
 from tests.meeting import ownRunDirectory
@@ -197,7 +197,7 @@ class DeathTests(SynchronousTestCase):
         queue pair or region is left.  Seeds 0 to 23.
         """
         self.die(0)
-        before = descriptors()
+        before = descriptorsBefore()
         for seed in range(24):
             kinds = [status for _, status in self.die(seed)]
             good = kinds.count(WCStatus.SUCCESS)

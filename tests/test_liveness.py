@@ -13,7 +13,7 @@ from unittest import skipUnless
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors, fork
+from tests.descriptors import descriptors, descriptorsBefore, fork
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.fabric import libc, liveness
 from twisted_ib.hca.fabric.liveness import Liveness, PeerCredentials, checkPeer, peerCredentials
@@ -29,7 +29,7 @@ class LivenessTests(SynchronousTestCase):
         """
         A listening socket in a directory of our own.
         """
-        self.before = descriptors()
+        self.before = descriptorsBefore()
         # sun_path is short, and trial's directories can be deep.
         home = os.open(os.path.abspath(os.curdir), os.O_RDONLY)
         self.path = f"/proc/self/fd/{home}/{os.path.basename(self.mktemp())}"

@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any
 from unittest import skipIf
 
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, descriptorsBefore
 from tests.hcas import HCATestCase, Taker, readable, settle, turn
 from tests.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
@@ -98,7 +98,7 @@ class OffersTests(HCATestCase):
         """
         segment = self.segment()
         segment.map[:5] = b"hello"
-        before = descriptors()
+        before = descriptorsBefore()
         number = self.path.offer(segment)
         self.assertGreater(number, 0)
         self.assertEqual(self.path.offer(segment), number)
@@ -256,7 +256,7 @@ class OffersTests(HCATestCase):
             path.doorbell = SocketDoorbell(path.pairing.socket)
         self.assertEqual(self.path.offer(self.segment()), 0)
         segment = self.segment()
-        before = descriptors()
+        before = descriptorsBefore()
         self.say(MESSAGE.pack(OFFER, 1, 4096), segment.fd)
         self.assertIsNone(self.other.offered(1))
         self.b.fabric.attend()
@@ -274,7 +274,7 @@ class OffersTests(HCATestCase):
         for overRecord in (False, True):
             self.a.close()
             self.b.close()
-            before = descriptors()
+            before = descriptorsBefore()
             self.a, self.b, self.path, self.other = self.joined()
             for message in messages:
                 self.say(*message)

@@ -10,7 +10,7 @@ import select
 import socket
 import time
 
-from tests.descriptors import descriptors
+from tests.descriptors import descriptors, descriptorsBefore
 from tests.test_rundirectory import UID, RunDirectoryTestCase
 from twisted_ib import limits
 from twisted_ib.errors import (
@@ -364,7 +364,7 @@ class EntryTests(RendezvousTestCase):
         (entry,) = client.lookup(SERVICE, "127.0.0.1")
         for _ in range(3):
             self.addCleanup(client.connect(entry).close)
-        before = descriptors()
+        before = descriptorsBefore()
         self.assertRaises(ResourceLimitError, client.connect, entry)
         self.assertEqual(descriptors(), before)
         # Busy is alive.
@@ -390,7 +390,7 @@ class EntryTests(RendezvousTestCase):
         server = Rendezvous(1, self.environment)
         self.addCleanup(server.close)
         os.mkdir(os.path.join(self.run_, server.name))
-        before = descriptors()
+        before = descriptorsBefore()
         error = self.assertRaises(RunDirectoryError, server.bind)
         self.assertIn(f"{self.run_}/{server.name} can not be made", str(error))
         self.assertEqual(descriptors(), before)
@@ -410,7 +410,7 @@ class EntryTests(RendezvousTestCase):
         new.publish(SERVICE, "0.0.0.0")
         self.assertEqual(self.guids(old, "127.0.0.1"), [2])
         old.connect(old.lookup(SERVICE, "127.0.0.1")[0]).close()
-        before = descriptors()
+        before = descriptorsBefore()
         for _ in range(20):
             self.guids(old, "::1", SERVICE + 1)
         self.assertEqual(descriptors(), before)

@@ -14,7 +14,7 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.descriptors import descriptors, runForked
+from tests.descriptors import descriptors, descriptorsBefore, runForked
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.fabric import libc, rundirectory
@@ -38,7 +38,7 @@ class RunDirectoryTestCase(SynchronousTestCase):
         self.base = tempfile.mkdtemp(prefix="tib-")
         os.chmod(self.base, 0o755)
         self.addCleanup(shutil.rmtree, self.base, ignore_errors=True)
-        self.before = descriptors()
+        self.before = descriptorsBefore()
 
     def path(self, name: str, mode: int | None = None) -> str:
         """
@@ -361,7 +361,7 @@ class OpenDirectoryTests(RunDirectoryTestCase):
         """
         other = self.again()
         with self.directory.locked():
-            before = descriptors()
+            before = descriptorsBefore()
             lock = other.locked(self.pauses.append)
             error = self.assertRaises(RunDirectoryError, lock.__enter__)
             self.assertEqual(descriptors(), before)

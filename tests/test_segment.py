@@ -18,7 +18,7 @@ from unittest import skipIf
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.counting import CountingSegment, Stores
-from tests.descriptors import descriptors, runForked
+from tests.descriptors import descriptors, descriptorsBefore, runForked
 from twisted_ib.errors import HandshakeError, SegmentError
 from twisted_ib.hca.fabric import libc
 from twisted_ib.hca.fabric.segment import SEALS, Segment
@@ -38,7 +38,7 @@ class SegmentTests(SynchronousTestCase):
         """
         A segment, and its reader's side.
         """
-        self.before = descriptors()
+        self.before = descriptorsBefore()
         self.ours = Segment.create(SIZE)
         self.theirs = Segment.attach(os.dup(self.ours.fd), SIZE)
 
@@ -225,7 +225,7 @@ class HostileMemoryTests(SynchronousTestCase):
         @return: what is said of it.
         """
         self.addCleanup(os.close, fd)
-        before = descriptors()
+        before = descriptorsBefore()
         error = self.assertRaises(SegmentError, Segment.attach, fd, size)
         self.assertIsInstance(error, HandshakeError)
         self.assertIn(reason, str(error))
@@ -463,7 +463,7 @@ class LibraryTests(SynchronousTestCase):
         """
         So is one that forgets seals, and nothing stays open.
         """
-        before = descriptors()
+        before = descriptorsBefore()
         self.patch(libc, "getSeals", lambda fd: 0)
         self.assertIn("sealed memory files", self.missing())
         self.assertEqual(descriptors(), before)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface.verify import verifyObject
 
-from tests.descriptors import descriptors, runForked
+from tests.descriptors import descriptors, descriptorsBefore, runForked
 from tests.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle, turn
 from twisted_ib.errors import (
     DeviceClosedError,
@@ -420,7 +420,7 @@ class DeathContract(Base):
         """
         No descriptor stays open.
         """
-        before = descriptors()
+        before = descriptorsBefore()
         a, b, one, _ = self.takers()
         one.post(b"never taken")
         a.progress()
@@ -465,7 +465,7 @@ class DeathContract(Base):
         """
         A consumer may close its own HCA over a record.
         """
-        before = descriptors()
+        before = descriptorsBefore()
         a, b, one, two = self.takers()
         two.upcall = lambda data: b.close()
         for _ in range(3):
@@ -500,7 +500,7 @@ class DeathContract(Base):
         """
         A consumer may close its own HCA when it hears of the peer's end.
         """
-        before = descriptors()
+        before = descriptorsBefore()
         a, b, one, _ = self.takers()
         more = Taker(one.path, 30, 31)
         one.failing = a.close

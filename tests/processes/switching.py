@@ -8,6 +8,8 @@ import ctypes
 import errno
 import os
 import socket
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -16,6 +18,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.internet.tcp import makeBinding
 from twisted.python.failure import Failure
 
+import twisted_ib
 from tests.processes.child import Program
 
 _CLONE_NEWNET = 0x40000000
@@ -302,6 +305,9 @@ class Switching(Program):
         """
         Be another user.
         """
+        # Who was root may not be able to read the modules afterwards.
+        for module in walk_packages(twisted_ib.__path__, "twisted_ib."):
+            import_module(module.name)
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
