@@ -291,6 +291,9 @@ class ListeningTests(SwitchTestsBuilder):
             self.patch(reactor.switch.configuration, "decide", lambda *_: decision)
             reactor.switch.decide("listen", "", 0)
             self.assertEqual(counters["switch_rule_" + path[-limits.SWITCH_COUNTER_NAME :]], 1)
+            decision.where = "/\u00e9\u20ac/rules:7"
+            reactor.switch.decide("listen", "", 0)
+            self.assertEqual(counters["switch_rule_/\\xe9\\u20ac/rules:7"], 1)
 
         self.play(scenario)
 

@@ -156,8 +156,11 @@ class Switch:
         Ask the rules, and count.
         """
         decision = self.configuration.decide(role, host, port)
+        where = decision.where
+        if not where.isascii():
+            where = where.encode("ascii", "backslashreplace").decode()
         # The end of it has the line, and the name of a folder may be long.
-        self.counters[f"switch_rule_{decision.where[-limits.SWITCH_COUNTER_NAME:]}"] += 1
+        self.counters[f"switch_rule_{where[-limits.SWITCH_COUNTER_NAME:]}"] += 1
         return decision
 
     def fellBack(self, why: Why, fallback: Fallback) -> None:
