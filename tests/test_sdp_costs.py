@@ -6,6 +6,7 @@ keeps, and that neither depends on how many there are.
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -328,6 +329,8 @@ class IdleTests(CrowdTestCase):
         grown = {name: count for name, count in (after - before).items() if count >= 50}
         expected = {"Kept": 100, "QueuePair": 100, "Machine": 100, "Connection": 100, "Sink": 50, "Echo": 50}
         self.assertEqual(len(kept), 50)
+        if sys.version_info < (3, 11):
+            grown.pop("dict", None)  # The protocols' attributes: they were objects of their own.
         self.assertEqual(grown, expected)
 
     def test_turns(self) -> None:

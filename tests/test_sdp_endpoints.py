@@ -147,8 +147,7 @@ class EndpointTestCase(TestCase):
         """
         Connect by string.
         """
-        protocol = await clientFromString(self.reactor, text).connect(Factory.forProtocol(kind))
-        return protocol
+        return await clientFromString(self.reactor, text).connect(Factory.forProtocol(kind))
 
     async def finish(self, *protocols: Any) -> None:
         """
