@@ -9,7 +9,6 @@ C{python -m benchmarks.blocking (server|client)}.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import select
 import socket
@@ -21,7 +20,15 @@ from time import perf_counter, perf_counter_ns, sleep
 from typing import Any
 
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
-from benchmarks.measuring import Figures, chunksOf, cpuNanoseconds, latencies, manyDescriptors, pattern
+from benchmarks.measuring import (
+    Figures,
+    answerRows,
+    chunksOf,
+    cpuNanoseconds,
+    latencies,
+    manyDescriptors,
+    pattern,
+)
 
 HEAD = struct.Struct(">QB")
 CHUNK = 256 * 1024
@@ -276,20 +283,9 @@ WORKLOADS = {
 }
 
 
-def client() -> None:
-    """
-    Run the rows that come on standard input.
-    """
-    print('{"ready": true}', flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            figures: dict[str, object] = dict(WORKLOADS[command["workload"]](command))
-        except (OSError, ValueError) as error:
-            figures = {"error": str(error)}
-        print(json.dumps(figures), flush=True)
-
-
 if __name__ == "__main__":
     manyDescriptors()
-    serve() if sys.argv[1] == "server" else client()
+    if sys.argv[1] == "server":
+        serve()
+    else:
+        answerRows(lambda command: WORKLOADS[command["workload"]](command))

@@ -21,6 +21,7 @@ import uvloop
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
 from benchmarks.measuring import (
     Figures,
+    answerRows,
     chunksOf,
     cpuNanoseconds,
     latencies,
@@ -348,23 +349,9 @@ async def serve() -> None:
     await loop.run_in_executor(None, sys.stdin.read)
 
 
-def client() -> None:
-    """
-    Run the rows that come on standard input.
-    """
-    print('{"ready": true}', flush=True)
-    for line in sys.stdin:
-        command = json.loads(line)
-        try:
-            figures: dict[str, object] = dict(uvloop.run(WORKLOADS[command["workload"]](Bench(command))))
-        except (OSError, ValueError) as error:
-            figures = {"error": str(error)}
-        print(json.dumps(figures), flush=True)
-
-
 if __name__ == "__main__":
     manyDescriptors()
     if sys.argv[1] == "server":
         uvloop.run(serve())
     else:
-        client()
+        answerRows(lambda command: uvloop.run(WORKLOADS[command["workload"]](Bench(command))))

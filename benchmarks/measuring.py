@@ -4,9 +4,11 @@ How fast bytes move, and what that costs: what every kind of process here measur
 
 from __future__ import annotations
 
+import json
 import random
 import resource
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import clock_gettime_ns, perf_counter
 from typing import Any
 
@@ -99,3 +101,20 @@ async def measured(
     took, cpu = perf_counter() - begun, bench.cpuNanoseconds() - cpu
     moved = size * count
     return {"MB/s": moved / took / 1e6, "CPU": cpu * 1024 / moved, "bytes": float(moved), "seconds": took}
+
+
+def answerRows(run: Callable[[dict[str, Any]], Mapping[str, object]]) -> None:
+    """
+    A client without Twisted: run the rows that come on standard input, a JSON object a line, and answer each
+    on standard output.
+
+    @param run: gives the figures of a row.
+    """
+    print('{"ready": true}', flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            figures: dict[str, object] = dict(run(command))
+        except (OSError, ValueError) as error:
+            figures = {"error": str(error)}
+        print(json.dumps(figures), flush=True)
