@@ -346,6 +346,27 @@ RDMA_READS = 16
 #: Messages and requests that wait behind those leave in one turn, before others have theirs.
 RDMA_SENDS_PER_FLUSH = 64
 
+# -- streams over reliable datagrams (rds: endpoints)
+
+#: Bytes of a stream in one datagram.
+RDS_SEGMENT = 64 * 1024
+#: Bytes of a stream that wait at the end that reads, and the most that this end sends beyond what
+#: it knows to be read.
+RDS_STREAM_WINDOW = 512 * 1024
+RDS_STREAM_WINDOW_MOST = 16 * 1024 * 1024
+#: Streams of one RDS port, and those with one (address, port) of a peer.
+RDS_STREAMS = 16384
+RDS_STREAMS_PER_PEER = 4096
+#: Bytes that all streams of one port hold for protocols that do not read.
+RDS_STREAMS_HELD = 128 * 1024 * 1024
+#: Answers to datagrams of no stream that wait; more are dropped.
+RDS_STREAM_ANSWERS = 256
+#: The time between two OPENs, and how long nothing is heard until a peer is asked, in seconds.
+RDS_OPEN_SECONDS = 1.0
+RDS_PROBE_SECONDS = 10.0
+#: How often a peer is asked in vain: then it is gone.
+RDS_PROBES = 3
+
 # -- rules of the offload switch
 
 #: Bytes of a file of rules.
