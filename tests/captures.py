@@ -17,7 +17,7 @@ from attrs import define, field
 from twisted_ib.hca.wire import cmmad
 from twisted_ib.hca.wire.cm import REP, REQ, AnyMessage
 from twisted_ib.hca.wire.headers import ACK, PSN_MASK
-from twisted_ib.hca.wire.mad import MAD, MAD_BYTES
+from twisted_ib.hca.wire.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.opcodes import Kind
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.hca.wire.rocev2 import ETHERNET, Datagram
@@ -43,9 +43,9 @@ class Frame:
         """
         What it says to a communication manager, if it does.
         """
-        if self.packet.destination != 1 or self.packet.row.name != "UD SEND Only":
+        if self.packet.bth.destination != 1 or self.packet.row.name != "UD SEND Only":
             return None
-        return cmmad.messageOf(MAD.parse(self.packet.payload, 0, MAD_BYTES))
+        return cmmad.messageOf(Mad.parse(self.packet.payload, 0, MAD_BYTES))
 
 
 def _options(block: bytes, at: int) -> dict[int, bytes]:
@@ -178,17 +178,17 @@ class Observer:
         packet, row = frame.packet, frame.packet.row
         self.counts[row.name] += 1
         assert row.fits(len(packet.payload), self.mtu), f"{len(packet.payload)} bytes"
-        assert packet.partition == 0xFFFF and frame.datagram.port >= 0xC000
+        assert packet.bth.partition == 0xFFFF and frame.datagram.port >= 0xC000
         ends = frame.datagram.source, frame.datagram.destination
         if row.name.startswith("UD"):
             # HCAs of one host may share an IP address.
             source = frame.data[6:12], packet["source"]
-            assert packet.psn == self._datagrams.get(source, packet.psn), "a datagram is missing"
-            self._datagrams[source] = packet.psn + 1 & PSN_MASK
+            assert packet.bth.psn == self._datagrams.get(source, packet.bth.psn), "a datagram is missing"
+            self._datagrams[source] = packet.bth.psn + 1 & PSN_MASK
             self._listen(ends, frame.message)
         elif row.isRequest:
-            self._request((*ends, packet.destination), packet)
-            self.streams[(*ends, packet.destination)].ports.add(frame.datagram.port)
+            self._request((*ends, packet.bth.destination), packet)
+            self.streams[(*ends, packet.bth.destination)].ports.add(frame.datagram.port)
         else:
             self._answer(self._asked(ends, packet, frame.datagram.port), packet)
 
@@ -216,14 +216,14 @@ class Observer:
         What a packet answers: requests to the peer of who has asked; if no CM has said who
         that is, the two directions still have the same UDP source port.
         """
-        number = self.peers.get((ends[1], packet.destination))
+        number = self.peers.get((ends[1], packet.bth.destination))
         if number is None:
             found = [
                 key[2] for key, each in self.streams.items() if key[:2] == ends[::-1] and port in each.ports
             ]
             assert len(found) == 1, f"{len(found)} have asked"
             number = found[0]
-            self.pair((ends[0], number), (ends[1], packet.destination))
+            self.pair((ends[0], number), (ends[1], packet.bth.destination))
         return self.streams[ends[1], ends[0], number]
 
     def _request(self, key: tuple[int, int, int], packet: Packet) -> None:
@@ -231,12 +231,12 @@ class Observer:
         stream = self.streams.get(key)
         if stream is None:
             stream = self.streams[key] = Stream(key[0], key[2])
-            assert packet.psn == self.starts.get(key[1:], packet.psn), "not the first number"
-        if packet.psn != stream.next and stream.next is not None:
+            assert packet.bth.psn == self.starts.get(key[1:], packet.bth.psn), "not the first number"
+        if packet.bth.psn != stream.next and stream.next is not None:
             # Only what was refused, or found nobody, comes again.
             first = [request[0] for request in stream.open]
-            assert packet.psn in first, f"{packet.psn} comes after {stream.next}"
-            del stream.open[first.index(packet.psn) :]
+            assert packet.bth.psn in first, f"{packet.bth.psn} comes after {stream.next}"
+            del stream.open[first.index(packet.bth.psn) :]
             stream.repeats += 1
             stream.refused = stream.kind = None
         assert row.begins is (stream.kind is None), f"{row.name} within {stream.kind}"
@@ -244,17 +244,17 @@ class Observer:
         count = 1
         if row.kind is Kind.READ:
             count = max(1, -(-packet["length"] // self.mtu))
-        last = packet.psn + count - 1 & PSN_MASK
+        last = packet.bth.psn + count - 1 & PSN_MASK
         if row.begins:
-            stream.open.append([packet.psn, last, row, row.ends])
+            stream.open.append([packet.bth.psn, last, row, row.ends])
         else:
             stream.open[-1][1], stream.open[-1][3] = last, row.ends
         stream.kind = None if row.ends else row.kind
         if row.name.startswith("UC"):
             stream.open.clear()
-            assert not packet.acknowledge
+            assert not packet.bth.acknowledge
         else:
-            assert packet.acknowledge is row.ends, "who asks for an acknowledgement?"
+            assert packet.bth.acknowledge is row.ends, "who asks for an acknowledgement?"
         stream.next = last + 1 & PSN_MASK
 
     def _answer(self, stream: Stream, packet: Packet) -> None:
@@ -265,21 +265,21 @@ class Observer:
             syndrome, msn = packet["acknowledge"] >> 24, packet["acknowledge"] & PSN_MASK
             if syndrome != ACK:
                 assert msn == stream.msn
-                assert first <= packet.psn <= last, f"{first} to {last} is what may be refused"
-                stream.refused = packet.psn
+                assert first <= packet.bth.psn <= last, f"{first} to {last} is what may be refused"
+                stream.refused = packet.bth.psn
                 return
             assert whole and asked.kind in (Kind.SEND, Kind.WRITE), f"{asked.name} is acknowledged"
-            assert packet.psn == last, f"{last} was to be acknowledged"
+            assert packet.bth.psn == last, f"{last} was to be acknowledged"
             stream.acknowledged += 1
         elif row.kind is Kind.ATOMIC_ACKNOWLEDGE:
-            assert asked.kind is Kind.ATOMIC and packet.psn == first
+            assert asked.kind is Kind.ATOMIC and packet.bth.psn == first
         else:
             assert asked.kind is Kind.READ
             expected = first if stream.answering is None else stream.answering
             assert row.begins is (stream.answering is None)
-            assert packet.psn == expected, f"{expected} was to be answered"
-            stream.answering = packet.psn + 1 & PSN_MASK
-            assert row.ends is (packet.psn == last)
+            assert packet.bth.psn == expected, f"{expected} was to be answered"
+            stream.answering = packet.bth.psn + 1 & PSN_MASK
+            assert row.ends is (packet.bth.psn == last)
             if row.ends:
                 stream.answering = None
                 stream.responses += 1

@@ -244,7 +244,7 @@ class SessionTests(CaptureTestCase):
         assert first is not None and passive is not None
         stream, message = b"", b""
         for frame in frames:
-            if frame.packet.destination == passive.localQPN and frame.packet.row.isRequest:  # type: ignore
+            if frame.packet.bth.destination == passive.localQPN and frame.packet.row.isRequest:  # type: ignore
                 message += bytes(frame.packet.payload)
                 if frame.packet.row.ends:
                     if message[0] == 0xFF:
@@ -385,9 +385,9 @@ class VerbsTests(CaptureTestCase, verbs_pair.VerbsTestCase):
         observer = Observer().see(self.frames())
         self.assertEqual(observer.counts, {"UD SEND Only Immediate": 2, "UD SEND Only": 2})
         self.assertEqual(self.frames()[2].data[:6].hex(), "333300020003")
-        self.assertEqual(self.frames()[2].packet.destination, 0xFFFFFF)
+        self.assertEqual(self.frames()[2].packet.bth.destination, 0xFFFFFF)
         packet = self.frames()[1].packet
-        self.assertEqual(packet.destination, ends[1].qp.qp_num)
+        self.assertEqual(packet.bth.destination, ends[1].qp.qp_num)
         self.assertEqual(packet["source"], ends[0].qp.qp_num)
         self.assertEqual(packet["queueKey"], verbs_pair.QKEY)
         self.assertEqual(len(packet.payload), 102)
@@ -421,9 +421,9 @@ class VerbsTests(CaptureTestCase, verbs_pair.VerbsTestCase):
         observer = Observer(1024).see(frames)
         self.assertEqual(observer.counts["RC WRITE Middle"], 62)
         self.assertEqual(observer.counts["RC READ Response Middle"], 62)
-        self.assertEqual([frame.packet.psn for frame in frames[:3]], [100, 101, 102])
+        self.assertEqual([frame.packet.bth.psn for frame in frames[:3]], [100, 101, 102])
         request_ = next(frame.packet for frame in frames if frame.packet.row.name == "RC READ Request")
-        self.assertEqual(request_.psn, 0xFFFFFF)
+        self.assertEqual(request_.bth.psn, 0xFFFFFF)
         for kind in ("RC WRITE", "RC READ Response"):
             packets = [frame.packet for frame in frames if frame.packet.row.name.startswith(kind)]
             found = b"".join(bytes(packet.payload) for packet in packets)
@@ -655,7 +655,7 @@ class StrangerTests(CaptureTestCase):
             ],
         )
         self.assertEqual(shown[1][3][0]["acknowledge"] >> 24, RNR | 3)
-        self.assertEqual(shown[1][5][0].psn, 1)
+        self.assertEqual(shown[1][5][0].bth.psn, 1)
         order = repr
         mine = sorted(((packet, not outbound) for packet, outbound in shown[0]), key=order)
         self.assertEqual(mine, sorted(shown[1], key=order))
@@ -716,7 +716,7 @@ class StrangerTests(CaptureTestCase):
         self.assertEqual(two.records, [b"early"])
         for found in self.captures:
             found.flush()
-            shown = [(frame.packet.row.name, frame.packet.psn) for frame in read(found.path)]
+            shown = [(frame.packet.row.name, frame.packet.bth.psn) for frame in read(found.path)]
             expected = [("RC SEND Only", n) for n in (0, 1, 0)]
             self.assertEqual(shown, [*expected, ("RC Acknowledge", 0)])
 
@@ -749,7 +749,7 @@ class StrangerTests(CaptureTestCase):
         self.turn()
         for found in self.captures:
             found.flush()
-            self.assertEqual([frame.packet.psn for frame in read(found.path)], [0, 0, 0, 0])
+            self.assertEqual([frame.packet.bth.psn for frame in read(found.path)], [0, 0, 0, 0])
 
     def test_attributes(self) -> None:
         """
@@ -760,7 +760,7 @@ class StrangerTests(CaptureTestCase):
             self.takers[0].post(bytes(300))
             self.turn()
         self.captures[1].flush()
-        psns = [frame.packet.psn for frame in read(self.captures[1].path)]
+        psns = [frame.packet.bth.psn for frame in read(self.captures[1].path)]
         self.assertEqual(psns, [77, 78, 78])
 
     def test_bounds(self) -> None:
@@ -804,7 +804,7 @@ class StrangerTests(CaptureTestCase):
             for path in paths:
                 path.post(UD_SEND_ONLY << 24 | 0xFFFFFF, grh + DETH(1, 100).pack(), b"data", 4)
         self.captures[0].flush()
-        self.assertEqual([frame.packet.psn for frame in read(self.captures[0].path)], [0, 1, 2])
+        self.assertEqual([frame.packet.bth.psn for frame in read(self.captures[0].path)], [0, 1, 2])
 
     def test_withdrawn(self) -> None:
         """
@@ -842,7 +842,7 @@ class StrangerTests(CaptureTestCase):
             frames = read(found.path)
             Observer().see(frames)
             self.assertEqual({frame.data[14] for frame in frames}, {0x45})
-            psns = {frame.packet.psn for frame in frames if frame.packet.row.name == "RC SEND Only"}
+            psns = {frame.packet.bth.psn for frame in frames if frame.packet.row.name == "RC SEND Only"}
             self.assertEqual(psns, {7, 9})
             self.assertEqual(sum(frame.packet.row.name.startswith("RC") for frame in frames), 4)
             if TSHARK is not None:

@@ -103,7 +103,7 @@ class WholeSessionTests(CaptureTestCase):
         found: Counter[int] = Counter()
         for frame in self.frames():
             row = frame.packet.row
-            if row.begins and row.takesReceive and frame.packet.destination != 1:
+            if row.begins and row.takesReceive and frame.packet.bth.destination != 1:
                 found[bytes(frame.packet.payload)[0]] += 1
         return found
 

@@ -63,7 +63,7 @@ class FlowTestCase(SynchronousTestCase):
             heads = ()
             if answer and packet.row.headers:
                 heads = (packet["acknowledge"] >> 24, packet["acknowledge"] & 0xFFFFFF)
-            found.append((name, packet.psn - START & 0xFFFFFF, *heads))
+            found.append((name, packet.bth.psn - START & 0xFFFFFF, *heads))
         return found
 
 
@@ -86,7 +86,7 @@ class RequestTests(FlowTestCase):
         A longer one is cut; the last packet is never empty, and asks for an acknowledgement.
         """
         self.post(SEND_ONLY, bytes(2 * MTU))
-        self.assertEqual([packet.acknowledge for _, packet in self.packets], [False, True])
+        self.assertEqual([packet.bth.acknowledge for _, packet in self.packets], [False, True])
         self.assertEqual(self.shown(), [("SEND First", 0), ("SEND Last", 1)])
         self.post(SEND_ONLY, bytes(2 * MTU + 1))
         self.assertEqual([len(packet.payload) for _, packet in self.packets], [MTU, MTU, 1])
@@ -104,7 +104,7 @@ class RequestTests(FlowTestCase):
         self.post(9, data[800:], 5)
         packets = [packet for _, packet in self.packets]
         self.assertEqual(b"".join(bytes(packet.payload) for packet in packets), data)
-        self.assertEqual([packet.extended for packet in packets], [(7, 8, 1000), (), (), (5,)])
+        self.assertEqual([packet.headers for packet in packets], [((7, 8, 1000),), (), (), ((5,),)])
         names = ["WRITE First", "WRITE Middle", "WRITE Middle", "WRITE Last Immediate"]
         self.assertEqual(self.shown(), [(name, n) for n, name in enumerate(names)])
 
@@ -115,7 +115,7 @@ class RequestTests(FlowTestCase):
         self.post(WRITE_FIRST, b"one", 7, 8, 6)
         self.post(WRITE_LAST, b"two")
         ((_, packet),) = self.packets
-        self.assertEqual((packet.row.name, packet.extended), ("RC WRITE Only", (7, 8, 6)))
+        self.assertEqual((packet.row.name, packet.headers), ("RC WRITE Only", ((7, 8, 6),)))
         self.assertEqual(bytes(packet.payload), b"onetwo")
 
     def test_nothing(self) -> None:
@@ -142,8 +142,8 @@ class RequestTests(FlowTestCase):
         flow = Flow(lambda answer, packet: self.packets.append((answer, packet)), START, MTU, False)
         flow.request(OPCODES[UNRELIABLE | SEND_ONLY], (), bytes(MTU + 1), True, 64)
         self.assertEqual([packet.row.name for _, packet in self.packets], ["UC SEND First", "UC SEND Last"])
-        self.assertEqual([packet.solicited for _, packet in self.packets], [False, True])
-        self.assertEqual([packet.acknowledge for _, packet in self.packets], [False, False])
+        self.assertEqual([packet.bth.solicited for _, packet in self.packets], [False, True])
+        self.assertEqual([packet.bth.acknowledge for _, packet in self.packets], [False, False])
         flow.taken(64)
         self.assertEqual(len(self.packets), 2)
 

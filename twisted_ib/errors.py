@@ -20,9 +20,39 @@ class WireError(HCAError):
     """
 
 
+class LengthError(WireError):
+    """
+    A packet or MAD has not the length that it must have, or says another one.
+    """
+
+
+class OpcodeError(WireError):
+    """
+    A packet's operation code has no meaning.
+    """
+
+
+class InvariantCRCError(WireError):
+    """
+    A packet's invariant CRC is wrong: it was damaged on its way.
+    """
+
+
+class HeaderError(WireError):
+    """
+    A header is of another version or protocol, or has a field that must not be so.
+    """
+
+
 class SDPWireError(WireError):
     """
     A message is not one of SDP.
+    """
+
+
+class RDSWireError(WireError):
+    """
+    A message is not one of RDS.
     """
 
 
@@ -229,6 +259,37 @@ class SDPError(HCAError):
     """
     An SDP peer did what its state or the protocol does not allow; the
     connection was aborted.
+    """
+
+
+class RDSError(HCAError):
+    """
+    Base of what a socket of RDS raises.
+    """
+
+
+class DatagramTooLongError(RDSError, ValueError):
+    """
+    A datagram is longer than the socket's maximum; nothing of it was sent (EMSGSIZE).
+    """
+
+
+class SendBudgetError(RDSError, ResourceLimitError):
+    """
+    As much waits to be sent as may; nothing was taken of what was to come on top (EAGAIN).
+    """
+
+
+class DestinationCongestedError(SendBudgetError):
+    """
+    The destination takes nothing, and as much waits for it as may; nothing was taken of what was
+    to come on top (ENOBUFS).
+    """
+
+
+class PeerGoneError(RDSError):
+    """
+    A peer can not be reached, or what waited for it was given up.
     """
 
 

@@ -20,7 +20,7 @@ def requests(frames: list[Frame], outbound: bool) -> list[bytes]:
     return [
         bytes(frame.datagram.body)
         for frame in frames
-        if frame.outbound is outbound and frame.packet.row.isRequest and frame.packet.destination != 1
+        if frame.outbound is outbound and frame.packet.row.isRequest and frame.packet.bth.destination != 1
     ]
 
 

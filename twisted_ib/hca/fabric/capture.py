@@ -31,7 +31,7 @@ from twisted_ib.hca.wire.cm import BODY_BYTES, REP, REQ, SIDR_REP, SIDR_REQ, Any
 from twisted_ib.hca.wire.grh import DETH_BYTES, GRH, GRH_BYTES, HEADER_BYTES, guidGID
 from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
-from twisted_ib.hca.wire.packet import Packet
+from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import (
     Datagram,
     datagramPort,
@@ -241,10 +241,12 @@ class Capture:
             """
             Show a packet of this flow.
             """
+            bth = evolve(packet.bth, destination=source if answer else number)
+            shown = evolve(packet, bth=bth)
             if answer:
-                self.show(self._fromResponder, back, port, evolve(packet, destination=source))
+                self.show(self._fromResponder, back, port, shown)
             else:
-                self.show(self._fromRequester, way, port, evolve(packet, destination=number))
+                self.show(self._fromRequester, way, port, shown)
 
         flow = self.flows[key] = Flow(emit, expected if psn is None else psn, mtu, reliable)
         return flow
@@ -304,11 +306,8 @@ class Capture:
             if isinstance(message, REQ):
                 body = _addressed(message, way).pack()
         payload = cmmad.wrap(attribute, body, transaction, modifier).pack()
-        packet = Packet(
-            *(UD_SEND_ONLY, GSI_QPN, self._nextDatagram(source, GSI_QPN)),
-            (mad.QUEUE_KEY, GSI_QPN),
-            payload,
-        )
+        bth = BaseHeader(UD_SEND_ONLY, GSI_QPN, self._nextDatagram(source, GSI_QPN))
+        packet = Packet.of(bth, (mad.QUEUE_KEY, GSI_QPN), payload)
         self.show(seen, way, datagramPort(GSI_QPN), packet)
 
     def _wayOf(self, message: AnyMessage, way: Way) -> Way:
@@ -371,12 +370,11 @@ class Capture:
         grh = GRH.parse(record, 0, GRH_BYTES)
         numbers = row.layout.unpack_from(record, GRH_BYTES)
         _, sender = DETH.unpack_from(record, HEADER_BYTES - DETH_BYTES)
-        packet = Packet(
+        bth = BaseHeader(
             *(row.code, word & QPN_MASK, self._nextDatagram(source, sender & QPN_MASK)),
-            numbers,
-            record[payload:],
             solicited=bool(word >> 31),
         )
+        packet = Packet.of(bth, numbers, record[payload:])
         way = Way(source, target, grh.source, grh.destination, grh.flowLabel)
         port = datagramPort(sender & QPN_MASK)
         self.show(seen, way, port, packet, grh.trafficClass, grh.hopLimit)

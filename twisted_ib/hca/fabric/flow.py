@@ -42,7 +42,7 @@ from twisted_ib.hca.operation import (
 )
 from twisted_ib.hca.wire.headers import ACK, IMMEDIATE, INVALIDATE, PSN_MASK
 from twisted_ib.hca.wire.opcodes import OPCODES, Kind, Opcode
-from twisted_ib.hca.wire.packet import Packet
+from twisted_ib.hca.wire.packet import BaseHeader, Packet
 
 #: By kind: first and middle packet.
 _PARTS: Final = {
@@ -214,7 +214,7 @@ class Flow:
             if row.kind is Kind.READ:
                 count = max(1, -(-extended[2] // self._mtu))
             request.last = self.psn + count - 1 & PSN_MASK
-            self._emit(False, Packet(row.code, 0, self.psn, extended, acknowledge=True))
+            self._emit(False, Packet.of(BaseHeader(row.code, 0, self.psn, acknowledge=True), extended))
             self.psn = self.psn + count & PSN_MASK
             request.marks.append((position, request.first))
             request.end = position
@@ -238,12 +238,12 @@ class Flow:
         for code, piece in message.cut(data, self._mtu, extra, row.ends):
             shown = OPCODES[code]
             numbers = (message.opening if shown.begins else ()) + (extended[heads:] if shown.ends else ())
-            packet = Packet(
-                *(code | service, 0, self.psn, numbers, piece),
+            bth = BaseHeader(
+                *(code | service, 0, self.psn),
                 solicited=solicited and shown.ends,
                 acknowledge=shown.ends and not service,
             )
-            self._emit(False, packet)
+            self._emit(False, Packet.of(bth, numbers, piece))
             request.last = self.psn
             self.psn = self.psn + 1 & PSN_MASK
         # A receive is taken by a SEND's first packet, and by a WRITE's last one.
@@ -307,7 +307,7 @@ class Flow:
         """
         Show a packet of an answer.
         """
-        self._emit(True, Packet(code, 0, psn, extended, data))
+        self._emit(True, Packet.of(BaseHeader(code, 0, psn), extended, data))
 
     def respond(self, row: Opcode, data: Any) -> None:
         """

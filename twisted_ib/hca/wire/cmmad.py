@@ -4,12 +4,9 @@ Messages of the communication manager as management datagrams (IBTA vol. 1 12.6)
 
 from __future__ import annotations
 
-from typing import Final
-
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire.cm import (
     APR,
-    BODY_BYTES,
     DREP,
     MRA,
     REJ,
@@ -18,18 +15,12 @@ from twisted_ib.hca.wire.cm import (
     SIDR_REQ,
     AnyMessage,
     MessageKind,
-    byAttribute,
 )
-from twisted_ib.hca.wire.mad import MAD
-
-#: The class of communication management, and its version.
-CLASS: Final = 0x07
-CLASS_VERSION: Final = 2
-#: Every message is sent, not asked for; answers too.
-SEND: Final = 0x03
+from twisted_ib.hca.wire.mad import CM_VERSION, SEND, Mad
+from twisted_ib.hca.wire.madclasses import COMMUNICATION
 
 
-def wrap(attribute: int, body: bytes, transaction: int, modifier: int = 0) -> MAD:
+def wrap(attribute: int, body: bytes, transaction: int, modifier: int = 0) -> Mad:
     """
     Put a message that is packed into a MAD.
 
@@ -38,24 +29,22 @@ def wrap(attribute: int, body: bytes, transaction: int, modifier: int = 0) -> MA
     @param transaction: see L{transactionOf}.
     @param modifier: of the attribute.
     """
-    return MAD(CLASS, CLASS_VERSION, SEND, transaction, attribute, body, modifier)
+    return Mad(COMMUNICATION, CM_VERSION, SEND, transaction, attribute, body, modifier)
 
 
-def messageOf(mad: MAD) -> AnyMessage:
+def messageOf(mad: Mad) -> AnyMessage:
     """
     The message that a MAD carries.
 
     @raise WireError: it carries none.
     """
-    if (mad.managementClass, mad.classVersion, mad.method) != (CLASS, CLASS_VERSION, SEND):
+    message = mad.data
+    if isinstance(message, bytes):
         raise WireError(
             f"class {mad.managementClass:#x} version {mad.classVersion} method {mad.method:#x}"
-            " is not a message of the communication manager"
+            f" attribute {mad.attribute:#06x} is not a message of the communication manager"
         )
-    message = byAttribute.get(mad.attribute)
-    if message is None:
-        raise WireError(f"the communication manager has no message {mad.attribute:#06x}")
-    return message.parse(mad.data, 0, BODY_BYTES)
+    return message
 
 
 def transactionOf(message: AnyMessage) -> int:

@@ -28,14 +28,23 @@ DETH_BYTES: Final = headers.DETH.size
 HEADER_BYTES: Final = GRH_BYTES + DETH_BYTES
 
 _VERSION: Final = 6
-#: What follows is a base transport header.
+#: What follows is a base transport header; of RoCEv2 a UDP header, and then one.
 _BTH: Final = 0x1B
+_UDP: Final = 17
+_UDP_BYTES: Final = 8
+#: IPv4 in the second half: version and header length, total length, protocol, source, destination.
+_IPV4: Final = Struct(">20xBxH5xB2xII")
+_IPV4_BYTES: Final = 20
+_IPV4_VERSION: Final = 0x45
 #: A BTH (12 bytes) and an ICRC (4), which the length counts though no record has them.
 _UNSEEN: Final = headers.BTH.size + headers.ICRC.size
 _LOW: Final = (1 << 64) - 1
 
 #: The subnet prefix of GIDs that are made of a GUID (IBTA vol. 1 4.1.1).
 LINK_LOCAL: Final = 0xFE80 << 112
+#: The prefix C{::ffff:0.0.0.0/96} of GIDs that are IPv4 addresses.
+IPV4_MAPPED: Final = 0xFFFF << 32
+_IPV4_GROUPS: Final = 0xFFFFE
 
 
 def guidGID(guid: int) -> int:
@@ -47,9 +56,10 @@ def guidGID(guid: int) -> int:
 
 def isMulticast(gid: int) -> bool:
     """
-    @return: Whether a GID is the address of a group (IBTA vol. 1 4.1.1).
+    @return: Whether a GID is the address of a group (IBTA vol. 1 4.1.1), perhaps of an IPv4 group as
+        C{::ffff:224.0.0.0/100} (annex A17).
     """
-    return gid >> 120 == 0xFF
+    return gid >> 120 == 0xFF or gid >> 28 == _IPV4_GROUPS
 
 
 @frozen
@@ -157,6 +167,41 @@ class DETH:
             raise WireError(f"a DETH has {DETH_BYTES} bytes, not {stop - start}")
         key, source = headers.DETH.unpack_from(buffer, start)
         return cls(key, source & headers.QPN_MASK)
+
+
+def ends(head: bytes, behind: int) -> tuple[int, int]:
+    """
+    Who sent a datagram, and to whom, by the 40 bytes before it: a GRH; or of a RoCEv2 packet the IPv6
+    header, or 20 zero bytes and the IPv4 header (annex A17).
+
+    @param head: these bytes at least.
+    @param behind: bytes behind the DETH, an immediate included.
+    @return: the GIDs of the sender and of the receiver.
+    @raise WireError: there is no such header, or its length is another.
+    """
+    if len(head) < GRH_BYTES:
+        raise WireError(f"a GRH has {GRH_BYTES} bytes, not {len(head)}")
+    if head[0] >> 4 == _VERSION:
+        _, payload, following, _, *halves = _GRH.unpack_from(head)
+        expected = length(behind) + (_UDP_BYTES if following == _UDP else 0)
+        if following in (_BTH, _UDP) and payload == expected:
+            return halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
+    elif not any(head[:_IPV4_BYTES]):
+        version, total, protocol, source, destination = _IPV4.unpack_from(head)
+        expected = _IPV4_BYTES + _UDP_BYTES + length(behind)
+        if (version, total, protocol) == (_IPV4_VERSION, expected, _UDP):
+            return IPV4_MAPPED | source, IPV4_MAPPED | destination
+    raise WireError(f"no header of {behind} bytes in {head[:GRH_BYTES].hex()}")
+
+
+def destination(head: bytes) -> int:
+    """
+    @param head: the 40 bytes before a datagram, as of L{ends}.
+    @return: whom it is for, if it is well-formed.
+    """
+    if head[0] >> 4 == _VERSION:
+        return int.from_bytes(head[24:GRH_BYTES], "big")
+    return IPV4_MAPPED | int.from_bytes(head[36:GRH_BYTES], "big")
 
 
 def length(behind: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twisted_ib.errors import WireError
+from twisted_ib.errors import HeaderError, LengthError
 
 try:
     from isal.isal_zlib import crc32
@@ -27,7 +27,7 @@ _UDP_BYTES: Final = 8
 #: By IP version: where the BTH begins, and the mask of all in front of its end.  Of IPv4 type
 #: of service, time to live and checksum; of IPv6 traffic class, flow label and hop limit; of
 #: UDP the checksum; of the BTH the octet of congestion bits.
-_UDP_AND_BTH = "000000000000ffff" "00000000ff00000000000000"
+_UDP_AND_BTH = "000000000000ffff00000000ff00000000000000"
 _MASKS: Final = {
     4: (
         _IPV4_BYTES + _UDP_BYTES,
@@ -51,15 +51,15 @@ def icrc(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
     @raise WireError: it is not IP, has options, or ends in its headers.
     """
     if start < 0 or stop > len(buffer) or stop <= start:
-        raise WireError("there is no IP packet")
+        raise LengthError("there is no IP packet")
     first = buffer[start]
     found = _MASKS.get(first >> 4)
     if found is None or (first >> 4 == 4 and first & 0xF != _IPV4_BYTES // 4):
-        raise WireError(f"an IP packet begins with {first:#04x}")
+        raise HeaderError(f"an IP packet begins with {first:#04x}")
     offset, mask = found
     size = offset + _BTH_BYTES
     if stop - start < size:
-        raise WireError(f"a packet ends after {stop - start} octets")
+        raise LengthError(f"a packet ends after {stop - start} octets")
     end = start + size
     head = int.from_bytes(buffer[start:end], "big") | mask
     return crc32(memoryview(buffer)[end:stop], crc32(head.to_bytes(size, "big"), _START))

@@ -8,12 +8,14 @@ ATOMIC WRITE: 1.5; the congestion notification: annex A17).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from struct import Struct
 from typing import Final
 
 from attrs import frozen
 
+from twisted_ib.hca.wire.extended import EXTENDED_HEADERS, ExtendedHeader
 from twisted_ib.hca.wire.headers import (
     AETH,
     ATOMIC,
@@ -86,19 +88,6 @@ class Kind(Enum):
     CONGESTION = "congestion notification"
 
 
-#: What the numbers in a header are called, in the order of the packet.
-_FIELDS: Final[dict[Struct, tuple[str, ...]]] = {
-    DETH: ("queueKey", "source"),
-    RETH: ("address", "key", "length"),
-    IMMEDIATE: ("immediate",),
-    INVALIDATE: ("invalidateKey",),
-    ATOMIC: ("address", "key", "operand", "compare"),
-    ATOMIC_RESULT: ("original",),
-    AETH: ("acknowledge",),  # syndrome << 24 | MSN
-    FLUSH: ("flush",),
-}
-
-
 @frozen(eq=False)
 class Opcode:
     """
@@ -143,6 +132,20 @@ class Opcode:
         """
         least = mtu if self.least is None else self.least
         return least <= length <= (mtu if self.most is None else self.most)
+
+    def named(self, numbers: Sequence[int]) -> tuple[ExtendedHeader, ...]:
+        """
+        Give numbers their names.
+
+        @param numbers: those of C{layout}, in order.
+        @return: the extended headers.
+        """
+        found, at = [], 0
+        for layout in self.headers:
+            kind = EXTENDED_HEADERS[layout]
+            found.append(kind(*numbers[at : at + len(kind._fields)]))
+            at += len(kind._fields)
+        return tuple(found)
 
 
 # Payloads: (least, most)
@@ -214,7 +217,7 @@ def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
         prefix + name,
         kind,
         headers,
-        tuple(name for header in headers for name in _FIELDS[header]),
+        tuple(name for header in headers for name in EXTENDED_HEADERS[header]._fields),
         layout,
         BTH.size + layout.size,
         least,

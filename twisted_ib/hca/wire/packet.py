@@ -4,17 +4,19 @@ common.
 
 Who handles many packets takes what it needs by the row of L{OPCODES
 <twisted_ib.hca.wire.opcodes.OPCODES>} and the layouts of L{twisted_ib.hca.wire.headers}; a
-L{Packet} is all of it as an object.
+L{Packet} is all of it as a value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import error as structError
 from typing import Any, Final
 
 from attrs import frozen
 
-from twisted_ib.errors import WireError
+from twisted_ib.errors import HeaderError, LengthError, OpcodeError, WireError
+from twisted_ib.hca.wire.extended import ExtendedHeader
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.opcodes import OPCODES, Opcode
 
@@ -32,49 +34,117 @@ _BACKWARD = 0x40000000
 # The last word, above the PSN
 _ACKNOWLEDGE = 0x80000000
 
+# What is reserved: 6 bits above the destination, 7 above the PSN.
+_RESERVED_DESTINATION = 0x3F000000
+_RESERVED_PSN = 0x7F000000
+_RESERVED_SHIFT = 24
+_RESERVED_PSN_BITS = 7
+_RESERVED_BITS = 13
+
+
+def _rowOf(code: int) -> Opcode:
+    """
+    The row of an operation code.
+
+    @raise OpcodeError: there is no such code.
+    """
+    row = OPCODES.get(code)
+    if row is None:
+        raise OpcodeError(f"there is no operation code {code:#04x}")
+    return row
+
 
 @frozen
-class Packet:
+class BaseHeader:
     """
-    One packet.
+    The base transport header (BTH), without what is computed: the pad count; and without the
+    version, which is 0.
 
     @ivar opcode: 8 bits, one of L{OPCODES<twisted_ib.hca.wire.opcodes.OPCODES>}.
     @ivar destination: the queue pair number that it is for.
-    @ivar psn: its sequence number.
-    @ivar extended: the numbers of its extended headers, in order;
-        C{OPCODES[opcode].fields} are their names.
-    @ivar payload: without pad.
+    @ivar psn: the packet's sequence number.
     @ivar solicited: whether the receiver's completion is solicited.
     @ivar acknowledge: whether the sender asks for an acknowledgement.
     @ivar migrated: the state of path migration.
     @ivar forward: a router was congested (FECN).
     @ivar backward: the other direction was (BECN).
     @ivar partition: the P_Key.
+    @ivar reserved: 13 bits, kept as they came: those above the destination, and those above
+        the PSN.
     """
 
     opcode: int
     destination: int
     psn: int
-    extended: tuple[int, ...] = ()
-    payload: Any = b""
     solicited: bool = False
     acknowledge: bool = False
     migrated: bool = False
     forward: bool = False
     backward: bool = False
     partition: int = DEFAULT_PARTITION
+    reserved: int = 0
+
+    def pack(self, pad: int) -> bytes:
+        """
+        @param pad: octets behind the payload.
+        @return: 12 octets.
+        @raise HeaderError: a field does not fit.
+        """
+        reserved = self.reserved
+        if (
+            (self.destination | self.psn) >> 24
+            or self.partition >> 16
+            or self.opcode >> 8
+            or reserved >> _RESERVED_BITS
+        ):
+            raise HeaderError(f"a packet has no field so long: {self}")
+        flags = pad << _PAD_SHIFT
+        if self.solicited:
+            flags |= _SOLICITED
+        if self.migrated:
+            flags |= _MIGRATED
+        destination = self.destination | reserved >> _RESERVED_PSN_BITS << _RESERVED_SHIFT
+        if self.forward:
+            destination |= _FORWARD
+        if self.backward:
+            destination |= _BACKWARD
+        psn = self.psn | reserved << _RESERVED_SHIFT & _RESERVED_PSN
+        if self.acknowledge:
+            psn |= _ACKNOWLEDGE
+        return BTH.pack(self.opcode, flags, self.partition, destination, psn)
+
+
+@frozen
+class Packet:
+    """
+    One packet.
+
+    @ivar bth: its base transport header.
+    @ivar headers: its extended headers, those that the operation code says, in order.
+    @ivar payload: without pad.
+    """
+
+    bth: BaseHeader
+    headers: tuple[ExtendedHeader, ...] = ()
+    payload: Any = b""
+
+    @classmethod
+    def of(cls, bth: BaseHeader, numbers: Sequence[int] = (), payload: Any = b"") -> Packet:
+        """
+        Make a packet of what its extended headers have, in order.
+
+        @raise OpcodeError: there is no such operation code.
+        """
+        return cls(bth, _rowOf(bth.opcode).named(numbers), payload)
 
     @property
     def row(self) -> Opcode:
         """
         What packets of this code have.
 
-        @raise WireError: there is no such code.
+        @raise OpcodeError: there is no such code.
         """
-        row = OPCODES.get(self.opcode)
-        if row is None:
-            raise WireError(f"there is no operation code {self.opcode:#04x}")
-        return row
+        return _rowOf(self.bth.opcode)
 
     def __getitem__(self, name: str) -> int:
         """
@@ -82,71 +152,61 @@ class Packet:
 
         @raise KeyError: this packet has none of that name.
         """
-        fields = self.row.fields
-        if name not in fields:
-            raise KeyError(name)
-        return self.extended[fields.index(name)]
+        for header in self.headers:
+            if name in header._fields:
+                found: int = getattr(header, name)
+                return found
+        raise KeyError(name)
 
     def pack(self) -> bytes:
         """
         @return: BTH, extended headers, payload and pad.
-        @raise WireError: a field does not fit, or there is no such operation code.
+        @raise WireError: a field does not fit, these are not the headers of the operation code, or
+            there is no such code.
         """
         row, payload = self.row, self.payload
-        if self.destination >> 24 or self.psn >> 24 or self.partition >> 16:
-            raise WireError(f"a packet has no field so long: {self}")
         pad = -len(payload) & 3
-        flags = pad << _PAD_SHIFT
-        if self.solicited:
-            flags |= _SOLICITED
-        if self.migrated:
-            flags |= _MIGRATED
-        destination = self.destination
-        if self.forward:
-            destination |= _FORWARD
-        if self.backward:
-            destination |= _BACKWARD
-        psn = self.psn | _ACKNOWLEDGE if self.acknowledge else self.psn
-        head = BTH.pack(self.opcode, flags, self.partition, destination, psn)
+        numbers = [number for header in self.headers for number in header]
         try:
-            return b"".join((head, row.layout.pack(*self.extended), payload, bytes(pad)))
+            return b"".join((self.bth.pack(pad), row.layout.pack(*numbers), payload, bytes(pad)))
         except structError as error:
-            raise WireError(f"{row.name}: {error}") from None
+            raise HeaderError(f"{row.name}: {error}") from None
 
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Packet:
         """
-        Read one.  Reserved bits, and what the pad is, are not looked at.
+        Read one.
 
         @param buffer: what holds it; the payload is a slice of it.
         @param start: offset of its BTH.
         @param stop: offset after its invariant CRC.
         @return: the packet.
-        @raise WireError: it is too short, or of another version, or its operation code has no
-            meaning; on a wire it is dropped.
+        @raise WireError: it is too short or of no whole words, its pad is not zeros, it is of
+            another version, or its operation code has no meaning; on a wire it is dropped.
         """
-        if start < 0 or stop > len(buffer) or stop - start < BTH.size + ICRC.size:
-            raise WireError(f"a packet of {stop - start} octets is too short")
+        size = stop - start
+        if start < 0 or stop > len(buffer) or size < BTH.size + ICRC.size or size & 3:
+            raise LengthError(f"a packet has not {size} octets")
         code, flags, partition, destination, psn = BTH.unpack_from(buffer, start)
         if flags & _VERSION_MASK:
-            raise WireError(f"a packet has version {flags & _VERSION_MASK}, not 0")
-        row = OPCODES.get(code)
-        if row is None:
-            raise WireError(f"there is no operation code {code:#04x}")
+            raise HeaderError(f"a packet has version {flags & _VERSION_MASK}, not 0")
+        row = _rowOf(code)
         body = start + row.start
-        end = stop - ICRC.size - (flags >> _PAD_SHIFT & 3)
+        pad = flags >> _PAD_SHIFT & 3
+        end = stop - ICRC.size - pad
         if end < body:
-            raise WireError(f"{row.name}: a packet of {stop - start} octets is too short")
-        return cls(
-            code,
-            destination & QPN_MASK,
-            psn & PSN_MASK,
-            row.layout.unpack_from(buffer, start + BTH.size),
-            buffer[body:end],
+            raise LengthError(f"{row.name}: a packet of {size} octets is too short")
+        if pad and any(buffer[end : end + pad]):
+            raise WireError("a packet's pad is not zeros")
+        bth = BaseHeader(
+            *(code, destination & QPN_MASK, psn & PSN_MASK),
             bool(flags & _SOLICITED),
             bool(psn & _ACKNOWLEDGE),
             bool(flags & _MIGRATED),
             bool(destination & _FORWARD),
             bool(destination & _BACKWARD),
             partition,
+            (destination & _RESERVED_DESTINATION) >> _RESERVED_SHIFT << _RESERVED_PSN_BITS
+            | (psn & _RESERVED_PSN) >> _RESERVED_SHIFT,
         )
+        return cls(bth, row.named(row.layout.unpack_from(buffer, start + BTH.size)), buffer[body:end])

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from twisted_ib.errors import WireError
+from twisted_ib.errors import HeaderError, InvariantCRCError, LengthError
 from twisted_ib.hca.wire.grh import isMulticast
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.icrc import icrc
+from twisted_ib.hca.wire.packet import Packet
 
 #: The UDP port of RoCEv2.
 PORT: Final = 4791
@@ -43,6 +44,9 @@ _FRAGMENT_MASK: Final = 0xBFFF
 _PROTOCOL: Final = 17
 _IPV4_PREFIX: Final = 0xFFFF
 _LOW: Final = (1 << 64) - 1
+
+#: What holds octets.
+Octets = bytes | bytearray | memoryview
 
 
 def ipVersion(*gids: int) -> int:
@@ -156,7 +160,7 @@ class Datagram:
                 head = head[:10] + _checksum(head).to_bytes(2, "big") + head[12:]
             else:
                 if self.trafficClass >> 8 or self.flowLabel >> 20:
-                    raise WireError(f"IPv6 has no class {self.trafficClass:#x} or flow {self.flowLabel:#x}")
+                    raise HeaderError(f"IPv6 has no class {self.trafficClass:#x} or flow {self.flowLabel:#x}")
                 head = _IPV6.pack(
                     *(6 << 28 | self.trafficClass << 20 | self.flowLabel, length, _PROTOCOL),
                     *(self.hopLimit, source >> 64, source & _LOW),
@@ -164,7 +168,7 @@ class Datagram:
                 )
             packed = b"".join((head, _UDP.pack(self.port, PORT, length, self.checksum or 0), body))
         except structError as error:
-            raise WireError(f"an IP packet can not have this: {error}") from None
+            raise HeaderError(f"an IP packet can not have this: {error}") from None
         packed += ICRC.pack(icrc(packed, 0, len(packed)))
         if self.checksum is not None:
             return packed
@@ -186,64 +190,115 @@ class Datagram:
         @return: the packet.
         @raise WireError: it is not of RoCEv2, or damaged.
         """
-        if start < 0 or stop > len(buffer) or stop - start < _IPV4.size:
-            raise WireError(f"an IP packet has not {stop - start} octets")
-        identification = label = 0
-        if buffer[start] >> 4 == 4:
-            first, traffic, total, identification, fragment, hops, protocol, _, source, destination = (
-                _IPV4.unpack_from(buffer, start)
-            )
-            if first != _IPV4_FIRST or fragment & _FRAGMENT_MASK:
-                raise WireError("an IPv4 packet has options or is a fragment")
-            source, destination = _IPV4_PREFIX << 32 | source, _IPV4_PREFIX << 32 | destination
-            udp = start + _IPV4.size
-            end = start + total
-        elif buffer[start] >> 4 == 6 and stop - start >= _IPV6.size:
-            first, total, protocol, hops, *halves = _IPV6.unpack_from(buffer, start)
-            traffic, label = first >> 20 & 0xFF, first & 0xFFFFF
-            source, destination = halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
-            udp = start + _IPV6.size
-            end = udp + total
-        else:
-            raise WireError(f"an IP packet begins with {buffer[start]:#04x}")
-        return cls._parseUDP(
-            buffer,
-            *(udp, end, stop, protocol),
-            {
-                "source": source,
-                "destination": destination,
-                "trafficClass": traffic,
-                "hopLimit": hops,
-                "flowLabel": label,
-                "identification": identification,
-            },
-            start,
-        )
-
-    @classmethod
-    def _parseUDP(
-        cls,
-        buffer: bytes | bytearray | memoryview,
-        udp: int,
-        end: int,
-        stop: int,
-        protocol: int,
-        fields: dict[str, int],
-        start: int,
-    ) -> Datagram:
-        """
-        Read what follows the IP header.
-
-        @param udp: offset of the UDP header.
-        @param end: where the IP header says that the packet ends.
-        @raise WireError: see L{parse}.
-        """
-        if protocol != _PROTOCOL or end > stop or end - udp < _UDP.size + BTH.size + ICRC.size:
-            raise WireError(f"protocol {protocol}, {end - udp} octets: this is no packet in UDP")
-        port, destination, length, checksum = _UDP.unpack_from(buffer, udp)
-        if destination != PORT or length != end - udp:
-            raise WireError(f"UDP port {destination}, {length} octets: this is not RoCEv2")
+        fields, udp, end = _headersOf(buffer, start, stop)
         end -= ICRC.size
         if ICRC.unpack_from(buffer, end)[0] != icrc(buffer, start, end):
-            raise WireError("a packet's invariant CRC is wrong")
-        return cls(port=port, body=buffer[udp + _UDP.size : end], checksum=checksum, **fields)
+            raise InvariantCRCError("a packet's invariant CRC is wrong")
+        return cls(body=buffer[udp + _UDP.size : end], **fields)
+
+
+def _headersOf(
+    buffer: bytes | bytearray | memoryview, start: int, stop: int
+) -> tuple[dict[str, int], int, int]:
+    """
+    Read the IP and UDP header.
+
+    @param buffer: what holds the IP packet.
+    @param start: offset of its first octet.
+    @param stop: offset after its last one, or behind that.
+    @return: the fields of a L{Datagram}, the offset of the UDP header, and that of the packet's end.
+    @raise WireError: this is not RoCEv2.
+    """
+    if start < 0 or stop > len(buffer) or stop - start < _IPV4.size:
+        raise LengthError(f"an IP packet has not {stop - start} octets")
+    identification = label = 0
+    if buffer[start] >> 4 == 4:
+        first, traffic, total, identification, fragment, hops, protocol, _, source, destination = (
+            _IPV4.unpack_from(buffer, start)
+        )
+        if first != _IPV4_FIRST or fragment & _FRAGMENT_MASK:
+            raise HeaderError("an IPv4 packet has options or is a fragment")
+        source, destination = _IPV4_PREFIX << 32 | source, _IPV4_PREFIX << 32 | destination
+        udp = start + _IPV4.size
+        end = start + total
+    elif buffer[start] >> 4 == 6 and stop - start >= _IPV6.size:
+        first, total, protocol, hops, *halves = _IPV6.unpack_from(buffer, start)
+        traffic, label = first >> 20 & 0xFF, first & 0xFFFFF
+        source, destination = halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
+        udp = start + _IPV6.size
+        end = udp + total
+    else:
+        raise HeaderError(f"an IP packet begins with {buffer[start]:#04x}")
+    if protocol != _PROTOCOL:
+        raise HeaderError(f"protocol {protocol} is not UDP")
+    if end > stop or end - udp < _UDP.size + BTH.size + ICRC.size:
+        raise LengthError(f"an IP packet of {stop - start} octets says that its UDP has {end - udp}")
+    port, other, length, checksum = _UDP.unpack_from(buffer, udp)
+    if other != PORT:
+        raise HeaderError(f"UDP port {other} is not RoCEv2's")
+    if length != end - udp:
+        raise LengthError(f"UDP says {length} octets, IP {end - udp}")
+    fields = {
+        "source": source,
+        "destination": destination,
+        "port": port,
+        "trafficClass": traffic,
+        "hopLimit": hops,
+        "flowLabel": label,
+        "identification": identification,
+        "checksum": checksum,
+    }
+    return fields, udp, end
+
+
+def _matches(network: bytes, octets: bytes) -> None:
+    """
+    Compare an IP and UDP header with the IP packet that it begins.
+
+    @param network: the headers.
+    @param octets: the IP packet.
+    @raise WireError: they are not those of a packet of RoCEv2 that is so long.
+    """
+    _, udp, end = _headersOf(octets, 0, len(octets))
+    if udp + _UDP.size != len(network) or end != len(octets):
+        raise LengthError(
+            f"{len(network)} octets of IP and UDP do not say that {len(octets) - len(network)} follow"
+        )
+
+
+def decodePacket(network: Octets, datagram: Octets) -> Packet:
+    """
+    Read a packet as it was on the wire.
+
+    @param network: its IP and UDP header, 28 octets of IPv4 or 48 of IPv6.
+    @param datagram: what UDP carries, from the BTH to the invariant CRC.
+    @return: the packet; L{encodePacket} makes the same octets of it.
+    @raise LengthError: it is too short, or the headers say another length.
+    @raise HeaderError: the headers are not those of RoCEv2, or of another version.
+    @raise InvariantCRCError: it was damaged.
+    @raise OpcodeError: its operation code has no meaning.
+    @raise WireError: one of these, or its pad is not zeros.
+    """
+    network, datagram = bytes(network), bytes(datagram)
+    octets = network + datagram
+    _matches(network, octets)
+    end = len(octets) - ICRC.size
+    if ICRC.unpack_from(octets, end)[0] != icrc(octets, 0, end):
+        raise InvariantCRCError("a packet's invariant CRC is wrong")
+    return Packet.parse(datagram, 0, len(datagram))
+
+
+def encodePacket(packet: Packet, network: Octets) -> bytes:
+    """
+    Write a packet for the wire.
+
+    @param packet: the packet.
+    @param network: the IP and UDP header that it will have, lengths included.
+    @return: what UDP carries, from the BTH to the invariant CRC.
+    @raise WireError: a field does not fit, or the headers are not those of RoCEv2 or say another
+        length.
+    """
+    network, body = bytes(network), packet.pack()
+    octets = network + body
+    _matches(network, octets + bytes(ICRC.size))
+    return body + ICRC.pack(icrc(octets, 0, len(octets)))
