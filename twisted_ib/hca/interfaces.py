@@ -236,6 +236,82 @@ class IFabricOwner(Interface):
         """
 
 
+class ILink(Interface):
+    """
+    What carries the datagrams of a fabric of packets: UDP, or something that stands for it.
+
+    A datagram is what UDP carries: from the base transport header to the invariant CRC, which the
+    fabric makes and checks.  Addresses are text as L{normalise
+    <twisted_ib.hca.fabric.addresses.normalise>} gives it, without a scope.  Nothing is reliable.
+    """
+
+    address = Attribute("The IP address of this end.")
+    pathMTU = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
+    burst = Attribute(
+        "How many datagrams of one size C{send} takes at a time.  Of IPv4 the first of them has"
+        " identification 0, the next 1, and so on; all have Don't Fragment."
+    )
+    user = Attribute(
+        "Who takes what arrives, set by that: C{user.arrived(source, port, destination, buffer,"
+        " start, stop, size, trafficClass)}, where C{buffer} has from C{start} to C{stop} datagrams"
+        " of C{size} octets each, the last perhaps shorter.  It is valid during the call only; its"
+        " slices are bytes."
+    )
+
+    def sourcePort(wanted):  # type: ignore[no-untyped-def]
+        """
+        @param wanted: the UDP source port that a flow should have.
+        @return: the one that it can have.
+        """
+
+    def send(destination, port, pieces, size, trafficClass=0, hopLimit=64):  # type: ignore[no-untyped-def]
+        """
+        Send datagrams.
+
+        @param port: the source port, one that C{sourcePort} has given.
+        @param pieces: a list of bytes-like objects: joined they are datagrams of C{size} octets
+            each, the last perhaps shorter.
+        @return: False if nothing was sent, as there is no room now.  What can not be sent for another
+            reason is lost.
+        """
+
+    def receive(budget):  # type: ignore[no-untyped-def]
+        """
+        Give C{user} what has arrived.
+
+        @param budget: datagrams at most, or a few more.
+        @return: how many there were.
+        """
+
+    def pending():  # type: ignore[no-untyped-def]
+        """
+        @return: whether C{receive} has something to give.
+        """
+
+    def fileno():  # type: ignore[no-untyped-def]
+        """
+        @return: a descriptor that is readable while something has arrived; -1 if there is none: then
+            C{user.signal()} is called when something arrives.
+        """
+
+    def join(group):  # type: ignore[no-untyped-def]
+        """
+        Take what is sent to a multicast address too.
+
+        @raise HCAError: it can not.
+        """
+
+    def leave(group):  # type: ignore[no-untyped-def]
+        """
+        Undo C{join}.
+        """
+
+    def close():  # type: ignore[no-untyped-def]
+        """
+        Give everything back.
+        """
+
+
 class IConsumer(Interface):
     """
     Who uses a queue pair.  It may post from within any of these.

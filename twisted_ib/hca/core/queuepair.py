@@ -155,8 +155,12 @@ class QueuePair:
         self._remember(state, attributes)
         old, self.state = self.state, state
         if state in _RECEIVING:
-            if old not in _RECEIVING and self.path is not None:
-                self.path.bind(self)
+            if self.path is None:
+                pass
+            elif old not in _RECEIVING:
+                self.path = self.path.bind(self)
+            else:
+                self.path.modified(self)
         elif state != QPState.INIT:
             self._leave()
             if state == QPState.RESET:
@@ -205,7 +209,8 @@ class QueuePair:
             raise QueuePairError(f"queue pair {self.number} is in {self.state.name}, not {current!r}")
         if "ah_attr" in attributes:
             address = attributes["ah_attr"]
-            if self.state in _RECEIVING and address is not self.path and address != self.vector:
+            isPath = self.path is not None and address in (self.path, self.path.way)
+            if self.state in _RECEIVING and not isPath and address != self.vector:
                 # Positions and what is on the way belong to one path.
                 raise QueuePairError(f"queue pair {self.number} is connected: its path can not change")
             if address is None:
@@ -217,13 +222,15 @@ class QueuePair:
         if self.work is not None:
             self.work.check(state, attributes)
 
-    def connect(self, path: Path, remote: int) -> None:
+    def connect(self, path: Path, remote: int, message: Any = None) -> None:
         """
         Take a new queue pair through INIT and RTR to RTS, with the attributes
         that a fabric of operations has no use for at their defaults.
 
         @param path: The way to the peer's HCA.
         @param remote: The peer's queue pair number.
+        @param message: The REQ or REP by which the peer has said it, for fabrics of packets:
+            sequence numbers, path MTU and timeouts are in it.
         @raise QueuePairError: the queue pair is not in RESET or INIT.
         """
         if self.state > _INIT:
@@ -231,11 +238,10 @@ class QueuePair:
                 f"queue pair {self.number} is in {self.state.name}, not RESET or INIT"
             )
         self.remote = remote
-        self.path = path
         # A stream keeps nothing that it sent and never resumes.  What came too
         # early is lost: then its numbers do not follow, which is an error.
         path.absent.pop(self.number, None)
-        path.bind(self)
+        self.path = path.bind(self, message)
         self.state = _RTS
 
     def pathFound(self, path: Path) -> None:
@@ -243,8 +249,7 @@ class QueuePair:
         The way that the address vector names is found.
         """
         if self.vector is not None and self.path is None and self.state in _RECEIVING:
-            self.path = path
-            path.bind(self)
+            self.path = path.bind(self)
             if self.work is not None:
                 self.work.pathFound()
 

@@ -31,6 +31,7 @@ from twisted_ib.hca.operation import (
     UNRELIABLE,
     isDatagram,
 )
+from twisted_ib.hca.wire.grh import guidGID
 
 
 @frozen
@@ -48,6 +49,13 @@ class PeerIdentity:
     pid: int
     uid: int
     program: str
+
+    @property
+    def gid(self) -> int:
+        """
+        The GID that leads to it.
+        """
+        return guidGID(self.guid)
 
 
 class Refusing:
@@ -169,15 +177,46 @@ class Path:
 
     # -- queue pairs
 
-    def bind(self, queuePair: Any) -> None:
+    @property
+    def way(self) -> Path:
+        """
+        The path that was found for the queue pair whose path this is: this one, unless each has its own.
+        """
+        return self
+
+    def bind(self, queuePair: Any, message: Any = None) -> Path:
         """
         From now on C{queuePair} takes the records of its number.  One that is connected
         to itself sends from this end and receives at the other one: its requests come
         there, and their refusals here.
+
+        @param message: The REQ or REP of the peer, if it comes by one.
+        @return: What the queue pair has as its path.
         """
         self._enter(queuePair)
         if self.twin is not None and queuePair.number == queuePair.remote:
             self.twin._enter(queuePair)
+        return self
+
+    def modified(self, queuePair: Any) -> None:
+        """
+        The state or the attributes of a queue pair that is bound have changed.
+        """
+
+    def prepareREQ(self, request: Any) -> None:
+        """
+        A REQ is about to be sent: say in it what a fabric of packets agrees on.
+
+        @param request: the L{REQ<twisted_ib.hca.wire.cm.REQ>}, to be changed.
+        """
+
+    def prepareREP(self, reply: Any, request: Any) -> None:
+        """
+        The same of a REP.
+
+        @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
+        @param request: the REQ that it answers.
+        """
 
     def _enter(self, queuePair: Any) -> None:
         """

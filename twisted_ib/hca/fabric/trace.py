@@ -415,12 +415,13 @@ class _Shown(_Path):
         super().__init__(*arguments)
         self.shown = PathTrace(self.trace, self)
 
-    def bind(self, queuePair: Any) -> None:
+    def bind(self, queuePair: Any, message: Any = None) -> _Path:
         """
         See L{Path.bind<twisted_ib.hca.fabric.path.Path.bind>}.
         """
-        super().bind(queuePair)
+        bound = super().bind(queuePair, message)
         self.shown.bound(queuePair)
+        return bound
 
     def unbind(self, queuePair: Any) -> None:
         """
