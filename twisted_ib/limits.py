@@ -331,6 +331,36 @@ COMPLETION_MODERATION = 65535
 #: Binds of one memory window of type 1 that are posted and not done.
 WINDOW_PROMISES = WORK_QUEUE_DEPTH
 
+# -- fabrics of packets
+
+#: Sockets that one device sends from, so that a flow has a source port of its own; more flows share them.
+PACKET_SOCKETS = 64
+#: Octets that such a device asks the kernel to keep for it, each way.
+PACKET_BUFFER = 8 * 1024 * 1024
+#: Datagrams of one call, and octets.
+PACKET_BURST = 62
+PACKET_BURST_BYTES = 62 * 1024
+#: Packets that one queue pair sends before others have their turn.
+PACKET_OUTPUTS = 128
+#: Peers' flows whose checksums are remembered in part, and for each of them the sizes of packets.
+PACKET_FLOWS = 1024
+PACKET_SIZES = 512
+#: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
+PACKET_TRANSACTIONS = 8192
+#: How long what does not fit into a socket waits, in seconds.
+PACKET_PAUSE_SECONDS = 0.001
+#: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.
+PACKET_LINGERING = 1024
+PACKET_LINGER_SECONDS = 10.0
+#: Multicast groups that one device listens to, each by a socket.
+PACKET_GROUPS = 256
+#: The least time between two congestion notifications for one queue pair, in seconds.
+PACKET_NOTIFICATION_SECONDS = 50e-6
+#: What a REQ of ours says of the time to an acknowledgement, a timeout code: 0.5 s.
+PACKET_ACK_TIMEOUT_CODE = 17
+#: How long a stream waits for one at least, eight times, a timeout code: 4.3 s.
+PACKET_STREAM_TIMEOUT_CODE = 20
+
 # -- messages and RDMA for Twisted (ib:)
 
 #: The longest message of a connection, unless its user says otherwise.
