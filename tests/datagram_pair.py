@@ -11,6 +11,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from tests.keyed_pair import Consumer, MemoryPath, Side, climb
+from twisted_ib import limits
 from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.core.address import AddressHandle, AddressVector, Departures
 from twisted_ib.hca.core.memory import Memory, ProtectionDomain
@@ -53,6 +54,8 @@ class HCA:
         It knows nobody.
         """
         self.guid = guid
+        self.gid = guidGID(guid)
+        self.pathMTU = limits.DATAGRAM_BYTES
         self.counters: Counter[str] = Counter()
         self.departures = Departures(self)
         self.queuePairs: dict[int, QueuePair] = {}

@@ -229,6 +229,7 @@ class FakeDevice:
     """
 
     turns = 0
+    addressed = False
 
     def __init__(self) -> None:
         """
@@ -269,11 +270,23 @@ class FakeDevice:
             raise self.bindError
         return bound or address
 
+    def listeningAddress(self, bound: str) -> str:
+        """
+        The address itself.
+        """
+        return bound
+
     def isLocal(self, address: str) -> bool:
         """
         Know some addresses that this host does not have.
         """
         return not address.startswith("192.0.2.")
+
+    def isPeers(self, path: Any, address: str) -> bool:
+        """
+        The same: peers are processes of this host.
+        """
+        return self.isLocal(address)
 
     def connect(self, *arguments: Any) -> Any:
         """

@@ -86,6 +86,8 @@ class FakeDevice:
     As much of a device as paths need.
     """
 
+    addressed = False
+
     def __init__(self) -> None:
         self.guid = OWN
         self.clock = Clock()

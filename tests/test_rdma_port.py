@@ -88,7 +88,7 @@ class PortTestCase(PairTestCase):
         pair = self.pair
         channels = {id(pair.a.reactor): pair.a.channel, id(pair.b.reactor): pair.b.channel}
         for module in (portModule, connectorModule):
-            self.patch(module, "channelFor", lambda reactor, name: channels[id(reactor)])
+            self.patch(module, "channelFor", lambda reactor, *name: channels[id(reactor)])
         self.servers = Clients()
         factory: Factory = self.servers
         self.port: Any = listenRDMA(pair.b.reactor, 0, factory, LOCALHOST, privateData=b"server")

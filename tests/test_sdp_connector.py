@@ -45,7 +45,7 @@ class ConnectorTestCase(SynchronousTestCase):
         self.patch(connectorModule, "channelFor", self.channelFor)
         self.factory = RecordingClientFactory()
 
-    def channelFor(self, reactor: Any, device: Any) -> Any:
+    def channelFor(self, reactor: Any, device: Any, *where: str) -> Any:
         """
         Give the fake.
         """
@@ -291,7 +291,7 @@ class FailureTests(ConnectorTestCase):
         A device that does not open fails the attempt, later.
         """
 
-        def unknown(reactor: Any, device: Any) -> Any:
+        def unknown(reactor: Any, device: Any, *where: str) -> Any:
             raise UnknownDeviceError(f"no HCA is called {device!r}")
 
         self.patch(connectorModule, "channelFor", unknown)

@@ -61,7 +61,7 @@ class PortTestCase(SynchronousTestCase):
         """
         self.messages.append(log.textFromEventDict(event) or "")
 
-    def channelFor(self, reactor: Any, device: Any) -> Any:
+    def channelFor(self, reactor: Any, device: Any, *where: str) -> Any:
         """
         Give the fake.
         """
@@ -216,7 +216,7 @@ class ListenTests(PortTestCase):
         So does a device that does not open.
         """
 
-        def unknown(reactor: Any, device: Any) -> Any:
+        def unknown(reactor: Any, device: Any, *where: str) -> Any:
             raise UnknownDeviceError(f"no HCA is called {device!r}")
 
         self.patch(portModule, "channelFor", unknown)

@@ -20,9 +20,7 @@ from twisted_ib.hca.wire.grh import (
 )
 
 OCTETS = bytes.fromhex(
-    "6a512345 0040 1b 3f"
-    "fe80000000000000 0123456789abcdef"
-    "ff12401bffff0000 00000000ffffffff"
+    "6a512345 0040 1b 3ffe80000000000000 0123456789abcdefff12401bffff0000 00000000ffffffff"
 )
 HEADER = GRH(
     trafficClass=0xA5,
@@ -152,9 +150,12 @@ class GIDTests(SynchronousTestCase):
 
     def test_multicast(self) -> None:
         """
-        Groups begin with eight ones; an IPv4 group as such is none.
+        Groups begin with eight ones, or are IPv4 groups.
         """
         self.assertTrue(isMulticast(0xFF << 120))
         self.assertTrue(isMulticast(HEADER.destination))
         self.assertFalse(isMulticast(HEADER.source))
-        self.assertFalse(isMulticast(0xFFFF << 32 | 0xE0010203))
+        cases = (0xDFFFFFFF, False), (0xE0000000, True), (0xEFFFFFFF, True), (0xF0000000, False)
+        for address, expected in cases:
+            self.assertEqual(isMulticast(0xFFFF << 32 | address), expected, address)
+        self.assertFalse(isMulticast(0xFFFE << 32 | 0xE0000000))

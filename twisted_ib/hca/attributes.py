@@ -130,19 +130,20 @@ def extendedAttributes() -> dict[str, int]:
     }
 
 
-def portAttributes(qkeyViolations: int = 0) -> dict[str, int]:
+def portAttributes(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> dict[str, int]:
     """
     The fields of C{struct ibv_port_attr}, in its order (IBTA vol. 1 11.2.1.2).
 
     @param qkeyViolations: how many datagrams came with a wrong Q_Key; the counter has 16 bits and
         stays at its end (IBTA vol. 1 14.2.5.6).
+    @param pathMTU: the bytes that a packet carries at most: 256, 512, 1024, 2048 or 4096.
 
     @return: integers by name; MTUs, widths, speeds and states are codes, flags are bits.
     """
     return {
         "state": PORT_ACTIVE,
         "max_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
-        "active_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
+        "active_mtu": MTU_CODES[pathMTU],
         "gid_tbl_len": GIDS,
         "port_cap_flags": PORT_CAPABILITIES,
         "max_msg_sz": limits.MESSAGE_BYTES,

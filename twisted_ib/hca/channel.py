@@ -32,7 +32,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError
 from twisted_ib.hca.device import Device
-from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, watchDevices
+from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.readers import Readers, readersOf
@@ -481,24 +481,33 @@ def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
     return channels
 
 
-def channelFor(reactor: Any, name: str | None = None) -> DeviceChannel:
+def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str = "") -> DeviceChannel:
     """
     The channel of a device in a reactor; the device is opened when first asked
     for, and closed when the reactor has stopped.
 
     @param reactor: The reactor; the device belongs to the thread that calls this, which has to be its.
     @param name: The device's name; L{None} for the default.
-    @return: The same one for the same reactor and name, while it is open.
+    @param bound: The address that its user binds, or nothing; and
+    @param peer: where its user wants to connect to, or nothing: by these a device is opened that has an
+        address of its own and was not added, one for each address (L{place
+        <twisted_ib.hca.fabric.registry.place>}).
+    @return: The same one for the same reactor, name and address, while it is open.
     @raise UnknownDeviceError: there is no such device.
+    @raise DeviceError: it can not be opened, as somebody else has its address.
     @raise RunDirectoryError: processes can not meet.
     """
     name = DEFAULT_DEVICE if name is None else name
     channels = _channelsIn(reactor)
     channel = channels.get(name)
     if channel is None or channel.device.closed:
-        device = Device(name, reactor.seconds)
-        channel = channels[name] = DeviceChannel(reactor, device)
-        reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
+        address = place(name, bound, peer)
+        key = f"{name}@{address}" if isPlacedByUser(name) else name
+        channel = channels.get(key)
+        if channel is None or channel.device.closed:
+            device = Device(name, reactor.seconds, address=address)
+            channel = channels[key] = DeviceChannel(reactor, device)
+            reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
     return channel
 
 

@@ -53,14 +53,15 @@ from twisted_ib.hca.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.services import Manager, Service, Services
 from twisted_ib.hca.sockets import COLUMNS
-from twisted_ib.hca.wire.rdmacm import textOf
+from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.rdmacm import gidOf, textOf
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.capture import Capture
 
 _RC = QPType.RC
-#: The default subnet prefix: fe80::/64.
-_PREFIX = 0xFE80 << 112
+#: Addresses that name no interface.
+_WILDCARDS = ("0.0.0.0", "::")
 
 
 @implementer(IFabricOwner)
@@ -70,6 +71,10 @@ class Device:
 
     @ivar name: C{"shm0"} or another of L{twisted_ib.hca.fabric.registry}.
     @ivar guid: Its GUID, random.
+    @ivar addressed: Whether peers are IP addresses, and not processes of this host.
+    @ivar address: Its own IP address, if it has one.
+    @ivar gid: What its datagrams say who sent them: its first GID.
+    @ivar pathMTU: The bytes that a packet carries at most.
     @ivar thread: The thread that it belongs to; 0 if its user takes care that no two
         threads are in it at a time.
     @ivar clock: Gives its time, seconds.
@@ -99,6 +104,7 @@ class Device:
         randomBits: Callable[[int], int] = secrets.randbits,
         anyThread: bool = False,
         capture: Capture | str | None = None,
+        address: str | None = None,
     ) -> None:
         """
         Open a device.
@@ -111,7 +117,9 @@ class Device:
         @param capture: Where its packets are written: a file as L{fileOf
             <twisted_ib.hca.fabric.capture.fileOf>} names it, or what is open already; nowhere
             if it is empty, by default where C{TWISTED_IB_CAPTURE} says.
+        @param address: Where it is to be, if it is one that was not added and has an address.
         @raise UnknownDeviceError: there is none of this name.
+        @raise DeviceError: somebody else has its address.
         @raise RunDirectoryError: processes can not meet.
         """
         self.name = name
@@ -144,9 +152,13 @@ class Device:
         self._dirty: list[Any] = []
         self._opened = 0
         if fabric is None:
-            self.fabric = openFabric(name, self, self.guid, clock)
+            self.fabric = openFabric(name, self, self.guid, clock, address=address)
         else:
             self.fabric = fabric(self, self.guid, clock)
+        self.addressed = bool(getattr(self.fabric, "addressed", False))
+        self.address: str | None = self.fabric.address if self.addressed else None
+        self.gid = _gidOf(self.address) if self.address else guidGID(self.guid)
+        self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
         if capture is None:
             capture = os.environ.get("TWISTED_IB_CAPTURE", "")
         self.capture = self._trace(capture) if capture else None
@@ -170,16 +182,19 @@ class Device:
 
     def gids(self) -> list[str]:
         """
-        @return: The GID table: the GUID's GID, then the host's addresses.
+        @return: The GID table: the GUID's GID, then the host's addresses.  Where peers are IP
+            addresses, its own.
         """
-        return [normalise(textOf((_PREFIX | self.guid).to_bytes(16, "big"))), *localAddresses()]
+        if self.addressed:
+            return list(self.fabric.gids())
+        return [normalise(textOf(self.gid.to_bytes(16, "big"))), *localAddresses()]
 
     def hasGID(self, gid: int) -> bool:
         """
         @param gid: 128 bits; an IPv4 address is in them as C{::ffff:a.b.c.d}.
         @return: Whether it is one of the GID table.
         """
-        if gid == _PREFIX | self.guid:
+        if gid == self.gid:
             return True
         return self.isLocal(textOf(gid.to_bytes(16, "big")))
 
@@ -189,21 +204,52 @@ class Device:
 
         @param address: Where to.
         @param bound: What the user bound, or nothing.
-        @raise NoRouteError: C{bound} is not an address of this host.
+        @raise NoRouteError: C{bound} is not an address of this host, or not that of the device.
         """
-        if bound and bound not in ("0.0.0.0", "::"):
-            if not isLocalAddress(bound):
+        if bound and bound not in _WILDCARDS:
+            if self.address is not None:
+                if normalise(bound) != self.address:
+                    raise NoRouteError(f"device {self.name} has the address {self.address}, not {bound}")
+            elif not isLocalAddress(bound):
                 raise NoRouteError(f"{bound} is not an address of this host")
             return bound
-        return address
+        return address if self.address is None else self.address
+
+    def listeningAddress(self, bound: str) -> str:
+        """
+        Choose the address to listen on: a device with an address of its own has no other.
+
+        @param bound: What the user bound, or a wildcard.
+        @raise ValueError: The device does not have this address.
+        """
+        own = self.address
+        if own is None:
+            return bound
+        if bound != "::" and (bound != "0.0.0.0" or ":" in own) and normalise(bound) != own:
+            raise ValueError(f"device {self.name} has the address {own}, not {bound}")
+        return own
 
     def isLocal(self, address: str) -> bool:
         """
-        @param address: Of the peer.
-        @return: Whether a peer may have this address: it is one of this host,
-            as peers are its processes.
+        @param address: Of a peer, or one that a peer says is of this side.
+        @return: Whether it is an address of this host, which peers have that are its processes; where
+            peers are IP addresses: whether it is the device's own.
         """
+        if self.address is not None:
+            return address == self.address.partition("%")[0]
         return isPeersAddress(address, int(self.clock()))
+
+    def isPeers(self, path: Any, address: str) -> bool:
+        """
+        Whether who is at the other end of a path may have an address, as it says.
+
+        @param path: The way that something came.
+        @param address: Without a scope.
+        """
+        if self.addressed:
+            found: str = path.peer.address
+            return address == found.partition("%")[0]
+        return self.isLocal(address)
 
     def count(self, name: str) -> None:
         """
@@ -254,7 +300,7 @@ class Device:
         return {
             **self._identity(),
             "attributes": {**deviceAttributes(self.guid), **extendedAttributes()},
-            "port": portAttributes(self.counters["qkey_violations"]),
+            "port": portAttributes(self.counters["qkey_violations"], self.pathMTU),
             "gids": self.gids()[: limits.DESCRIBED_GIDS],
             "in_use": self.inUse(),
             "counters": self.statistics(),
@@ -573,6 +619,13 @@ class Device:
         self._dirty.clear()
         if self.capture is not None:
             self.capture.flush()
+
+
+def _gidOf(address: str) -> int:
+    """
+    @return: The GID that an IP address is.
+    """
+    return int.from_bytes(gidOf(address), "big")
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()

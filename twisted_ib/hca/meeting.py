@@ -137,6 +137,35 @@ class Meeting:
             timer.cancel()
 
 
+class Joining:
+    """
+    One queue pair that waits for the path to an IP address.
+    """
+
+    __slots__ = ("_queuePair", "_vector")
+
+    def __init__(self, queuePair: QueuePair, vector: Any) -> None:
+        """
+        @param vector: The address vector that it waits for.
+        """
+        self._queuePair = queuePair
+        self._vector = vector
+
+    def pathReady(self, path: Any) -> None:
+        """
+        It is found.
+        """
+        if isWaiting(self._queuePair, self._vector):
+            self._queuePair.pathFound(path)
+
+    def connectFailed(self, error: Exception) -> None:
+        """
+        There is none.
+        """
+        if isWaiting(self._queuePair, self._vector):
+            self._queuePair.pathFailed(error)
+
+
 def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
     """
     @return: Whether a queue pair still wants the path that an address vector names.
@@ -144,4 +173,4 @@ def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
     return queuePair.path is None and queuePair.vector is vector and queuePair.state in RECEIVING
 
 
-__all__ = ["RECEIVING", "Meeting", "isWaiting"]
+__all__ = ["RECEIVING", "Joining", "Meeting", "isWaiting"]

@@ -14,7 +14,8 @@ on a path is acknowledged and refused there.  So both keep to a rule:
     that dialled.  One that is connected to itself takes that end too.
 
 Only the GID of the GUID leads to an HCA.  A host's addresses, which the GID table has too,
-belong to all HCAs of the host.
+belong to all HCAs of the host.  Where peers are IP addresses there is no such rule: the fabric
+knows the path to each GID, and who has sent a datagram.
 
 A datagram says who sent it, and an answer goes there: what comes from a caller who has not
 proven to be who it says is dropped.
@@ -37,16 +38,14 @@ from twisted_ib.errors import (
 from twisted_ib.hca.core.address import Departure
 from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.fabric.addresses import normalise
-from twisted_ib.hca.meeting import RECEIVING, Meeting
-from twisted_ib.hca.wire.grh import HEADER_BYTES, guidGID, isMulticast
+from twisted_ib.hca.meeting import RECEIVING, Joining, Meeting
+from twisted_ib.hca.wire.grh import HEADER_BYTES, destination, guidGID, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.queuepair import QueuePair
 
 _GUID_MASK = (1 << 64) - 1
-#: Where a GRH has the destination, and its end.
-_DESTINATION, _END = 24, 40
 _LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 
@@ -151,10 +150,14 @@ class Paths:
         """
         Whether a GID leads to one HCA.
 
-        @return: its GUID.
+        @return: its GUID, 0 where peers are IP addresses.
         @raise SharedGIDError: it is an address of this host, which all HCAs have.
         @raise NoRouteError: it leads nowhere from here.
         """
+        if self._device.addressed:
+            if isMulticast(gid) or not gid:
+                raise NoRouteError(f"no HCA has the GID {IPv6Address(gid)}")
+            return 0
         guid = gid & _GUID_MASK
         isGUID = gid == guidGID(guid) and bool(guid)
         if isGUID and (guid == self.guid or guid in self._meetings or guid in self._callers):
@@ -179,6 +182,8 @@ class Paths:
         @return: something with C{cancel()}, or L{None} if the user has it already.
         @raise HCAError: there is none.
         """
+        if self._device.addressed:
+            return self._device.fabric.reachGID(gid, user)
         if isMulticast(gid):
             user.pathReady(self._group(gid))
             return None
@@ -201,6 +206,9 @@ class Paths:
         vector = queuePair.vector
         guid = self.check(vector.gid)
         self.leave(queuePair)
+        if self._device.addressed:
+            self._device.fabric.reachGID(vector.gid, Joining(queuePair, vector))
+            return
         meeting = self._meetings.get(guid)
         if meeting is None:
             self._makeRoom()
@@ -313,7 +321,7 @@ class Paths:
         # Once, as it may lie in memory that the peer writes: who gets it and what they read
         # must not differ.
         record = bytes(buffer[start:stop])
-        gid = int.from_bytes(record[_DESTINATION:_END], "big")
+        gid = destination(record)
         if isMulticast(gid):
             # A program may attach and detach over what it gets.
             targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
@@ -322,7 +330,7 @@ class Paths:
             targets = [target] if takesDatagrams(target) else []
         if not targets:
             device.count("datagrams_unclaimed")
-        elif not self._proves(path, path.peer.guid):
+        elif not (device.addressed or self._proves(path, path.peer.guid)):
             device.count("datagrams_unproven")
         else:
             for target in targets:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Mapping
 from twisted.logger import Logger
 
 from twisted_ib import limits
-from twisted_ib.errors import RulesError
+from twisted_ib.errors import DeviceError, RulesError
+from twisted_ib.hca.fabric import registry
 from twisted_ib.reactor.hangup import startFolder
 from twisted_ib.reactor.policy import Decision, Policy, policyOf
 from twisted_ib.reactor.rulelog import ERROR, MATCH, WARNING, RuleLog
-from twisted_ib.reactor.rules import parse
+from twisted_ib.reactor.rules import DEVICES, parse
 from twisted_ib.reactor.statements import SDP
 
 #: The variable that names the file.
@@ -71,11 +72,45 @@ def readRules(path: str, name: str | None = None) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def loadFile(path: str, named: bool = False, name: str | None = None) -> Policy:
+def devicesBeside(environ: Mapping[str, str]) -> dict[str, str]:
+    """
+    @param environ: the environment.
+
+    @return: the devices that there are without a file of rules, and the fabric of each.
+    """
+    found = dict(DEVICES)
+    try:
+        named = registry.parseDevices(environ.get(registry.VARIABLE, ""))
+    except DeviceError:
+        return found  # Who opens one hears of it.
+    found.update((name, fabric) for name, (fabric, _) in named.items() if name not in found)
+    return found
+
+
+def namedDevices() -> list[tuple[str, str, str | None]]:
+    """
+    What the registry asks for devices that nobody has added: those of the rules' C{device} statements.
+
+    @return: name, fabric and address of each.
+
+    @raise DeviceError: the rules can not be read.
+    """
+    try:
+        devices = Configuration().read().devices
+    except (OSError, RulesError) as error:
+        text = error.errors[0] if isinstance(error, RulesError) else f"{error.filename}: {error.strerror}"
+        raise DeviceError(text) from None
+    return [(device.name, device.fabric, device.address) for device in devices]
+
+
+def loadFile(
+    path: str, named: bool = False, name: str | None = None, devices: Mapping[str, str] = DEVICES
+) -> Policy:
     """
     @param path: a file of rules.
     @param named: whether the user named it: then no rule in it means SDP for everything.
     @param name: what it is called in errors and decisions, if not C{path}.
+    @param devices: those that there are without it, and the fabric of each.
 
     @return: its policy.
 
@@ -83,7 +118,7 @@ def loadFile(path: str, named: bool = False, name: str | None = None) -> Policy:
     @raise RulesError: it is wrong, too long, or not a file.
     """
     name = path if name is None else name
-    return policyOf(parse(readRules(path, name), name), named)
+    return policyOf(parse(readRules(path, name), name, devices), named)
 
 
 def simplePolicy(environ: Mapping[str, str]) -> Policy | None:
@@ -182,7 +217,7 @@ class Configuration:
         for name in self.candidates():
             path = name if self._folder is None else os.path.join(self._folder, name)
             try:
-                policy = loadFile(path, named, name)
+                policy = loadFile(path, named, name, devicesBeside(self._environ))
             except (FileNotFoundError, NotADirectoryError) as error:
                 if named:
                     error.filename = name
@@ -277,4 +312,4 @@ class Configuration:
             self.log(ERROR, f"{line}; {result}")
 
 
-__all__ = ["Configuration", "loadFile", "simplePolicy"]
+__all__ = ["Configuration", "devicesBeside", "loadFile", "namedDevices", "simplePolicy"]

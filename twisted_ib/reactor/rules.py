@@ -53,7 +53,9 @@ ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CO
 #: The devices that there are without a statement, and their fabrics.
 DEVICES = MappingProxyType({"lo0": "loopback", "shm0": "shm"})
 #: The fabrics that a device may have.
-FABRICS = ("loopback", "shm")
+FABRICS = ("loopback", "roce", "shm")
+#: Those of them whose devices have an address.
+ADDRESSED = ("roce",)
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}").fullmatch
 _SECONDS = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?").fullmatch
@@ -232,6 +234,8 @@ class _Reading:
             raise name.wrong("a device's name, of letters, digits, _, . and -")
         fabric = line.choose(*self.fabrics)
         address = line.next()
+        if address is None and fabric.text in ADDRESSED:
+            raise line.missing("an IPv4 or IPv6 address of this host")
         if address is not None and parseAddress(address.text) is None:
             raise address.wrong("an IPv4 or IPv6 address")
         line.end()

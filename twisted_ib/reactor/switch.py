@@ -21,9 +21,9 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.endpoints.addresses import withPort
 from twisted_ib.hca.fabric.registry import (
-    DEVICES,
     addDevice,
     addedDevices,
+    fabricOf,
     removeDevice,
     watchDevices,
 )
@@ -234,7 +234,7 @@ class Switch:
         found: tuple[str, ...] = policy.devicesFor(host)
         if policy.contents is None or not policy.contents.routes:
             found += tuple(name for name in addedDevices() if name not in found)
-        return tuple(name for name in found if name in DEVICES)
+        return tuple(name for name in found if fabricOf(name) is not None)
 
     def _apply(self, policy: Policy) -> None:
         """

@@ -112,8 +112,16 @@ class Line:
         """
         word = self.next(name)
         if word is None:
-            raise Wrong(self._end + 1, expected, None)
+            raise self.missing(expected)
         return word
+
+    def missing(self, expected: str) -> Wrong:
+        """
+        @param expected: what should follow where the line ends.
+
+        @return: the error to raise.
+        """
+        return Wrong(self._end + 1, expected, None)
 
     def choose(self, *choices: str) -> Word:
         """

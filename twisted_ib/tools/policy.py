@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.configuration import VARIABLE, Configuration, readRules
+from twisted_ib.reactor.configuration import VARIABLE, Configuration, devicesBeside, readRules
 from twisted_ib.reactor.policy import Policy
 from twisted_ib.reactor.rules import parse
 from twisted_ib.reactor.statements import parseAddress
@@ -116,7 +116,7 @@ def test(options: Namespace) -> int:
     """
     text = readRules(options.file)
     try:
-        warnings = parse(text, options.file).warnings
+        warnings = parse(text, options.file, devicesBeside(os.environ)).warnings
     except RulesError as error:
         for line in error.errors:
             print(printable(line))

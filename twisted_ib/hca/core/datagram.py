@@ -32,7 +32,7 @@ from twisted_ib.hca.core.sending import Operation
 from twisted_ib.hca.core.sendqueue import SendQueue
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
-from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, guidGID, isMulticast, length
+from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, ends, isMulticast, length
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Datagram(Operation):
         @return: how it ended.
         """
         request, size = self.request, self.length
-        if size > limits.DATAGRAM_BYTES:
+        if size > work.queuePair.device.pathMTU:
             return WCStatus.LOC_LEN_ERR
         payload: Any = request.inline
         if payload is None:
@@ -111,7 +111,7 @@ class Datagram(Operation):
             vector.flowLabel,
             length(extra + self.length),
             vector.hopLimit,
-            guidGID(queuePair.device.guid),
+            queuePair.device.gid,
             vector.gid,
         )
         key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
@@ -289,23 +289,23 @@ class DatagramResponder:
         # Once, as it may lie in memory that the peer writes.
         head = bytes(buffer[start : min(stop, start + HEADER_BYTES + IMMEDIATE.size)])
         try:
-            grh = GRH.parse(head, 0, len(head))
+            source, destination = ends(head, stop - start - HEADER_BYTES)
             deth = DETH.parse(head, GRH_BYTES, len(head))
         except WireError:
             return "datagrams_malformed"
         code = opcode & ~SOLICITED
         start += HEADER_BYTES
-        flags, immediate, behind = _GRH_FLAG, 0, stop - start
-        if code == UD_SEND_ONLY_IMMEDIATE and behind >= IMMEDIATE.size:
+        flags, immediate = _GRH_FLAG, 0
+        if code == UD_SEND_ONLY_IMMEDIATE and stop - start >= IMMEDIATE.size:
             (immediate,) = IMMEDIATE.unpack_from(head, HEADER_BYTES)
             start += IMMEDIATE.size
             flags |= _IMMEDIATE_FLAG
         elif code != UD_SEND_ONLY:
             return "datagrams_malformed"
-        if grh.payload != length(behind) or stop - start > limits.DATAGRAM_BYTES:
+        if stop - start > limits.DATAGRAM_BYTES:
             return "datagrams_malformed"
-        if grh.source != guidGID(path.peer.guid) or not (
-            isMulticast(grh.destination) or work.queuePair.device.hasGID(grh.destination)
+        if source != path.peer.gid or not (
+            isMulticast(destination) or work.queuePair.device.hasGID(destination)
         ):
             return "datagrams_misaddressed"
         if deth.key != work.attributes.queueKey:

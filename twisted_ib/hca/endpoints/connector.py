@@ -40,6 +40,7 @@ from twisted_ib.hca.endpoints.addresses import (
 from twisted_ib.hca.endpoints.localports import NUMBER_TAKEN, localPorts
 from twisted_ib.hca.endpoints.resolution import literalOf, resolve
 from twisted_ib.hca.endpoints.turns import Turns, turnsOf
+from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, isPlacedByUser
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
 
 
@@ -133,14 +134,15 @@ class Attempt:
         """
         See L{nextTurn}.
         """
+        literal = literalOf(connector.host)
         try:
-            channel = channelFor(connector.reactor, connector.device)
-        except (HCAError, OSError) as e:
+            if literal is not None:
+                self._open(reachable(literal))
+            elif connector.bound[0] or not isPlacedByUser(connector.device or DEFAULT_DEVICE):
+                self._open("")
+        except (HCAError, OSError, ValueError) as e:
             self.failIfNotConnected(failures.connectError(e, connector.where()))
             return
-        channel.acquire(self)
-        self._channel = channel
-        literal = literalOf(connector.host)
         if literal is not None:
             self._addresses = [reachable(literal)]
             self._tryNext(None)
@@ -148,6 +150,22 @@ class Attempt:
         found: Deferred[list[str]] = resolve(connector.reactor, connector.host)
         found.addCallback(self._resolved)
         found.addErrback(self.failIfNotConnected)
+
+    def _open(self, peer: str) -> DeviceChannel:
+        """
+        Have the device.
+
+        @param peer: The address to connect to, if it is known.
+        @raise HCAError: It can not be opened.
+        """
+        connector, before = self._connector, self._channel
+        channel = channelFor(connector.reactor, connector.device, connector.bound[0], peer)
+        if channel is not before:
+            channel.acquire(self)
+            self._channel = channel
+            if before is not None:
+                before.release(self)
+        return channel
 
     def _resolved(self, addresses: list[str]) -> None:
         """
@@ -181,8 +199,10 @@ class Attempt:
 
         @raise HCAError: There is none.
         """
-        channel, connector = self._channel, self._connector
-        assert channel is not None
+        connector = self._connector
+        channel = self._channel
+        if channel is None or channel.device.addressed:
+            channel = self._open(self._peer)  # Which one it is may depend on the address.
         peer = sharedAddress(self._peer, connector.port)
         local = self._local = self._localAddress(peer)
         try:
@@ -227,7 +247,7 @@ class Attempt:
         except (HCAError, ValueError):
             raise failures.notOurs(host) from None
         if (":" in here) != (":" in self._peer):
-            raise failures.notOurs(host)
+            raise failures.notOurs(host or here)
         number = localPorts(channel).take(here, port, peer)
         if number is None:
             raise failures.localPortInUse(here, port)
@@ -283,6 +303,8 @@ class Attempt:
         request = connector.handshake.request(
             transport, self._local, sharedAddress(self._peer, connector.port)
         )
+        if channel.device.addressed:
+            self._path.prepareREQ(request)
         self._connection = channel.device.cm.connect(self._path, request, self, channel.now())
 
     # -- what the CM says

@@ -41,6 +41,8 @@ from twisted_ib.hca.wire.cm import REQ, RejectReason
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding
 
+    from twisted_ib.hca.device import Device
+
 #: What a TCP socket would look up; nothing else is.
 _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}
 
@@ -128,7 +130,8 @@ class Port(base.BasePort):
         """
         try:
             address = self._bindAddress()
-            channel = channelFor(self.reactor, self.device)
+            channel = channelFor(self.reactor, self.device, address)
+            address = channel.device.listeningAddress(address)
             self._services = self._takePort(channel, address)
         except (HCAError, OSError, ValueError) as e:
             raise failures.listenError(self.interface, self.port, self.device, e) from None
@@ -216,7 +219,7 @@ class Port(base.BasePort):
         try:
             greeting = self.handshake.requested(request)
             ends = self.handshake.addresses(greeting)
-            self._checkAddresses(channel, *ends)
+            self._checkAddresses(channel.device, connection.destination, *ends)
         except WireError:
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
@@ -234,18 +237,18 @@ class Port(base.BasePort):
             channel.count("backlog_full")
             connection.ignore(channel.now())
 
-    def _checkAddresses(self, channel: DeviceChannel, here: str, peer: str) -> None:
+    def _checkAddresses(self, device: Device, path: Any, here: str, peer: str) -> None:
         """
         Refuse addresses that the peer can not have: an application may decide
         by C{getPeer} and C{getHost} what somebody may do.
 
+        @param path: The way that the REQ came.
         @raise WireError: It does.
         """
-        isLocal = channel.device.isLocal
-        if not isLocal(here):
+        if not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
-        if peer != here and not isLocal(peer):
-            raise WireError(f"a REQ has {peer}, which is no address of this host")
+        if (peer != here or device.addressed) and not device.isPeers(path, peer):
+            raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
@@ -321,6 +324,8 @@ class Port(base.BasePort):
             transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)
             reply = self.handshake.reply(transport, request, greeting)
+            if channel.device.addressed:
+                connection.destination.prepareREP(reply, request)
             self.handshake.accepted(transport, connection, request, greeting)
         except HCAError:
             channel.count("accept_failed")

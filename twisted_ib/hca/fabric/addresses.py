@@ -168,6 +168,30 @@ def checkLocal(address: str, wildcards: bool = False) -> None:
         )
 
 
+def sourceFor(address: str) -> str:
+    """
+    Ask the kernel from which address it would connect to another.
+
+    @param address: Where to.
+    @return: One of this host.
+    @raise NoRouteError: it knows no way there.
+    @raise ValueError: it is not an IP address.
+    """
+    text = normalise(address)
+    host, _, scope = text.partition("%")
+    try:
+        if ":" not in host:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+                probe.connect((host, _DISCARD_PORT))
+                return str(probe.getsockname()[0])
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.connect((host, _DISCARD_PORT, 0, int(scope or 0)))
+            found = probe.getsockname()
+            return normalise(f"{found[0].partition('%')[0]}%{found[3]}" if found[3] else found[0])
+    except OSError as error:
+        raise NoRouteError(f"no address of this host leads to {address}: {error.strerror}") from None
+
+
 def localAddresses() -> list[str]:
     """
     The addresses of all interfaces, in the kernel's order; link-local ones
@@ -240,5 +264,6 @@ __all__ = [
     "namespaceInode",
     "normalise",
     "servedBy",
+    "sourceFor",
     "wildcard",
 ]

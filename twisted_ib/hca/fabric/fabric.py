@@ -17,7 +17,10 @@ class Fabric:
     @ivar delayed: The paths on which connection management waits for room.
     @ivar rung: How often another was woken.
     @ivar sleeps: How often this side went to sleep.
+    @cvar addressed: Whether peers are IP addresses, and not processes of this host.
     """
+
+    addressed = False
 
     def __init__(self, owner: Any, guid: int) -> None:
         """

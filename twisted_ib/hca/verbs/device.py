@@ -17,9 +17,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import attrs
 
+from twisted_ib.errors import UnknownDeviceError
 from twisted_ib.hca import attributes, device
 from twisted_ib.hca.core.events import AsyncEvents, EventType
-from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, DEVICES
+from twisted_ib.hca.fabric.registry import deviceNames, place
 from twisted_ib.hca.verbs.addr import GID
 from twisted_ib.hca.verbs.base import PyverbsObject, table
 from twisted_ib.hca.verbs.deviceattr import (
@@ -88,7 +89,6 @@ def get_device_list() -> list[Device]:
     """
     @return: the devices there are, the usual one first.
     """
-    names = sorted(DEVICES, key=lambda name: (name != DEFAULT_DEVICE, name))
     guids = {opened.name: opened.guid for opened in hub.devices}
     return [
         Device(
@@ -98,7 +98,7 @@ def get_device_list() -> list[Device]:
             ibv_transport_type.IBV_TRANSPORT_IB,
             index,
         )
-        for index, name in enumerate(names)
+        for index, name in enumerate(deviceNames())
     ]
 
 
@@ -166,6 +166,8 @@ class Context(VerbsObject):
         Open a device.
 
         @keyword name: its name, as text.
+        @keyword address: where a device is to be that has an address of its own and was not added, as
+            C{roce0}: an IP address of this host.  Not in pyverbs.
         @keyword cmid: the connection identifier whose device it is, in place of a name.
 
         @raise PyverbsUserError: there is no name.
@@ -180,21 +182,25 @@ class Context(VerbsObject):
             raise unsupported("Failed to open device for a provider")
         if cmid is None and self.name is None:
             raise PyverbsUserError("Device name must be provided")
-        self._open(cmid)
+        self._open(cmid, kwargs.get("address") or "")
 
     @verb("Failed to open device")
-    def _open(self, cmid: Any) -> None:
+    def _open(self, cmid: Any, address: str) -> None:
         """
         Open the device, or take that of a connection identifier.
         """
         if cmid is None:
             assert self.name is not None
-            if self.name not in DEVICES:
-                raise PyverbsRDMAError(f"Failed to find device {self.name}", errno.ENODEV)
-            self._device = hub.open(self.name)
+            try:
+                own = place(self.name, address)
+            except UnknownDeviceError:
+                raise PyverbsRDMAError(f"Failed to find device {self.name}", errno.ENODEV) from None
+            except ValueError as error:
+                raise invalid(f"Failed to open device: {error}") from None
+            self._device = hub.open(self.name, own)
         else:
             check(cmid.device is not None, "Failed to open device: the CMID has none")
-            self._device = hub.open(cmid.device.name)
+            self._device = hub.open(cmid.device.name, cmid.device.address)
             self.name = self._device.name
         self._events = _Events()
         _contexts.setdefault(self._device, WeakSet()).add(self._events)
@@ -268,7 +274,7 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port (EINVAL).
         """
         self._checkPort(port_num, "port")
-        return portAttr(self._device.counters["qkey_violations"])
+        return portAttr(self._device.counters["qkey_violations"], self._device.pathMTU)
 
     def query_port_speed(self, port_num: int) -> int:
         """

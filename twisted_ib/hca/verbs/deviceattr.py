@@ -11,6 +11,7 @@ import sys
 
 import attrs
 
+from twisted_ib import limits
 from twisted_ib.hca import attributes
 from twisted_ib.hca.verbs.base import PyverbsObject, table
 from twisted_ib.hca.verbs.devicetext import (
@@ -332,13 +333,14 @@ class PortAttr(PyverbsObject):
         )
 
 
-def portAttr(qkeyViolations: int = 0) -> PortAttr:
+def portAttr(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> PortAttr:
     """
     @param qkeyViolations: how many datagrams came with a wrong Q_Key.
+    @param pathMTU: the octets that a packet carries at most.
 
     @return: what the port of an HCA says of itself; its GID table has more places than entries.
     """
-    return PortAttr(**attributes.portAttributes(qkeyViolations))
+    return PortAttr(**attributes.portAttributes(qkeyViolations, pathMTU))
 
 
 @attrs.define(eq=False)

@@ -110,19 +110,22 @@ class Hub:
 
     # -- devices
 
-    def open(self, name: str) -> Device:
+    def open(self, name: str, address: str | None = None) -> Device:
         """
         The device of a name, for one more context.
 
+        @param address: where it is, if it has an address of its own.
+
         @raise UnknownDeviceError: there is none of this name.
         @raise RunDirectoryError: processes can not meet.
+        @raise DeviceError: somebody else has its address.
         """
         with self:
             for device in self.devices:
-                if device.name == name and not device.closed:
+                if device.name == name and device.address == address and not device.closed:
                     self.devices[device] += 1
                     return device
-            device = Device(name, anyThread=True)
+            device = Device(name, anyThread=True, address=address)
             device.wanted = partial(self._unrung.add, device)
             self.devices[device] = 1
             return device
