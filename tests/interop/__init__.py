@@ -1,0 +1,16 @@
+"""
+Real Linux kernels as peers: Debian 12 guests in QEMU, with the kernel's software HCA (rxe) and its RDS.
+
+Build the images once (Debian's packages come through C{apt}, which installs none of them), then run::
+
+    python -m tests.interop.build
+    TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop
+
+Both need root, for a network namespace with a bridge; QEMU emulates the processor, so no C{/dev/kvm} is
+needed.  The images, 0.7 GB, lie in the folder that C{TWISTED_IB_INTEROP_CACHE} names, else in
+C{twisted_ib/interop} of the user's cache folder.  A single scenario runs by its name::
+
+    TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop.rping.ClientTests.test_ipv4
+
+And to look around: C{python -m tests.interop.shell COMMAND...} runs a command in a guest that lives as long.
+"""

@@ -1,0 +1,211 @@
+"""
+A test with a real kernel as the peer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.commands import programOf
+from tests.interop.lab import Lab, theLab
+from tests.interop.machine import Ended
+from tests.interop.network import HOST4, HOST6
+from tests.interop.wire import Seen, packetsOf, wrongOf
+
+#: The device of this side.
+DEVICE = "roce0"
+#: What says that a packet was lost, or came late, or was refused: by rxe's names.
+TROUBLE = ("out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err")
+#: How long a side may take until it listens, seconds.
+LISTENING = 30.0
+
+
+class Program:
+    """
+    A process on this side.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
+        """
+        Start it.
+
+        @param directory: where it writes to.
+        """
+        number = len(list(directory.glob("*.output")))
+        self._files = [directory / f"{number}.{name}" for name in ("output", "errors")]
+        output, errors = (file.open("wb") for file in self._files)
+        with output, errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, cwd="/", env=environment
+            )
+
+    @property
+    def ended(self) -> Ended:
+        """
+        What became of it so far.
+        """
+        status = self.process.poll()
+        output, errors = (file.read_text() for file in self._files)
+        return Ended(-1 if status is None else status, output, errors)
+
+    def finish(self, seconds: float = 60) -> Ended:
+        """
+        @param seconds: after which it is killed.
+
+        @return: how it ended.
+        """
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        return self.ended
+
+    def kill(self) -> None:
+        """
+        It is killed, and does nothing any more.
+        """
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+class InteropTestCase(SynchronousTestCase):
+    """
+    Programs of both sides, between which everything is looked at: when a test ends, every packet was sound,
+    tshark has found nothing wrong in ours, rxe has taken each of them, and has counted no L{TROUBLE}.
+
+    @cvar mtu: the largest Ethernet frames.
+    @cvar ipv6: whether the addresses are IPv6.
+    @ivar trouble: of what L{TROUBLE} there may be some in this test.
+    @ivar lost: whether packets of ours may find nobody.
+    @ivar sound: L{False} where packets are spoiled.
+    @ivar host: the address of this side, and C{there} the guest's.
+    """
+
+    mtu = 1500
+    ipv6 = False
+    lab: Lab
+
+    def setUp(self) -> None:
+        """
+        Have a new rxe device, and capture what happens.
+        """
+        self.lab = theLab()
+        self.guest = self.lab.guest
+        self.host, self.there = (HOST6, self.guest.ipv6) if self.ipv6 else (HOST4, self.guest.ipv4)
+        self.trouble: set[str] = set()
+        self.lost = False
+        self.sound = True
+        self.directory = Path(self.mktemp()).resolve()
+        self.directory.mkdir(mode=0o700)
+        self.guest.must("dmesg --clear")
+        self.lab.renew(self.mtu)
+        self._file = self.directory / "capture.pcap"
+        self._capture: str | None = self.guest.capture(self._file)
+        self._running: list[int] = []
+        self.addCleanup(self._clean)
+
+    def tearDown(self) -> None:
+        """
+        Look at what happened.
+        """
+        counted = self.lab.counters()
+        trouble = {name: counted[name] for name in TROUBLE if counted[name] and name not in self.trouble}
+        self.assertEqual(trouble, {})
+        if not self.sound:
+            return
+        packets = self.packets()
+        sent = sum(each.ours for each in packets)
+        self.assertEqual(wrongOf(self._file), [])
+        if self.lost:
+            self.assertLessEqual(counted["rcvd_pkts"], sent)
+        else:
+            self.assertEqual(counted["rcvd_pkts"], sent, "rxe has not taken all packets")
+        oops = self.guest.run("dmesg | grep -E 'BUG|WARNING|Oops|Call Trace'").output
+        self.assertEqual(oops, "")
+
+    def _clean(self) -> None:
+        """
+        Nothing of this test runs any more.
+        """
+        self._release()
+        for number in self._running:
+            self.guest.run(f"kill -9 -{number}")
+
+    def _release(self) -> None:
+        """
+        Stop to capture.
+        """
+        if self._capture is not None:
+            self.guest.release(self._capture)
+            self._capture = None
+
+    def packets(self) -> list[Seen]:
+        """
+        @return: the packets so far, after which none is captured.
+        """
+        self._release()
+        return packetsOf(self._file)
+
+    # This side
+
+    def program(self, command: list[str], **environment: str) -> Program:
+        """
+        @return: a process on this side, which has a device C{roce0}.
+        """
+        variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(self.directory), PYTHONUNBUFFERED="1")
+        variables["TWISTED_IB_DEVICES"] = f"{DEVICE}=roce:{self.host}"
+        program = Program(self.lab.network.within(command), variables | environment, self.directory)
+        self.addCleanup(program.finish, 0)
+        return program
+
+    def ping(self, *arguments: str) -> Program:
+        """
+        @return: an C{ib-ping} on this side.
+        """
+        return self.program([sys.executable, "-c", programOf("ping"), "--device", DEVICE, *arguments])
+
+    def until(self, program: Program, text: str) -> None:
+        """
+        Wait until a process of this side has written something.
+        """
+        deadline = time.monotonic() + LISTENING
+        while text not in program.ended.output:
+            done = program.process.poll() is not None or time.monotonic() > deadline
+            assert not done, f"there is no {text!r}: {program.ended.text}"
+            time.sleep(0.05)
+
+    def succeeded(self, ended: Ended) -> Ended:
+        """
+        Check that a process of either side has succeeded.
+        """
+        self.assertEqual(ended.status, 0, ended.text)
+        return ended
+
+    # The guest
+
+    def start(self, command: str) -> int:
+        """
+        @return: the number of a process in the guest.
+        """
+        number = self.guest.start(f"exec {command}")
+        self._running.append(number)
+        return number
+
+    def listening(self, command: str, space: str = "TCP") -> int:
+        """
+        @param space: the port space in which it listens.
+
+        @return: the number of a process in the guest that listens by now.
+        """
+        number = self.start(command)
+        found = f"rdma resource show cm_id | grep -q 'state LISTEN ps {space}'"
+        self.guest.must(f"until {found}; do sleep 0.1; done", LISTENING)
+        return number

@@ -1,0 +1,104 @@
+"""
+What crossed a guest's card: every packet of RoCEv2 in a capture, as this package decodes it, and what tshark
+says of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from struct import Struct
+
+from attrs import frozen
+
+from tests.captures import TSHARK, tshark
+from tests.interop.network import HOST4, HOST6, HOST_MAC
+from twisted_ib.hca.wire import Packet, decodePacket, encodePacket
+
+#: Where a file's frames begin, and what is in front of each: time, its length here and on the wire.
+_BEGIN, _FRAME = 24, Struct("<IIII")
+_ETHERNET, _UDP = 14, 8
+_PORT = 4791
+#: What of ours is wrong, to tshark.
+_WRONG = (
+    "_ws.malformed || ip.checksum.status == Bad || udp.checksum.status == Bad || "
+    "(infiniband && _ws.expert.severity >= error)"
+)
+
+
+@frozen
+class Seen:
+    """
+    One packet.
+
+    @ivar network: its IP and UDP header.
+    """
+
+    source: str
+    destination: str
+    network: bytes
+    packet: Packet
+
+    @property
+    def ours(self) -> bool:
+        """
+        Whether this side has sent it.
+        """
+        return self.source in (HOST4, HOST6)
+
+    @property
+    def name(self) -> str:
+        """
+        Its operation, as the sheet has it.
+        """
+        return self.packet.row.name
+
+
+def _frames(file: Path) -> Iterator[bytes]:
+    """
+    @return: the frames of a capture.
+    """
+    data = file.read_bytes()
+    at = _BEGIN
+    while at + _FRAME.size <= len(data):
+        size = _FRAME.unpack_from(data, at)[2]
+        at += _FRAME.size
+        yield data[at : at + size]
+        at += size
+
+
+def packetsOf(file: Path) -> list[Seen]:
+    """
+    The packets of RoCEv2 in a capture; each is sound, and is the same octets when it is encoded.
+
+    @raise WireError: one is not.
+    """
+    seen = []
+    for frame in _frames(file):
+        version = {b"\x08\0": 4, b"\x86\xdd": 6}.get(frame[12:14])
+        if version == 4 and frame[23] == 17:
+            udp, addresses = _ETHERNET + 20, (frame[26:30], frame[30:34])
+            source, destination = (str(IPv4Address(each)) for each in addresses)
+        elif version == 6 and frame[20] == 17:
+            udp, addresses = _ETHERNET + 40, (frame[22:38], frame[38:54])
+            source, destination = (str(IPv6Address(each)) for each in addresses)
+        else:
+            continue
+        if int.from_bytes(frame[udp + 2 : udp + 4], "big") != _PORT:
+            continue
+        end = udp + int.from_bytes(frame[udp + 4 : udp + 6], "big")
+        network, body = frame[_ETHERNET : udp + _UDP], frame[udp + _UDP : end]
+        packet = decodePacket(network, body)
+        assert encodePacket(packet, network) == body, f"{packet} is encoded otherwise"
+        seen.append(Seen(source, destination, network, packet))
+    return seen
+
+
+def wrongOf(file: Path) -> list[list[str]]:
+    """
+    What tshark finds wrong in what this side has sent; nothing where there is no tshark.
+    """
+    if TSHARK is None:
+        return []
+    return tshark(file, f"eth.src == {HOST_MAC} && ({_WRONG})", "frame.number", "_ws.col.Info")
