@@ -45,7 +45,12 @@ PURE = (
     "twisted_ib.ipoib.machine",
     "twisted_ib.ipoib.wire",
     "twisted_ib.rds.congestion",
+    "twisted_ib.rds.counters",
+    "twisted_ib.rds.frames",
     "twisted_ib.rds.machine",
+    "twisted_ib.rds.private",
+    "twisted_ib.rds.session",
+    "twisted_ib.rds.streams",
     "twisted_ib.rds.wire",
 )
 

@@ -380,10 +380,8 @@ RDMA_SENDS_PER_FLUSH = 64
 
 #: Bytes of a stream in one datagram.
 RDS_SEGMENT = 64 * 1024
-#: Bytes of a stream that wait at the end that reads, and the most that this end sends beyond what
-#: it knows to be read.
+#: Bytes of a stream that wait at the end that reads.
 RDS_STREAM_WINDOW = 512 * 1024
-RDS_STREAM_WINDOW_MOST = 16 * 1024 * 1024
 #: Streams of one RDS port, and those with one (address, port) of a peer.
 RDS_STREAMS = 16384
 RDS_STREAMS_PER_PEER = 4096
@@ -392,10 +390,64 @@ RDS_STREAMS_HELD = 128 * 1024 * 1024
 #: Answers to datagrams of no stream that wait; more are dropped.
 RDS_STREAM_ANSWERS = 256
 #: The time between two OPENs, and how long nothing is heard until a peer is asked, in seconds.
-RDS_OPEN_SECONDS = 1.0
-RDS_PROBE_SECONDS = 10.0
+RDS_STREAM_OPEN_SECONDS = 1.0
+RDS_STREAM_PROBE_SECONDS = 10.0
 #: How often a peer is asked in vain: then it is gone.
-RDS_PROBES = 3
+RDS_STREAM_PROBES = 3
+
+# -- reliable datagrams (RDS)
+
+#: The longest datagram (Linux: RDS_MAX_MSG_SIZE).
+RDS_MESSAGE = 1 << 20
+#: Bytes of datagrams that one socket has waiting or on the way; the one that reaches this is taken.
+RDS_SEND_BUDGET = 2 * 1024 * 1024
+#: What a datagram counts for besides its bytes, here and where it waits to be read: empty ones wait too.
+RDS_DATAGRAM_OVERHEAD = 256
+#: Of the bytes, what may wait for one destination that is congested: it does not use up what others have.
+RDS_CONGESTED_BUDGET = 1024 * 1024
+#: Destinations for which one socket holds datagrams.
+RDS_HELD_DESTINATIONS = 1024
+#: Bytes that wait to be read at one socket before its port is marked as congested.
+RDS_RECEIVE_BUDGET = 2 * 1024 * 1024
+#: Bytes that one socket holds in any case: what is on its way when its port is marked is taken.  Over
+#: it the connections that bring more are not read.
+RDS_RECEIVE_MOST = 16 * 1024 * 1024
+#: Answers to pings that wait on one path; more are not given.
+RDS_PONGS = 256
+#: Pings of one socket that wait for their answer.
+RDS_PINGS = 1024
+#: How long a peer has to answer the first probe once it has acknowledged it, in seconds.
+RDS_PROBE_SECONDS = 1.0
+#: A message asks for an acknowledgement when so many, or so many bytes, have not (RC; Linux:
+#: max_unacked_packets, max_unacked_bytes).
+RDS_UNACKNOWLEDGED = 8
+RDS_UNACKNOWLEDGED_BYTES = 16 * 1024 * 1024
+#: The pauses between attempts to connect double from the first to the second, in seconds.
+RDS_RECONNECT_SECONDS = 0.001
+RDS_RECONNECT_SECONDS_MOST = 1.0
+#: How long one attempt may take, in seconds.
+RDS_CONNECT_SECONDS = 10.0
+#: A peer that can not be reached for so long is told as gone, in seconds.
+RDS_GONE_SECONDS = 10.0
+#: Paths of one process and device; an idle one makes place for another.
+RDS_PATHS = 4096
+#: Sockets of one process and device.
+RDS_SOCKETS = 65534
+#: How long a socket that is closed goes on sending what waits, in seconds.
+RDS_LINGER_SECONDS = 5.0
+#: Messages that one path sends, and that one connection takes, before others have a turn.
+RDS_MESSAGES_PER_TURN = 64
+#: Bytes that one TCP connection has in the process, waiting for the socket.
+RDS_TCP_BUFFER = 256 * 1024
+#: Bytes that are read from a TCP connection at a time.
+RDS_TCP_READ = 256 * 1024
+#: Seconds between two looks at what a TCP peer has acknowledged: doubling from the first to the second.
+RDS_TCP_LOOK_SECONDS = 0.001
+RDS_TCP_LOOK_SECONDS_MOST = 0.05
+#: TCP keepalive: idle, interval (seconds), probes (Linux net/rds/tcp.c).
+RDS_TCP_KEEPALIVE = (5, 5, 5)
+#: TCP connections that were accepted and whose place on a path is not known yet.
+RDS_TCP_ACCEPTED = 1024
 
 # -- rules of the offload switch
 
@@ -411,6 +463,32 @@ POLICY_ERRORS = 20
 POLICY_SECONDS = 86400.0
 #: Programs for which a policy remembers which of its rules are theirs.
 POLICY_PROGRAMS = 64
+
+# -- the packet transport
+
+#: Packets that a requester has on the way without an acknowledgement (Linux rxe: 128).
+TRANSPORT_WINDOW = 128
+#: Of those, the first ones of a connection, until it is known what the way takes.
+TRANSPORT_WINDOW_FIRST = 32
+#: A requester asks for an acknowledgement after so many packets, at the latest.
+TRANSPORT_ACKNOWLEDGE = 32
+#: Packets of the answer to a READ that are asked for at a time: a longer READ is asked for in
+#: parts, so that what is lost of it costs no more than a part.
+TRANSPORT_READ = 64
+#: Records, and bytes of them, that a connection keeps until they are acknowledged; it takes one
+#: record more than that.
+TRANSPORT_RECORDS = 512
+TRANSPORT_BYTES = 1024 * 1024
+#: Bytes of answers to a peer's READs that wait to be sent; one record more than that.
+TRANSPORT_ANSWERS = 512 * 1024
+#: The shortest and the longest time, in seconds, until what is not acknowledged is sent again;
+#: the longest is three round trips if those take longer.
+TRANSPORT_RESEND_LEAST = 0.01
+TRANSPORT_RESEND_MOST = 1.0
+#: The same before a round trip was measured.
+TRANSPORT_RESEND_FIRST = 0.5
+#: Packets of an unreliable connection that come so far behind the expected one are copies.
+TRANSPORT_BEHIND = 1024
 
 # -- ib-perf
 
@@ -434,6 +512,18 @@ PERF_CONNECTING = 32
 PERF_DEPTH = 16
 #: Distinct times that are kept beside the histogram.
 PERF_DISTINCT = 65536
+
+# -- ib-ping
+
+#: Rounds that a client may be asked for.
+PING_COUNT = (1 << 31) - 1
+#: Connections of one program.
+PING_CONNECTIONS = 1024
+#: Clients that a persistent server has at a time; more are refused.
+PING_CLIENTS = 256
+#: Bytes of one message of ucmatose's, and of those that all connections of a program have memory for.
+PING_MESSAGE = 64 * 1024 * 1024
+PING_MEMORY = 1024 * 1024 * 1024
 
 # -- captures
 
