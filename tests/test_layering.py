@@ -46,6 +46,7 @@ PURE = (
     "twisted_ib.ipoib.wire",
     "twisted_ib.rds.congestion",
     "twisted_ib.rds.counters",
+    "twisted_ib.rds.counters",
     "twisted_ib.rds.frames",
     "twisted_ib.rds.machine",
     "twisted_ib.rds.private",

@@ -1,0 +1,3 @@
+"""
+Reliable Datagram Sockets, as Linux speaks them, for Twisted.
+"""
