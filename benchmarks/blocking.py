@@ -1,14 +1,16 @@
 """
-The subject without Twisted: blocking UNIX sockets, one thread a connection;
-the crowd alone is served and driven by one epoll loop on each side.
+The subjects without Twisted: blocking sockets, UNIX or TCP with NODELAY, one thread a
+connection; the crowd alone is served and driven by one epoll loop on each side.
 
 Talks to the driver as L{benchmarks.worker} does:
-C{python -m benchmarks.blocking (server|client)}.
+C{python -m benchmarks.blocking (server|client) REACTOR PLACE}, where the place is an address
+for TCP, and else of no interest, as is the reactor.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import select
 import socket
@@ -21,6 +23,7 @@ from typing import Any
 
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
 from benchmarks.measuring import (
+    SPACE_SECONDS,
     Figures,
     answerRows,
     chunksOf,
@@ -103,29 +106,45 @@ def _serveCrowd(listener: socket.socket) -> None:
                 connections.pop(descriptor).close()
 
 
-def serve() -> None:
+def serve(address: str) -> None:
     """
     Listen, say so, end with standard input.
+
+    @param address: An address for TCP; anything else for UNIX sockets here.
     """
     services: dict[str, Callable[[socket.socket], None]] = {"echo": _echo, "sink": _sink}
+    places: dict[str, int] = {}
     for name in (*services, "crowd"):
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(name)
-        listener.listen(1024)
+        if address[:1].isdigit():
+            listener = socket.create_server((address, 0), backlog=1024)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            places[name] = listener.getsockname()[1]
+        else:
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(name)
+            listener.listen(1024)
+            places[name] = 0
         target, arguments = (
             (_serveCrowd, (listener,)) if name == "crowd" else (_accept, (listener, services[name]))
         )
         threading.Thread(target=target, args=arguments, daemon=True).start()
-    print('{"echo": 0, "sink": 0}', flush=True)
+    print(json.dumps(places), flush=True)
     sys.stdin.read()
 
 
-def _connect(path: str) -> socket.socket:
+def _connect(place: str) -> socket.socket:
     """
     Make one connection.
+
+    @param place: Address and port for TCP, or the path of a UNIX socket.
     """
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(path)
+    address, _, port = place.partition(" ")
+    if port:
+        connection = socket.create_connection((address, int(port)))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(place)
     return connection
 
 
@@ -150,13 +169,16 @@ def roundTrip(command: dict[str, Any]) -> Figures:
             raise ValueError("an echo differs")
         times: list[int] = []
         end = perf_counter_ns() + int(command["seconds"] * 1e9)
-        now = perf_counter_ns()
-        while now < end:
+        isSpaced = command["workload"] == "spaced"
+        while True:
+            now = perf_counter_ns()
+            if now >= end:
+                return latencies(times)
+            if isSpaced:
+                sleep(SPACE_SECONDS)
+                now = perf_counter_ns()
             once()
-            after = perf_counter_ns()
-            times.append(after - now)
-            now = after
-    return latencies(times)
+            times.append(perf_counter_ns() - now)
 
 
 def stream(command: dict[str, Any]) -> Figures:
@@ -274,6 +296,7 @@ def idle(command: dict[str, Any]) -> Figures:
 
 WORKLOADS = {
     "roundTrip": roundTrip,
+    "spaced": roundTrip,
     "stream": stream,
     "cold": stream,
     "crowd": crowd,
@@ -286,6 +309,6 @@ WORKLOADS = {
 if __name__ == "__main__":
     manyDescriptors()
     if sys.argv[1] == "server":
-        serve()
+        serve(sys.argv[3])
     else:
         answerRows(lambda command: WORKLOADS[command["workload"]](command))

@@ -21,7 +21,7 @@ from benchmarks.processes import PLACEMENTS, Neighbours, Pair, WorkerError, envi
 from benchmarks.rows import ROWS, Row
 from benchmarks.rows import byName as rowByName
 from benchmarks.startup import StartError, start
-from benchmarks.subjects import BASELINE, SUBJECTS, Subject
+from benchmarks.subjects import BASELINE, BASELINES, SUBJECTS, Subject
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results
 from benchmarks.ucx import UCXPair
@@ -82,7 +82,7 @@ class Comparison:
         """
         Choose what to run.
         """
-        wanted = set(options.subjects or subjectByName) | {BASELINE}
+        wanted = set(options.subjects or subjectByName) | set(BASELINES.values())
         absent = {each.name: each.absence() for each in SUBJECTS if each.name in wanted and each.absence()}
         self._subjects = [each for each in SUBJECTS if each.name in wanted and each.name not in absent]
         self._placements = options.placements or list(PLACEMENTS)
@@ -162,7 +162,7 @@ class Comparison:
             for row in rows:
                 for subject in subjects:
                     if self._runs(subject, row):
-                        isAside = row.isFresh and subject.name not in (BASELINE, row.subject)
+                        isAside = row.isFresh and subject.name not in (row.baseline, row.subject)
                         isLeftOut = isAside and number % OTHERS_EVERY
                         figures = None if isLeftOut else self._runRow(subject, row, name)
                         self.results.add(name, row.name, subject.name, figures)
@@ -172,6 +172,8 @@ class Comparison:
         """
         Whether a row means something for a subject.
         """
+        if subject.family != row.family:
+            return False
         if subject.workloads is not None and workloadOf(row, subject) not in subject.workloads:
             return False
         if row.registered:

@@ -16,6 +16,8 @@ Figures = dict[str, float]
 
 #: Distinct buffers of the cold source.
 COLD_BUFFERS = 128
+#: What lies before each of the round trips that find both ends asleep.
+SPACE_SECONDS = 0.003
 
 
 def pattern(length: int) -> bytes:

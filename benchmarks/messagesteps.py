@@ -47,10 +47,11 @@ class _Medium:
         """
         self.absent: dict[int, None] = {}
 
-    def bind(self, queuePair: Any) -> None:
+    def bind(self, queuePair: Any, message: Any = None) -> Any:
         """
-        Nothing.
+        @return: This.
         """
+        return self
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """

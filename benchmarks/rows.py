@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from benchmarks.subjects import BASELINES
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -46,6 +48,7 @@ class Row:
     @ivar isFresh: Each run has processes of its own, whose memory has no past.  That takes long:
         only the baseline and the subject of the targets run it in every round.
     @ivar isStart: What is measured is the start of a program.
+    @ivar family: The subjects that run it: those of the same family.
     """
 
     name: str
@@ -60,13 +63,23 @@ class Row:
     count: int = 1
     isFresh: bool = False
     isStart: bool = False
+    family: str = ""
 
     @property
     def subject(self) -> str:
         """
         Who should reach the targets.
         """
+        if self.family:
+            return _FOREMOST[self.family]
         return "ib" if self.registered else "sdp-ib"
+
+    @property
+    def baseline(self) -> str:
+        """
+        Whom ratios are against.
+        """
+        return BASELINES[self.family]
 
     @property
     def isBulk(self) -> bool:
@@ -79,6 +92,9 @@ class Row:
 #: Twisted's TCP moves between 2.5 and 5.8 GB/s: the targets of bulk rows are for one of at most
 #: this, in MB/s.
 BULK_CEILING = 3500.0
+
+#: Who should reach the targets of a family's rows.
+_FOREMOST = {"packets": "sdp-roce"}
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
 _RATE = (("MB/s", "MB/s", True),)
@@ -129,6 +145,14 @@ def _registered(name: str, title: str, workload: str, registered: str, target: f
     """
     targets = {} if target is None else _times("MB/s", split=target)
     return Row(name, title, workload, MIB, _BULK, targets, registered=registered)
+
+
+def _packets(name: str, title: str, workload: str, size: int, targets: Targets) -> Row:
+    """
+    What packets carry, beside blocking TCP.
+    """
+    metrics = _BULK if workload == "stream" else _LATENCY[:2]
+    return Row(name, title, workload, size, metrics, targets, family="packets")
 
 
 def _start(name: str, title: str, workload: str) -> Row:
@@ -237,6 +261,9 @@ ROWS: tuple[Row, ...] = (
         _times("calls/s", split=1),
         needsReactor=True,
     ),
+    _packets("roce64", "RoCEv2: 64 B round trip", "roundTrip", 64, _times("p50", split=3)),
+    _packets("roce64-asleep", "RoCEv2: 64 B round trip, asleep", "spaced", 64, _times("p50", split=1)),
+    _packets("roce1m", "RoCEv2: stream, 1 MiB writes", "stream", MIB, _times("MB/s", split=0.7)),
     _start("import", "import twisted_ib (TCP: nothing)", "import"),
     _start("twistd", "twistd --reactor", "twistd"),
 )

@@ -16,6 +16,8 @@ from attrs import frozen
 #: What each subject without Twisted runs, by its program.
 _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
+#: What is compared over packets.
+_PACKETS = ("roundTrip", "spaced", "stream")
 
 
 @frozen
@@ -31,6 +33,7 @@ class Subject:
         program outside for it.
     @ivar workloads: All that it can do; L{None} for everything.
     @ivar clientReactor: The client's reactor, C{""} if it is the server's.
+    @ivar family: Which rows it runs: those of the same family.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Subject:
     program: str = "worker"
     workloads: tuple[str, ...] | None = None
     clientReactor: str = ""
+    family: str = ""
 
     def absence(self) -> str:
         """
@@ -59,8 +63,14 @@ _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
 
-#: Every ratio is against this one, in the same round.
-BASELINE = "tcp"
+_SDP_ROCE = (
+    "sdp:0:interface=127.0.0.1:device=roce0:backlog=1024",
+    "sdp:127.0.0.1:{port}:bindAddress=127.0.0.2:device=roce0",
+)
+
+#: What every ratio is against, in the same round, by family.
+BASELINES = {"": "tcp", "packets": "blocking-tcp"}
+BASELINE = BASELINES[""]
 #: Of the UCX library.
 UCX_PROGRAM = "ucx_perftest"
 
@@ -75,6 +85,20 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("uvloop", "uvloop", "", "", "{port}", program="loops", workloads=_LOOP),
     Subject("blocking", "blocking UNIX", "", "{path}", "{path}", program="blocking", workloads=_LOOP),
     Subject("ucx", "UCX shared memory", "", "", "", program="", workloads=_UCX),
+    Subject(
+        name="blocking-tcp",
+        title="blocking TCP",
+        reactor="",
+        server="127.0.0.1",
+        client="127.0.0.1 {port}",
+        program="blocking",
+        workloads=_PACKETS,
+        family="packets",
+    ),
+    Subject("sdp-roce", "sdp: on ib, roce0", "ib", *_SDP_ROCE, workloads=_PACKETS, family="packets"),
+    Subject(
+        "sdp-roce-epoll", "sdp: on epoll, roce0", "epoll", *_SDP_ROCE, workloads=_PACKETS, family="packets"
+    ),
 )
 
 byName: dict[str, Subject] = {subject.name: subject for subject in SUBJECTS}

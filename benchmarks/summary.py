@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 from benchmarks.machine import inWords
 from benchmarks.rows import BULK_CEILING, Row, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BASELINE
+from benchmarks.subjects import BASELINES
 from benchmarks.subjects import byName as subjectByName
 
 #: (placement, row) -> subject -> one dictionary of figures per round, None
@@ -101,7 +101,8 @@ class Results:
         """
         cells = self.table[key]
         found = []
-        for base, mine in zip(cells.get(BASELINE, ()), cells.get(subject, ()), strict=False):
+        baseline = rowByName[key[1]].baseline
+        for base, mine in zip(cells.get(baseline, ()), cells.get(subject, ()), strict=False):
             if base and mine and base.get(metric, 0) > 0 and mine.get(metric, 0) > 0:
                 quotient = mine[metric] / base[metric]
                 found.append(quotient if more else 1 / quotient)
@@ -132,7 +133,7 @@ class Results:
         if target is None:
             return None
         mine = self.values(key, row.subject, metric)
-        base = self.values(key, BASELINE, metric)
+        base = self.values(key, row.baseline, metric)
         if target.kind == "times":
             found = self.ratios(key, row.subject, metric, more)
         elif target.kind == "most":
@@ -140,7 +141,7 @@ class Results:
         else:
             found = [value - other for value, other in zip(mine, base, strict=False)]
         reached = statistics.median(found) if found else None
-        isFast = row.isBulk and metric == "MB/s" and _median(base) > BULK_CEILING
+        isFast = not row.family and row.isBulk and metric == "MB/s" and _median(base) > BULK_CEILING
         return Verdict(key[0], row, metric, unit, target, reached, isFast)
 
     def verdicts(self) -> list[Verdict]:
@@ -189,7 +190,7 @@ class Results:
             "machine": self.machine,
             "settings": self.settings,
             "absent": self.absent,
-            "baseline": BASELINE,
+            "baselines": BASELINES,
             "targets": targets,
             "summary": summary,
             "failures": self.failures,
@@ -222,7 +223,8 @@ class Results:
             ", ".join(f"{name} {value}" for name, value in self.settings.items()) + ".",
             "",
             "Each cell: median of the rounds, **median of the per-round ratios** "
-            "against TCP with NODELAY (lowest-highest; above 1 is better).",
+            "against TCP with NODELAY, of what packets carry against blocking TCP "
+            "(lowest-highest; above 1 is better).",
         ]
         if self.absent:
             absent = "; ".join(f"{name} ({why})" for name, why in self.absent.items())
@@ -261,9 +263,8 @@ class Results:
         yield "|---" * 6 + "|"
         for each in found:
             key = (each.placement, each.row.name)
-            base, mine = (
-                _short(_median(self.values(key, name, each.metric))) for name in (BASELINE, each.row.subject)
-            )
+            names = each.row.baseline, each.row.subject
+            base, mine = (_short(_median(self.values(key, name, each.metric))) for name in names)
             assert each.reached is not None
             reached = _short(each.reached) + ("x" if each.target.kind == "times" else "")
             label = _label(each.row, each.metric, each.unit)
@@ -279,7 +280,7 @@ class Results:
             return "failed" if runs and not any(runs) else "-"
         text = _short(statistics.median(values))
         ratios = self.ratios(key, subject, metric, more)
-        if subject == BASELINE or not ratios:
+        if subject in BASELINES.values() or not ratios:
             return text
         low, high = _short(min(ratios)), _short(max(ratios))
         return f"{text}, **{_short(statistics.median(ratios))}x** ({low}-{high})"

@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
 from benchmarks.bench import CONNECTING, Bench, ContentError, deadlineIn, many
 from benchmarks.crowds import crowd, idle, scale
-from benchmarks.measuring import Figures, chunksOf, latencies, measured, pattern
+from benchmarks.measuring import SPACE_SECONDS, Figures, chunksOf, latencies, measured, pattern
 from benchmarks.protocols import Caller, Collector, Source
 from benchmarks.registered import rdmaRead, rdmaWrite, rdmaWriteCold
 
@@ -30,6 +31,22 @@ async def roundTrip(bench: Bench, size: int, seconds: float) -> Figures:
     """
     await bench.checkEcho(size)
     return await _percentiles(bench, bench.echo, size, seconds)
+
+
+async def spaced(bench: Bench, size: int, seconds: float) -> Figures:
+    """
+    One message out and back, and a pause in which both ends fall asleep, again and again.
+    """
+    await bench.checkEcho(size)
+    caller = await bench.connect(bench.echo, Caller)
+    message = pattern(size)
+    times: list[int] = []
+    end = perf_counter() + seconds
+    while perf_counter() < end:
+        await deferLater(bench.reactor, SPACE_SECONDS)
+        await caller.call(message, 0, times)
+    await caller.close()
+    return latencies(times)
 
 
 async def throughThread(bench: Bench, size: int, seconds: float) -> Figures:
@@ -145,6 +162,7 @@ async def threads(bench: Bench, size: int, seconds: float) -> Figures:
 
 WORKLOADS: dict[str, Callable[[Bench, int, float], Awaitable[Figures]]] = {
     "roundTrip": roundTrip,
+    "spaced": spaced,
     "stream": stream,
     "cold": cold,
     "crowd": crowd,

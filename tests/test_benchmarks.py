@@ -19,7 +19,6 @@ from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies, percentile
 from benchmarks.processes import ROOT, environmentFor, workloadOf
 from benchmarks.rows import ROWS, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BASELINE
 from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results, Verdict
 from benchmarks.workloads import WORKLOADS
@@ -69,6 +68,9 @@ class RowTests(SynchronousTestCase):
         for kind, targets in (("times", TARGETS), ("most", BOUNDS)):
             for (row, placement, metric), bound in targets.items():
                 self.assertEqual(rowByName[row].targets[placement, metric], Target(bound, kind), row)
+        packets = ("roce64", "p50", 3), ("roce64-asleep", "p50", 1), ("roce1m", "MB/s", 0.7)
+        for row, metric, bound in packets:
+            self.assertEqual(rowByName[row].targets["split", metric], Target(bound), row)
         for row in ("import", "twistd"):
             self.assertEqual(rowByName[row].targets["free", "wall"], Target(30, "over"))
 
@@ -83,7 +85,7 @@ class RowTests(SynchronousTestCase):
                 self.assertIn(metric, names)
                 self.assertIn(placement, row.placements)
             self.assertTrue(compare.Comparison._runs(subjectByName[row.subject], row), row.name)
-            self.assertTrue(compare.Comparison._runs(subjectByName[BASELINE], row), row.name)
+            self.assertTrue(compare.Comparison._runs(subjectByName[row.baseline], row), row.name)
             if not row.isStart:
                 self.assertIn(workloadOf(row, subjectByName[row.subject]), WORKLOADS)
 
