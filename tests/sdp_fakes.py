@@ -90,7 +90,7 @@ class FakeQueuePair:
         """
         self.posted += count
 
-    def connect(self, path: Any, remote: int) -> None:
+    def connect(self, path: Any, remote: int, message: Any = None) -> None:
         """
         Remember the peer.
         """

@@ -26,7 +26,7 @@ class _QueuePair:
     posted = 24
     connected: tuple[Any, int] | None = None
 
-    def connect(self, path: Any, remote: int) -> None:
+    def connect(self, path: Any, remote: int, message: Any = None) -> None:
         """
         Remember.
         """

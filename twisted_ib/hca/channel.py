@@ -33,6 +33,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
+from twisted_ib.hca.holding import wayOf
 from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.readers import Readers, readersOf
@@ -215,9 +216,9 @@ class DeviceChannel:
         closing[stream] = now + limits.FIN_WAIT_SECONDS
         if len(closing) > limits.CLOSING_CONNECTIONS:
             # Whoever has most of them pays, not who waits longest.
-            paths = Counter(each.queuePair.path for each in closing)
+            paths = Counter(map(wayOf, closing))
             most = max(paths, key=paths.__getitem__)
-            self._giveUp(next(each for each in closing if each.queuePair.path is most))
+            self._giveUp(next(each for each in closing if wayOf(each) is most))
 
     def _expireClosing(self, now: float) -> None:
         """

@@ -55,9 +55,17 @@ class Holding:
         holders = self.holders
         perPath: Counter[Any] = Counter()
         for each, held in holders.items():
-            perPath[each.queuePair.path] += held
+            perPath[wayOf(each)] += held
         path = max(perPath, key=perPath.__getitem__)
-        return max((each for each in holders if each.queuePair.path is path), key=holders.__getitem__)
+        return max((each for each in holders if wayOf(each) is path), key=holders.__getitem__)
 
 
-__all__ = ["Holding"]
+def wayOf(consumer: Any) -> Any:
+    """
+    @return: The path to the peer of a queue pair's consumer, one for each peer; L{None} if there is none.
+    """
+    path = consumer.queuePair.path
+    return getattr(path, "way", path)
+
+
+__all__ = ["Holding", "wayOf"]

@@ -288,4 +288,4 @@ def _join(
     stream.machine.opened(receives, payload, adverts)
     if message.responderResources < READ_DEPTH:
         stream.reads = message.responderResources
-    stream.queuePair.connect(connection.destination, message.localQPN)
+    stream.queuePair.connect(connection.destination, message.localQPN, message)

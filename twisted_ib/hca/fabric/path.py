@@ -218,6 +218,16 @@ class Path:
         @param request: the REQ that it answers.
         """
 
+    def prepared(self, number: int) -> tuple[int, int, float | None] | None:
+        """
+        What was said in the REQ or REP of a queue pair; forgotten then.
+
+        @param number: its number.
+        @return: the PSN that the peer begins with, the path MTU's code, and the seconds to the peer and
+            back if they were measured; L{None} where nothing is agreed on.
+        """
+        return None
+
     def _enter(self, queuePair: Any) -> None:
         """
         Enter a queue pair into the table.
