@@ -21,6 +21,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ServiceInUseError, WireError
+from twisted_ib.hca.attributes import MTU_CODES
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.endpoints import failures
 from twisted_ib.hca.endpoints.addresses import (
@@ -223,6 +224,11 @@ class Port(base.BasePort):
         except WireError:
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
+            return
+        if channel.device.addressed and not 0 < request.pathMTU <= MTU_CODES[channel.device.pathMTU]:
+            # Packets of the size that the peer will send do not reach it from here.
+            channel.count("bad_path_mtu")
+            connection.reject(RejectReason.INVALID_MTU, b"", channel.now())
             return
         if self.reading and not self.requests and self._accepted < self.numberAccepts:
             if self._turn is None:

@@ -20,6 +20,10 @@ from twisted_ib.hca.verbs.verb import VerbsObject, check, closing, verb
 from twisted_ib.hca.verbs.wc import WC
 
 _GRH_BYTES = 40
+#: IP versions, where the IPv4 header is, and what makes a GID of an IPv4 address.
+_IPV4, _IPV6 = 4, 6
+_IPV4_AT = 20
+_MAPPED = bytes(10) + b"\xff\xff"
 _HOPS = 0xFF
 
 
@@ -86,10 +90,12 @@ def readGRH(raw: bytes) -> GRH:
     """
     @param raw: the first 40 octets of a datagram's receive.
 
-    @return: its header.
+    @return: its header; of an IPv4 header in the second half, with its addresses as GIDs.
     """
     if len(raw) < _GRH_BYTES:
         raise PyverbsUserError(f"A GRH has {_GRH_BYTES} octets, not {len(raw)}")
+    if raw[0] >> 4 != _IPV6 and raw[_IPV4_AT] >> 4 == _IPV4:
+        return _readIPv4(raw[_IPV4_AT:_GRH_BYTES])
     grh = GRH(
         version_tclass_flow=int.from_bytes(raw[:4], "big"),
         paylen=int.from_bytes(raw[4:6], "big"),
@@ -98,6 +104,23 @@ def readGRH(raw: bytes) -> GRH:
     )
     grh.sgid = raw[8:24].hex(":", 2)
     grh.dgid = raw[24:40].hex(":", 2)
+    return grh
+
+
+def _readIPv4(raw: bytes) -> GRH:
+    """
+    @param raw: an IPv4 header.
+
+    @return: a GRH that says the same.
+    """
+    grh = GRH(
+        version_tclass_flow=_IPV6 << 28 | raw[1] << 20,
+        paylen=max(int.from_bytes(raw[2:4], "big") - len(raw), 0),
+        next_hdr=raw[9],
+        hop_limit=raw[8],
+    )
+    grh.sgid = (_MAPPED + raw[12:16]).hex(":", 2)
+    grh.dgid = (_MAPPED + raw[16:20]).hex(":", 2)
     return grh
 
 

@@ -27,6 +27,7 @@ from twisted_ib.hca.verbs.cmterms import (
     initAttributes,
     makeREP,
     makeREQ,
+    mtuCode,
     numberOf,
     termsOf,
 )
@@ -127,7 +128,8 @@ class Connected(Call):
             hopLimit=HOP_LIMIT,
         )
         service = serviceID(identifier.portSpace, there.port)
-        request = makeREQ(terms, service, self._psn, identifier.lifetime, way, self.header())
+        header, mtu = self.header(), mtuCode(path)
+        request = makeREQ(terms, service, self._psn, identifier.lifetime, way, header, mtu)
         self._connection = identifier.device.cm.connect(path, request, self, identifier.now())
 
     def pathNotFound(self, error: HCAError) -> None:
@@ -146,7 +148,10 @@ class Connected(Call):
         identifier, terms = self._identifier, self.terms
         assert terms is not None
         path = connection.destination
-        heard, self._agreement = answered(reply, terms, path, self._psn, identifier.lifetime)
+        here, there = identifier.source, identifier.destination
+        assert here is not None and there is not None
+        label = flowLabel(here.port, there.port)
+        heard, self._agreement = answered(reply, terms, path, self._psn, identifier.lifetime, label)
         if identifier.qp is None:
             identifier.stage = Stage.ANSWERED
             connection.think(identifier.now())

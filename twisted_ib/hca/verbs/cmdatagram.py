@@ -108,7 +108,7 @@ class Datagrams(Call):
             self._over(reply.status, reply.privateData)
             return
         identifier.stage = Stage.UP
-        address = addressOf(lookup.destination.peer.guid)
+        address = addressOf(lookup.destination.peer.gid)
         identifier.report(
             _E.RDMA_CM_EVENT_ESTABLISHED,
             privateData=reply.privateData,

@@ -64,6 +64,7 @@ class CMID(DataCalls):
         pd: PD | None = None,
         port_space: int = rdma_port_space.RDMA_PS_TCP,
         listen_id: CMID | None = None,
+        device: str | None = None,
     ) -> None:
         """
         Make an identifier.
@@ -76,6 +77,8 @@ class CMID(DataCalls):
         @param pd: the domain of the queue pair; without one it is the one that such identifiers share.
         @param port_space: one of C{rdma_port_space}, with a channel.
         @param listen_id: the identifier that a request came to.
+        @param device: the name of the device that it shall use, if it brings no domain; without one its
+            addresses decide.  Not in pyverbs.
 
         @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or there is no way
             there (ENODEV), or the queue pair can not be.
@@ -84,12 +87,12 @@ class CMID(DataCalls):
         if creator is None:
             return
         if isinstance(creator, AddrInfo):
-            self._fromAddress(creator, qp_init_attr, pd)
+            self._fromAddress(creator, qp_init_attr, pd, device)
         elif isinstance(creator, CMEventChannel):
             creator._check()
             kind = _qpType(port_space)
             self._channel = creator
-            self._hold(Identifier(creator._reports, False, int(port_space), kind))
+            self._hold(Identifier(creator._reports, False, int(port_space), kind)).deviceName = device
         elif isinstance(creator, CMEvent):
             if listen_id is None:
                 raise PyverbsUserError("listen ID not provided")
@@ -97,15 +100,18 @@ class CMID(DataCalls):
         else:
             raise invalid(f"Cannot create CM ID from {type(creator)}")
 
-    def _fromAddress(self, info: AddrInfo, attr: QPInitAttr | None, pd: PD | None) -> None:
+    def _fromAddress(
+        self, info: AddrInfo, attr: QPInitAttr | None, pd: PD | None, device: str | None
+    ) -> None:
         """
         Make a synchronous identifier.
         """
         if attr is not None:
             checked(attr, QPInitAttr).qp_type = info.qp_type
         identifier = self._hold(Identifier(Reports(), True, info.port_space, info.qp_type))
+        identifier.deviceName = device
         try:
-            self._use(pd)
+            self._use(pd, info)
             if info.flags & RAI_PASSIVE:
                 identifier.initAttr = attr
                 self.bind_addr(info)
@@ -119,11 +125,11 @@ class CMID(DataCalls):
             raise
 
     @verb("Failed to create CM ID")
-    def _use(self, pd: PD | None) -> None:
+    def _use(self, pd: PD | None, info: AddrInfo) -> None:
         """
         Have a device.
         """
-        self._get().use(None if pd is None else checked(pd, PD))
+        self._get().use(None if pd is None else checked(pd, PD), info.source, info.destination)
 
     @verb("Failed to create CM ID")
     def _fromEvent(self, event: CMEvent, listener: CMID) -> None:

@@ -40,8 +40,8 @@ _E, _S = rdma_cm_event_type, ibv_qp_state
 
 #: The queue pair number that stands for a group (IBTA vol. 1 10.5.1).
 MULTICAST_QPN = 0xFFFFFF
-#: What begins the MGID of an IPv4 group, before C{::ffff:a.b.c.d}: ff0e, as Linux RDMA-CM's on
-#: RoCE version 1; version 2's has no first octet that tells groups from others.
+#: What begins the MGID of an IPv4 group where peers are not IP addresses, before C{::ffff:a.b.c.d}:
+#: ff0e, as Linux RDMA-CM's on RoCE version 1.
 _IPV4_GROUP = b"\xff\x0e" + bytes(8) + b"\xff\xff"
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 1 << 16
@@ -61,6 +61,7 @@ class Identifier:
     @ivar timeout: the timeout code that the program has set for acknowledgements, or None.
     @ivar lifetime: of packets, a timeout code.
     @ivar requestsWaiting: how many requests nobody has heard of yet.
+    @ivar deviceName: of the device that it shall use; None if its addresses decide.
     @ivar initAttr: of a listener: the attributes of its children's queue pairs, or None.
     """
 
@@ -82,6 +83,7 @@ class Identifier:
         self.timeout: int | None = None
         self.lifetime = PACKET_LIFETIME
         self.requestsWaiting = 0
+        self.deviceName: str | None = None
         self.initAttr: QPInitAttr | None = None
         self.transport: Connected | Datagrams = Datagrams(self) if self.isDatagram else Connected(self)
         self._channels: list[CompChannel] = []
@@ -145,27 +147,32 @@ class Identifier:
 
     # -- addresses
 
-    def use(self, pd: PD | None = None) -> Binding:
+    def use(
+        self, pd: PD | None = None, source: Address | None = None, destination: Address | None = None
+    ) -> Binding:
         """
         Have a device.
 
         @param pd: a domain of it, if the program brings one.
+        @param source: where it is to be bound to, if that is known.
+        @param destination: where it is to go to, if that is known.
         """
         if self.binding is None:
-            self.binding = Binding.get(pd)
+            self.binding = Binding.get(pd, self.deviceName, source, destination)
         return self.binding
 
-    def bind(self, address: Address | None) -> None:
+    def bind(self, address: Address | None, destination: Address | None = None) -> None:
         """
         Take an address of this host.
 
         @param address: with port 0 for any port.
+        @param destination: where to go to from there, if it is known.
 
         @raise PyverbsRDMAError: it is none (EADDRNOTAVAIL).
         """
         if address is None:
             raise invalid("Failed to Bind ID: there is no source address")
-        device = self.use().device
+        device = self.use(None, address, destination).device
         if self.stage is Stage.IDLE and not address.isAny and not self._isOurs(device, address):
             raise PyverbsRDMAError(f"{address.host} is not an address of this host", errno.EADDRNOTAVAIL)
         self.step("bind")
@@ -188,7 +195,7 @@ class Identifier:
             raise invalid("Failed to Resolve Address: there is no destination")
         if self.stage is Stage.IDLE:
             here = Address("0.0.0.0" if destination.version == 4 else "::", 0)
-            self.bind(source or here)
+            self.bind(source or here, destination)
         assert self.source is not None
         if self.source.version != destination.version:
             raise invalid("Failed to Resolve Address: the addresses are of different IP versions")
@@ -205,8 +212,8 @@ class Identifier:
         host = self.source.host
         if self.source.isAny and not destination.isMulticast:
             # To an HCA's own GID one goes from one's own.
-            isHere = device.isLocal(destination.host)
-            host = device.localAddressFor(destination.host) if isHere else device.gids()[0]
+            isAddress = device.addressed or device.isLocal(destination.host)
+            host = device.localAddressFor(destination.host) if isAddress else device.gids()[0]
         port = self.source.port or _FIRST_EPHEMERAL_PORT + secrets.randbelow(_PORTS - _FIRST_EPHEMERAL_PORT)
         self.source = Address(host, port)
         self.report(_E.RDMA_CM_EVENT_ADDR_RESOLVED)
@@ -214,8 +221,10 @@ class Identifier:
     def _isReachable(self, device: Any, address: Address) -> bool:
         """
         Whether there may be somebody at an address: one of this host, or an HCA's own GID, which
-        only C{RDMA_PS_IB} has a use for.
+        only C{RDMA_PS_IB} has a use for.  Where peers are IP addresses: any of the device's version.
         """
+        if device.addressed:
+            return (":" in device.address) == (":" in address.host)
         isGID = self.portSpace == rdma_port_space.RDMA_PS_IB and address.host.startswith("fe80:")
         return isGID or self._isOurs(device, address)
 
@@ -340,7 +349,7 @@ class Identifier:
             raise invalid("Failed to Join multicast: the identifier can not")
         if group.host in self._groups:
             raise PyverbsRDMAError("Failed to Join multicast: it is in it", errno.EADDRINUSE)
-        gid = groupOf(group.host)
+        gid = groupOf(group.host, self.device.addressed)
         attached = self.qp is not None and not sendOnly
         try:
             if attached:
@@ -415,11 +424,13 @@ class Identifier:
         self.reports, self.isSynchronous = reports, isSynchronous
 
 
-def groupOf(host: str) -> GID:
+def groupOf(host: str, mapped: bool = False) -> GID:
     """
     The MGID of an IP group.
+
+    @param mapped: whether that of an IPv4 group is its address, as in RoCE version 2.
     """
     packed = gidOf(host)
-    if ":" not in host:
+    if ":" not in host and not mapped:
         packed = _IPV4_GROUP + packed[12:]
     return GID(packed.hex(":", 2))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, ServiceInUseError, WireError
+from twisted_ib.errors import HCAError, NoRouteError, ServiceInUseError, WireError
 from twisted_ib.hca.interfaces import IServiceListener
 from twisted_ib.hca.verbs.cmaddr import Address
 from twisted_ib.hca.verbs.cmconnected import Connected
@@ -21,7 +21,6 @@ from twisted_ib.hca.verbs.cmterms import UnfitRequest
 from twisted_ib.hca.verbs.enumscm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 from twisted_ib.hca.wire.cmcodes import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.rdmacm import HEADER_BYTES, Header, textOf
 
 if TYPE_CHECKING:
@@ -59,7 +58,12 @@ class Listener:
         """
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
-        if space == rdma_port_space.RDMA_PS_IB and host.startswith("fe80:"):
+        if self._device.addressed:
+            try:
+                host = self._device.listeningAddress(host)
+            except ValueError as error:
+                raise NoRouteError(str(error)) from None
+        elif space == rdma_port_space.RDMA_PS_IB and host.startswith("fe80:"):
             # A GID of the HCA itself: who finds it by that has found the HCA.
             host = "::"
         service = listen(space, host, source.port, self)
@@ -169,7 +173,8 @@ class Listener:
     def _child(self, request: REQ | SIDR_REQ, way: Any) -> Identifier:
         """
         An identifier for who calls.  It says where from; but it can only be a process of this
-        host, and a program may decide by the address what somebody may do.
+        host, or the IP address that the packets are from, and a program may decide by the address
+        what somebody may do.
 
         @param way: the path that the request came by.
 
@@ -178,13 +183,13 @@ class Listener:
         if self._headerBytes:
             header = Header.parse(request.privateData)
             peer, here = Address(header.source, header.sourcePort), header.destination
-            if not self._device.isLocal(peer.host):
-                raise WireError(f"a request comes from {peer.host}, which is no address of this host")
+            if not self._device.isPeers(way, peer.host):
+                raise WireError(f"a request comes from {peer.host}, which is no address of its sender")
         else:
             assert isinstance(request, REQ)
             path = request.primaryPath
             peer, here = Address(textOf(path.localGID), 0), textOf(path.remoteGID)
-            own = int.from_bytes(path.localGID, "big") == guidGID(way.peer.guid)
-            if not own and not self._device.isLocal(peer.host):
+            own = int.from_bytes(path.localGID, "big") == way.peer.gid
+            if not own and not self._device.isPeers(way, peer.host):
                 raise WireError(f"a request comes from {peer.host}, which is no address of its sender")
         return self._identifier.child(Address(here, self.port), peer)

@@ -178,7 +178,9 @@ def flowLabel(source: int, destination: int) -> int:
     return (source * 31 + destination) & 0xFFFFF
 
 
-def makeREQ(terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, header: bytes) -> REQ:
+def makeREQ(
+    terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, header: bytes, mtu: int = _MTU_CODE
+) -> REQ:
     """
     The REQ of an active side.
 
@@ -186,6 +188,7 @@ def makeREQ(terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, h
     @param lifetime: of packets, a timeout code.
     @param path: its addresses.
     @param header: what precedes the private data of the program.
+    @param mtu: the code of what a packet carries.
     """
     timeout = ackTimeout(lifetime, attributes.ACK_DELAY_CODE)
     return REQ(
@@ -198,7 +201,7 @@ def makeREQ(terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, h
         startingPSN=psn,
         localCMResponseTimeout=RESPONSE_TIMEOUT,
         retryCount=terms.retries,
-        pathMTU=_MTU_CODE,
+        pathMTU=mtu,
         rnrRetryCount=terms.rnrRetries,
         maxCMRetries=CM_RETRIES,
         sharedReceiveQueue=terms.shared,
@@ -249,7 +252,8 @@ class Agreement:
     What a queue pair needs to know.
 
     @ivar path: the way to the peer's HCA.
-    @ivar guid: the GUID of that HCA, as the way has it.
+    @ivar gid: the GID of that HCA, as the way has it.
+    @ivar flowLabel: of the path.
     @ivar remote: the peer's queue pair.
     @ivar expected: the packet number to come first, C{first} the one to send first.
     @ivar mtu: one of C{ibv_mtu}.
@@ -258,7 +262,8 @@ class Agreement:
     """
 
     path: Any
-    guid: int
+    gid: int
+    flowLabel: int
     remote: int
     expected: int
     first: int
@@ -282,7 +287,7 @@ class Agreement:
         if state == _S.IBV_QPS_INIT:
             return initAttributes(self.served)
         if state == _S.IBV_QPS_RTR:
-            address = addressOf(self.guid)
+            address = addressOf(self.gid, self.flowLabel)
             address.path = self.path
             attr.ah_attr = address
             attr.path_mtu, attr.dest_qp_num, attr.rq_psn = self.mtu, self.remote, self.expected
@@ -342,16 +347,19 @@ def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
     """
     if request.transportServiceType != _RELIABLE_CONNECTION:
         raise UnfitRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)
-    if request.pathMTU not in list(ibv_mtu):
+    most = mtuCode(path)
+    if request.pathMTU not in list(ibv_mtu) or (request.pathMTU > most and path.fabric.addressed):
+        # Packets of the size that the peer will send do not reach it from here.
         raise UnfitRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
     terms = heard(request, Terms())
     return terms, Agreement(
         path,
-        path.peer.guid,
+        path.peer.gid,
+        request.primaryPath.flowLabel,
         request.localQPN,
         psn,
         request.startingPSN,
-        min(request.pathMTU, _MTU_CODE),
+        min(request.pathMTU, most),
         terms.responderResources,
         terms.initiatorDepth,
         request.retryCount,
@@ -360,7 +368,9 @@ def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
     )
 
 
-def answered(reply: REP, own: Terms, path: Any, psn: int, lifetime: int) -> tuple[Terms, Agreement]:
+def answered(
+    reply: REP, own: Terms, path: Any, psn: int, lifetime: int, label: int
+) -> tuple[Terms, Agreement]:
     """
     What a REP gives to an active side.
 
@@ -368,15 +378,17 @@ def answered(reply: REP, own: Terms, path: Any, psn: int, lifetime: int) -> tupl
     @param path: the way it came.
     @param psn: what this side wants to hear first.
     @param lifetime: of packets, a timeout code.
+    @param label: the flow label of the path.
     """
     terms = heard(reply, own)
     return terms, Agreement(
         path,
-        path.peer.guid,
+        path.peer.gid,
+        label,
         reply.localQPN,
         psn,
         reply.startingPSN,
-        _MTU_CODE,
+        mtuCode(path),
         terms.responderResources,
         terms.initiatorDepth,
         own.retries,
@@ -385,18 +397,30 @@ def answered(reply: REP, own: Terms, path: Any, psn: int, lifetime: int) -> tupl
     )
 
 
-def addressOf(guid: int) -> AHAttr:
+def mtuCode(path: Any) -> int:
     """
-    The address of an HCA: its own GID.
+    @param path: the way to a peer's HCA.
+    @return: the most that a packet carries to it, a code.
     """
-    return groupAddress(GID((0xFE80 << 112 | guid).to_bytes(16, "big").hex(":", 2)), HOP_LIMIT)
+    fabric = path.fabric
+    return attributes.MTU_CODES[fabric.pathMTU] if fabric.addressed else _MTU_CODE
 
 
-def groupAddress(gid: GID, hops: int = 1) -> AHAttr:
+def addressOf(gid: int, label: int = 0) -> AHAttr:
+    """
+    The address of an HCA.
+
+    @param gid: the GID that leads to it.
+    @param label: the flow label of the path.
+    """
+    return groupAddress(GID(gid.to_bytes(16, "big").hex(":", 2)), HOP_LIMIT, label)
+
+
+def groupAddress(gid: GID, hops: int = 1, label: int = 0) -> AHAttr:
     """
     The address that a GID is.
     """
-    route = GlobalRoute(dgid=gid, hop_limit=hops)
+    route = GlobalRoute(dgid=gid, flow_label=label, hop_limit=hops)
     return AHAttr(is_global=1, port_num=attributes.PORT, gr=route)
 
 
