@@ -405,8 +405,10 @@ RDS_SEND_BUDGET = 2 * 1024 * 1024
 RDS_DATAGRAM_OVERHEAD = 256
 #: Of the bytes, what may wait for one destination that is congested: it does not use up what others have.
 RDS_CONGESTED_BUDGET = 1024 * 1024
-#: Destinations for which one socket holds datagrams.
-RDS_HELD_DESTINATIONS = 1024
+#: The same for all its congested destinations.
+RDS_HELD_BUDGET = 16 * 1024 * 1024
+#: Destinations whose path one process and device remembers.
+RDS_ROUTES = 65536
 #: Bytes that wait to be read at one socket before its port is marked as congested.
 RDS_RECEIVE_BUDGET = 2 * 1024 * 1024
 #: Bytes that one socket holds in any case: what is on its way when its port is marked is taken.  Over
@@ -425,6 +427,8 @@ RDS_UNACKNOWLEDGED_BYTES = 16 * 1024 * 1024
 #: The pauses between attempts to connect double from the first to the second, in seconds.
 RDS_RECONNECT_SECONDS = 0.001
 RDS_RECONNECT_SECONDS_MOST = 1.0
+#: The least of them where the peer has to connect, and is reminded.
+RDS_NUDGE_SECONDS = 0.2
 #: How long one attempt may take, in seconds.
 RDS_CONNECT_SECONDS = 10.0
 #: A peer that can not be reached for so long is told as gone, in seconds.

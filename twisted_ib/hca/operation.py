@@ -59,6 +59,7 @@ __all__ = [
     "ABSENT_WORD",
     "ACKNOWLEDGE",
     "ATOMIC_ACKNOWLEDGE",
+    "BAD_RESPONSE",
     "COMPARE_SWAP",
     "FETCH_ADD",
     "GSI_QPN",
@@ -82,6 +83,7 @@ __all__ = [
     "RESPONSES",
     "RESUME",
     "RNR",
+    "RNR_EXHAUSTED",
     "SEND_FIRST",
     "SEND_LAST",
     "SEND_LAST_IMMEDIATE",
@@ -90,6 +92,7 @@ __all__ = [
     "SEND_ONLY",
     "SEND_ONLY_IMMEDIATE",
     "SEND_ONLY_INVALIDATE",
+    "SILENT",
     "SOLICITED",
     "UD_SEND_ONLY",
     "UD_SEND_ONLY_IMMEDIATE",
@@ -148,6 +151,13 @@ ABSENT: Final = 0x40
 #: Reserved too: this request would be refused for good, but READs before it are still
 #: being answered; send it again.  In packets the answers come first by themselves.
 LATER: Final = 0x41
+# What a packet transport finds by itself and tells its own queue pair; reserved, too.
+#: The peer does not answer, and all retries are used up.
+SILENT: Final = 0x42
+#: It had no receive, and all retries for that are used up.
+RNR_EXHAUSTED: Final = 0x43
+#: It answered something else than it was asked.
+BAD_RESPONSE: Final = 0x44
 
 #: A refusal: syndrome, the destination number it is about, and the position in
 #: the medium after the refused record.

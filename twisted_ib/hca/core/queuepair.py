@@ -31,6 +31,7 @@ from twisted_ib.hca.operation import (
     QPN_MASK,
     RNR,
     SEND_ONLY,
+    SILENT,
     WRITE_ONLY,
 )
 from twisted_ib.hca.wire.headers import RETH
@@ -483,6 +484,11 @@ class QueuePair:
             return answer
         if opcode == ACKNOWLEDGE:
             # A stream's message was refused; it is not kept, so this is final.
+            if stop > start and buffer[start] == SILENT:
+                if self.device is not None:
+                    self.device.count("retry_exceeded_err")
+                self.fail(QueuePairError(f"the peer of queue pair {self.number} does not answer"))
+                return 0
             self.fail(
                 QueuePairError(
                     f"the peer refused a message of queue pair {self.number}"

@@ -27,6 +27,7 @@ from twisted_ib.hca.core.timers import Timer
 from twisted_ib.hca.operation import (
     ABSENT,
     ACKNOWLEDGE,
+    BAD_RESPONSE,
     GSI_QPN,
     LATER,
     NAK_INVALID_REQUEST,
@@ -34,15 +35,21 @@ from twisted_ib.hca.operation import (
     REFUSAL,
     RESUME,
     RNR,
+    RNR_EXHAUSTED,
+    SILENT,
 )
 
 if TYPE_CHECKING:
     from twisted_ib.hca.core.work import WorkQueues
 
-#: IBTA vol. 1 9.7.5.2, as Linux's rxe_comp.c has it; anything else is an operational error.
+#: IBTA vol. 1 9.7.5.2, as Linux's rxe_comp.c has it, and what a packet transport says; anything
+#: else is an operational error.
 _NAK_STATUS = {
     NAK_INVALID_REQUEST: WCStatus.REM_INV_REQ_ERR,
     NAK_REMOTE_ACCESS: WCStatus.REM_ACCESS_ERR,
+    SILENT: WCStatus.RETRY_EXC_ERR,
+    RNR_EXHAUSTED: WCStatus.RNR_RETRY_EXC_ERR,
+    BAD_RESPONSE: WCStatus.BAD_RESP_ERR,
 }
 
 _SYNDROME_MASK = 0xE0

@@ -1,0 +1,3 @@
+"""
+What reliable and unreliable connections need over a medium that loses packets.
+"""

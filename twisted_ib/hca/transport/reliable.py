@@ -1,0 +1,140 @@
+"""
+A reliable connection over packets: a requester, a responder, and what they share.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted_ib.hca.operation import SOLICITED
+from twisted_ib.hca.transport.requester import Requester
+from twisted_ib.hca.transport.responder import Responder
+from twisted_ib.hca.transport.terms import SOLICITED_EVENT, Packet, Terms, User
+from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST
+
+_CODE_MASK: Final = 0x7F
+
+
+def joined(payload: Any) -> bytes:
+    """
+    Copy what a record carries, unless it can not change.
+
+    @param payload: bytes-like, or a list of bytes-like objects.
+    """
+    if payload.__class__ is bytes:
+        found: bytes = payload
+        return found
+    return b"".join(payload) if payload.__class__ is list else bytes(payload)
+
+
+class ReliableConnection:
+    """
+    One end of a reliable connection (RC).
+
+    Nothing in here reads a clock: whoever moves the packets calls L{tick} at the L{deadline},
+    and L{outputs} as long as it is L{pending}.  What the peer sends can have any code, any
+    number and any length.
+
+    @ivar remote: the peer's queue pair number.
+    """
+
+    __slots__ = ("_requester", "_requestsFirst", "_responder", "remote")
+
+    def __init__(self, terms: Terms, remote: int, user: User) -> None:
+        """
+        Begin.
+
+        @param remote: the peer's queue pair number.
+        @param user: who hears of what happens.
+        """
+        self.remote = remote
+        self._requester = Requester(terms, user)
+        self._responder = Responder(terms, user)
+        self._requestsFirst = False
+
+    def change(self, terms: Terms) -> None:
+        """
+        The terms have changed: the queue pair went to RTS, or was changed in SQD.  PSNs count
+        as long as none was used.
+        """
+        self._requester.change(terms)
+        self._responder.change(terms)
+
+    def post(
+        self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float
+    ) -> bool:
+        """
+        Take a record of the queue pair, a request or a response.
+
+        @param opcode: the operation code, perhaps with L{SOLICITED}.
+        @param header: extended headers; or first bytes of a stream's message.
+        @param payload: bytes-like, or a list of bytes-like objects; copied if it is not bytes.
+        @param length: bytes in C{payload}.
+        @param position: what L{User} hears of a request by; increases.
+        @return: False if there is no room now.
+        """
+        code = opcode & _CODE_MASK
+        if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
+            return self._responder.post(code, joined(payload))
+        return self._requester.post(
+            code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
+        )
+
+    def receive(
+        self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float
+    ) -> None:
+        """
+        A packet came.
+
+        @param opcode: its operation code, perhaps with L{SOLICITED}.
+        @param acknowledge: whether it asks for an acknowledgement.
+        @param buffer: has its extended headers and payload, without pad, from C{start} to
+            C{stop}; used during this call only.
+        """
+        code = opcode & _CODE_MASK
+        if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
+            self._requester.responded(code, psn, buffer, start, stop, now)
+        else:
+            self._responder.asked(opcode, psn, acknowledge, buffer, start, stop)
+
+    def outputs(self, budget: int, now: float) -> list[Packet]:
+        """
+        Make packets of what may be sent now; responses and requests have turns.
+
+        @param budget: so many at most, at least two.
+        """
+        out: list[Packet] = []
+        self._requestsFirst = first = not self._requestsFirst
+        if first:
+            self._requester.outputs(budget - 1, now, out)
+            self._responder.outputs(budget - len(out), out)
+        else:
+            self._responder.outputs(budget, out)
+            self._requester.outputs(budget - len(out), now, out)
+        return out
+
+    def pending(self) -> bool:
+        """
+        @return: whether L{outputs} would make some.
+        """
+        return self._responder.pending() or self._requester.pending()
+
+    def deadline(self) -> float | None:
+        """
+        @return: when L{tick} has something to do, in seconds, or L{None}.
+        """
+        return self._requester.deadline()
+
+    def tick(self, now: float) -> None:
+        """
+        Do what is due.
+        """
+        self._requester.tick(now)
+
+    def close(self) -> None:
+        """
+        The queue pair is gone: ask and answer nothing any more.  A refusal that it owes is
+        still in L{outputs}.
+        """
+        self._requester.close()
+        self._responder.close()

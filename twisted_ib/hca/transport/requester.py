@@ -1,0 +1,614 @@
+"""
+The requester of a reliable connection over packets (IBTA vol. 1 9.7.3, 9.7.5, 9.9.2; Linux's
+C{rxe_req.c} and C{rxe_comp.c}).
+
+Records are numbered when they are posted and kept until they are acknowledged.  C{_unsent} has
+those that are not, or not wholly, sent, C{_sent} those on their way; to send again is to take
+all of C{_sent} back.  The oldest number that is not acknowledged divides what is done from what
+is not: everything before it is done, READs and atomics because their answers came.
+
+What is waited for:
+
+  - nothing is on the way: nothing;
+  - something is: an acknowledgement, until C{_probeAt}; then all is sent again, one packet at
+    first.  After the timeout, C{retries} + 1 times, the peer counts as silent.  That time begins
+    anew when it acknowledges something, and after it has asked to wait;
+  - the peer had no receive: C{_pauseUntil}; nothing is sent, nothing else is waited for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.core.delays import rnrSeconds
+from twisted_ib.hca.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
+from twisted_ib.hca.transport.cutting import Record
+from twisted_ib.hca.transport.pacing import Pacing
+from twisted_ib.hca.transport.psn import extended, packets
+from twisted_ib.hca.transport.terms import ACKNOWLEDGE_REQUEST, Packet, Terms, User
+from twisted_ib.hca.wire.headers import (
+    AETH,
+    ATOMIC_RESULT,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_OPERATIONAL,
+    NAK_SEQUENCE,
+    PSN_MASK,
+    RETH,
+    RNR,
+)
+from twisted_ib.hca.wire.opcodes import (
+    ACKNOWLEDGE,
+    ATOMIC_ACKNOWLEDGE,
+    COMPARE_SWAP,
+    FETCH_ADD,
+    READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+)
+
+#: rnr_retry: this many is for ever.
+_FOR_EVER: Final = 7
+_SYNDROME_MASK: Final = 0xE0
+_QUESTIONS: Final = frozenset((READ_REQUEST, COMPARE_SWAP, FETCH_ADD))
+_NAK: Final = 0x60
+#: A READ's response -> whether it begins and ends an answer; bytes of its AETH.
+_RESPONSES: Final = {
+    READ_RESPONSE_FIRST: (True, False, AETH.size),
+    READ_RESPONSE_MIDDLE: (False, False, 0),
+    READ_RESPONSE_LAST: (False, True, AETH.size),
+    READ_RESPONSE_ONLY: (True, True, AETH.size),
+}
+#: The code of a record of an answer, by whether it is the first and the last one.
+_ANSWER: Final = {
+    (True, False): READ_RESPONSE_FIRST,
+    (False, False): READ_RESPONSE_MIDDLE,
+    (False, True): READ_RESPONSE_LAST,
+    (True, True): READ_RESPONSE_ONLY,
+}
+
+
+class Question:
+    """
+    A READ or an atomic: what L{Record} is to messages.
+
+    @ivar code: its operation code.
+    @ivar header: its extended header.
+    @ivar length: bytes that a READ asks for.
+    @ivar asked: the numbers that a READ was asked for from, of those that are not answered.
+    """
+
+    __slots__ = ("asked", "code", "end", "header", "length", "position", "start")
+
+    asks = True
+    size = 0
+
+    def __init__(self, code: int, header: bytes, position: int, start: int, mtu: int) -> None:
+        """
+        Number the packets of the answer.
+
+        @param start: the number of the request, and so of the first packet of its answer.
+        """
+        self.code = code
+        self.header = header
+        self.position = position
+        self.start = start
+        self.length = 0
+        self.asked: set[int] = set()
+        if code == READ_REQUEST:
+            self.length = RETH.unpack(header)[2]
+        self.end = start + packets(self.length, mtu)
+
+    def partEnd(self, at: int) -> int:
+        """
+        The number after the part of the answer that a number is in.  Parts are counted from
+        the beginning, so that what is asked for again is within what was asked for
+        (Linux's C{rxe_resp.c}, C{duplicate_request}, wants that).
+        """
+        at -= self.start
+        return min(self.end, self.start + at + limits.TRANSPORT_READ - at % limits.TRANSPORT_READ)
+
+    def partBegins(self, at: int) -> bool:
+        """
+        Whether a part begins at a number.
+        """
+        return (at - self.start) % limits.TRANSPORT_READ == 0
+
+    def ask(self, at: int, mtu: int) -> Packet:
+        """
+        Make the request for the answer, or for the rest of a part of it.
+
+        @param at: the number of its first packet.
+        """
+        header = self.header
+        if self.code == READ_REQUEST:
+            offset = (at - self.start) * mtu
+            stop = min(self.length, (self.partEnd(at) - self.start) * mtu)
+            if offset or stop < self.length:
+                address, key, _ = RETH.unpack(header)
+                header = RETH.pack(address + offset & 0xFFFFFFFFFFFFFFFF, key, stop - offset)
+            self.asked.add(at)
+        return self.code, ACKNOWLEDGE_REQUEST, at & PSN_MASK, header, b""
+
+
+class Requester:
+    """
+    Sends requests and takes their responses.
+    """
+
+    __slots__ = (
+        "_asking",
+        "_end",
+        "_ended",
+        "_full",
+        "_held",
+        "_lostAt",
+        "_lostTime",
+        "_next",
+        "_pacing",
+        "_pauseUntil",
+        "_probeAt",
+        "_recover",
+        "_retries",
+        "_rnrRetries",
+        "_sent",
+        "_since",
+        "_terms",
+        "_timed",
+        "_timedAt",
+        "_top",
+        "_una",
+        "_unsent",
+        "_user",
+    )
+
+    def __init__(self, terms: Terms, user: User) -> None:
+        """
+        Nothing is posted.
+        """
+        self._terms = terms
+        self._user = user
+        self._pacing = Pacing(terms.timeout, terms.roundTrip)
+        self._unsent: deque[Record | Question] = deque()
+        self._sent: deque[Record | Question] = deque()
+        # The numbers after what was posted, was sent at least once, is sent next, and is oldest.
+        self._end = self._top = self._next = self._una = terms.firstPSN
+        #: For each READ and atomic on the way, the number after its answer.
+        self._asking: deque[int] = deque()
+        self._held = 0
+        self._full = self._ended = False
+        self._retries = self._rnrRetries = 0
+        self._probeAt: float | None = None
+        self._pauseUntil: float | None = None
+        self._since = self._lostTime = self._timedAt = 0.0
+        self._timed = self._lostAt = -1
+        self._recover = terms.firstPSN
+
+    def change(self, terms: Terms) -> None:
+        """
+        The terms have changed: the queue pair went to RTS, or was changed while it was drained
+        (SQD).  The first PSN counts only if nothing was posted.
+        """
+        if self._end == self._terms.firstPSN:
+            self._end = self._top = self._next = self._una = self._recover = terms.firstPSN
+            self._pacing = Pacing(terms.timeout, terms.roundTrip)
+        self._terms = terms
+        self._pacing.limit(terms.timeout)
+
+    # -- down
+
+    def post(self, code: int, solicited: int, header: bytes, body: bytes, position: int) -> bool:
+        """
+        Take a request.
+
+        @return: False if there is no room; the user hears when there is.
+        """
+        if self._ended:
+            return True
+        if (
+            self._held >= limits.TRANSPORT_BYTES
+            or len(self._unsent) + len(self._sent) >= limits.TRANSPORT_RECORDS
+        ):
+            self._full = True
+            return False
+        record: Record | Question
+        if code in _QUESTIONS:
+            record = Question(code, header, position, self._end, self._terms.mtu)
+        else:
+            record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
+            self._held += record.size
+        self._end = record.end
+        self._unsent.append(record)
+        return True
+
+    def pending(self) -> bool:
+        """
+        @return: whether L{outputs} has something to send.
+        """
+        unsent = self._unsent
+        if not unsent or self._pauseUntil is not None:
+            return False
+        if unsent[0].asks:
+            return self._mayAsk(unsent[0])
+        return self._next - self._una < self._pacing.window
+
+    def _mayAsk(self, question: Any) -> bool:
+        """
+        Whether the next part of a READ, or an atomic, may be sent: so many may be on the way,
+        and their answers fit into the window; one always does.
+        """
+        onTheWay = self._next - self._una
+        return not onTheWay or (
+            len(self._asking) < (self._terms.reads or 1)
+            and onTheWay + question.partEnd(self._next) - self._next <= self._pacing.window
+        )
+
+    def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
+        """
+        Make packets of what may be sent now.
+
+        @param budget: so many at most.
+        @param now: the time in seconds.
+        @param out: where they are appended.
+        """
+        unsent = self._unsent
+        before = len(out)
+        budget += before
+        mtu, at = self._terms.mtu, self._next
+        limit = self._una + self._pacing.window
+        while unsent and len(out) < budget and self._pauseUntil is None:
+            record = unsent[0]
+            if record.__class__ is Record:
+                if at >= limit:
+                    break
+                stop = min(record.end, limit, at + budget - len(out))
+                record.cut(at, stop, mtu, out, limits.TRANSPORT_ACKNOWLEDGE - 1)
+            else:
+                if not self._mayAsk(record):
+                    break
+                stop = record.partEnd(at)  # type: ignore[union-attr]
+                out.append(record.ask(at, mtu))  # type: ignore[union-attr]
+                self._asking.append(stop)
+            self._next = at = stop
+            if at == record.end:
+                unsent.popleft()
+                self._sent.append(record)
+        if len(out) > before:
+            self._published(out, now)
+
+    def _published(self, out: list[Packet], now: float) -> None:
+        """
+        Packets go: have the last one acknowledged, since who knows when others follow.
+        """
+        code, flags, psn, header, body = out[-1]
+        if not flags & ACKNOWLEDGE_REQUEST:
+            out[-1] = code, flags | ACKNOWLEDGE_REQUEST, psn, header, body
+        if self._next > self._top:
+            if self._top == self._una:
+                self._since = now  # Nothing was on the way.
+            self._top = self._next
+            if self._timed < 0:
+                self._timed, self._timedAt = self._next - 1, now
+        if self._probeAt is None:
+            self._arm(now)
+
+    # -- up
+
+    def responded(self, code: int, psn: int, buffer: Any, start: int, stop: int, now: float) -> None:
+        """
+        A response came.
+
+        @param code: its operation code, of an acknowledgement or of an answer.
+        """
+        if self._ended:
+            return
+        if code == ACKNOWLEDGE:
+            if stop - start != AETH.size:
+                self._user.count("responses_malformed")
+                return
+            self._acknowledge(buffer[start], extended(psn, self._una), now)
+        else:
+            self._answer(code, extended(psn, self._una), buffer, start, stop, now)
+        if self._full and self._hasRoom():
+            self._full = False
+            self._user.resumed()
+
+    def _hasRoom(self) -> bool:
+        """
+        Whether those who wait for room may go on.
+        """
+        return (
+            self._held <= limits.TRANSPORT_BYTES // 2
+            and len(self._unsent) + len(self._sent) <= limits.TRANSPORT_RECORDS // 2
+        )
+
+    def _acknowledge(self, syndrome: int, number: int, now: float) -> None:
+        """
+        An acknowledgement came, positive or negative.
+
+        @param syndrome: of its AETH.
+        @param number: the number that it has.
+        """
+        kind = syndrome & _SYNDROME_MASK
+        if number >= self._top or (number < self._una and kind == 0):
+            # Of what was never sent; or old, which says nothing.
+            if number >= self._top:
+                self._user.count("responses_unexpected")
+            return
+        if kind == 0:
+            if not self._done(number + 1, now):
+                self._gap(now)
+        elif number < self._una:
+            self._user.count("responses_stale")  # What it was about is done by now.
+        elif kind == RNR:
+            self._user.count("rcvd_rnr_err")
+            if not self._done(number, now):
+                self._gap(now)
+            else:
+                self._pause(syndrome, now)
+        elif syndrome == NAK_SEQUENCE:
+            self._user.count("rcvd_seq_err")
+            self._done(number, now)
+            self._repeat(now)
+        elif kind == _NAK:
+            if not NAK_INVALID_REQUEST <= syndrome <= NAK_REMOTE_OPERATIONAL:
+                syndrome = NAK_REMOTE_OPERATIONAL
+            self._done(number, now)
+            self._fail(syndrome, number)
+        else:
+            self._user.count("responses_malformed")  # Reserved.
+
+    def _done(self, number: int, now: float) -> bool:
+        """
+        The peer has done what is before a number.
+
+        @return: False if a READ or atomic before it is not answered: that was lost.
+        """
+        whole, position, held = True, -1, self._held
+        una = self._una
+        while True:
+            queue = self._sent or self._unsent
+            if not queue:
+                break
+            record = queue[0]
+            if record.asks:
+                if number > record.start:
+                    reached = max(una, record.start)
+                    whole = number <= reached
+                    number = reached
+                break
+            if record.end > number:
+                break
+            queue.popleft()
+            held -= record.size
+            position = record.position
+        self._held = held
+        if number > una:
+            self._progress(number, now)
+        if position >= 0:
+            self._user.acknowledged(position)
+        return whole
+
+    def _progress(self, number: int, now: float) -> None:
+        """
+        All before a number is done: the time that the peer has begins anew.
+        """
+        self._pacing.progressed(number - self._una)
+        self._una = number
+        if self._next < number:
+            self._next = number
+        if self._timed >= 0 and number > self._timed:
+            self._pacing.measured(now - self._timedAt)
+            self._timed = -1
+        asking = self._asking
+        while asking and asking[0] <= number:
+            asking.popleft()
+        self._since = now
+        self._retries = self._rnrRetries = 0
+        self._pauseUntil = None
+        if self._next > number:
+            self._arm(now)
+        else:
+            self._probeAt = None
+
+    def _answer(self, code: int, number: int, buffer: Any, start: int, stop: int, now: float) -> None:
+        """
+        A packet of the answer to a READ, or that of an atomic, came.
+        """
+        if not self._una <= number < self._top:
+            if number >= self._top:
+                self._user.count("responses_unexpected")
+            return
+        if not self._done(number, now) or number != self._una:
+            self._gap(now)
+            return
+        queue = self._sent or self._unsent
+        question = queue[0]
+        if question.__class__ is not Question or number < question.start:
+            self._fail(BAD_RESPONSE, number)
+            return
+        if question.code == READ_REQUEST:
+            shape = self._shape(question, code, number, buffer, start, stop)
+            if shape is None:
+                self._fail(BAD_RESPONSE, number)
+                return
+            code, start = shape
+            question.asked.discard(number)
+        elif (
+            code != ATOMIC_ACKNOWLEDGE
+            or stop - start != AETH.size + ATOMIC_RESULT.size
+            or buffer[start] & _SYNDROME_MASK
+        ):
+            self._fail(BAD_RESPONSE, number)
+            return
+        else:
+            start += AETH.size
+        ends = number + 1 == question.end
+        if ends:
+            queue.popleft()
+        self._progress(number + 1, now)
+        self._user.delivered(code, buffer, start, stop)
+        if ends:
+            self._user.acknowledged(question.position)
+
+    def _shape(
+        self, question: Question, code: int, number: int, buffer: Any, start: int, stop: int
+    ) -> tuple[int, int] | None:
+        """
+        Look at a packet of the answer to a READ.
+
+        @return: the code that it has counted in the whole answer, and where its payload
+            begins; or L{None} if it does not belong there.
+        """
+        row = _RESPONSES.get(code)
+        if row is None:
+            return None
+        begins, ends, header = row
+        mtu = self._terms.mtu
+        last = number + 1 == question.end
+        length = question.length - (number - question.start) * mtu if last else mtu
+        if (
+            stop - start != header + length
+            or (header and buffer[start] & _SYNDROME_MASK)
+            or (number not in question.asked if begins else question.partBegins(number))
+            or ends is not (number + 1 == question.partEnd(number))
+        ):
+            return None
+        return _ANSWER[number == question.start, last], start + header
+
+    # -- sending again
+
+    def _goBack(self) -> None:
+        """
+        Everything that is not done is sent again.
+        """
+        sent = self._sent
+        self._unsent.extendleft(reversed(sent))
+        sent.clear()
+        self._asking.clear()
+        self._next = self._una
+        self._timed = -1
+        self._probeAt = None
+
+    def _gap(self, now: float) -> None:
+        """
+        An answer was lost, or a part of one: something came that is behind it.  Ask for it
+        once; if that is lost, too, the time tells.
+        """
+        if self._lostAt != self._una:
+            self._repeat(now)
+
+    def _repeat(self, now: float) -> None:
+        """
+        The oldest packet, or its answer, was lost, and what was behind it is not.  That
+        counts as a retry where the time does not limit them (IBTA vol. 1 9.9.2.1.1).
+        """
+        if self._ended or self._pauseUntil is not None or self._una == self._top:
+            return
+        if self._lostAt == self._una and now - self._lostTime < self._pacing.roundTrip():
+            return  # It is on its way again.
+        terms = self._terms
+        if not terms.retries or (terms.timeout is None and self._retries >= terms.retries):
+            self._fail(SILENT, self._una)
+            return
+        self._retries += 1
+        self._user.count("completer_retry_err")
+        if self._una >= self._recover:
+            self._pacing.lost(self._next - self._una)
+            self._recover = self._top
+        self._lostAt, self._lostTime = self._una, now
+        self._goBack()
+
+    def _pause(self, syndrome: int, now: float) -> None:
+        """
+        The peer has no receive for the oldest packet: wait, and send it again.
+        """
+        if self._ended or self._pauseUntil is not None:
+            return  # Of the same attempt.
+        limit = self._terms.rnrRetries
+        if limit != _FOR_EVER and self._rnrRetries >= limit:
+            self._fail(RNR_EXHAUSTED, self._una)
+            return
+        self._rnrRetries += 1
+        self._goBack()
+        self._pauseUntil = now + rnrSeconds(syndrome)
+
+    # -- time
+
+    def _silence(self) -> float | None:
+        """
+        How long the peer may be silent, in seconds: the timeout of the terms, but none is
+        shorter than the shortest time until something is sent again (IBTA vol. 1 9.9.2.1.1
+        lets a timeout be up to four times as long as was asked for).
+        """
+        timeout = self._terms.timeout
+        if timeout is None:
+            return None
+        return max(timeout, limits.TRANSPORT_RESEND_LEAST) * (self._terms.retries + 1)
+
+    def _arm(self, now: float) -> None:
+        """
+        Something is on the way: wait for its acknowledgement.
+        """
+        silence = self._silence()
+        if not self._terms.retries:
+            self._probeAt = None if silence is None else self._since + silence
+            return
+        at = now + self._pacing.resendSeconds()
+        self._probeAt = at if silence is None else min(at, self._since + silence)
+
+    def deadline(self) -> float | None:
+        """
+        @return: when L{tick} has something to do, in seconds, or L{None}.
+        """
+        return self._probeAt if self._pauseUntil is None else self._pauseUntil
+
+    def tick(self, now: float) -> None:
+        """
+        Do what is due.
+        """
+        if self._pauseUntil is not None:
+            if now >= self._pauseUntil:
+                self._pauseUntil = None
+                self._since = now
+            return
+        if self._probeAt is None or now < self._probeAt:
+            return
+        silence = self._silence()
+        if silence is not None and now >= self._since + silence:
+            self._fail(SILENT, self._una)
+            return
+        self._user.count("completer_retry_err")
+        self._pacing.silent(self._next - self._una)
+        self._recover = self._top
+        self._goBack()
+
+    # -- the end
+
+    def _fail(self, syndrome: int, number: int) -> None:
+        """
+        The request that a number belongs to is not done, and nothing behind it is.
+        """
+        if self._ended:
+            return  # Who heard of something before it has closed.
+        position = 0
+        for queue in (self._sent, self._unsent):
+            for record in queue:
+                if record.start <= number < record.end:
+                    position = record.position
+        self.close()
+        self._user.refused(position, syndrome)
+
+    def close(self) -> None:
+        """
+        Send nothing any more.
+        """
+        self._ended = True
+        self._sent.clear()
+        self._unsent.clear()
+        self._asking.clear()
+        self._held = 0
+        self._probeAt = self._pauseUntil = None

@@ -1,0 +1,594 @@
+"""
+The responder of a reliable connection over packets (IBTA vol. 1 9.7.4, 9.7.5, 9.7.7; Linux's
+C{rxe_resp.c}).
+
+A request with the expected number is looked at for its place in its message and for its length;
+what remains to be looked at, and to be done, is its user's.  One that comes too early is
+refused once (NAK of the sequence) until the expected one comes.  One that comes again is done
+again if it is a READ, answered again if it is an atomic, and acknowledged again if it is
+anything else (IBTA vol. 1 9.7.5.1.5).
+
+Acknowledgements are merged: when packets are asked for, one goes that says how far the requests
+were done.  Neither it nor a refusal overtakes the answers to READs and atomics before it, which
+come from the user, in the order of the requests, perhaps later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.operation import ABSENT, LATER, REFUSAL
+from twisted_ib.hca.transport.psn import extended, packets
+from twisted_ib.hca.transport.terms import Packet, Terms, User
+from twisted_ib.hca.wire.headers import (
+    ACK,
+    AETH,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_OPERATIONAL,
+    NAK_SEQUENCE,
+    PSN_MASK,
+    RETH,
+    RNR,
+)
+from twisted_ib.hca.wire.opcodes import (
+    ACKNOWLEDGE,
+    ATOMIC_ACKNOWLEDGE,
+    OPCODES,
+    READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+    UNRELIABLE,
+    Kind,
+)
+
+_SYNDROME_MASK: Final = 0xE0
+_CODE_MASK: Final = 0x7F
+#: What the user gets in place of a packet that belongs nowhere: a code that nobody has, which
+#: it refuses as an invalid request.
+INVALID: Final = 0x18
+#: Kinds of messages, as what a responder is inside of; 0 is between messages.
+_SEND, _WRITE, _READ, _ATOMIC, _OTHER = 1, 2, 3, 4, 5
+_KINDS: Final = {Kind.SEND: _SEND, Kind.WRITE: _WRITE, Kind.READ: _READ, Kind.ATOMIC: _ATOMIC}
+#: The code of a request -> its kind, whether it begins and ends a message, bytes of its headers,
+#: whether its payload is of the path MTU, the least bytes of it if not, and whether there may be
+#: more.
+REQUESTS: Final = {
+    code: (
+        _KINDS.get(row.kind, _OTHER),
+        row.begins,
+        row.ends,
+        row.layout.size,
+        row.least is None,
+        row.least or 0,
+        row.most is None,
+    )
+    for code, row in OPCODES.items()
+    if code < UNRELIABLE and row.isRequest
+}
+_ANSWERS: Final = frozenset(
+    (READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE, READ_RESPONSE_LAST, READ_RESPONSE_ONLY)
+)
+
+
+class Asked:
+    """
+    A READ or atomic of the peer that is remembered (IBTA vol. 1 9.7.5.1.5).
+
+    @ivar start: its number.
+    @ivar end: the number after its answer.
+    @ivar code: its operation code.
+    @ivar address: that a READ begins at.
+    @ivar key: that a READ gives.
+    @ivar length: bytes that a READ asks for.
+    @ivar msn: how many messages were done when it was.
+    @ivar result: the answer of an atomic, once there is one.
+    @ivar answer: the latest answer to a READ, until all of it is sent.
+    @ivar again: the part that was asked for again and is not begun: its first number, the
+        number after it, and its header.
+    """
+
+    __slots__ = ("address", "again", "answer", "code", "end", "key", "length", "msn", "result", "start")
+
+    def __init__(self, code: int, start: int, header: bytes, mtu: int, msn: int) -> None:
+        """
+        Nothing of its answer is there.
+        """
+        self.code = code
+        self.start = start
+        self.msn = msn
+        self.address = self.key = self.length = 0
+        if code == READ_REQUEST:
+            self.address, self.key, self.length = RETH.unpack(header)
+        self.end = start + packets(self.length, mtu)
+        self.result: bytes | None = None
+        self.answer: Answer | None = None
+        self.again: tuple[int, int, bytes] | None = None
+
+    def part(self, at: int, header: bytes, mtu: int) -> tuple[int, int, bytes] | None:
+        """
+        Look at a READ that has come again.
+
+        @param at: its number.
+        @param header: its extended header.
+        @return: for L{again}; L{None} if it is another READ, or asks for more.
+        """
+        address, key, length = RETH.unpack(header)
+        offset = (at - self.start) * mtu
+        if key != self.key or address != self.address + offset & 0xFFFFFFFFFFFFFFFF:
+            return None
+        if offset + length > self.length:
+            return None
+        return at, at + packets(length, mtu), header
+
+
+class Answer:
+    """
+    An answer that the user makes: to a READ, or a part of one, or to an atomic.
+
+    @ivar asked: what it answers.
+    @ivar start: its first number.
+    @ivar at: the number of what the user posts next.
+    @ivar sent: the number after what was sent.
+    @ivar end: the number after its last packet.
+    @ivar isVoid: whether it is not sent any more: a part that was sent is missing, and has
+        been asked for again.
+    """
+
+    __slots__ = ("asked", "at", "end", "isVoid", "sent", "start")
+
+    def __init__(self, asked: Asked, start: int, end: int) -> None:
+        """
+        Nothing of it is there.
+        """
+        self.asked = asked
+        self.start = self.at = self.sent = start
+        self.end = end
+        self.isVoid = False
+
+
+class Responder:
+    """
+    Takes requests and sends their responses.
+    """
+
+    __slots__ = (
+        "_again",
+        "_asked",
+        "_dead",
+        "_expected",
+        "_full",
+        "_held",
+        "_inside",
+        "_later",
+        "_makes",
+        "_msn",
+        "_nak",
+        "_owes",
+        "_ready",
+        "_refused",
+        "_remembered",
+        "_terms",
+        "_user",
+        "_wanted",
+    )
+
+    def __init__(self, terms: Terms, user: User) -> None:
+        """
+        Nothing has come.
+        """
+        self._terms = terms
+        self._user = user
+        self._expected = terms.expectedPSN
+        self._msn = 0
+        self._inside = 0
+        #: Whether what is behind the expected packet is dropped in silence.
+        self._refused = False
+        #: Whether the user is to get the expected packet again, when its answers are out.
+        self._later = False
+        #: Whether a request was refused for good.
+        self._dead = False
+        #: The refusal to send: syndrome and number.
+        self._nak: tuple[int, int] | None = None
+        #: Whether an acknowledgement is owed, and the first number that it is owed for.
+        self._owes = False
+        self._wanted = 0
+        # rxe rounds the number of READs up to a power of two.
+        self._remembered = 0
+        self._asked: deque[Asked] = deque()
+        #: Answers that the user has not posted all of.
+        self._makes: deque[Answer] = deque()
+        #: What it has posted: the answer, the first number, the bytes.
+        self._ready: deque[tuple[Answer, int, Any]] = deque()
+        #: READs that are to be done again.
+        self._again: deque[Asked] = deque()
+        self._held = 0
+        self._full = False
+        self.change(terms)
+
+    def change(self, terms: Terms) -> None:
+        """
+        The terms have changed; the expected PSN only counts at first.
+        """
+        self._terms = terms
+        self._remembered = 1 << max(0, terms.peerReads - 1).bit_length()
+
+    # -- up
+
+    def asked(
+        self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int
+    ) -> None:
+        """
+        A request came.
+
+        @param opcode: its operation code, perhaps with the solicited event bit.
+        @param acknowledge: whether it asks for an acknowledgement.
+        """
+        row = REQUESTS.get(opcode & _CODE_MASK)
+        if row is None:
+            self._user.count("opcode_unknown")
+            return
+        expected = self._expected
+        number = extended(psn, expected)
+        if self._dead:
+            return  # A queue pair in ERR is silent.
+        if number != expected:
+            if number > expected:
+                self._early()
+            else:
+                self._repeated(opcode & _CODE_MASK, number, buffer, start, stop)
+            return
+        kind, begins, ends, header, full, least, more = row
+        inside, length, mtu = self._inside, stop - start - header, self._terms.mtu
+        if (inside and (begins or inside != kind)) or not (inside or begins):
+            self._invalid(number)
+        elif length != mtu if full else length < least or (length > mtu if more else length > least):
+            self._invalid(number)
+        elif kind >= _READ:
+            self._question(opcode, number, buffer, start, stop)
+        else:
+            syndrome = self._user.delivered(opcode, buffer, start, stop)
+            if syndrome:
+                self._refuse(syndrome, number)
+                return
+            self._expected = number + 1
+            self._refused = self._later = False
+            if self._nak is not None and not self._dead:
+                self._nak = None  # It came before the refusal went.
+            if ends:
+                self._inside = 0
+                self._msn += 1
+            else:
+                self._inside = kind
+            if acknowledge:
+                self._want(number)
+
+    def _want(self, number: int) -> None:
+        """
+        A packet is to be acknowledged.
+        """
+        if not self._owes:
+            self._owes = True
+            self._wanted = number
+
+    def _early(self) -> None:
+        """
+        A packet came before the expected one: say so, once (IBTA vol. 1 9.7.5.2.3).
+        """
+        self._user.count("out_of_seq_request")
+        if not self._refused and not self._dead:
+            self._refused = True
+            self._nak = NAK_SEQUENCE, self._expected
+
+    def _invalid(self, number: int) -> None:
+        """
+        The expected packet belongs nowhere, or is too long or too short.
+        """
+        self._refuse(self._user.delivered(INVALID, b"", 0, 0) or NAK_INVALID_REQUEST, number)
+
+    def _refuse(self, syndrome: int, number: int) -> None:
+        """
+        The user does not take a request.
+        """
+        if syndrome & _SYNDROME_MASK == RNR:
+            self._refused = True
+            self._nak = syndrome, number
+        elif syndrome == LATER:
+            self._refused = self._later = True
+        elif syndrome != ABSENT:
+            self._dead = self._refused = True
+            self._makes.clear()  # The user's queue pair has ended: nothing more comes of them.
+            self._again.clear()
+            if not NAK_INVALID_REQUEST <= syndrome <= NAK_REMOTE_OPERATIONAL:
+                syndrome = NAK_REMOTE_OPERATIONAL
+            self._nak = syndrome, number
+
+    def _question(self, opcode: int, number: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        A READ or atomic came, or something else that is asked of nobody here.
+        """
+        header = bytes(buffer[start:stop])
+        code = opcode & _CODE_MASK
+        if REQUESTS[code][0] == _OTHER:
+            self._invalid(number)
+            return
+        if not self._remember():
+            self._invalid(number)
+            return
+        asked = Asked(code, number, header, self._terms.mtu, self._msn + 1)
+        self._asked.append(asked)
+        answer = asked.answer = Answer(asked, number, asked.end)
+        self._makes.append(answer)
+        syndrome = self._user.delivered(opcode, header, 0, len(header))
+        if syndrome:
+            self._asked.pop()
+            self._makes.remove(answer)
+            self._refuse(syndrome, number)
+            return
+        self._expected = asked.end
+        self._msn += 1
+        self._refused = self._later = False
+        if self._nak is not None and not self._dead:
+            self._nak = None
+
+    def _remember(self) -> bool:
+        """
+        Make room for one READ or atomic more: the oldest is forgotten.
+
+        @return: False if the oldest is not answered: the peer asks for more at a time than it may.
+        """
+        asked = self._asked
+        if len(asked) >= self._remembered:
+            if asked[0].answer is not None or asked[0].again is not None:
+                return False
+            asked.popleft()
+        return True
+
+    # -- what has come before
+
+    def _repeated(self, code: int, number: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        A request came again.
+        """
+        self._user.count("duplicate_request")
+        kind, _, _, header, _, _, _ = REQUESTS[code]
+        if kind == _OTHER:
+            return
+        if kind < _READ:
+            self._want(number)
+            return
+        if stop - start != header:
+            return
+        for asked in self._asked:
+            if asked.start <= number < asked.end and asked.code == code:
+                break
+        else:
+            return
+        if kind == _ATOMIC:
+            if asked.result is not None and asked.answer is None:
+                answer = asked.answer = Answer(asked, number, number + 1)
+                self._ready.append((answer, number, asked.result))
+            return
+        part = asked.part(number, bytes(buffer[start:stop]), self._terms.mtu)
+        if part is not None:
+            self._readAgain(asked, part)
+
+    def _readAgain(self, asked: Asked, part: tuple[int, int, bytes]) -> None:
+        """
+        A part of a READ is asked for again.
+        """
+        answer = asked.answer
+        if answer is not None:
+            if not answer.isVoid and part[0] >= answer.sent:
+                return  # It is still to come.
+            # What is behind what was lost is of no use.
+            answer.isVoid = True
+            asked.again = part
+            if answer.at < answer.end:
+                return  # The user still makes it.
+            self._void(answer)
+        elif asked.again is not None:
+            asked.again = part
+            return  # It waits for its turn.
+        asked.again = part
+        self._again.append(asked)
+
+    def _void(self, answer: Answer) -> None:
+        """
+        Nothing more comes of an answer that is void.
+        """
+        ready = self._ready
+        for entry in [entry for entry in ready if entry[0] is answer]:
+            self._held -= len(entry[2])
+            ready.remove(entry)
+        if answer.asked.answer is answer:
+            answer.asked.answer = None
+
+    def _doAgain(self) -> None:
+        """
+        Have READs done again.
+        """
+        again = self._again
+        while again and len(self._makes) < self._remembered and not self._dead:
+            asked = again.popleft()
+            if asked.again is None:
+                continue
+            (start, end, header), asked.again = asked.again, None
+            answer = asked.answer = Answer(asked, start, end)
+            self._makes.append(answer)
+            syndrome = self._user.delivered(READ_REQUEST, header, 0, len(header))
+            if syndrome:
+                if answer in self._makes:
+                    self._makes.remove(answer)
+                asked.answer = None
+                if syndrome != LATER:
+                    self._refuse(syndrome, start)
+
+    # -- down
+
+    def post(self, code: int, body: bytes) -> bool:
+        """
+        Take a part of the oldest answer that the user makes, or its end by a refusal.
+
+        @param code: of a READ's response, an atomic's, or an acknowledgement.
+        @return: False if there is no room; the user hears when there is.
+        """
+        makes = self._makes
+        if code == ACKNOWLEDGE:
+            self._breakOff(body)
+            return True
+        if not makes:
+            return True
+        answer = makes[0]
+        if self._held >= limits.TRANSPORT_ANSWERS:
+            self._full = True
+            return False
+        at = answer.at
+        answer.at = min(at + packets(len(body), self._terms.mtu), answer.end)
+        if code == ATOMIC_ACKNOWLEDGE:
+            answer.asked.result = body
+            self._ready.append((answer, at, body))
+        elif not answer.isVoid:
+            self._ready.append((answer, at, body))
+            self._held += len(body)
+        if answer.at == answer.end:
+            makes.popleft()
+            if answer.isVoid:
+                self._void(answer)
+                self._again.append(answer.asked)
+        return True
+
+    def _breakOff(self, body: bytes) -> None:
+        """
+        The user can not make an answer after all.
+        """
+        if len(body) != REFUSAL.size:
+            return
+        syndrome, _, _ = REFUSAL.unpack(body)
+        if self._makes and syndrome & _SYNDROME_MASK == NAK_SEQUENCE:
+            answer = self._makes.popleft()
+            self._refuse(syndrome, answer.at)
+
+    def pending(self) -> bool:
+        """
+        @return: whether L{outputs} has something to send.
+        """
+        if self._ready or (self._again and len(self._makes) < self._remembered and not self._dead):
+            return True
+        if self._makes or self._again:
+            return not self._dead and self._mayAcknowledge()
+        return self._owes or self._later or self._nak is not None
+
+    def _mayAcknowledge(self) -> bool:
+        """
+        Whether something that is owed an acknowledgement was done before what is not
+        answered yet.
+        """
+        return self._owes and bool(self._makes) and self._wanted < self._makes[0].start
+
+    def outputs(self, budget: int, out: list[Packet]) -> None:
+        """
+        Make packets of what may be sent now.
+
+        @param budget: so many at most.
+        @param out: where they are appended.
+        """
+        budget += len(out)
+        while len(out) < budget:
+            if self._again:
+                self._doAgain()
+            if self._ready:
+                self._sendAnswers(budget, out)
+            elif self._makes or self._again:
+                if not self._dead and self._mayAcknowledge():
+                    first = self._makes[0]
+                    self._acknowledge(ACK, first.start - 1, first.asked.msn - 1, out)
+                    self._wanted = first.start
+                    # Whether any behind it wants one is not known.
+                break
+            else:
+                self._reply(out)
+                break
+        if self._full and self._held <= limits.TRANSPORT_ANSWERS // 2:
+            self._full = False
+            self._user.resumed()
+
+    def _reply(self, out: list[Packet]) -> None:
+        """
+        All answers are out: refuse or acknowledge what is owed that.
+        """
+        if self._later:
+            self._later = False
+            self._nak = NAK_SEQUENCE, self._expected
+        if self._nak is not None:
+            (syndrome, number), self._nak = self._nak, None
+            self._acknowledge(syndrome, number, self._msn, out)
+            self._owes = False
+        elif self._owes:
+            self._owes = False
+            self._acknowledge(ACK, self._expected - 1, self._msn, out)
+
+    def _acknowledge(self, syndrome: int, number: int, msn: int, out: list[Packet]) -> None:
+        """
+        Make an acknowledgement.
+        """
+        header = AETH.pack(syndrome << 24 | msn & PSN_MASK)
+        out.append((ACKNOWLEDGE, 0, number & PSN_MASK, header, b""))
+
+    def _sendAnswers(self, budget: int, out: list[Packet]) -> None:
+        """
+        Make packets of the answers that the user has posted.
+
+        @param budget: until C{out} has so many.
+        """
+        ready, mtu = self._ready, self._terms.mtu
+        while ready and len(out) < budget:
+            answer, at, body = ready.popleft()
+            asked = answer.asked
+            header = AETH.pack(ACK << 24 | asked.msn & PSN_MASK)
+            if asked.code != READ_REQUEST:
+                out.append((ATOMIC_ACKNOWLEDGE, 0, at & PSN_MASK, header + body, b""))
+                answer.sent = at + 1
+            else:
+                end = min(at + packets(len(body), mtu), answer.end)
+                stop = min(end, at + budget - len(out))
+                self._cut(answer, at, stop, header, body, out)
+                answer.sent = stop
+                self._held -= len(body)
+                if stop < end:
+                    rest = memoryview(body)[(stop - at) * mtu :]
+                    ready.appendleft((answer, stop, rest))
+                    self._held += len(rest)
+                    return
+            if answer.sent == answer.end and asked.answer is answer:
+                asked.answer = None
+
+    def _cut(
+        self, answer: Answer, at: int, stop: int, header: bytes, body: Any, out: list[Packet]
+    ) -> None:
+        """
+        Make packets of a part of the answer to a READ.
+        """
+        mtu, last, append = self._terms.mtu, answer.end - 1, out.append
+        view = body if stop - at == 1 and len(body) <= mtu else memoryview(body)
+        offset = 0
+        for number in range(at, stop):
+            if number == answer.start:
+                code = READ_RESPONSE_ONLY if number == last else READ_RESPONSE_FIRST
+                append((code, 0, number & PSN_MASK, header, view[:mtu]))
+            elif number == last:
+                append((READ_RESPONSE_LAST, 0, number & PSN_MASK, header, view[offset : offset + mtu]))
+            else:
+                append((READ_RESPONSE_MIDDLE, 0, number & PSN_MASK, b"", view[offset : offset + mtu]))
+            offset += mtu
+
+    def close(self) -> None:
+        """
+        Take nothing any more; what is owed for what was done is still sent.
+        """
+        self._dead = True
+        self._makes.clear()
+        self._again.clear()

@@ -1,0 +1,181 @@
+"""
+An unreliable connection over packets (IBTA vol. 1 9.8.2; Linux's C{check_psn} for UC in
+C{rxe_resp.c}): nothing is acknowledged, and of a message with a packet lost the rest is dropped.
+
+Copies are dropped, too: a packet that comes a little behind the expected one.  IBTA would begin
+a message with it; but then a network that copies would have messages arrive twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.operation import SOLICITED
+from twisted_ib.hca.transport.cutting import Record
+from twisted_ib.hca.transport.psn import extended
+from twisted_ib.hca.transport.reliable import joined
+from twisted_ib.hca.transport.responder import REQUESTS
+from twisted_ib.hca.transport.terms import SOLICITED_EVENT, Packet, Terms, User
+from twisted_ib.hca.wire.opcodes import UNRELIABLE, WRITE_ONLY_IMMEDIATE
+
+_CODE_MASK: Final = 0x7F
+#: A code of this service without L{UNRELIABLE}; what is above it only others have.
+_OPERATION_MASK: Final = 0x1F
+#: See L{REQUESTS}.
+_REQUESTS: Final = {code | UNRELIABLE: REQUESTS[code] for code in range(WRITE_ONLY_IMMEDIATE + 1)}
+
+
+class UnreliableConnection:
+    """
+    One end of an unreliable connection (UC): see L{ReliableConnection
+    <twisted_ib.hca.transport.reliable.ReliableConnection>}, which has the same shape.
+
+    @ivar remote: the peer's queue pair number.
+    """
+
+    __slots__ = (
+        "_end",
+        "_expected",
+        "_full",
+        "_held",
+        "_inside",
+        "_next",
+        "_terms",
+        "_unsent",
+        "_user",
+        "remote",
+    )
+
+    def __init__(self, terms: Terms, remote: int, user: User) -> None:
+        """
+        Begin.
+
+        @param remote: the peer's queue pair number.
+        @param user: who hears of what happens.
+        """
+        self.remote = remote
+        self._terms = terms
+        self._user = user
+        self._unsent: deque[Record] = deque()
+        self._end = self._next = terms.firstPSN
+        self._held = 0
+        self._full = False
+        self._expected = terms.expectedPSN
+        #: The kind of the message that has begun; 0 between messages, or while one is dropped.
+        self._inside = 0
+
+    def change(self, terms: Terms) -> None:
+        """
+        The terms have changed; the first PSN counts only if nothing was posted.
+        """
+        if self._end == self._terms.firstPSN:
+            self._end = self._next = terms.firstPSN
+        self._terms = terms
+
+    def post(
+        self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float
+    ) -> bool:
+        """
+        Take a record of the queue pair.
+
+        @return: False if there is no room now.
+        """
+        if self._held >= limits.TRANSPORT_BYTES or len(self._unsent) >= limits.TRANSPORT_RECORDS:
+            self._full = True
+            return False
+        record = Record(
+            opcode & _OPERATION_MASK,
+            SOLICITED_EVENT if opcode & SOLICITED else 0,
+            header,
+            joined(payload),
+            position,
+            self._end,
+            self._terms.mtu,
+        )
+        self._end = record.end
+        self._held += record.size
+        self._unsent.append(record)
+        return True
+
+    def receive(
+        self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float
+    ) -> None:
+        """
+        A packet came.
+        """
+        code = opcode & _CODE_MASK
+        row = _REQUESTS.get(code)
+        if row is None:
+            self._user.count("opcode_unknown")
+            return
+        expected = self._expected
+        number = extended(psn, expected)
+        if 0 < expected - number <= limits.TRANSPORT_BEHIND:
+            self._user.count("duplicate_request")
+            return
+        kind, begins, ends, header, full, least, _ = row
+        length, mtu = stop - start - header, self._terms.mtu
+        self._expected = number + 1
+        if number != expected:
+            self._user.count("out_of_seq_request")
+            self._inside = 0
+        if (not begins and self._inside != kind) or (
+            length != mtu if full else not least <= length <= mtu
+        ):
+            self._inside = 0
+            self._user.count("packets_dropped")
+            return
+        self._inside = 0 if ends else kind
+        self._user.delivered(opcode, buffer, start, stop)
+
+    def outputs(self, budget: int, now: float) -> list[Packet]:
+        """
+        Make packets; a record whose packets are all made counts as acknowledged.
+        """
+        out: list[Packet] = []
+        unsent, mtu, position = self._unsent, self._terms.mtu, -1
+        while unsent and len(out) < budget:
+            record = unsent[0]
+            at = self._next
+            self._next = stop = min(record.end, at + budget - len(out))
+            record.cut(at, stop, mtu, out, 0)
+            if stop == record.end:
+                unsent.popleft()
+                self._held -= record.size
+                position = record.position
+        if position >= 0:
+            self._user.acknowledged(position)
+        if (
+            self._full
+            and self._held <= limits.TRANSPORT_BYTES // 2
+            and len(unsent) <= limits.TRANSPORT_RECORDS // 2
+        ):
+            self._full = False
+            self._user.resumed()
+        return [(code | UNRELIABLE, flags, psn, header, body) for code, flags, psn, header, body in out]
+
+    def pending(self) -> bool:
+        """
+        @return: whether L{outputs} would make some.
+        """
+        return bool(self._unsent)
+
+    def deadline(self) -> float | None:
+        """
+        @return: L{None}: nothing is waited for.
+        """
+        return None
+
+    def tick(self, now: float) -> None:
+        """
+        Nothing is due, ever.
+        """
+
+    def close(self) -> None:
+        """
+        The queue pair is gone: send nothing any more.
+        """
+        self._unsent.clear()
+        self._held = 0
