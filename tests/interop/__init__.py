@@ -10,7 +10,5 @@ Both need root, for a network namespace with a bridge; QEMU emulates the process
 needed.  The images, 0.7 GB, lie in the folder that C{TWISTED_IB_INTEROP_CACHE} names, else in
 C{twisted_ib/interop} of the user's cache folder.  A single scenario runs by its name::
 
-    TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop.rping.ClientTests.test_ipv4
-
-And to look around: C{python -m tests.interop.shell COMMAND...} runs a command in a guest that lives as long.
+    TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop.rping.RoundsTests.test_client64
 """

@@ -9,13 +9,13 @@ The exit status is 77, and the last line the reason, where that can not be done.
 from __future__ import annotations
 
 import argparse
-import platform
 import shutil
 import subprocess
 import sys
 import time
 
 from tests.interop.images import Images, cacheDirectory
+from tests.interop.lab import unfit
 
 #: What has to be here.
 PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb", "tar", "du", "mke2fs")
@@ -36,9 +36,12 @@ def main() -> int:
     if images.release and not again:
         print(f"Linux {images.release} is in {images.directory}")
         return 0
+    reason = unfit()
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
-    if platform.machine() != "x86_64" or missing:
-        print(f"images can not be built on {platform.machine()}, or without {', '.join(missing)}")
+    if reason is None and missing:
+        reason = f"there is no {' and no '.join(missing)} here"
+    if reason is not None:
+        print(reason)
         return SKIPPED
     began = time.monotonic()
     images.directory.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,7 @@ class InteropTestCase(SynchronousTestCase):
         Wait until a process of this side has written something.
         """
         deadline = time.monotonic() + LISTENING
-        while text not in program.ended.output:
+        while text not in program.ended.output + program.ended.errors:
             done = program.process.poll() is not None or time.monotonic() > deadline
             assert not done, f"there is no {text!r}: {program.ended.text}"
             time.sleep(0.05)
@@ -195,7 +195,7 @@ class InteropTestCase(SynchronousTestCase):
         """
         @return: the number of a process in the guest.
         """
-        number = self.guest.start(f"exec {command}")
+        number = self.guest.start(command)
         self._running.append(number)
         return number
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import shutil
 import tempfile
 from pathlib import Path
+from subprocess import CalledProcessError
 
 from tests.interop.images import Images, cacheDirectory
 from tests.interop.machine import Machine
@@ -19,21 +21,39 @@ RXE = "rxe0"
 COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
 #: A new rxe device: no object and no count of an earlier one is left.
 RENEW = f"rdma link del {RXE} 2>/dev/null; rdma link add {RXE} type rxe netdev eth0"
-#: What the processes of a guest are called that tests start.
-PROCESSES = "rping|ucmatose|udaddy|mckey|ibv_.*pingpong|python3 /interop/rds.py"
 
 
-def lacking() -> str | None:
+def unfit() -> str | None:
     """
-    @return: why there can be no lab here; L{None} if there can be one.
+    @return: why there can be no lab on this machine; L{None} if there can be one.
     """
-    if os.environ.get("TWISTED_IB_INTEROP") != "1":
-        return "peers are real kernels only with TWISTED_IB_INTEROP=1 (see tests/interop/__init__.py)"
+    if platform.machine() != "x86_64":
+        return f"guests are of Debian's amd64, not {platform.machine()}"
     if os.geteuid():
         return "only root can make the network that real kernels are peers on"
     for program in ("ip", "setpriv"):
         if shutil.which(program) is None:
             return f"there is no {program} here"
+    try:
+        network = Network()
+        try:
+            network.port(1)
+        finally:
+            network.close()
+    except CalledProcessError as error:
+        return f"no network for guests can be made here: {error}"
+    return None
+
+
+def lacking() -> str | None:
+    """
+    @return: why there is no lab; L{None} if there can be one.
+    """
+    if os.environ.get("TWISTED_IB_INTEROP") != "1":
+        return "peers are real kernels only with TWISTED_IB_INTEROP=1 (see tests/interop/__init__.py)"
+    reason = unfit()
+    if reason is not None:
+        return reason
     if Images(cacheDirectory()).release is None:
         return f"no guest is built in {cacheDirectory()}: python -m tests.interop.build"
     return None

@@ -1,0 +1,308 @@
+"""
+C{ib-ping} and C{rping}, each the other's server.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tests.interop.case import InteropTestCase, Program
+from tests.interop.machine import Ended
+from tests.interop.wire import Seen
+
+#: Octets of a round; the first and the last are rping's limits.
+SIZES = (23, 64, 1000, 5000, 65535)
+ROUNDS = 100
+#: Where nobody listens.
+NOBODY = "7999"
+#: How long a round of tests may take: a guest that is emulated is slow.
+SECONDS = 120
+#: How soon a refused connect has to end, and how soon a process whose peer is gone.
+REFUSED_SECONDS, GONE_SECONDS = 8, 60
+#: What fits Ethernet's usual frames, and its largest.
+USUAL, LARGE = (1500, 1024), (9000, 4096)
+
+
+class RPingTestCase(InteropTestCase):
+    """
+    What all have in common.
+    """
+
+    def client(self, *options: str) -> Program:
+        """
+        @return: a client on this side.
+        """
+        return self.ping("-c", "-a", self.there, "-I", self.host, *options)
+
+    def server(self, *options: str) -> Program:
+        """
+        @return: a server on this side, which listens by now.
+        """
+        server = self.ping("-s", "-a", self.host, "-d", *options)
+        self.until(server, "waits for clients")
+        return server
+
+    def remoteServer(self, *options: str) -> int:
+        """
+        @return: a server in the guest, which listens by now.
+        """
+        return self.listening(f"rping -s -a {self.there} {' '.join(options)}")
+
+    def remoteClient(self, *options: str) -> int:
+        """
+        @return: a client in the guest.
+        """
+        return self.start(f"rping -c -a {self.host} {' '.join(options)}")
+
+    def largest(self) -> int:
+        """
+        @return: the largest payload that there was.
+        """
+        return max(len(each.packet.payload) for each in self.packets())
+
+
+class RoundsTestCase(RPingTestCase):
+    """
+    Rounds with all sizes.
+
+    @cvar frames: the largest Ethernet frames, and the path MTU that follows.
+    """
+
+    frames = USUAL
+
+    def setUp(self) -> None:
+        """
+        Have frames of that size.
+        """
+        self.mtu = self.frames[0]
+        super().setUp()
+
+    def _look(self, size: int) -> None:
+        """
+        Look at the packets of the rounds.
+
+        @param size: of a round, octets.
+        """
+        packets = self.packets()
+        data = [each for each in packets if "READ Response" in each.name or "WRITE" in each.name]
+        self.assertEqual(max(len(each.packet.payload) for each in data), min(size, self.frames[1]))
+        parts = -(-size // self.frames[1])
+        self.assertGreaterEqual(len(data), 2 * ROUNDS * parts)
+
+    def roundsOfClient(self, size: int) -> None:
+        """
+        Do them as client of C{rping -s}.
+        """
+        options = ("-C", str(ROUNDS), "-S", str(size), "-V")
+        server = self.remoteServer(*options)
+        self.succeeded(self.client(*options).finish(SECONDS))
+        self.succeeded(self.guest.finish(server, GONE_SECONDS))
+        self._look(size)
+
+    def roundsOfServer(self, size: int) -> None:
+        """
+        Do them as server of C{rping -c}.
+        """
+        options = ("-C", str(ROUNDS), "-S", str(size), "-V")
+        server = self.server(*options)
+        self.succeeded(self.guest.finish(self.remoteClient(*options), SECONDS))
+        self.succeeded(server.finish(GONE_SECONDS))
+        self._look(size)
+
+
+def addSizes(case: type[RoundsTestCase]) -> type[RoundsTestCase]:
+    """
+    Make one test per size and role.
+
+    @param case: the class that gets them.
+    """
+    for size in SIZES:
+
+        def client(self: RoundsTestCase, size: int = size) -> None:
+            self.roundsOfClient(size)
+
+        def server(self: RoundsTestCase, size: int = size) -> None:
+            self.roundsOfServer(size)
+
+        for role, test in (("client", client), ("server", server)):
+            test.__doc__ = f"As {role}, with {size} octets a round."
+            setattr(case, f"test_{role}{size}", test)
+    return case
+
+
+@addSizes
+class RoundsTests(RoundsTestCase):
+    """
+    IPv4, path MTU 1024.
+    """
+
+
+@addSizes
+class RoundsIPv6Tests(RoundsTestCase):
+    """
+    IPv6, path MTU 1024.
+    """
+
+    ipv6 = True
+
+
+@addSizes
+class RoundsLargeTests(RoundsTestCase):
+    """
+    IPv4, path MTU 4096.
+    """
+
+    frames = LARGE
+
+
+@addSizes
+class RoundsLargeIPv6Tests(RoundsTestCase):
+    """
+    IPv6, path MTU 4096.
+    """
+
+    frames, ipv6 = LARGE, True
+
+
+class RefusedTests(RPingTestCase):
+    """
+    Nobody listens at a port: REJ with reason 8.
+    """
+
+    def _rejects(self, ours: bool) -> list[Seen]:
+        """
+        @return: the management datagrams of one side that are REJ.
+        """
+        # MAD: the attribute's number is at 16, what it says from 24 on.
+        mads = [each for each in self.packets() if each.ours is ours and each.packet.bth.destination == 1]
+        return [each for each in mads if bytes(each.packet.payload[16:18]) == b"\0\x12"]
+
+    def _reason(self, ours: bool) -> int:
+        """
+        @return: the reason that one side gives, once.
+        """
+        (reject,) = self._rejects(ours)
+        return int.from_bytes(bytes(reject.packet.payload[24 + 10 : 24 + 12]), "big")
+
+    def test_client(self) -> None:
+        """
+        C{ib-ping} says so at once, in one sentence.
+        """
+        began = time.monotonic()
+        ended = self.client("-p", NOBODY, "-C", "1").finish(SECONDS)
+        self.assertLess(time.monotonic() - began, REFUSED_SECONDS)
+        self.assertNotIn(ended.status, (0, -1))
+        self.assertEqual(ended.output, "")
+        self.assertEqual(len(ended.errors.splitlines()), 1, ended.errors)
+        self.assertIn("refused", ended.errors)
+        self.assertEqual(self._reason(False), 8)
+
+    def test_server(self) -> None:
+        """
+        C{rping} hears so from a device on which there are other services.
+        """
+        server = self.server("-C", "1")
+        ended = self.guest.finish(self.remoteClient("-p", NOBODY, "-C", "1"), REFUSED_SECONDS)
+        self.assertIn("REJECTED, error 8", ended.output + ended.errors)
+        self.assertEqual(self._reason(True), 8)
+        self.assertIsNone(server.process.poll())
+
+
+class RefusedIPv6Tests(RefusedTests):
+    """
+    IPv6.
+    """
+
+    ipv6 = True
+
+
+class GoneTests(RPingTestCase):
+    """
+    One side is killed in the middle of its rounds.
+    """
+
+    options = ("-S", "20000", "-V")
+
+    def setUp(self) -> None:
+        """
+        The last packets may find nobody, or no answer.
+        """
+        super().setUp()
+        self.lost = True
+        self.trouble = {"retry_exceeded_err", "send_err", "rcvd_seq_err", "out_of_seq_request"}
+
+    def _rounds(self) -> None:
+        """
+        Wait until they go on.
+        """
+        deadline = time.monotonic() + GONE_SECONDS
+        while self.lab.counters()["rcvd_pkts"] < 500:
+            assert time.monotonic() < deadline, "there are no rounds"
+
+    def _said(self, ended: Ended) -> None:
+        """
+        Check that a process of this side has failed, with one sentence.
+        """
+        self.assertNotIn(ended.status, (0, -1), ended.text)
+        self.assertEqual(len(ended.errors.strip().splitlines()), 1, ended.errors)
+
+    def test_remoteServer(self) -> None:
+        """
+        The guest's server: its kernel disconnects, and our client hears it.
+        """
+        server = self.remoteServer(*self.options)
+        client = self.client(*self.options)
+        self._rounds()
+        self.guest.must(f"kill -9 {server}")
+        self._said(client.finish(GONE_SECONDS))
+
+    def test_remoteClient(self) -> None:
+        """
+        The guest's client.
+        """
+        server = self.ping("-s", "-a", self.host, *self.options)
+        time.sleep(2)
+        client = self.remoteClient(*self.options)
+        self._rounds()
+        self.guest.must(f"kill -9 {client}")
+        self._said(server.finish(GONE_SECONDS))
+
+    def _again(self) -> None:
+        """
+        A new pair of processes has its rounds, while the kernel still sends to the one that is gone.
+        """
+        options = ("-C", "10", "-V")
+        server = self.listening(f"rping -s -a {self.there} -p 7175 {' '.join(options)}")
+        self.succeeded(self.client("-p", "7175", *options).finish(SECONDS))
+        self.succeeded(self.guest.finish(server, GONE_SECONDS))
+
+    def test_client(self) -> None:
+        """
+        Our client: nobody says so to the guest.  The next process with this address works at once.
+        """
+        self.remoteServer(*self.options)
+        client = self.client(*self.options)
+        self._rounds()
+        client.kill()
+        self._again()
+
+    def test_server(self) -> None:
+        """
+        Our server.
+        """
+        server = self.server(*self.options)
+        self.remoteClient(*self.options)
+        self._rounds()
+        server.kill()
+        self._again()
+
+    def test_link(self) -> None:
+        """
+        The whole guest, for our client: it gives up.
+        """
+        self.remoteServer(*self.options)
+        client = self.client(*self.options)
+        self._rounds()
+        self.guest.must("ip link set eth0 down")
+        self._said(client.finish(GONE_SECONDS))
+        self.guest.must(f"ip link set eth0 up; ip addr add {self.guest.ipv6}/64 dev eth0 nodad")
