@@ -155,6 +155,7 @@ class Responder:
                 work.messagesReceived += 1
                 queuePair.consumer.received(buffer, start, stop)
                 return 0
+        inside = self._writing is not None
         try:
             self._take(work, opcode, buffer, start, stop)
         except Refused as refused:
@@ -167,7 +168,9 @@ class Responder:
                 syndrome = LATER
             else:
                 work.count("send_rnr_err")
-            self._rewind()
+            path = queuePair.path
+            if not (inside and path is not None and path.inPackets):
+                self._rewind()
             return syndrome
         return 0
 
@@ -417,7 +420,11 @@ class Responder:
         """
         Begin to answer a READ or an atomic.
         """
-        if self._writing is not None or code not in (READ_REQUEST, COMPARE_SWAP, FETCH_ADD):
+        if code not in (READ_REQUEST, COMPARE_SWAP, FETCH_ADD):
+            raise Refused(NAK_INVALID_REQUEST)
+        path = work.queuePair.path
+        if self._writing is not None and (path is None or not path.inPackets):
+            # In packets it is one that comes again: their transport looks at the sequence.
             raise Refused(NAK_INVALID_REQUEST)
         attributes = work.attributes
         access = REMOTE_READ if code == READ_REQUEST else REMOTE_ATOMIC

@@ -131,9 +131,12 @@ class Path:
         tell when the peer has taken the record before that position.
     @ivar requesters: By the peer's queue pair number: who is told that it does
         not exist.  Only requesters that keep what they sent are in here.
+    @cvar inPackets: Whether what was refused comes again alone, and not its whole message.
     @ivar turns: Whose answers to the peer's READs have their turn, once there are any.
     @ivar twin: Of a path from an HCA to itself, the other end; else L{None}.
     """
+
+    inPackets = False
 
     __slots__ = (
         "absent",
@@ -217,16 +220,6 @@ class Path:
         @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
         @param request: the REQ that it answers.
         """
-
-    def prepared(self, number: int) -> tuple[int, int, float | None] | None:
-        """
-        What was said in the REQ or REP of a queue pair; forgotten then.
-
-        @param number: its number.
-        @return: the PSN that the peer begins with, the path MTU's code, and the seconds to the peer and
-            back if they were measured; L{None} where nothing is agreed on.
-        """
-        return None
 
     def _enter(self, queuePair: Any) -> None:
         """

@@ -52,13 +52,13 @@ class ReliableConnection:
         self._responder = Responder(terms, user)
         self._requestsFirst = False
 
-    def change(self, terms: Terms) -> None:
+    def modify(self, terms: Terms) -> None:
         """
         The terms have changed: the queue pair went to RTS, or was changed in SQD.  PSNs count
         as long as none was used.
         """
-        self._requester.change(terms)
-        self._responder.change(terms)
+        self._requester.modify(terms)
+        self._responder.modify(terms)
 
     def post(
         self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float
@@ -79,6 +79,14 @@ class ReliableConnection:
         return self._requester.post(
             code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
         )
+
+    def refuse(self, syndrome: int) -> None:
+        """
+        The queue pair can not answer the oldest READ or atomic after all: its memory is gone.
+
+        @param syndrome: of a NAK.
+        """
+        self._responder.refuse(syndrome)
 
     def receive(
         self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float

@@ -187,7 +187,7 @@ class Requester:
         self._timed = self._lostAt = -1
         self._recover = terms.firstPSN
 
-    def change(self, terms: Terms) -> None:
+    def modify(self, terms: Terms) -> None:
         """
         The terms have changed: the queue pair went to RTS, or was changed while it was drained
         (SQD).  The first PSN counts only if nothing was posted.

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.operation import ABSENT, LATER, REFUSAL
+from twisted_ib.hca.operation import ABSENT, LATER
 from twisted_ib.hca.transport.psn import extended, packets
 from twisted_ib.hca.transport.terms import Packet, Terms, User
 from twisted_ib.hca.wire.headers import (
@@ -207,9 +207,9 @@ class Responder:
         self._again: deque[Asked] = deque()
         self._held = 0
         self._full = False
-        self.change(terms)
+        self.modify(terms)
 
-    def change(self, terms: Terms) -> None:
+    def modify(self, terms: Terms) -> None:
         """
         The terms have changed; the expected PSN only counts at first.
         """
@@ -431,15 +431,12 @@ class Responder:
 
     def post(self, code: int, body: bytes) -> bool:
         """
-        Take a part of the oldest answer that the user makes, or its end by a refusal.
+        Take a part of the oldest answer that the user makes.
 
-        @param code: of a READ's response, an atomic's, or an acknowledgement.
+        @param code: of a READ's response, or of an atomic's.
         @return: False if there is no room; the user hears when there is.
         """
         makes = self._makes
-        if code == ACKNOWLEDGE:
-            self._breakOff(body)
-            return True
         if not makes:
             return True
         answer = makes[0]
@@ -461,16 +458,14 @@ class Responder:
                 self._again.append(answer.asked)
         return True
 
-    def _breakOff(self, body: bytes) -> None:
+    def refuse(self, syndrome: int) -> None:
         """
-        The user can not make an answer after all.
+        The user can not make the rest of its oldest answer.
+
+        @param syndrome: of a NAK.
         """
-        if len(body) != REFUSAL.size:
-            return
-        syndrome, _, _ = REFUSAL.unpack(body)
-        if self._makes and syndrome & _SYNDROME_MASK == NAK_SEQUENCE:
-            answer = self._makes.popleft()
-            self._refuse(syndrome, answer.at)
+        if self._makes:
+            self._refuse(syndrome, self._makes[0].at)
 
     def pending(self) -> bool:
         """

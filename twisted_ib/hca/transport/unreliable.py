@@ -66,7 +66,7 @@ class UnreliableConnection:
         #: The kind of the message that has begun; 0 between messages, or while one is dropped.
         self._inside = 0
 
-    def change(self, terms: Terms) -> None:
+    def modify(self, terms: Terms) -> None:
         """
         The terms have changed; the first PSN counts only if nothing was posted.
         """
