@@ -72,6 +72,7 @@ class QueuePair:
         tuples of word, header, payload, length.  L{None} when there are none.
     @ivar work: The keyed path of this queue pair, or L{None}.
     @ivar attributes: What it was told by L{modify}, for L{query}; L{None} if nothing.
+    @ivar proposal: What this side has said in its REQ or REP, on fabrics of packets.
     @ivar onEvent: Called with an L{EventType} and this object, or L{None}.
     """
 
@@ -94,6 +95,7 @@ class QueuePair:
     minRNRTimer = 0
     vector: Any = None
     attributes: dict[str, Any] | None = None
+    proposal: Any = None
     onEvent: Callable[[EventType, object], None] | None = None
 
     def __init__(

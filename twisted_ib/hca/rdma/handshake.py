@@ -127,16 +127,14 @@ def _join(messages: Messages, connection: Any, message: REQ | REP) -> None:
     served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages
-    modify, path = messages.queuePair.modify, connection.destination
-    prepared = path.prepared(messages.queuePair.number)
+    modify, proposal = messages.queuePair.modify, messages.queuePair.proposal
     expected, mtu, timeout = 0, _MTU, _ACK_TIMEOUT
-    if prepared is not None:
-        expected, mtu, _ = prepared
-        timeout = _PACKET_ACK_TIMEOUT
+    if proposal is not None:
+        expected, mtu, timeout = proposal.expectedPSN, proposal.mtu, _PACKET_ACK_TIMEOUT
     modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
     modify(
         QPState.RTR,
-        ah_attr=path,
+        ah_attr=connection.destination,
         path_mtu=mtu,
         dest_qp_num=message.localQPN,
         rq_psn=expected,
