@@ -188,6 +188,14 @@ class CMEventChannel(VerbsObject):
         return CMEvent(self)
 
     @property
+    def pending(self) -> bool:
+        """
+        Whether L{get_cm_event} has something to give at once.  Not in pyverbs.
+        """
+        self._check()
+        return bool(len(self._reports))
+
+    @property
     def fd(self) -> int:
         """
         A descriptor that is readable when L{get_cm_event} has something to give.
