@@ -7,7 +7,7 @@ Build the images once (Debian's packages come through C{apt}, which installs non
     TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop
 
 Both need root, for a network namespace with a bridge; QEMU emulates the processor, so no C{/dev/kvm} is
-needed.  The images, 0.7 GB, lie in the folder that C{TWISTED_IB_INTEROP_CACHE} names, else in
+needed.  The images, half a GB, lie in the folder that C{TWISTED_IB_INTEROP_CACHE} names, else in
 C{twisted_ib/interop} of the user's cache folder.  A single scenario runs by its name::
 
     TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop.rping.RoundsTests.test_client64
