@@ -4,11 +4,12 @@ Devices that are added and removed.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.errors import DeviceError, UnknownDeviceError
+from twisted_ib.errors import DeviceError, NoRouteError, UnknownDeviceError
 from twisted_ib.hca.device import Device, addDevice, removeDevice
 from twisted_ib.hca.fabric import registry
 
@@ -52,12 +53,13 @@ class RegistryTests(SynchronousTestCase):
         """
         Put back what was there.
         """
-        for name in ("DEVICES", "_kinds", "_added"):
+        for name in ("DEVICES", "_kinds", "_added", "_read"):
             table: dict[str, Any] = getattr(registry, name)
             self.addCleanup(table.update, dict(table))
             self.addCleanup(table.clear)
         self.watcher = Watcher()
         registry.watchDevices(self.watcher)
+        self.patch(os, "environ", {"HOME": self.mktemp(), "XDG_CONFIG_HOME": self.mktemp()})
 
     def test_added(self) -> None:
         """
@@ -100,4 +102,134 @@ class RegistryTests(SynchronousTestCase):
         self.assertIn("no fabric 'roe'", str(self.assertRaises(DeviceError, addDevice, "a", "roe")))
         self.assertIn("address", str(self.assertRaises(DeviceError, addDevice, "a", "shm", "10.0.0.1")))
         self.assertIn("no device 'a'", str(self.assertRaises(UnknownDeviceError, removeDevice, "a")))
+        for address in (None, "", "0.0.0.0", "::", "localhost"):
+            self.assertIn("address", str(self.assertRaises(DeviceError, addDevice, "a", "roce", address)))
         self.assertEqual(self.watcher.log, [])
+
+    def opened(self) -> list[Any]:
+        """
+        @return: Where devices of packets are opened from now on.
+        """
+        opened: list[Any] = []
+
+        def make(owner: Any, guid: int, clock: Any, address: str) -> Any:
+            opened.append(address)
+            return AddressedFabric(owner, address)
+
+        self.patch(registry, "FABRICS", {**registry.FABRICS, "roce": make})
+        return opened
+
+    def test_address(self) -> None:
+        """
+        A device with an address has it in one spelling, whatever is bound, and no other.
+        """
+        opened = self.opened()
+        addDevice("net5", "roce", "2001:DB8::0:1")
+        addDevice("net5", "roce", "2001:db8::1")
+        self.assertRaises(DeviceError, addDevice, "net5", "roce", "2001:db8::2")
+        self.assertEqual(registry.addressOf("net5"), "2001:db8::1")
+        for bound, peer in (("", ""), ("2001:db8::9", ""), ("", "2001:db8::9")):
+            self.assertEqual(registry.place("net5", bound, peer), "2001:db8::1")
+        self.assertFalse(registry.isPlacedByUser("net5"))
+        device = Device("net5", lambda: 0.0)
+        self.addCleanup(device.close)
+        self.assertEqual((opened, device.address, device.addressed), (["2001:db8::1"], "2001:db8::1", True))
+        error = self.assertRaises(DeviceError, Device, "net5", lambda: 0.0, address="2001:db8::2")
+        self.assertEqual(str(error), "device net5 has the address 2001:db8::1, not 2001:db8::2")
+
+    def test_placed(self) -> None:
+        """
+        One that was not added is where its user binds it, or where the kernel would connect from.
+        """
+        opened = self.opened()
+        self.assertTrue(registry.isPlacedByUser("roce0"))
+        self.assertEqual(registry.place("roce0", "127.0.0.9"), "127.0.0.9")
+        self.assertEqual(registry.place("roce17", "::ffff:127.0.0.9", "127.0.0.1"), "127.0.0.9")
+        self.assertEqual(registry.place("roce0", "0.0.0.0", "127.0.0.8"), "127.0.0.1")
+        self.assertIsNone(registry.place("shm0", "127.0.0.9", "127.0.0.8"))
+        error = self.assertRaises(DeviceError, registry.place, "roce0", "0.0.0.0")
+        self.assertIn("device roce0 has no address: bind one", str(error))
+        self.assertRaises(ValueError, registry.place, "roce0", "localhost")
+        for name in ("roce", "roce00", "roce1234", "rocex", "net0"):
+            self.assertRaises(UnknownDeviceError, registry.place, name, "127.0.0.9")
+        device = Device("roce0", lambda: 0.0, address="127.0.0.9")
+        self.addCleanup(device.close)
+        self.assertEqual((opened, registry.addedDevices()), (["127.0.0.9"], ()))
+
+    def test_noRoute(self) -> None:
+        """
+        Where the kernel knows no way there is no address.
+        """
+        error = self.assertRaises(NoRouteError, registry.place, "roce0", "", "255.255.255.255")
+        self.assertIn("no address of this host leads to 255.255.255.255", str(error))
+
+    def test_environment(self) -> None:
+        """
+        C{TWISTED_IB_DEVICES} names devices; what the program adds itself counts more.
+        """
+        addDevice("net2", "roce", "192.0.2.9")
+        text = " roce0=roce:192.0.2.1, net2=roce:192.0.2.2,v6=roce:[2001:db8::1],lo5=loopback,"
+        os.environ[registry.VARIABLE] = text
+        self.assertEqual(registry.addedDevices(), ("net2", "roce0", "v6", "lo5"))
+        addresses = [registry.addressOf(name) for name in ("roce0", "net2", "v6", "lo5")]
+        self.assertEqual(addresses, ["192.0.2.1", "192.0.2.9", "2001:db8::1", None])
+        self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
+        self.assertEqual(registry.deviceNames()[0], "shm0")
+
+    def test_wrongEnvironment(self) -> None:
+        """
+        What is wrong there is said by name to who opens a device that is not known without it.
+        """
+        cases = {
+            "roce0": "'roce0' is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1",
+            "a b=roce:192.0.2.1": "'a b=roce:192.0.2.1' is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1",
+            "roce0=roe:192.0.2.1": "'roce0=roe:192.0.2.1': there is no fabric 'roe'; there are",
+            "roce0=roce": "'roce0=roce': device roce0: one of fabric roce needs an address of this host",
+            "roce0=roce:host": "'roce0=roce:host': device roce0: 'host' is not the address of an interface",
+            "s=shm:192.0.2.1": "'s=shm:192.0.2.1': device s: one of fabric shm has no address of its own",
+            "a=roce:192.0.2.1,a=roce:192.0.2.2": "there are two devices a",
+        }
+        for text, expected in cases.items():
+            os.environ[registry.VARIABLE] = text
+            error = self.assertRaises(DeviceError, registry.place, "roce0", "127.0.0.1")
+            self.assertTrue(str(error).startswith(f"TWISTED_IB_DEVICES: {expected}"), str(error))
+            self.assertIsNone(registry.place("shm0"))
+            self.assertEqual(registry.addedDevices(), ())
+
+    def test_configuration(self) -> None:
+        """
+        A name that nobody knows is looked for in the configuration's C{device} statements.
+        """
+        path = os.path.abspath(self.mktemp())
+        with open(path, "w") as file:
+            file.write("device roce0 roce 192.0.2.1\ndevice shm0 shm\n")
+        os.environ["TWISTED_IB_CONFIG"] = path
+        self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
+        self.assertEqual(registry.place("roce1", "127.0.0.1"), "127.0.0.1")
+        os.environ["TWISTED_IB_CONFIG"] += "x"
+        error = self.assertRaises(DeviceError, registry.place, "roce1", "127.0.0.1")
+        self.assertEqual(str(error), f"{path}x: No such file or directory")
+
+
+class AddressedFabric:
+    """
+    As much of a fabric of packets as a device asks for.
+    """
+
+    addressed = True
+    pathMTU = 1024
+    sleeps = rung = 0
+
+    def __init__(self, owner: Any, address: str) -> None:
+        self.owner, self.address = owner, address
+
+    def gids(self) -> list[str]:
+        """
+        One.
+        """
+        return [self.address]
+
+    def close(self) -> None:
+        """
+        Nothing.
+        """

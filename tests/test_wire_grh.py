@@ -14,6 +14,8 @@ from twisted_ib.hca.wire.grh import (
     GRH,
     GRH_BYTES,
     HEADER_BYTES,
+    destination,
+    ends,
     guidGID,
     isMulticast,
     length,
@@ -159,3 +161,45 @@ class GIDTests(SynchronousTestCase):
         for address, expected in cases:
             self.assertEqual(isMulticast(0xFFFF << 32 | address), expected, address)
         self.assertFalse(isMulticast(0xFFFE << 32 | 0xE0000000))
+
+
+class EndsTests(SynchronousTestCase):
+    """
+    L{ends} and L{destination}: what stands before a datagram that came in a packet.
+    """
+
+    #: 20 zero bytes; version 4 and 5 words, total length 20 + 8 + 12 + 8 + 4 + 4, protocol 17.
+    IPV4 = bytes(20) + bytes.fromhex("45020038 00004000 4011beef c0000201 c0000202")
+    #: Version 6, payload 8 + 12 + 8 + 4 + 4, next header 17.
+    IPV6 = bytes.fromhex(
+        "60200000 00241140 20010db8 00000000 00000000 00000001 20010db8 00000000 00000000 00000002"
+    )
+
+    def test_ipv4(self) -> None:
+        """
+        An IPv4 header gives addresses that are mapped.
+        """
+        expected = 0xFFFFC0000201, 0xFFFFC0000202
+        for behind in (1, 2, 3, 4):
+            self.assertEqual(ends(self.IPV4, behind), expected)
+        self.assertEqual(destination(self.IPV4), expected[1])
+
+    def test_ipv6(self) -> None:
+        """
+        An IPv6 header is before UDP, whose header its length counts.
+        """
+        expected = 0x20010DB8000000000000000000000001, 0x20010DB8000000000000000000000002
+        self.assertEqual((ends(self.IPV6, 4), destination(self.IPV6)), (expected, expected[1]))
+
+    def test_malformed(self) -> None:
+        """
+        Each field that is looked at, and each length that is another.
+        """
+        for good in (self.IPV4, self.IPV6):
+            for behind in (0, 5, -8):
+                self.assertRaises(WireError, ends, good, behind)
+            self.assertRaises(WireError, ends, good[:-1], 4)
+        for at, value in ((0, 1), (19, 1), (20, 0x46), (20, 0x65), (23, 0x39), (29, 6)):
+            self.assertRaises(WireError, ends, self.IPV4[:at] + bytes([value]) + self.IPV4[at + 1 :], 4)
+        for at, value in ((0, 0x50), (5, 0x25), (6, 6), (6, 0x1B)):
+            self.assertRaises(WireError, ends, self.IPV6[:at] + bytes([value]) + self.IPV6[at + 1 :], 4)

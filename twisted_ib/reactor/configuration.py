@@ -96,7 +96,7 @@ def namedDevices() -> list[tuple[str, str, str | None]]:
     @raise DeviceError: the rules can not be read.
     """
     try:
-        devices = Configuration().read().devices
+        devices = Configuration(os.environ).read().devices
     except (OSError, RulesError) as error:
         text = error.errors[0] if isinstance(error, RulesError) else f"{error.filename}: {error.strerror}"
         raise DeviceError(text) from None
