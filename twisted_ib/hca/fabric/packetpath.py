@@ -1,0 +1,515 @@
+"""
+The ways of a fabric of packets: to a peer's address, and of one queue pair.
+
+A L{PeerPath} is what is found by an address.  It keeps nothing of the peer but that, and lives as long
+as somebody has it: who writes any source address on datagrams makes nothing grow.  Connection
+management and datagrams go by it.  A queue pair that is connected has a L{ConnectionPath} of its own,
+between its records and the connection of C{twisted_ib.hca.transport}.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Any, Final
+
+from attrs import frozen
+
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.core.states import QPType
+from twisted_ib.hca.fabric import agreement
+from twisted_ib.hca.fabric.path import Path
+from twisted_ib.hca.operation import (
+    ABSENT,
+    ACKNOWLEDGE,
+    NAK_INVALID_REQUEST,
+    OPERATION_MASK,
+    REFUSAL,
+    RESPONSES,
+    RESUME,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SILENT,
+    SOLICITED,
+    UNRELIABLE,
+)
+from twisted_ib.hca.transport.reliable import ReliableConnection
+from twisted_ib.hca.transport.unreliable import UnreliableConnection
+from twisted_ib.hca.wire.rdmacm import gidOf
+from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
+
+#: What a stream takes as one.
+_PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
+_HOP_LIMIT: Final = 64
+
+
+@frozen
+class PeerAddress:
+    """
+    Who is at the other end of a path, as far as is known.
+
+    @ivar address: The IP address, as text without a scope.
+    @ivar gid: The same as a GID.
+    @ivar guid: Not known.
+    @ivar pid: Not known.
+    @ivar uid: Not known.
+    @ivar program: Not known.
+    """
+
+    address: str
+    gid: int
+    guid: int = 0
+    pid: int = 0
+    uid: int = -1
+    program: str = ""
+
+    @classmethod
+    def of(cls, address: str) -> PeerAddress:
+        """
+        @param address: An IP address.
+        """
+        return cls(address, int.from_bytes(gidOf(address), "big"))
+
+
+class PeerPath(Path):
+    """
+    The way to a peer's address, or to a multicast group.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    #: Nobody waits here, and nothing is refused.
+    absent: dict[int, None] = {}
+    table: dict[int, Any] = {}
+    turns = twin = None
+
+    def __init__(self, fabric: Any, address: str) -> None:
+        """
+        @param fabric: What the path belongs to.
+        @param address: The peer's, as text without a scope.
+        """
+        self.fabric = fabric
+        self.peer = PeerAddress.of(address)
+        self.alive = True
+        self.bell = self.busy = False
+
+    def bind(self, queuePair: Any, message: Any = None) -> Path:
+        """
+        See L{Path.bind}.
+
+        @return: The queue pair's own path.
+        """
+        path = ConnectionPath(self, queuePair, message)
+        self.fabric.enter(path)
+        return path
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        Nobody is bound to this one.
+        """
+
+    def prepareREQ(self, request: Any) -> None:
+        """
+        See L{Path.prepareREQ}.
+        """
+        agreement.propose(self.fabric, self.peer.gid, request)
+
+    def prepareREP(self, reply: Any, request: Any) -> None:
+        """
+        See L{Path.prepareREP}.
+        """
+        agreement.answer(self.fabric, reply, request)
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Send a datagram, or lose it.
+
+        @param header: GRH, DETH and immediate, or the beginning of those; the rest is in C{payload}.
+        @return: True.
+        """
+        pieces = payload if payload.__class__ is list else (payload,)
+        self.fabric.sendDatagram(self, word, b"".join((header, *pieces)))
+        return True
+
+    def sendManagement(self, attribute: int, body: bytes) -> None:
+        """
+        Send a connection management message.
+        """
+        self.fabric.sendManagement(self.peer.address, attribute, body)
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        Nobody waits here.
+        """
+
+    def wantNoSpace(self, waiter: Any) -> None:
+        """
+        Nobody waits here.
+        """
+
+    def queuePairs(self) -> list[Any]:
+        """
+        @return: None: each has a path of its own.
+        """
+        return []
+
+    def position(self) -> int:
+        """
+        @return: Nobody hears of what becomes of a datagram.
+        """
+        return 0
+
+    def progress(self, budget: int) -> int:
+        """
+        @return: Nothing arrives here.
+        """
+        return 0
+
+    def pending(self) -> bool:
+        """
+        @return: Nothing arrives here.
+        """
+        return False
+
+    def unsent(self) -> bool:
+        """
+        @return: Nothing waits here.
+        """
+        return False
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        The device is closed.
+        """
+        self.alive = False
+
+
+class ConnectionPath(Path):
+    """
+    The way of one queue pair to its peer.
+
+    @ivar queuePair: It; L{None} once it is gone.
+    @ivar localID: Its number.
+    @ivar remote: The peer's number.
+    @ivar deadline: When its connection wants to be called, or L{None}.
+    @ivar connection: What makes packets of records.
+    @ivar service: The bits of its packets' operation codes that say which service it is.
+    @ivar port: The UDP source port.
+    @ivar trafficClass: Of its packets.
+    @ivar hopLimit: Of its packets.
+    @ivar flow: What its packets' checksums begin with.
+    @ivar until: How long it goes on without its queue pair.
+    @ivar notified: When the peer was told that the way is congested.
+    """
+
+    __slots__ = (
+        "_acknowledged",
+        "_asked",
+        "_isRoomy",
+        "_isStream",
+        "_parts",
+        "_position",
+        "_size",
+        "_way",
+        "connection",
+        "deadline",
+        "flow",
+        "hopLimit",
+        "localID",
+        "notified",
+        "port",
+        "queuePair",
+        "remote",
+        "service",
+        "trafficClass",
+        "until",
+    )
+
+    inPackets = True
+    #: What the queue pairs of a medium of operations need.
+    absent: dict[int, None] = {}
+    table: dict[int, Any] = {}
+    twin = None
+
+    def __init__(self, way: PeerPath, queuePair: Any, message: Any) -> None:
+        """
+        @param way: The path to the peer.
+        @param queuePair: One that has its number and the peer's.
+        @param message: The REQ or REP of the peer, if it comes by one.
+        """
+        fabric = way.fabric
+        self.fabric = fabric
+        self.peer = way.peer
+        self.alive = True
+        self.bell = self.busy = False
+        self.owed = self.turns = self.pairing = None
+        self.requesters: dict[int, Any] = {}
+        self.waiting: OrderedDict[Any, None] = OrderedDict()
+        self.unacknowledged: deque[tuple[int, Any]] = deque()
+        self._way = way
+        self._position = self._asked = self._acknowledged = 0
+        self._isRoomy = False
+        self._isStream = message is not None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.queuePair = queuePair
+        self.localID: int = queuePair.number
+        self.remote: int = queuePair.remote
+        self.deadline: float | None = None
+        self.until = self.notified = 0.0
+        vector = queuePair.vector
+        label = 0 if vector is None else vector.flowLabel
+        if not label and queuePair.proposal is not None:
+            label = queuePair.proposal.label
+        self.trafficClass = 0 if vector is None else vector.trafficClass
+        self.hopLimit = _HOP_LIMIT if vector is None else vector.hopLimit or _HOP_LIMIT
+        wanted = sourcePort(label or flowLabel(queuePair.number, queuePair.remote))
+        self.port: int = fabric.link.sourcePort(wanted)
+        self.flow = fabric.flowTo(self.peer.address, self.port)
+        isReliable = queuePair.type == QPType.RC
+        self.service = 0 if isReliable else UNRELIABLE
+        connection: Any = ReliableConnection if isReliable else UnreliableConnection
+        self.connection: Any = connection(
+            agreement.termsOf(fabric, queuePair, message), queuePair.remote, self
+        )
+
+    @property
+    def way(self) -> Path:
+        """
+        The path to the peer.
+        """
+        return self._way
+
+    # -- the queue pair
+
+    def bind(self, queuePair: Any, message: Any = None) -> Path:
+        """
+        Another queue pair is given the path of this one.
+        """
+        return self._way.bind(queuePair, message)
+
+    def modified(self, queuePair: Any) -> None:
+        """
+        See L{Path.modified}: with RTS it is known what to send first, and how long to wait.
+        """
+        if queuePair.attributes:
+            self.connection.modify(agreement.termsOf(self.fabric, queuePair, None))
+            self.mark()
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        The queue pair is gone.  What a stream has sent before that still arrives, if it can.
+        """
+        if self.queuePair is not queuePair:
+            return
+        self.queuePair = None
+        self._parts.clear()
+        self.waiting.clear()
+        self.unacknowledged.clear()
+        self.requesters.clear()
+        self.fabric.parted(self, self._isStream and not self.isDone)
+        self.mark()
+
+    @property
+    def isDone(self) -> bool:
+        """
+        Whether the peer has taken everything.
+        """
+        return self._acknowledged >= self._asked
+
+    def queuePairs(self) -> list[Any]:
+        """
+        @return: The one whose path this is, if it is there.
+        """
+        return [] if self.queuePair is None else [self.queuePair]
+
+    # -- down
+
+    def mark(self) -> None:
+        """
+        There may be something to send, or another deadline.
+        """
+        if not self.bell:
+            self.bell = True
+            self.fabric.ringLater(self)
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish one record: see L{Path.post}.
+        """
+        opcode = word >> 24
+        if opcode == RESUME:
+            return True  # The connection repeats by itself.
+        if opcode == ACKNOWLEDGE:
+            syndrome = REFUSAL.unpack(payload)[0]
+            if syndrome != ABSENT:  # That is silence on a wire.
+                self.connection.refuse(syndrome)
+                self.mark()
+            return True
+        position = self._position + 1
+        if not self.connection.post(opcode, header, payload, length, position, self.fabric.clock()):
+            return False
+        self._position = position
+        if opcode & OPERATION_MASK not in RESPONSES:
+            self._asked = position
+        if not self.bell:
+            self.bell = True
+            self.fabric.ringLater(self)
+        return True
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        Publish a small record: see L{Path.postReserved}.
+        """
+        return self.post(word, b"", body, len(body))
+
+    def position(self) -> int:
+        """
+        @return: How many records were published.
+        """
+        return self._position
+
+    def sendManagement(self, attribute: int, body: bytes) -> None:
+        """
+        Send a connection management message.
+        """
+        self._way.sendManagement(attribute, body)
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        See L{Path.wantSpace}.
+        """
+        self.waiting[waiter] = None
+
+    def progress(self, budget: int) -> int:
+        """
+        Let those go on who wait for room, once there is some.
+
+        @return: How many there were.
+        """
+        if not self._isRoomy:
+            return 0
+        self._isRoomy = False
+        return self.resumeWaiting()
+
+    def pending(self) -> bool:
+        """
+        @return: Whether there is something to send, or room for who waits.
+        """
+        return self.bell
+
+    def unsent(self) -> bool:
+        """
+        @return: Connection management does not wait here.
+        """
+        return False
+
+    # -- what the connection says
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record came.
+
+        @return: 0, or the syndrome of a refusal.
+        """
+        queuePair = self.queuePair
+        if queuePair is None:
+            return ABSENT
+        try:
+            if queuePair.work is None and opcode & ~SOLICITED in _PARTS:
+                return self._join(queuePair, opcode, buffer, start, stop)
+            syndrome: int = queuePair.delivered(opcode, buffer, start, stop)
+            return syndrome
+        except BaseException as error:
+            self.fabric.failed(error)
+            return 0
+
+    def _join(self, queuePair: Any, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A part of a message for a stream, which takes whole ones.
+
+        @return: 0, or the syndrome of a refusal.
+        """
+        code, parts = opcode & ~SOLICITED, self._parts
+        if (code == SEND_FIRST) is bool(parts):
+            parts.clear()
+            return NAK_INVALID_REQUEST
+        self._size = self._size + stop - start if parts else stop - start
+        if self._size > limits.INLINE_RECORD:
+            parts.clear()
+            number = queuePair.number
+            queuePair.fail(QueuePairError(f"the peer of queue pair {number} sent too long a message"))
+            return NAK_INVALID_REQUEST
+        parts.append(buffer[start:stop])
+        if code != SEND_LAST:
+            return 0
+        message = b"".join(parts)
+        parts.clear()
+        syndrome: int = queuePair.delivered(SEND_ONLY | opcode & SOLICITED, message, 0, len(message))
+        return syndrome
+
+    def acknowledged(self, position: int) -> None:
+        """
+        The peer has taken everything up to a record.
+        """
+        self._acknowledged = position
+        if self.queuePair is None:
+            if self.isDone:
+                self.fabric.parted(self, False)
+                self.mark()
+            return
+        waiting = self.unacknowledged
+        while waiting and waiting[0][0] <= position:
+            reached, requester = waiting.popleft()
+            try:
+                requester.acknowledged(reached)
+            except BaseException as error:
+                self.fabric.failed(error)
+
+    def refused(self, position: int, syndrome: int) -> None:
+        """
+        The peer does not do a record, or is silent.
+        """
+        queuePair = self.queuePair
+        if queuePair is None:
+            self.fabric.parted(self, False)
+            self.mark()
+            return
+        try:
+            if queuePair.work is None and syndrome == SILENT:
+                queuePair.fail(PathLostError(f"{self.peer.address} does not answer"))
+            else:
+                body = REFUSAL.pack(syndrome, queuePair.number, position)
+                queuePair.delivered(ACKNOWLEDGE, body, 0, len(body))
+        except BaseException as error:
+            self.fabric.failed(error)
+
+    def resumed(self) -> None:
+        """
+        There is room again.
+        """
+        if not self._isRoomy:
+            self._isRoomy = True
+            self.fabric.roomy.append(self)
+
+    def count(self, name: str) -> None:
+        """
+        Count something on the device.
+        """
+        self.fabric.count(name)
+
+    # -- the end
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        The device is closed.
+        """
+        self.alive = False
+        queuePair = self.queuePair
+        if queuePair is not None:
+            queuePair.fail(reason)
+
+
+__all__ = ["ConnectionPath", "PeerAddress", "PeerPath"]
