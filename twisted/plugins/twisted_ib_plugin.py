@@ -1,5 +1,6 @@
 """
-What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:}, C{ib:} and C{direct:}.
+What twisted_ib adds to Twisted by name: the reactor C{ib} and endpoints C{sdp:}, C{ib:}, C{rds:} and
+C{direct:}.
 
 Twisted imports every plugin module, before it chooses a reactor, whenever its
 cache is rebuilt. So nothing here, nor what it imports, may import a reactor.
@@ -19,4 +20,5 @@ ib = Reactor(
 
 sdp = EndpointParser("sdp", "twisted_ib.sdp.endpoints", "SDPServerEndpoint", "SDPClientEndpoint")
 messages = EndpointParser("ib", "twisted_ib.hca.rdma.endpoints", "RDMAServerEndpoint", "RDMAClientEndpoint")
+datagrams = EndpointParser("rds", "twisted_ib.rds.endpoints", "RDSServerEndpoint", "RDSClientEndpoint")
 direct = DelegatingParser("direct", "twisted_ib.reactor.direct", "serverEndpoint", "clientEndpoint")

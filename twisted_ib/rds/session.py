@@ -68,6 +68,7 @@ class Session:
     @ivar readEnd: Whether the peer has sent all it wants to.
     @ivar ending: How this end wants to end its direction: 0, L{Kind.FIN} or L{Kind.CLOSE}.
     @ivar deadline: While OPENING: when OPEN is due again.
+    @ivar user: Who uses it; nothing here does anything with it.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class Session:
         "readEnd",
         "remote",
         "state",
+        "user",
     )
 
     def __init__(self, owner: Any, address: tuple[str, int], number: int) -> None:
@@ -104,6 +106,7 @@ class Session:
         @param owner: Has an attribute C{held}, the bytes that wait in all its sessions.
         """
         self.owner = owner
+        self.user: Any = None
         self.address = address
         self.number = number
         self.remote = -1
