@@ -425,3 +425,140 @@ class IRDMAProtocol(IProtocol):
         @param immediate: Its 32 bits.
         @param length: How many bytes it wrote.
         """
+
+
+class IReactorRDS(Interface):
+    """
+    A reactor with reliable datagrams.
+    """
+
+    def listenRDS(  # type: ignore[no-untyped-def]
+        port, protocol, interface="", maxPacketSize=1048576, device=None
+    ):
+        """
+        Open a socket of RDS.
+
+        @param port: The port, from 2; 0 for any that is free.
+        @param protocol: A C{DatagramProtocol}, which may provide L{IRDSProtocol}; its transport
+            provides L{IRDSTransport}.
+        @param interface: The address to bind; each address of the host by default, C{0.0.0.0} and
+            C{::} for those of one kind.
+        @param maxPacketSize: The longest datagram, in bytes, at most 1048576; what comes is cut
+            off there.
+        @param device: C{"tcp"} for RDS over TCP, where each process needs an address of its own;
+            or an HCA's name; the host's default by default.
+        @return: An L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
+        @raise ValueError: an argument makes no sense.
+        @raise CannotListenError: The port can not be had.
+        """
+
+
+class IRDSTransport(Interface):
+    """
+    A socket of reliable datagrams.
+
+    What is written arrives whole, once, and in the order of the calls for each destination, as
+    long as both instances of RDS live, however often the connection beneath is lost; it waits
+    until the peer's host has it.  If nobody has the destination's port there it is dropped.
+    """
+
+    def write(datagram, addr=None):  # type: ignore[no-untyped-def]
+        """
+        Send a datagram.
+
+        A protocol made for UDP may ignore what this returns.  One that sends more than the peers
+        take either waits for the Deferred, or registers a producer, which is paused meanwhile.
+
+        @param datagram: C{bytes}, which may be empty.
+        @param addr: Host, an IP address, and port; or what C{connect} was given.
+        @return: L{None} if more can be written.  Else the datagram was taken too, and a Deferred
+            fires with L{None} when there is room: for this socket, or, if the destination is
+            congested, for that destination.  It never fails, and also fires when the socket is closed.
+        @raise DatagramTooLongError: it is longer than C{maxPacketSize}.
+        @raise SendBudgetError: as much waits as may; nothing was taken.
+        @raise DestinationCongestedError: the same for a congested destination alone.
+        @raise InvalidAddressError: the host is not an IP address, or not of the socket's kind.
+        """
+
+    def connect(host, port):  # type: ignore[no-untyped-def]
+        """
+        Say where datagrams go that are written without an address.
+        """
+
+    def cancel(addr):  # type: ignore[no-untyped-def]
+        """
+        Forget what waits for a destination (C{RDS_CANCEL_SENT_TO}); what is on its way may arrive.
+
+        @param addr: Host and port.
+        @return: How many datagrams it was.
+        """
+
+    def ping(host):  # type: ignore[no-untyped-def]
+        """
+        Ask the peer's RDS for a sign of life.
+
+        @param host: An IP address.
+        @return: A Deferred of the seconds until it came; it fails with
+            L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer can not be reached for long.
+        """
+
+    def registerProducer(producer, streaming):  # type: ignore[no-untyped-def]
+        """
+        See L{IConsumer<twisted.internet.interfaces.IConsumer>}.
+        """
+
+    def unregisterProducer():  # type: ignore[no-untyped-def]
+        """
+        See L{IConsumer<twisted.internet.interfaces.IConsumer>}.
+        """
+
+    def pauseProducing():  # type: ignore[no-untyped-def]
+        """
+        Receive nothing for the moment: when much waits the peers are told that the port is congested.
+        """
+
+    def resumeProducing():  # type: ignore[no-untyped-def]
+        """
+        Receive again.
+        """
+
+    def getHost():  # type: ignore[no-untyped-def]
+        """
+        @return: The address that is bound.
+        """
+
+    def stopListening():  # type: ignore[no-untyped-def]
+        """
+        Close the socket, when what was written has arrived, or after a while.
+
+        @return: A Deferred that fires then.
+        """
+
+
+class IRDSProtocol(Interface):
+    """
+    A datagram protocol that wants to know more; it says so by C{@implementer(IRDSProtocol)}.
+    """
+
+    def destinationCongested(addr):  # type: ignore[no-untyped-def]
+        """
+        What is written to a destination waits from now on, as nobody reads there.
+
+        @param addr: Host and port.
+        """
+
+    def destinationCleared(addr):  # type: ignore[no-untyped-def]
+        """
+        It has been sent.
+
+        @param addr: Host and port.
+        """
+
+    def peerGone(host, reason):  # type: ignore[no-untyped-def]
+        """
+        A peer that something waits for can not be reached.  It is tried again as long as
+        something waits: C{cancel} makes an end.
+
+        @param host: Its address.
+        @param reason: An exception.
+        """

@@ -439,19 +439,15 @@ RDS_PATHS = 4096
 RDS_SOCKETS = 65534
 #: How long a socket that is closed goes on sending what waits, in seconds.
 RDS_LINGER_SECONDS = 5.0
-#: Messages that one path sends, and that one connection takes, before others have a turn.
+#: Datagrams that one socket that was paused is given, or one process to itself, before others have a turn.
 RDS_MESSAGES_PER_TURN = 64
-#: Bytes that one TCP connection has in the process, waiting for the socket.
+#: Bytes that wait for a TCP socket before it has no room, and that are read from one at a time.
 RDS_TCP_BUFFER = 256 * 1024
-#: Bytes that are read from a TCP connection at a time.
-RDS_TCP_READ = 256 * 1024
 #: Seconds between two looks at what a TCP peer has acknowledged: doubling from the first to the second.
 RDS_TCP_LOOK_SECONDS = 0.001
 RDS_TCP_LOOK_SECONDS_MOST = 0.05
 #: TCP keepalive: idle, interval (seconds), probes (Linux net/rds/tcp.c).
 RDS_TCP_KEEPALIVE = (5, 5, 5)
-#: TCP connections that were accepted and whose place on a path is not known yet.
-RDS_TCP_ACCEPTED = 1024
 
 # -- rules of the offload switch
 
@@ -488,7 +484,7 @@ TRANSPORT_ANSWERS = 512 * 1024
 #: The shortest and the longest time, in seconds, until what is not acknowledged is sent again;
 #: the longest is three round trips if those take longer.
 TRANSPORT_RESEND_LEAST = 0.01
-TRANSPORT_RESEND_MOST = 1.0
+TRANSPORT_RESEND_MOST = 3.0
 #: The same before a round trip was measured.
 TRANSPORT_RESEND_FIRST = 0.5
 #: Packets of an unreliable connection that come so far behind the expected one are copies.

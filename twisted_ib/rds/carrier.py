@@ -136,11 +136,19 @@ class IRDSMedium(Interface):
         Begin to connect a path; C{path.carrierUp} or C{path.carrierFailed} tells the end, not
         before this has returned.
 
-        @return: What has C{cancel()}.
+        @return: What has C{cancel()}, which does nothing once the end was told or is about to be by
+            C{path.carrierUp}.
         """
 
     def reconnects(path):  # type: ignore[no-untyped-def]
         """
         @return: Whether this end connects again when the path's connection is lost; if not it
             waits for the peer, and connects only when it has something to say.
+        """
+
+    def whenQuiet():  # type: ignore[no-untyped-def]
+        """
+        There is no socket any more, and all paths are closed.
+
+        @return: A Deferred that fires with L{None} when nothing of the medium is in the reactor.
         """

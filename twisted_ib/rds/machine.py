@@ -126,6 +126,7 @@ class PathMachine:
     @ivar cleared: ports that it took out.
     @ivar peerGeneration: the number of the peer's instance; 0 if it has not said.
     @ivar isUp: whether there is a connection.
+    @ivar isOpen: whether the peer has answered the first probe.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class PathMachine:
         self.isUp = False
         # Answers to probes before the first own is answered: not kept, as nothing else has a number.
         self._early: deque[Message] = deque()
-        self._answered = False
+        self.isOpen = False
         self._probe: Message | None = None
         self._probeEnd: float | None = None
         self._mapVersion = -1
@@ -253,7 +254,7 @@ class PathMachine:
         The same for what is not kept: the probe arrived, so its answer can not be far.
         """
         probe = self._probe
-        if probe is not None and not self._answered and self._probeEnd is None:
+        if probe is not None and not self.isOpen and self._probeEnd is None:
             if probe.sequence <= sequence < self.nextTransmit:
                 self._probeEnd = now + limits.RDS_PROBE_SECONDS
 
@@ -270,18 +271,23 @@ class PathMachine:
         if self._probeEnd is not None and now >= self._probeEnd:
             self._open()
 
-    def drop(self, owner: Any) -> list[Message]:
+    def drop(self, owner: Any, port: int | None = None) -> list[Message]:
         """
         Forget what somebody sends, as a closing socket does.  What is on its way may arrive.
 
+        @param port: to this port only; L{None} for all.
         @return: the messages.
         """
-        dropped = [message for message in self.waiting if message.owner is owner]
+
+        def isMeant(message: Message) -> bool:
+            return message.owner is owner and (port is None or message.destinationPort == port)
+
+        dropped = [message for message in self.waiting if isMeant(message)]
         if dropped:
-            self.waiting = deque(message for message in self.waiting if message.owner is not owner)
-        sent = [message for message in self.unacknowledged if message.owner is owner]
+            self.waiting = deque(message for message in self.waiting if not isMeant(message))
+        sent = [message for message in self.unacknowledged if isMeant(message)]
         if sent:
-            self.unacknowledged = deque(m for m in self.unacknowledged if m.owner is not owner)
+            self.unacknowledged = deque(message for message in self.unacknowledged if not isMeant(message))
         return dropped + sent
 
     def isIdle(self) -> bool:
@@ -300,7 +306,7 @@ class PathMachine:
             return None
         if self._mapVersion != self.ownMap.version:
             return Message(0, 0, self.ownMap.pack(), flags=CONG_BITMAP)
-        if self._answered:
+        if self.isOpen:
             if not self.waiting:
                 return None
             return self._numbered(self.waiting[0])
@@ -339,7 +345,7 @@ class PathMachine:
             self._askedBytes -= len(message.payload)
             if self._askedBytes <= 0:
                 self._asked = 0
-        if self._answered:
+        if self.isOpen:
             self.waiting.popleft()
             self.unacknowledged.append(message)
             if message.flags & RETRANSMITTED:
@@ -387,7 +393,7 @@ class PathMachine:
         if port in self.peerMap:
             self.counters["cong_send_error"] += 1
             return
-        early = port == PROBE_PORT and not self._answered
+        early = port == PROBE_PORT and not self.isOpen
         if (len(self._early) if early else self._pongs) >= limits.RDS_PONGS:
             self.counters["send_drop_pong"] += 1
             return
@@ -405,8 +411,8 @@ class PathMachine:
         """
         The peer knows our instance: everything may be sent.
         """
-        if not self._answered:
-            self._answered = True
+        if not self.isOpen:
+            self.isOpen = True
             self._probeEnd = None
             self.waiting.extendleft(reversed(self._early))
             self._pongs += len(self._early)

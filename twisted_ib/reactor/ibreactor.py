@@ -24,7 +24,7 @@ from twisted_ib.hca.logcontext import callInContext
 from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.hca.waiting import giveWay, threadsWait
-from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA
+from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
 from twisted_ib.reactor.hangup import reloadingOnHangup, startFolder
 from twisted_ib.reactor.waker import Waker
 
@@ -47,7 +47,7 @@ _basePoll = _Base.doIteration
 _log = Logger()
 
 
-@implementer(IReactorCompletionChannels, IReactorRDMA)
+@implementer(IReactorCompletionChannels, IReactorRDMA, IReactorRDS)
 class IBReactor(_Base):
     """
     A reactor that polls completion channels, with messages and RDMA beside its streams.
@@ -411,6 +411,23 @@ class IBReactor(_Base):
         return connectRDMA(
             self, host, port, factory, timeout, bindAddress, device, privateData, maxMessageSize
         )
+
+    # -- reliable datagrams
+
+    def listenRDS(
+        self,
+        port: int,
+        protocol: Any,
+        interface: str = "",
+        maxPacketSize: int = limits.RDS_MESSAGE,
+        device: str | None = None,
+    ) -> Any:
+        """
+        See L{IReactorRDS.listenRDS}.
+        """
+        from twisted_ib.rds.port import listenRDS
+
+        return listenRDS(self, port, protocol, interface, maxPacketSize, device)
 
     # -- what Twisted sees: ports and connections, not the channel
 
