@@ -4,12 +4,11 @@ Which device a command is to use, where it may say an address in place of one th
 
 from __future__ import annotations
 
-import os
 import socket
+from contextlib import suppress
 
-from twisted_ib.errors import DeviceError, HCAError, RulesError
+from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.fabric import registry
-from twisted_ib.reactor.configuration import Configuration
 from twisted_ib.tools.program import ProgramError, sentence
 
 #: The device that is meant if it is there.
@@ -38,19 +37,16 @@ def addressOf(host: str | None, passive: bool = False) -> str:
 
 def configure() -> None:
     """
-    Add the devices that the environment and the rules of the C{ib} reactor name.
+    Add the devices that the environment and the configuration name.
 
     @raise ProgramError: what the environment says is wrong.
     """
     try:
         registry.readEnvironment()
-        for device in Configuration(os.environ).read().devices:
-            if device.name not in registry.DEVICES:
-                registry.addDevice(device.name, device.fabric, device.address)
-    except (OSError, RulesError):
-        pass  # A file with an error counts for nothing.
     except DeviceError as error:
         raise ProgramError(sentence(error)) from None
+    with suppress(DeviceError):  # A file with an error counts for nothing.
+        registry.readConfiguration()
 
 
 def chosen(name: str | None, own: str | None, peer: str | None = None) -> str:
@@ -71,9 +67,7 @@ def chosen(name: str | None, own: str | None, peer: str | None = None) -> str:
     try:
         if registry.isPlacedByUser(name):
             address = registry.place(name, addressOf(own, True), addressOf(peer))
-            registry.addDevice(name, registry._kindOf(name), address)
-        elif name not in registry.DEVICES:
-            registry.openFabric(name, None, 0, lambda: 0.0)
+            registry.addDevice(name, "roce", address)
     except (HCAError, ValueError) as error:
         raise ProgramError(sentence(error)) from None
     return name
