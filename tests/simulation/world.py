@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric.packet import PacketFabric
 
 #: Datagrams that wait at a host, as in the buffer of a socket.
 QUEUE = 2048
@@ -155,6 +156,22 @@ class Link:
         self.network.links.pop(self.address, None)
 
 
+def deviceOn(link: Any, clock: Callable[[], float], seed: int) -> Device:
+    """
+    Open an HCA.
+
+    @param seed: of all that it draws.
+    """
+    dice = Random(seed)
+    return Device(
+        link.address,
+        clock,
+        lambda owner, guid, clock: PacketFabric(owner, guid, clock, link, dice.getrandbits),
+        dice.getrandbits,
+        capture="",
+    )
+
+
 class Host:
     """
     A process with an HCA.
@@ -168,20 +185,11 @@ class Host:
         """
         @param seed: of all that it draws.
         """
-        # Imported here, as the registry imports it only when a device of it is opened.
-        from twisted_ib.hca.fabric.packet import PacketFabric
-
         self.world, self.link = world, link
         self.ahead = 0.0
         self.stopped = False
         self.pump: Callable[[], bool] | None = None
-        self.device = Device(
-            "sim0",
-            self.seconds,
-            lambda owner, guid, clock: PacketFabric(owner, guid, clock, link, Random(~seed).getrandbits),
-            Random(seed).getrandbits,
-            capture="",
-        )
+        self.device = deviceOn(link, self.seconds, seed)
 
     def seconds(self) -> float:
         """
@@ -195,6 +203,14 @@ class Host:
         """
         when = None if self.stopped else self.device.deadline()
         return None if when is None else when - self.ahead
+
+    def advance(self) -> None:
+        """
+        Time has passed: do what is due.
+        """
+        due = self.deadline()
+        if due is not None and due <= self.world.now:
+            self.device.tick(self.seconds())
 
     def turn(self) -> bool:
         """
@@ -224,7 +240,7 @@ class World:
         """
         self.now = 0.0
         self.log: list[str] = []
-        self.hosts: list[Host] = []
+        self.hosts: list[Any] = []
         self.network = Network(self)
         self._calls: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
@@ -290,9 +306,7 @@ class World:
             while self._calls and self._calls[0][0] <= self.now:
                 heappop(self._calls)[2]()
             for host in self.hosts:
-                due = host.deadline()
-                if due is not None and due <= self.now:
-                    host.device.tick(host.seconds())
+                host.advance()
 
     def quiet(self, most: float) -> bool:
         """
