@@ -197,6 +197,21 @@ def localAddresses() -> list[str]:
     The addresses of all interfaces, in the kernel's order; link-local ones
     with the interface number as scope id.
     """
+    return [address for address, _ in _interfaceAddresses()]
+
+
+def interfaceOf(address: str) -> int:
+    """
+    @param address: One of this host, normalised.
+    @return: The number of the interface that has it; 0 if none has, as many that reach this host.
+    """
+    return dict(_interfaceAddresses()).get(address, 0)
+
+
+def _interfaceAddresses() -> list[tuple[str, int]]:
+    """
+    @return: Address and number of the interface.
+    """
     if not hasattr(socket, "AF_NETLINK"):
         return []
     try:
@@ -212,11 +227,11 @@ def localAddresses() -> list[str]:
         return []
 
 
-def _readDump(route: socket.socket) -> list[str]:
+def _readDump(route: socket.socket) -> list[tuple[str, int]]:
     """
     The addresses that the kernel lists.
     """
-    found: list[str] = []
+    found: list[tuple[str, int]] = []
     while len(found) < limits.LOCAL_ADDRESSES:
         data = route.recv(_NETLINK_BYTES)
         offset = 0
@@ -232,9 +247,9 @@ def _readDump(route: socket.socket) -> list[str]:
     return found[: limits.LOCAL_ADDRESSES]
 
 
-def _parseAddress(message: bytes) -> str | None:
+def _parseAddress(message: bytes) -> tuple[str, int] | None:
     """
-    The address in one C{RTM_NEWADDR}.
+    Address and interface in one C{RTM_NEWADDR}.
     """
     family, _, _, scope, index = _ADDRESS.unpack_from(message)
     if family not in (socket.AF_INET, socket.AF_INET6):
@@ -252,13 +267,14 @@ def _parseAddress(message: bytes) -> str | None:
     if packed is None or len(packed) not in (4, 16):
         return None
     text = socket.inet_ntop(family, packed)
-    return f"{text}%{index}" if family == socket.AF_INET6 and scope == _SCOPE_LINK else text
+    return f"{text}%{index}" if family == socket.AF_INET6 and scope == _SCOPE_LINK else text, index
 
 
 __all__ = [
     "checkLocal",
     "conflict",
     "freePort",
+    "interfaceOf",
     "isLocalAddress",
     "localAddresses",
     "namespaceInode",
