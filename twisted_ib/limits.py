@@ -378,8 +378,8 @@ RDMA_SENDS_PER_FLUSH = 64
 
 # -- streams over reliable datagrams (rds: endpoints)
 
-#: Bytes of a stream in one datagram.
-RDS_SEGMENT = 64 * 1024
+#: Bytes of a stream in one datagram: with the frame's header one fragment of an operation fabric.
+RDS_SEGMENT = 64 * 1024 - 32
 #: Bytes of a stream that wait at the end that reads.
 RDS_STREAM_WINDOW = 512 * 1024
 #: Streams of one RDS port, and those with one (address, port) of a peer.

@@ -3,7 +3,9 @@ How much a requester has on the way, and how soon it sends again.
 
 The window grows and shrinks as TCP's does (RFC 5681 without its fast recovery: the receiver
 keeps nothing that is out of order, so that all behind a loss is sent again); the time is that
-of RFC 6298, from acknowledgements of packets that were sent once.  InfiniBand itself has
+of RFC 6298, from acknowledgements of packets that were sent once; but what is acknowledged after
+it was sent again ends the backing off, too, unless that comes so soon that it was not needed
+(RFC 4015, without its timestamps).  InfiniBand itself has
 neither: its fabrics lose nothing and its timeout is said by the program.  What is sent here
 before that timeout is over is not one of its retries.
 """
@@ -12,7 +14,6 @@ from __future__ import annotations
 
 from twisted_ib import limits
 
-
 class Pacing:
     """
     The window and the clock of one requester.
@@ -20,7 +21,16 @@ class Pacing:
     @ivar window: packets that may be on the way.
     """
 
-    __slots__ = ("_backoff", "_deviation", "_grown", "_most", "_resend", "_smooth", "_threshold", "window")
+    __slots__ = (
+        "_backoff",
+        "_deviation",
+        "_grown",
+        "_most",
+        "_resend",
+        "_smooth",
+        "_threshold",
+        "window",
+    )
 
     def __init__(self, timeout: float | None, roundTrip: float | None) -> None:
         """
@@ -78,10 +88,14 @@ class Pacing:
             most = min(most, self._most)
         return max(limits.TRANSPORT_RESEND_LEAST, min(self._resend * self._backoff, most))
 
-    def progressed(self, packets: int) -> None:
+    def progressed(self, packets: int, seconds: float) -> None:
         """
         Packets were acknowledged.
+
+        @param seconds: so long after the latest silence.
         """
+        if self._smooth is not None and seconds > self._smooth / 2:
+            self._backoff = 1
         window = self.window
         if window < limits.TRANSPORT_WINDOW:
             if window < self._threshold:

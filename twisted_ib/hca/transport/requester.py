@@ -155,6 +155,7 @@ class Requester:
         "_retries",
         "_rnrRetries",
         "_sent",
+        "_silentAt",
         "_since",
         "_terms",
         "_timed",
@@ -183,7 +184,7 @@ class Requester:
         self._retries = self._rnrRetries = 0
         self._probeAt: float | None = None
         self._pauseUntil: float | None = None
-        self._since = self._lostTime = self._timedAt = 0.0
+        self._since = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
         self._recover = terms.firstPSN
 
@@ -396,7 +397,7 @@ class Requester:
         """
         All before a number is done: the time that the peer has begins anew.
         """
-        self._pacing.progressed(number - self._una)
+        self._pacing.progressed(number - self._una, now - self._silentAt)
         self._una = number
         if self._next < number:
             self._next = number
@@ -583,6 +584,7 @@ class Requester:
             return
         self._user.count("completer_retry_err")
         self._pacing.silent(self._next - self._una)
+        self._silentAt = now
         self._recover = self._top
         self._goBack()
 
