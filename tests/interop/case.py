@@ -43,7 +43,7 @@ class Program:
         output, errors = (file.open("wb") for file in self._files)
         with output, errors:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, cwd="/", env=environment
+                command, stdin=subprocess.PIPE, stdout=output, stderr=errors, cwd="/", env=environment
             )
 
     @property
@@ -54,6 +54,24 @@ class Program:
         status = self.process.poll()
         output, errors = (file.read_text() for file in self._files)
         return Ended(-1 if status is None else status, output, errors)
+
+    def say(self, line: str) -> None:
+        """
+        Write a line to its standard input.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def end(self, seconds: float) -> Ended:
+        """
+        End its standard input.
+
+        @return: how it ended.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.finish(seconds)
 
     def finish(self, seconds: float = 60) -> Ended:
         """
@@ -166,18 +184,20 @@ class InteropTestCase(SynchronousTestCase):
         self.addCleanup(program.finish, 0)
         return program
 
-    def ping(self, *arguments: str) -> Program:
+    def ping(self, *arguments: str, device: str = DEVICE) -> Program:
         """
         @return: an C{ib-ping} on this side.
         """
-        return self.program([sys.executable, "-c", programOf("ping"), "--device", DEVICE, *arguments])
+        return self.program([sys.executable, "-c", programOf("ping"), "--device", device, *arguments])
 
-    def until(self, program: Program, text: str) -> None:
+    def until(self, program: Program, text: str, times: int = 1) -> None:
         """
         Wait until a process of this side has written something.
+
+        @param times: how often.
         """
         deadline = time.monotonic() + LISTENING
-        while text not in program.ended.output + program.ended.errors:
+        while (program.ended.output + program.ended.errors).count(text) < times:
             done = program.process.poll() is not None or time.monotonic() > deadline
             assert not done, f"there is no {text!r}: {program.ended.text}"
             time.sleep(0.05)

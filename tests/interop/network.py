@@ -33,6 +33,7 @@ class Network:
         """
         Make it, and remove those of processes that are no more.
         """
+        self._addresses: set[str] = set()
         self.name = f"{_PREFIX}{os.getpid()}"
         for name in re.findall(rf"(?m)^{_PREFIX}\d+", output("ip", "netns", "list")):
             if not Path(f"/proc/{name.removeprefix(_PREFIX)}").exists():
@@ -54,6 +55,16 @@ class Network:
         Run C{ip} in it.
         """
         run("ip", "-n", self.name, *command)
+
+    def second(self, ipv6: bool) -> str:
+        """
+        @return: another address of the host's side, larger than those of guests.
+        """
+        address = f"{IPV6}9" if ipv6 else f"{IPV4}9"
+        if address not in self._addresses:
+            self._addresses.add(address)
+            self._ip("addr", "add", f"{address}/{64 if ipv6 else 24}", "dev", BRIDGE, *["nodad"] * ipv6)
+        return address
 
     def port(self, number: int) -> str:
         """

@@ -7,7 +7,7 @@ C{rds.py TRANSPORT COMMAND OWN-ADDRESS ...}, where the transport is C{tcp} or C{
   - C{ask PEER PORT SIZES [COUNT]}: send so many messages of each size (C{1,100}), each when the echo of the
     one before is there.
   - C{send PEER PORT COUNT SIZE [SECONDS]}: send numbered messages, so long after each other.
-  - C{take PORT COUNT}: print the numbers of as many messages, those of at least four octets.
+  - C{take PORT COUNT [SECONDS]}: print the numbers of as many messages; take none for so long at first.
   - C{ping PEER COUNT}: have the peer's kernel answer.
 
 Each message is checked; the exit status is 0 only if all came.
@@ -113,11 +113,10 @@ def content(number: int, size: int) -> bytes:
     )[:size]
 
 
-def _echo(one: Socket, count: int, seconds: float) -> None:
+def _echo(one: Socket, count: int) -> None:
     """
     See C{echo}.
     """
-    time.sleep(seconds)
     for _ in range(count):
         data, peer = one.receive()
         print(len(data), "from", *peer, flush=True)
@@ -167,10 +166,8 @@ def main() -> None:
     if command in ("echo", "take"):
         one = Socket(transport, own, int(rest[0]))
         print("bound", flush=True)
-        if command == "echo":
-            _echo(one, int(rest[1]), float(rest[2]) if len(rest) > 2 else 0)
-        else:
-            _take(one, int(rest[1]))
+        time.sleep(float(rest[2]) if len(rest) > 2 else 0)
+        (_echo if command == "echo" else _take)(one, int(rest[1]))
         return
     one = Socket(transport, own, 0)
     if command == "ping":
