@@ -46,7 +46,6 @@ PURE = (
     "twisted_ib.ipoib.wire",
     "twisted_ib.rds.congestion",
     "twisted_ib.rds.counters",
-    "twisted_ib.rds.counters",
     "twisted_ib.rds.frames",
     "twisted_ib.rds.machine",
     "twisted_ib.rds.private",

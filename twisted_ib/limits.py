@@ -448,6 +448,13 @@ RDS_TCP_LOOK_SECONDS = 0.001
 RDS_TCP_LOOK_SECONDS_MOST = 0.05
 #: TCP keepalive: idle, interval (seconds), probes (Linux net/rds/tcp.c).
 RDS_TCP_KEEPALIVE = (5, 5, 5)
+#: Bytes of a message in one fragment between processes of a host; and the receives and sends of one
+#: queue pair.
+RDS_FRAGMENT = INLINE_MESSAGE
+RDS_RECEIVES = 256
+RDS_SENDS = 256
+#: Queue pairs of one process and device.
+RDS_SESSIONS = 4096
 
 # -- rules of the offload switch
 

@@ -59,6 +59,15 @@ class IFabric(Interface):
         @raise NoListenerError: nobody serves it.
         """
 
+    def serving(serviceID, address):  # type: ignore[no-untyped-def]
+        """
+        Find who serves a service without going there.
+
+        @return: The GUIDs of the HCAs, whom to ask first at the front; some may be dead.  None where
+            peers are IP addresses.
+        @raise ValueError: the address is none.
+        """
+
     def reach(guid, user):  # type: ignore[no-untyped-def]
         """
         Find the path to the HCA of a GUID: the one that this side has dialled, or a new

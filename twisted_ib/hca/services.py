@@ -134,6 +134,24 @@ class Services:
         addresses[address] = listener
         return Service(self, portSpace, address, port)
 
+    def serve(self, serviceID: int, listener: Any) -> None:
+        """
+        Take requests for a service from whoever has found this HCA by its GUID: nobody finds it by the
+        service.
+
+        @param listener: An L{IServiceListener}.
+        """
+        self._device.check()
+        addresses = self._listeners[serviceID] = {"0.0.0.0": listener, "::": listener}
+        self.cm.listen(serviceID, addresses)
+
+    def serveNoMore(self, serviceID: int) -> None:
+        """
+        Take back what L{serve} did.
+        """
+        if self._listeners.pop(serviceID, None) is not None:
+            self.cm.unlisten(serviceID)
+
     def unlisten(self, service: Service) -> None:
         """
         Listen no more: see L{Service.close}.

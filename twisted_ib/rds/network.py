@@ -66,6 +66,7 @@ class Network:
         self._routes: dict[tuple[str, str, int], Any] = {}
         self.epoch = 0
         self.medium = medium(self)
+        self._shared = getattr(self.medium, "sharesAddresses", False)
 
     # -- sockets
 
@@ -172,7 +173,9 @@ class Network:
         found = self._routes.get(key)
         if found is not None and not found.closed:
             return found
-        if host == address or self.isOurs(host):
+        if (host, port) in self.sockets or (
+            not self._shared and (host == address or self.isOurs(host))
+        ):
             found = self.loops.get((address, host))
             if found is None:
                 found = self.loops[address, host] = LoopPath(self, address, host)

@@ -139,6 +139,13 @@ class LoopbackFabric(Fabric):
                 return _Found()
         raise NoListenerError(f"nobody in this thread serves {address}")
 
+    def serving(self, serviceID: int, address: str) -> list[int]:
+        """
+        @return: See L{IFabric}.
+        """
+        found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
+        return [fabric.guid for fabric in found if fabric is not None]
+
     def reach(self, guid: int, user: Any) -> _Found:
         """
         Find the path to the HCA of a GUID.

@@ -218,6 +218,14 @@ class PacketFabric(Fabric):
         user.pathReady(self.pathTo(address))
         return _Found()
 
+    def serving(self, serviceID: int, address: str) -> list[int]:
+        """
+        Peers have no GUIDs here.
+
+        @return: None.
+        """
+        return []
+
     def reach(self, guid: int, user: Any) -> _Found:
         """
         Peers have no GUIDs here.
@@ -709,17 +717,19 @@ class PacketFabric(Fabric):
         """
         Make L{fileno} readable: there is something to do.
         """
-        if not self._woken and self._pipe is not None:
+        if not self._woken and not self._closed:
             self._woken = True
-            os.write(self._pipe[1], b"!")
+            if self._pipe is not None:
+                os.write(self._pipe[1], b"!")
 
     def attend(self) -> None:
         """
         Nobody need be woken any more.
         """
-        if self._woken and self._pipe is not None:
+        if self._woken:
             self._woken = False
-            os.read(self._pipe[0], 1)
+            if self._pipe is not None:
+                os.read(self._pipe[0], 1)
 
     def fileno(self) -> int:
         """
@@ -744,7 +754,9 @@ class PacketFabric(Fabric):
             self._poller.register(arrivals, select.EPOLLIN)
             self._poller.register(self._pipe[0], select.EPOLLIN)
         elif self.link.pending():
-            self.signal()
+            self._woken = True
+        if self._woken:
+            os.write(self._pipe[1], b"!")
 
     def registerWith(self, poller: Any) -> None:
         """

@@ -86,6 +86,12 @@ class Presence(Fabric):
         """
         self.rendezvous.withdraw(serviceID, address)
 
+    def serving(self, serviceID: int, address: str) -> list[int]:
+        """
+        @return: See L{IFabric}.
+        """
+        return [entry.guid for entry in self.rendezvous.lookup(serviceID, address)]
+
     def proves(self, path: Any, guid: int) -> bool | None:
         """
         See L{IFabric}: a caller's process must be the one that listens where others
