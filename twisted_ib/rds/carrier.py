@@ -43,6 +43,12 @@ class IRDSCarrier(Interface):
         Take from the peer again.
         """
 
+    def drain():  # type: ignore[no-untyped-def]
+        """
+        The connection is about to be replaced: give the path what has come on it and what the
+        peer takes for acknowledged, however much it is, whether reading is paused or not.
+        """
+
     def close():  # type: ignore[no-untyped-def]
         """
         End the connection at once; the path hears nothing more of it.
@@ -74,10 +80,13 @@ class IRDSCarrierUser(Interface):
         There is room after C{send} had none.
         """
 
-    def carrierUp(carrier):  # type: ignore[no-untyped-def]
+    def carrierUp(carrier, sequence=0):  # type: ignore[no-untyped-def]
         """
         A connection is there.  One that the path had before is closed by the path: the new one
         takes its place.
+
+        @param sequence: The number up to which the peer has everything, if it said so when it
+            connected.
         """
 
     def carrierFailed(reason):  # type: ignore[no-untyped-def]
@@ -102,6 +111,8 @@ class IRDSMedium(Interface):
 
     name = Attribute("The device's name: C{tcp}, C{shm0} ...")
     acknowledges = Attribute("Whether its carriers want C{ACK_REQUIRED} in headers (RC).")
+
+    sharesAddresses = Attribute("Whether other processes have the same addresses.")
 
     def localAddresses():  # type: ignore[no-untyped-def]
         """

@@ -233,7 +233,8 @@ class PathMachine:
 
     def acknowledged(self, sequence: int) -> list[Message]:
         """
-        The peer has everything up to a number.
+        The peer has everything up to a number; of what is to be repeated too, if it says so when
+        it connects.
 
         @return: the messages that are done.
         """
@@ -241,12 +242,12 @@ class PathMachine:
         if sequence >= self.nextTransmit:
             self.counters["recv_bad_ack"] += 1
             return done
-        sent = self.unacknowledged
-        while sent and sent[0].sequence <= sequence:
-            message = sent.popleft()
-            if message.sourcePort == PING_PORT:
-                self._pongs -= 1
-            done.append(message)
+        for messages in (self.unacknowledged, self.waiting):
+            while messages and 0 < messages[0].sequence <= sequence:
+                message = messages.popleft()
+                if message.sourcePort == PING_PORT:
+                    self._pongs -= 1
+                done.append(message)
         return done
 
     def probeAcknowledged(self, sequence: int, now: float) -> None:
@@ -339,7 +340,8 @@ class PathMachine:
             return
         if message.flags & ACK_REQUIRED:
             self.counters["send_ack_required"] += 1
-            self._asked, self._askedBytes = limits.RDS_UNACKNOWLEDGED, limits.RDS_UNACKNOWLEDGED_BYTES
+            self._asked = limits.RDS_UNACKNOWLEDGED - 1
+            self._askedBytes = limits.RDS_UNACKNOWLEDGED_BYTES
         elif self.acknowledges:
             self._asked -= 1
             self._askedBytes -= len(message.payload)

@@ -223,10 +223,12 @@ class Path:
         if self.carrier is None:
             self._again()
 
-    def carrierUp(self, carrier: Any) -> None:
+    def carrierUp(self, carrier: Any, sequence: int = 0) -> None:
         """
         See L{IRDSCarrierUser.carrierUp}.
         """
+        if self.carrier is not None:
+            self.carrier.drain()
         self._stopTrying()
         if self.carrier is not None:
             old, self.carrier = self.carrier, None
@@ -238,7 +240,10 @@ class Path:
         self.machine.connected(self.network.reactor.seconds())
         if self._blockers:
             carrier.pauseReading()
-        self._pump()
+        if sequence and self.machine.isOpen:
+            self.acknowledged(carrier, sequence)
+        if self.carrier is carrier:
+            self._pump()
 
     def lost(self, carrier: Any, reason: Exception) -> None:
         """

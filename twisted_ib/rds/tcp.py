@@ -77,10 +77,12 @@ class _Counted(tcp.Connection):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        See L{tcp.Connection}: what was acknowledged is known as long as there is a socket.
+        See L{tcp.Connection}: what was acknowledged, here and there, is known as long as there is
+        a socket.
         """
         protocol = getattr(self, "protocol", None)
         if protocol is not None:
+            protocol.drain()
             protocol.look()
         super().connectionLost(reason)
 
@@ -180,8 +182,9 @@ class TCPCarrier(Protocol):
         """
         if self.path is None:
             return
-        self._chunks.append(data)
-        self._have += len(data)
+        if data:
+            self._chunks.append(data)
+            self._have += len(data)
         if self._sent:
             self.look()
         if self._have >= self._need and not self._paused:
@@ -308,6 +311,23 @@ class TCPCarrier(Protocol):
         if self.path is not None and not self._paused:
             transport: Any = self.transport
             transport.resumeProducing()
+
+    def drain(self) -> None:
+        """
+        See L{IRDSCarrier.drain}: what the socket has was acknowledged by this host, so that the
+        peer will not send it again.
+        """
+        transport: Any = self.transport
+        self._paused = False
+        self.dataReceived(b"")
+        while self.path is not None:
+            try:
+                data = transport.socket.recv(transport.bufferSize)
+            except OSError:
+                return
+            if not data:
+                return
+            self.dataReceived(data)
 
     def close(self) -> None:
         """
@@ -498,7 +518,7 @@ class TCPMedium:
     """
 
     name = "tcp"
-    acknowledges = False
+    acknowledges = sharesAddresses = False
 
     def __init__(self, network: Network, port: int = TCP_PORT) -> None:
         """
