@@ -317,6 +317,8 @@ class Port:
             raise ValueError(f"port {port!r} is not between 0 and {_HIGHEST_PORT}")
         try:
             host = normalise(given)
+            if not given or host in _ALL:
+                raise ValueError("an address that means several")
         except (ValueError, TypeError, AttributeError):
             raise error.InvalidAddressError(given, "write() only accepts IP addresses") from None
         path = self.network.route(self._sourceFor(host), host, port)
