@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from twisted_ib import limits
 
+
 class Pacing:
     """
     The window and the clock of one requester.

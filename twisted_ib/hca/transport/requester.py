@@ -140,7 +140,9 @@ class Requester:
     """
 
     __slots__ = (
+        "_armedAt",
         "_asking",
+        "_counted",
         "_end",
         "_ended",
         "_full",
@@ -184,9 +186,10 @@ class Requester:
         self._retries = self._rnrRetries = 0
         self._probeAt: float | None = None
         self._pauseUntil: float | None = None
-        self._since = self._lostTime = self._timedAt = self._silentAt = 0.0
+        self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
-        self._recover = terms.firstPSN
+        # Up to where a loss was counted once, and what was acknowledged was counted for the window.
+        self._recover = self._counted = terms.firstPSN
 
     def modify(self, terms: Terms) -> None:
         """
@@ -194,7 +197,8 @@ class Requester:
         (SQD).  The first PSN counts only if nothing was posted.
         """
         if self._end == self._terms.firstPSN:
-            self._end = self._top = self._next = self._una = self._recover = terms.firstPSN
+            self._end = self._top = self._next = self._una = terms.firstPSN
+            self._recover = self._counted = terms.firstPSN
             self._pacing = Pacing(terms.timeout, terms.roundTrip)
         self._terms = terms
         self._pacing.limit(terms.timeout)
@@ -306,6 +310,9 @@ class Requester:
         """
         if self._ended:
             return
+        if code == READ_RESPONSE_MIDDLE and self._middle(psn, stop - start, now):
+            self._user.delivered(code, buffer, start, stop)
+            return
         if code == ACKNOWLEDGE:
             if stop - start != AETH.size:
                 self._user.count("responses_malformed")
@@ -397,23 +404,51 @@ class Requester:
         """
         All before a number is done: the time that the peer has begins anew.
         """
-        self._pacing.progressed(number - self._una, now - self._silentAt)
-        self._una = number
+        self._pacing.progressed(number - self._counted, now - self._silentAt)
+        self._una = self._counted = number
         if self._next < number:
             self._next = number
         if self._timed >= 0 and number > self._timed:
             self._pacing.measured(now - self._timedAt)
             self._timed = -1
+            self._probeAt = None
         asking = self._asking
         while asking and asking[0] <= number:
             asking.popleft()
-        self._since = now
+        self._since = self._armedAt = now
         self._retries = self._rnrRetries = 0
         self._pauseUntil = None
-        if self._next > number:
-            self._arm(now)
-        else:
+        if self._next == number:
             self._probeAt = None
+        elif self._probeAt is None:
+            self._arm(now)  # Else L{tick} finds that there is time left.
+
+    def _middle(self, psn: int, length: int, now: float) -> bool:
+        """
+        Take the expected packet of a long answer, from amidst a part of it: what L{_answer}
+        does, in short.
+
+        @return: whether it was such a packet.
+        """
+        una = self._una
+        queue = self._sent or self._unsent
+        if psn != una & PSN_MASK or una >= self._top or not queue or self._pauseUntil is not None:
+            return False
+        question = queue[0]
+        if question.__class__ is not Question or length != self._terms.mtu:
+            return False
+        at = una - question.start
+        if at <= 0 or not at % limits.TRANSPORT_READ or not (at + 1) % limits.TRANSPORT_READ:
+            return False
+        if una + 1 == question.end or question.code != READ_REQUEST:
+            return False
+        question.asked.discard(una)
+        self._una = una = una + 1
+        if self._next < una:
+            self._next = una
+        self._since = self._armedAt = now
+        self._retries = self._rnrRetries = 0
+        return True
 
     def _answer(self, code: int, number: int, buffer: Any, start: int, stop: int, now: float) -> None:
         """
@@ -558,6 +593,7 @@ class Requester:
         if not self._terms.retries:
             self._probeAt = None if silence is None else self._since + silence
             return
+        self._armedAt = now
         at = now + self._pacing.resendSeconds()
         self._probeAt = at if silence is None else min(at, self._since + silence)
 
@@ -581,6 +617,9 @@ class Requester:
         silence = self._silence()
         if silence is not None and now >= self._since + silence:
             self._fail(SILENT, self._una)
+            return
+        if not self._terms.retries or now < self._armedAt + self._pacing.resendSeconds():
+            self._arm(self._armedAt)  # Something came since then.
             return
         self._user.count("completer_retry_err")
         self._pacing.silent(self._next - self._una)
