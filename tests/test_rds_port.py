@@ -4,6 +4,7 @@ Tests of L{twisted_ib.rds.port}: sockets of processes that a wire in memory join
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -752,7 +753,7 @@ class PeerTests(PortCase):
         self.here.network.random = lambda: 1.0
         one.write(b"x", ("10.0.0.2", 5000))
         self.wire.advance(5.0, 0.0005)
-        pauses = [after - before - self.wire.delay for before, after in zip(tried, tried[1:], strict=False)]
+        pauses = [after - before - self.wire.delay for before, after in pairwise(tried)]
         for found, expected in zip(pauses, (0, 0.001, 0.002, 0.004, 0.008, 0.016), strict=False):
             self.assertAlmostEqual(found, expected, delta=0.0011)
         self.assertAlmostEqual(pauses[-1], limits.RDS_RECONNECT_SECONDS_MOST, delta=0.002)
