@@ -261,6 +261,51 @@ class LimitTests(SynchronousTestCase):
             self.flood(table, f"source {number}", 64)
         self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 64))
 
+    def test_strangers(self) -> None:
+        """
+        Where sources are addresses, one too many takes the place of the oldest: of its own source, or
+        else of all.  Who waited for that one hears of it.
+        """
+        table = self.table()
+        table.beware(3, 5)
+        self.flood(table, "x", 5)
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (3, 2))
+        left = [(c.destination, c.remoteID) for c in table._connections.values()]
+        self.assertEqual(left, [("x", 3), ("x", 4), ("x", 5)])
+        self.flood(table, "y", 1)
+        first, second = list(table._connections.values())[:2]
+        first.accept(REP(), 0.0)
+        second.accept(REP(), 0.0)
+        first.established(0.0)
+        table.events.clear()
+        for number in range(4):
+            self.flood(table, f"z{number}", 1)
+        # The open one stays.  Those that gave way are of x, the second and the third.
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (6, 4))
+        self.assertEqual(first.state, State.ESTABLISHED)
+        told = [event[1] for event in table.events if event[0] == Event.UNREACHABLE]
+        self.assertIs(told[0], second)
+        self.assertEqual([c.destination for c in told], ["x", "x"])  # type: ignore[union-attr]
+        self.assertIsNone(second.deadline)
+        self.assertIsNone(table.deadline(False))
+        self.assertEqual(len(table._room.oldest or ()), table._room.halfOpen)
+        for source in ("x", "y", "z0", "z1", "z2", "z3"):
+            table.pathLost(source)
+        self.assertEqual((len(table), table._room.halfOpen, table._room.oldest), (0, 0, {}))
+
+    def test_strangersAmplify(self) -> None:
+        """
+        Nobody makes this side repeat its answers faster than is sensible.
+        """
+        table = self.table()
+        request = ask(1, localCommunicationID=1)
+        request.localCMResponseTimeout = 0
+        send(table, request, "x")
+        (connection,) = table._connections.values()
+        connection.accept(REP(), 0.0)
+        assert connection.deadline is not None
+        self.assertGreater(connection.deadline, 0.06)
+
     def test_paths(self) -> None:
         """
         By default a source is a path, which may have 4096: a small part of

@@ -140,6 +140,7 @@ _CALLED: dict[Input, Effect] = {
     I_.IGNORE: (S.IDLE, None, None, None),
     I_.REJ: (S.IDLE, None, E.REJECTED, None),
     I_.REJ_STALE: (S.TIMEWAIT, None, E.REJECTED, None),
+    I_.EXHAUSTED: (S.IDLE, None, E.UNREACHABLE, None),
     I_.CLOSE: (S.IDLE, "REJ", None, None),
     I_.PATH_LOST: (S.IDLE, None, None, None),
 }

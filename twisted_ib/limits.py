@@ -141,6 +141,8 @@ CM_CONNECTIONS_PER_PATH = 1 << 16
 #: The longest times that a REQ may ask us to give its sender: a timeout code,
 #: about eight seconds.
 CM_RESPONSE_TIMEOUT_CODE = 21
+#: The shortest, 67 ms: nobody is sent many answers at once in another's name.
+CM_RESPONSE_TIMEOUT_CODE_LEAST = 14
 #: The longest time that an MRA may ask for, once per message that it is about.
 CM_SERVICE_TIMEOUT_CODE = 21
 #: Ended connections whose ids are still reserved; over it the next to expire
@@ -346,7 +348,7 @@ PACKET_OUTPUTS = 128
 PACKET_FLOWS = 1024
 PACKET_SIZES = 512
 #: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
-PACKET_TRANSACTIONS = 8192
+PACKET_TRANSACTIONS = 4096
 #: How long what does not fit into a socket waits, in seconds.
 PACKET_PAUSE_SECONDS = 0.001
 #: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.

@@ -19,6 +19,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,9 @@ class Device:
         self.holding = Holding(self.count)
         self.hold = self.holding.hold
         self.queuePairs: dict[int, QueuePair] = {}
+        #: By number, who will have a queue pair of that number; see L{promise}.
+        self.promised: dict[int, Any] = {}
+        self._next: Any = None
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
         self._dirty: list[Any] = []
         self._opened = 0
@@ -156,6 +160,8 @@ class Device:
         else:
             self.fabric = fabric(self, self.guid, clock)
         self.addressed = bool(getattr(self.fabric, "addressed", False))
+        if self.addressed:
+            self.cm.beware(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.address: str | None = self.fabric.address if self.addressed else None
         self.gid = _gidOf(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
@@ -405,12 +411,62 @@ class Device:
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        number = self._numbers.draw(queuePairs)
+        promise, self._next = self._next, None
+        number = self._draw() if promise is None else promise.number
         queuePair = queuePairs[number] = QueuePair(number, consumer, self, type)
+        if promise is not None:
+            queuePair.proposal = promise.proposal
         if type is not _RC and type == QPType.UD:
             self.paths.takesDatagrams = True
         self._opened += 1
         return queuePair
+
+    def _draw(self) -> int:
+        """
+        @return: A number that no queue pair has or will have.
+        """
+        number = self._numbers.draw(self.queuePairs)
+        while number in self.promised:
+            number = self._numbers.draw(self.queuePairs)
+        return number
+
+    def promise(self, promise: Any) -> int:
+        """
+        Reserve the number of a queue pair that is made later, if at all.
+
+        @param promise: Who will have it: C{connection} is its part of the communication manager.
+        @return: The number, until it is taken out of C{promised}.
+        @raise ResourceLimitError: there are too many.
+        """
+        if len(self.queuePairs) + len(self.promised) >= limits.QUEUE_PAIRS:
+            raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
+        number = self._draw()
+        self.promised[number] = promise
+        return number
+
+    @contextmanager
+    def fulfilling(self, promise: Any) -> Iterator[None]:
+        """
+        The next queue pair to be made is one that was promised.
+
+        @param promise: Has its C{number} and C{proposal}.
+        """
+        self._next = promise
+        try:
+            yield
+        finally:
+            self._next = None
+
+    def arrivedEarly(self, number: int, address: str) -> None:
+        """
+        Something came for a queue pair that is promised: that is as good as an RTU.
+
+        @param address: Where from.
+        """
+        promise = self.promised.get(number)
+        if promise is not None and promise.connection.destination.peer.address == address:
+            promise.connection.established(self.clock())
+            self.services.dispatch()
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:
         """
@@ -617,6 +673,7 @@ class Device:
         for pd in list(self.memory.domains):
             self.memory.deallocateDomain(pd)
         self._dirty.clear()
+        self.promised.clear()
         if self.capture is not None:
             self.capture.flush()
 

@@ -4,8 +4,13 @@ Whether a peer may ask for one more connection.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from twisted_ib import limits
 from twisted_ib.hca.cm.peer import Peer
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.cm.machine import Connection
 
 
 class Room:
@@ -13,18 +18,47 @@ class Room:
     The bounds of a table of connections.
 
     @ivar halfOpen: REQs of all peers that are not connections yet.
+    @ivar oldest: them, the oldest first, if one that is too many takes the oldest one's place; else
+        L{None}: then it is not heard.
     """
 
-    __slots__ = ("_inAll", "_perSource", "halfOpen")
+    __slots__ = ("_inAll", "_perSource", "halfOpen", "oldest")
 
-    def __init__(self, perSource: int, inAll: int) -> None:
+    def __init__(self, perSource: int, inAll: int, replaces: bool = False) -> None:
         """
         @param perSource: how many REQs of a peer may be half open.
         @param inAll: how many of all peers.
+        @param replaces: whether one that is too many takes the oldest one's place.
         """
         self._perSource = perSource
         self._inAll = inAll
         self.halfOpen = 0
+        self.oldest: dict[Connection, None] | None = {} if replaces else None
+
+    def changed(self, connection: Connection, isHalfOpen: bool) -> None:
+        """
+        A connection is half open now, or not any more.
+        """
+        change = 1 if isHalfOpen else -1
+        self.halfOpen += change
+        connection.peer.halfOpen += change
+        if self.oldest is not None:
+            if isHalfOpen:
+                self.oldest[connection] = None
+            else:
+                del self.oldest[connection]
+
+    def excess(self, peer: Peer | None) -> Connection | None:
+        """
+        @param peer: who asks, L{None} if nothing is known of it.
+        @return: whose place it takes: of its own ones, or else of all; L{None} if there is room, or if
+            nobody gives way.
+        """
+        if self.oldest is None:
+            return None
+        if peer is not None and peer.halfOpen >= self._perSource:
+            return next(connection for connection in self.oldest if connection.peer is peer)
+        return next(iter(self.oldest)) if self.halfOpen >= self._inAll else None
 
     def lacks(self, peer: Peer | None, connections: int, events: int) -> str | None:
         """

@@ -71,6 +71,7 @@ COUNTERS = (
     "repeatedREQ",
     "stale",
     "halfOpenExceeded",
+    "halfOpenReplaced",
     "tableFull",
     "connectionsExceeded",
     "eventsFull",
@@ -152,6 +153,16 @@ class ConnectionTable:
         The number of connections, TIMEWAIT not counted.
         """
         return len(self._connections)
+
+    def beware(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
+        """
+        Sources are addresses, which anybody can write on a message: from now on a REQ that is one too many
+        takes the place of the oldest that is half open.
+
+        @param halfOpenPerSource: how many of a source may be half open.
+        @param halfOpenInAll: how many of all.
+        """
+        self._room = Room(halfOpenPerSource, halfOpenInAll, True)
 
     def listen(self, serviceID: int, listener: object) -> None:
         """
@@ -312,9 +323,7 @@ class ConnectionTable:
         state = connection.state
         halfOpen = HALF_OPEN[state]
         if halfOpen is not HALF_OPEN[old]:
-            change = 1 if halfOpen else -1
-            self._room.halfOpen += change
-            connection.peer.halfOpen += change
+            self._room.changed(connection, halfOpen)
         if state is _TIMEWAIT:
             self._startTimewait(connection, now)
             self._forget(connection)
@@ -338,6 +347,11 @@ class ConnectionTable:
             self.counters["noListener"] += 1
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
+        excess = self._room.excess(peer)
+        if excess is not None:
+            self.counters["halfOpenReplaced"] += 1
+            excess.feed(Input.EXHAUSTED, None, now)
+            peer = self._peers.get(source)  # It may have been the only one that it had.
         lacking = self._room.lacks(peer, len(self._connections), len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
@@ -347,8 +361,8 @@ class ConnectionTable:
         localID = self._newID()
         connection = Connection(self, peer, source, localID, message)
         connection.listener = self._listeners[message.serviceID]
-        longest = limits.CM_RESPONSE_TIMEOUT_CODE
-        connection.period = timeoutSeconds(min(message.localCMResponseTimeout, longest))
+        longest, shortest = limits.CM_RESPONSE_TIMEOUT_CODE, limits.CM_RESPONSE_TIMEOUT_CODE_LEAST
+        connection.period = timeoutSeconds(max(shortest, min(message.localCMResponseTimeout, longest)))
         connection.ackSeconds = timeoutSeconds(min(message.primaryPath.localACKTimeout, longest))
         self._connections[localID] = connection
         peer.know(connection, message)

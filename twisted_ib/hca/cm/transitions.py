@@ -315,6 +315,8 @@ _CALLED: dict[Input, Row] = {
     Input.IGNORE: (_drop, State.IDLE),
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
+    # Another has its place.
+    Input.EXHAUSTED: (_unreachable, State.IDLE),
     Input.CLOSE: (_refuseRequest, State.IDLE),
 }
 _ACCEPTED: dict[Input, Row] = {

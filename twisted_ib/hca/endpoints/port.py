@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, ServiceInUseError, WireError
+from twisted_ib.errors import HCAError, ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.attributes import MTU_CODES
 from twisted_ib.hca.channel import DeviceChannel, channelFor
 from twisted_ib.hca.endpoints import failures
@@ -35,6 +35,7 @@ from twisted_ib.hca.endpoints.addresses import (
     withPort,
 )
 from twisted_ib.hca.endpoints.localports import NUMBER_TAKEN
+from twisted_ib.hca.endpoints.promises import Promise
 from twisted_ib.hca.logcontext import callInContext, upcalls
 from twisted_ib.hca.sockets import LISTEN, LISTENER, Row
 from twisted_ib.hca.wire.cm import REQ, RejectReason
@@ -315,23 +316,19 @@ class Port(base.BasePort):
         channel = self._channel
         assert channel is not None
         self._accepted += 1
-        number = self._realPortNumber
-        assert number is not None
-        if ":" in self._address.host:
-            mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
-        here = sharedAddress(mine, number)
-        peer = addressOf(theirs, self.handshake.sourcePort(greeting))
+        here, peer = self._ends(greeting, mine, theirs)
         if self.isTaken(peer):
             channel.count("number_taken")
             connection.reject(RejectReason.CONSUMER_DEFINED, NUMBER_TAKEN, channel.now())
             return
         transport = None
         try:
+            if channel.device.addressed:
+                Promise(self, channel.device, connection, request, greeting)
+                return
             transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)
             reply = self.handshake.reply(transport, request, greeting)
-            if channel.device.addressed:
-                connection.destination.prepareREP(reply, request)
             self.handshake.accepted(transport, connection, request, greeting)
         except HCAError:
             channel.count("accept_failed")
@@ -342,6 +339,60 @@ class Port(base.BasePort):
         if not connection.accept(reply, channel.now()):
             # The peer has given up meanwhile.
             transport.abandon()
+            return
+        self.sessionno += 1
+        transport.attach(self._buildProtocol(peer))
+
+    def _ends(self, greeting: Any, mine: str, theirs: str) -> tuple[Address, Address]:
+        """
+        @return: Our address and the peer's.
+        """
+        number = self._realPortNumber
+        assert number is not None
+        if ":" in self._address.host:
+            mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
+        return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
+
+    def fulfil(self, promise: Promise, request: REQ) -> None:
+        """
+        A peer that was promised a connection is ready.
+
+        @param request: What it asked for.
+        """
+        channel, connection = self._channel, promise.connection
+        if channel is None:
+            promise.device.disconnect(connection)
+            return
+        upcalls.current = self
+        try:
+            self._fulfil(channel, promise, request)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            log.err()
+        finally:
+            upcalls.current = None
+
+    def _fulfil(self, channel: DeviceChannel, promise: Promise, request: REQ) -> None:
+        """
+        Make the connection that was promised.
+        """
+        connection, greeting = promise.connection, self.handshake.requested(request)
+        here, peer = self._ends(greeting, *self.handshake.addresses(greeting))
+        transport = None
+        try:
+            if self.isTaken(peer):
+                raise ResourceLimitError("another connection has this peer's address")
+            with channel.device.fulfilling(promise):
+                transport = self.transport(channel, here, peer, self, self.sessionno)
+            channel.acquire(transport)
+            self.handshake.accepted(transport, connection, request, greeting)
+        except HCAError:
+            channel.count("accept_failed")
+            connection.user = None
+            channel.device.disconnect(connection)
+            if transport is not None:
+                transport.abandon()
             return
         self.sessionno += 1
         transport.attach(self._buildProtocol(peer))

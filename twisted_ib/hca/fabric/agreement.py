@@ -81,21 +81,20 @@ def propose(fabric: Any, remote: int, request: REQ) -> None:
     )
 
 
-def answer(fabric: Any, reply: REP, request: REQ) -> None:
+def answer(fabric: Any, reply: REP, request: REQ) -> Proposal:
     """
     The same in a REP.
 
     @param reply: To be changed.
     @param request: What it answers.
+    @return: What it says, for a queue pair that is not there yet.
     """
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
     label, retries = request.primaryPath.flowLabel, request.retryCount
-    _remember(
-        fabric,
-        reply.localQPN,
-        Proposal(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), False),
-    )
+    proposal = Proposal(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), False)
+    _remember(fabric, reply.localQPN, proposal)
+    return proposal
 
 
 def _remember(fabric: Any, number: int, proposal: Proposal) -> None:

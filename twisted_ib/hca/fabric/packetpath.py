@@ -116,11 +116,11 @@ class PeerPath(Path):
         """
         agreement.propose(self.fabric, self.peer.gid, request)
 
-    def prepareREP(self, reply: Any, request: Any) -> None:
+    def prepareREP(self, reply: Any, request: Any) -> Any:
         """
         See L{Path.prepareREP}.
         """
-        agreement.answer(self.fabric, reply, request)
+        return agreement.answer(self.fabric, reply, request)
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """

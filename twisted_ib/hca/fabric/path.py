@@ -213,13 +213,15 @@ class Path:
         @param request: the L{REQ<twisted_ib.hca.wire.cm.REQ>}, to be changed.
         """
 
-    def prepareREP(self, reply: Any, request: Any) -> None:
+    def prepareREP(self, reply: Any, request: Any) -> Any:
         """
         The same of a REP.
 
         @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
         @param request: the REQ that it answers.
+        @return: What it says, as a queue pair's C{proposal}; L{None} if that is nothing.
         """
+        return None
 
     def _enter(self, queuePair: Any) -> None:
         """
