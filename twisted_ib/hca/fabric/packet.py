@@ -1,10 +1,6 @@
 """
 A fabric of packets: RoCEv2 over a link that carries datagrams (IBTA vol. 1 annex A17).
 
-What arrives is checked before any state is asked: length, operation code, invariant CRC, partition;
-then the queue pair that it is for, and that it comes from that one's peer.  What is wrong is dropped,
-as a wire would lose it, and counted by what is wrong with it.
-
 Peers are IP addresses.  Nobody is dialled: a path to an address is there at once.  Services are the
 device's own, since nobody else has its address.
 
@@ -13,66 +9,33 @@ Packets leave at the end of a batch, those of one queue pair together.
 
 from __future__ import annotations
 
-import os
 import secrets
-import select
-from collections import deque
 from collections.abc import Callable
-from struct import Struct
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ServiceInUseError
+from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.cm.clock import Deadlines
-from twisted_ib.hca.fabric.addresses import conflict, freePort, normalise, wildcard
+from twisted_ib.hca.fabric.addresses import normalise, wildcard
+from twisted_ib.hca.fabric.arrivals import Arrivals
 from twisted_ib.hca.fabric.fabric import Fabric
 from twisted_ib.hca.fabric.general import GeneralServices
-from twisted_ib.hca.fabric.invariant import Flow, crc32
+from twisted_ib.hca.fabric.invariant import Flow
+from twisted_ib.hca.fabric.outlet import ACKNOWLEDGE, Outlet
 from twisted_ib.hca.fabric.packetpath import ConnectionPath, PeerPath
+from twisted_ib.hca.fabric.published import Published
+from twisted_ib.hca.fabric.waker import Waker
 from twisted_ib.hca.interfaces import IFabric
-from twisted_ib.hca.operation import (
-    GSI_QPN,
-    QPN_MASK,
-    RESPONSES,
-    SOLICITED,
-    UD_SEND_ONLY,
-    UD_SEND_ONLY_IMMEDIATE,
-)
+from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, RESPONSES, UD_SEND_ONLY
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES
-from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad import QUEUE_KEY
-from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 from twisted_ib.hca.wire.rdmacm import gidOf, textOf
-from twisted_ib.hca.wire.rocev2 import datagramPort
 
-_PARTITION: Final = 0xFFFF
-_FULL_MEMBER: Final = 0x8000
-_ACKNOWLEDGE: Final = 0x80000000
-_BACKWARD: Final = 0x40000000
-_PAD_SHIFT: Final = 4
-_VERSION_MASK: Final = 0xF
-_SERVICE_MASK: Final = 0xE0
 _HOP_LIMIT: Final = 64
-#: The two bits of the traffic class that routers set, both if there is congestion.
-_CONGESTED: Final = 3
-#: The shortest packet.
-_LEAST: Final = BTH.size + ICRC.size
-#: Operation code -> where the payload begins.
-_STARTS: Final = {code: row.start for code, row in OPCODES.items()}
-_DATAGRAMS: Final = frozenset((UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE))
-_NOTIFICATION: Final = bytes(16)
-_PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
-#: What stands in front of a datagram that came, where a GRH does elsewhere: 20 octets of zeros and the
-#: IPv4 header, or the IPv6 header (Linux's C{union rdma_network_hdr}).
-_IPV4: Final = Struct(">20xBBHHHBBH4s4s")
-_IPV6: Final = Struct(">IHBB16s16s")
-_UDP_BYTES: Final = 8
-_IPV4_BYTES: Final = 20
-_PROTOCOL: Final = 17
-_DO_NOT_FRAGMENT: Final = 0x4000
 
 
 class _Found:
@@ -97,8 +60,8 @@ class PacketFabric(Fabric):
     @ivar pathMTU: The most octets of a packet's payload.
     @ivar clock: Gives the time, seconds.
     @ivar randomBits: Gives that many random bits.
-    @ivar packetsSent: How many have left.
-    @ivar packetsReceived: How many came, whatever they were.
+    @ivar outlet: What sends packets.
+    @ivar arrived: Takes datagrams: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
     @ivar roomy: Queue pairs' paths that have room for who waits.
     @ivar asleep: Whether the descriptor must tell of work.
     """
@@ -128,25 +91,21 @@ class PacketFabric(Fabric):
         self.address: str = link.address
         self.gid = int.from_bytes(gidOf(self.address), "big")
         self.pathMTU: int = link.pathMTU
-        self.packetsSent = self.packetsReceived = 0
         self.roomy: list[ConnectionPath] = []
         self.asleep = self._closed = self._busy = False
-        self._services: set[tuple[int, str]] = set()
+        self._published = Published(self.address)
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self._sessions: dict[int, ConnectionPath] = {}
         #: Those whose queue pair is gone, and that go on.
         self._lingering: dict[ConnectionPath, None] = {}
         self._general = GeneralServices(owner, randomBits)
+        self.outlet = Outlet(self)
+        self._arrivals = Arrivals(self, self._sessions, self._general)
+        #: What the link calls.
+        self.arrived = self._arrivals.take
         self._deadlines: Deadlines[ConnectionPath] = Deadlines()
-        self._flows: dict[tuple[str, str, int], Flow] = {}
-        #: What found no room: arguments of the link's C{send}, and datagrams of each.
-        self._stalled: deque[tuple[tuple[Any, ...], int]] = deque()
-        self._again = 0.0
-        self._sequence = randomBits(24)
         self._failure: BaseException | None = None
-        self._pipe: tuple[int, int] | None = None
-        self._poller: Any = None
-        self._woken = False
+        self._waker = Waker(link)
         link.user = self
 
     def allocate(self, size: int) -> None:
@@ -162,29 +121,13 @@ class PacketFabric(Fabric):
 
     # -- services and peers
 
-    def _check(self, address: str) -> str:
-        """
-        @return: An address to listen on, normalised.
-        @raise NoRouteError: This device has another one.
-        """
-        address = normalise(address).partition("%")[0]
-        if address not in (self.address, wildcard(self.address)):
-            raise NoRouteError(f"this device has the address {self.address}, not {address}")
-        return address
-
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
-        Answer for a service at an address.
+        Answer for a service at an address: see L{Published.publish}.
 
         @param inode: There is no socket beside it here.
-        @raise ServiceInUseError: This device does so already.
-        @raise NoRouteError: The address is another one's.
         """
-        address = self._check(address)
-        for service, other in self._services:
-            if service == serviceID and conflict(address, other):
-                raise ServiceInUseError(f"this device listens on {other} already")
-        self._services.add((serviceID, address))
+        self._published.publish(serviceID, address)
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
@@ -192,16 +135,27 @@ class PacketFabric(Fabric):
 
         @return: The port.
         """
-        address = self._check(address)
-        port = freePort({service - prefix for service, _ in self._services})
-        self._services.add((prefix + port, address))
-        return port
+        return self._published.publishAny(prefix, address)
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
         Take back what L{publish} did.
         """
-        self._services.discard((serviceID, normalise(address).partition("%")[0]))
+        self._published.withdraw(serviceID, address)
+
+    @property
+    def packetsSent(self) -> int:
+        """
+        How many have left.
+        """
+        return self.outlet.packets
+
+    @property
+    def packetsReceived(self) -> int:
+        """
+        How many came, whatever they were.
+        """
+        return self._arrivals.packets
 
     def resolve(self, serviceID: int, address: str, user: Any) -> _Found:
         """
@@ -376,140 +330,19 @@ class PacketFabric(Fabric):
         self._raise()
         return n + len(self.bells)
 
-    def arrived(
-        self,
-        source: str,
-        port: int,
-        destination: str,
-        buffer: Any,
-        start: int,
-        stop: int,
-        size: int,
-        trafficClass: int = 0,
-    ) -> None:
-        """
-        Datagrams came: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
-        """
-        key = source, destination, port
-        flow = self._flows.get(key)
-        if flow is None:
-            flow = self._remember(key)
-        view, sessions, now, count = memoryview(buffer), self._sessions, self.clock(), self.owner.count
-        isMarked = trafficClass & _CONGESTED == _CONGESTED
-        for number, at in enumerate(range(start, stop, size)):
-            self.packetsReceived += 1
-            end = min(at + size, stop)
-            if end - at < _LEAST or end - at & 3:
-                count("packets_malformed")
-                continue
-            opcode, flags, partition, target, psn = BTH.unpack_from(buffer, at)
-            offset = _STARTS.get(opcode)
-            if offset is None:
-                count("packets_bad_opcode")
-                continue
-            body, tail = at + offset, end - ICRC.size - (flags >> _PAD_SHIFT & 3)
-            if tail < body or flags & _VERSION_MASK:
-                count("packets_malformed")
-                continue
-            if not flow.isRight(view, at, end, number):
-                count("packets_bad_icrc")
-                continue
-            if partition & ~_FULL_MEMBER != _PARTITION & ~_FULL_MEMBER:
-                count("packets_bad_pkey")
-                continue
-            target &= QPN_MASK
-            session = sessions.get(target)
-            if session is None:
-                self._takeDatagram(
-                    *(source, destination, trafficClass, opcode, flags, target, view, at, end, tail)
-                )
-            elif opcode & _SERVICE_MASK != session.service:
-                count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
-            elif session.peer.address != source:
-                count("packets_wrong_source")
-            else:
-                if isMarked:
-                    self._notify(session, now)
-                if flags & SOLICITED:
-                    opcode |= SOLICITED
-                session.connection.receive(
-                    opcode, psn & PSN_MASK, psn >= _ACKNOWLEDGE, buffer, at + BTH.size, tail, now
-                )
-                if not session.bell:
-                    session.bell = True
-                    self.bells.append(session)
-
-    def _remember(self, key: tuple[str, str, int]) -> Flow:
-        """
-        @param key: Source, destination and source port of packets.
-        @return: Their flow.
-        """
-        flows = self._flows
-        if len(flows) >= limits.PACKET_FLOWS:
-            del flows[next(iter(flows))]
-        flow = flows[key] = Flow(gidOf(key[0]), gidOf(key[1]), key[2])
-        return flow
-
-    def _takeDatagram(
-        self,
-        source: str,
-        destination: str,
-        trafficClass: int,
-        opcode: int,
-        flags: int,
-        target: int,
-        view: memoryview,
-        at: int,
-        end: int,
-        tail: int,
-    ) -> None:
-        """
-        Take a packet for a queue pair that is not connected.
-
-        @param at: Offset of its base transport header, C{tail} that after the payload, C{end} after all.
-        """
-        if target == GSI_QPN and opcode == UD_SEND_ONLY:
-            body = at + _STARTS[opcode]
-            if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
-                self.owner.count("qkey_violations")
-            else:
-                self._general.received(self.pathTo(source), view, body, tail)
-        elif opcode in _DATAGRAMS and target != GSI_QPN:
-            head = _header(source, destination, trafficClass, end - at)
-            record = b"".join((head, view[at + BTH.size : tail]))
-            opcode |= flags & SOLICITED
-            path = self.pathTo(source)
-            self.owner.datagramReceived(path, opcode, target, record, 0, len(record))
-        else:
-            self.owner.count("packets_unknown_qp")
-
-    def _notify(self, session: ConnectionPath, now: float) -> None:
-        """
-        A packet came over a congested way: tell its sender, but not all the time.
-        """
-        self.count("packets_marked")
-        if now - session.notified >= limits.PACKET_NOTIFICATION_SECONDS:
-            session.notified = now
-            head = BTH.pack(CONGESTION, 0, _PARTITION, session.remote | _BACKWARD, 0)
-            # Congestion bits are masked: the checksum is that of a packet without.
-            plain = BTH.pack(CONGESTION, 0, _PARTITION, session.remote, 0) + _NOTIFICATION
-            signed = session.flow.sign(plain)
-            packet = head + signed[BTH.size :]
-            self._transmit((session.peer.address, session.port, [packet], len(packet)), 1)
-
     # -- down
 
     def ringBells(self) -> None:
         """
         The batch ends: send what queue pairs have to send.
         """
-        if self._stalled and not self._unstall():
+        if self.outlet.isStalled and not self.outlet.unstall():
             return
         bells, self.bells = self.bells, []
         if bells:
             now = self.clock()
             for path in bells:
-                if self._stalled:
+                if self.outlet.isStalled:
                     self.bells.append(path)
                 else:
                     path.bell = False
@@ -527,7 +360,7 @@ class PacketFabric(Fabric):
         if isLast:
             packets = [packet for packet in packets if packet[0] in RESPONSES]
         if packets:
-            self._sendPackets(path, packets)
+            self.outlet.send(path, packets)
         if isLast:
             self._drop(path)
             return
@@ -543,76 +376,6 @@ class PacketFabric(Fabric):
             else:
                 self._deadlines.set(path, deadline)
 
-    def _sendPackets(self, path: ConnectionPath, packets: list[Any]) -> None:
-        """
-        Send packets of one queue pair, as many of one size as possible at a time.
-        """
-        flow, remote, pack = path.flow, path.remote, BTH.pack
-        most = 0
-        pieces: list[Any] = []
-        first = count = 0
-        isOver = True
-        for opcode, flags, psn, header, payload in packets:
-            length = len(header) + len(payload)
-            pad = -length & 3
-            size = _LEAST + length + pad
-            if isOver or size > first or count >= most:
-                if count:
-                    self._transmit(self._call(path, pieces, first), count)
-                pieces, first, count = [], size, 0
-                most = min(self.link.burst, limits.PACKET_BURST_BYTES // size)
-            isOver = size < first
-            if flags & 1:
-                psn |= _ACKNOWLEDGE
-            head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, remote, psn) + header
-            tail = _PADS[pad]
-            check = crc32(payload, crc32(head, flow.state(size, count)))
-            if pad:
-                check = crc32(tail, check)
-            pieces += (head, payload, tail + ICRC.pack(check))
-            count += 1
-        if count:
-            self._transmit(self._call(path, pieces, first), count)
-
-    @staticmethod
-    def _call(path: ConnectionPath, pieces: list[Any], size: int) -> tuple[Any, ...]:
-        """
-        @return: The arguments of a link's C{send}.
-        """
-        return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
-
-    def _transmit(self, call: tuple[Any, ...], count: int) -> None:
-        """
-        Give datagrams to the link, now or when there is room.
-
-        @param count: How many they are.
-        """
-        if self._stalled or not self.link.send(*call):
-            if not self._stalled:
-                self._again = self.clock() + limits.PACKET_PAUSE_SECONDS
-            if len(self._stalled) < limits.PACKET_OUTPUTS:
-                self._stalled.append((call, count))
-            else:
-                self.count("packets_dropped")
-        else:
-            self.packetsSent += count
-
-    def _unstall(self) -> bool:
-        """
-        Try again to send what found no room.
-
-        @return: Whether nothing is left of it.
-        """
-        stalled = self._stalled
-        while stalled:
-            call, count = stalled[0]
-            if not self.link.send(*call):
-                self._again = self.clock() + limits.PACKET_PAUSE_SECONDS
-                return False
-            self.packetsSent += count
-            stalled.popleft()
-        return True
-
     def sendManagement(self, address: str, attribute: int, body: bytes) -> None:
         """
         Send a connection management message.
@@ -621,7 +384,7 @@ class PacketFabric(Fabric):
         @param body: The message without its MAD header, 232 bytes.
         """
         rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._general.wrap(address, attribute, body)
-        self._sendDatagram(address, UD_SEND_ONLY, GSI_QPN, _ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
+        self.outlet.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
 
     def sendDatagram(self, path: PeerPath, word: int, record: bytes) -> None:
         """
@@ -632,45 +395,10 @@ class PacketFabric(Fabric):
         """
         grh = GRH.parse(record, 0, len(record))
         _, source = DETH.unpack_from(record, GRH_BYTES)
-        self._sendDatagram(
+        self.outlet.datagram(
             *(path.peer.address, word >> 24, word & QPN_MASK, 0, source & QPN_MASK),
             *(record[GRH_BYTES:], grh.trafficClass, grh.hopLimit),
         )
-
-    def _sendDatagram(
-        self,
-        address: str,
-        opcode: int,
-        number: int,
-        flags: int,
-        source: int,
-        rest: bytes,
-        trafficClass: int,
-        hopLimit: int,
-    ) -> None:
-        """
-        Send one.
-
-        @param number: The queue pair that it is for.
-        @param flags: Of the word that has the sequence number.
-        @param source: The queue pair that sends it.
-        @param rest: What follows the base transport header.
-        """
-        if self._closed:
-            return
-        port = self.link.sourcePort(datagramPort(source))
-        key = self.address, address, port
-        flow = self._flows.get(key)
-        if flow is None:
-            flow = self._remember(key)
-        pad = -len(rest) & 3
-        self._sequence = sequence = self._sequence + 1 & PSN_MASK
-        head = BTH.pack(
-            *(opcode & ~SOLICITED, opcode & SOLICITED | pad << _PAD_SHIFT, _PARTITION),
-            *(number, sequence | flags),
-        )
-        packet = flow.sign(b"".join((head, rest, _PADS[pad])))
-        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1)
 
     # -- sleeping and waking
 
@@ -680,7 +408,7 @@ class PacketFabric(Fabric):
         """
         if self._closed:
             return False
-        if (self.bells and not self._stalled) or self.roomy:
+        if (self.bells and not self.outlet.isStalled) or self.roomy:
             return True
         found: bool = self.link.pending()
         return found
@@ -717,46 +445,19 @@ class PacketFabric(Fabric):
         """
         Make L{fileno} readable: there is something to do.
         """
-        if not self._woken and not self._closed:
-            self._woken = True
-            if self._pipe is not None:
-                os.write(self._pipe[1], b"!")
+        self._waker.signal()
 
     def attend(self) -> None:
         """
         Nobody need be woken any more.
         """
-        if self._woken:
-            self._woken = False
-            if self._pipe is not None:
-                os.read(self._pipe[0], 1)
+        self._waker.attend()
 
     def fileno(self) -> int:
         """
         @return: A descriptor that is readable when there is work.
         """
-        if self._pipe is None:
-            self._open()
-        assert self._pipe is not None
-        found: int = self._pipe[0] if self._poller is None else self._poller.fileno()
-        return found
-
-    def _open(self) -> None:
-        """
-        Make the descriptors; who never sleeps needs none.
-        """
-        self._pipe = os.pipe()
-        for fd in self._pipe:
-            os.set_blocking(fd, False)
-        arrivals = self.link.fileno()
-        if arrivals >= 0:
-            self._poller = select.epoll()
-            self._poller.register(arrivals, select.EPOLLIN)
-            self._poller.register(self._pipe[0], select.EPOLLIN)
-        elif self.link.pending():
-            self._woken = True
-        if self._woken:
-            os.write(self._pipe[1], b"!")
+        return self._waker.fileno()
 
     def registerWith(self, poller: Any) -> None:
         """
@@ -768,8 +469,8 @@ class PacketFabric(Fabric):
         @return: When L{tick} should be called.
         """
         found = self._deadlines.soonest()
-        if self._stalled and (found is None or self._again < found):
-            return self._again
+        if self.outlet.isStalled and (found is None or self.outlet.again < found):
+            return self.outlet.again
         return found
 
     def tick(self, now: float) -> None:
@@ -782,7 +483,7 @@ class PacketFabric(Fabric):
             else:
                 path.connection.tick(now)
                 path.mark()
-        if self._stalled and now >= self._again and self._unstall() and self.bells:
+        if self.outlet.isStalled and now >= self.outlet.again and self.outlet.unstall() and self.bells:
             self._want()
         self._raise()
 
@@ -802,7 +503,7 @@ class PacketFabric(Fabric):
         """
         self._closed = True
         self.bells, self.roomy = [], []
-        self._stalled.clear()
+        self.outlet.clear()
         self._closeAll()
 
     def _closeAll(self) -> None:
@@ -810,13 +511,7 @@ class PacketFabric(Fabric):
         Give the descriptors back.
         """
         self.link.close()
-        poller, self._poller = self._poller, None
-        if poller is not None:
-            poller.close()
-        pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            for fd in pipe:
-                os.close(fd)
+        self._waker.close()
 
     def close(self) -> None:
         """
@@ -835,7 +530,6 @@ class PacketFabric(Fabric):
         for session in list(self._sessions.values()):
             self._drop(session)
         self.bells, self.roomy = [], []
-        self._services.clear()
         self._closeAll()
         self._raise()
 
@@ -864,22 +558,6 @@ def _isGroup(address: str) -> bool:
     if ":" in address:
         return address.startswith("ff")
     return 224 <= int(address.partition(".")[0]) < 240
-
-
-def _header(source: str, destination: str, trafficClass: int, size: int) -> bytes:
-    """
-    What a program finds in front of a datagram.
-
-    @param size: Octets of the packet from its base transport header on.
-    """
-    length = size + _UDP_BYTES
-    here, there = gidOf(source), gidOf(destination)
-    if ":" in source:
-        return _IPV6.pack(6 << 28 | trafficClass << 20, length, _PROTOCOL, _HOP_LIMIT, here, there)
-    fields = 0x45, trafficClass, length + _IPV4_BYTES, 0, _DO_NOT_FRAGMENT, _HOP_LIMIT, _PROTOCOL
-    head = _IPV4.pack(*fields, 0, here[12:], there[12:])
-    total = sum(Struct(">20x10H").unpack(head)) % 0xFFFF
-    return _IPV4.pack(*fields, ~total & 0xFFFF, here[12:], there[12:])
 
 
 __all__ = ["PacketFabric"]

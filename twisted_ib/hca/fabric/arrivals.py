@@ -1,0 +1,213 @@
+"""
+What arrives on a fabric of packets, and whom it is given to.
+
+A packet is checked before any state is asked: length, operation code, invariant CRC, partition; then
+the queue pair that it is for, and that it comes from that one's peer.  What is wrong is dropped, as a
+wire would lose it, and counted by what is wrong with it:
+
+  - C{packets_malformed}: too short, not whole words, another version;
+  - C{packets_bad_opcode}: an operation code that nobody has;
+  - C{packets_bad_icrc}: damaged on its way;
+  - C{packets_bad_pkey}: of another partition;
+  - C{packets_unknown_qp}: for a queue pair that is not there, or not connected;
+  - C{packets_wrong_service}: for a queue pair of another transport service;
+  - C{packets_wrong_source}: not from the peer of its queue pair;
+  - C{qkey_violations}: a datagram with a wrong Q_Key;
+  - C{management_malformed}, C{management_unsupported}: for queue pair 1, and no message of the
+    communication manager (L{twisted_ib.hca.fabric.general}).
+
+C{packets_marked} counts those that routers have marked for congestion, C{congestion_notified} the
+notifications that a peer had as many.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.fabric.invariant import Flow
+from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.mad import QUEUE_KEY
+from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
+from twisted_ib.hca.wire.rdmacm import gidOf
+
+#: The default partition without the bit of full membership.
+_PARTITION: Final = 0x7FFF
+_ACKNOWLEDGE: Final = 0x80000000
+_PAD_SHIFT: Final = 4
+_VERSION_MASK: Final = 0xF
+_SERVICE_MASK: Final = 0xE0
+_HOP_LIMIT: Final = 64
+#: The two bits of the traffic class that routers set, both if there is congestion.
+_CONGESTED: Final = 3
+#: The shortest packet.
+_LEAST: Final = BTH.size + ICRC.size
+#: Operation code -> where the payload begins.
+_STARTS: Final = {code: row.start for code, row in OPCODES.items()}
+_DATAGRAMS: Final = frozenset((UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE))
+#: What stands in front of a datagram that came, where a GRH does elsewhere: 20 octets of zeros and the
+#: IPv4 header, or the IPv6 header (Linux's C{union rdma_network_hdr}).
+_IPV4: Final = Struct(">20xBBHHHBBH4s4s")
+_IPV4_WORDS: Final = Struct(">20x10H")
+_IPV6: Final = Struct(">IHBB16s16s")
+_UDP_BYTES: Final = 8
+_IPV4_BYTES: Final = 20
+_PROTOCOL: Final = 17
+_DO_NOT_FRAGMENT: Final = 0x4000
+
+
+class Arrivals:
+    """
+    Takes what arrives for one HCA.
+
+    @ivar packets: How many packets came, whatever they were.
+    """
+
+    __slots__ = ("_fabric", "_flows", "_general", "_owner", "_sessions", "packets")
+
+    def __init__(self, fabric: Any, sessions: dict[int, Any], general: Any) -> None:
+        """
+        Nothing has come.
+
+        @param fabric: The fabric of packets.
+        @param sessions: By number, the paths of queue pairs that are connected.
+        @param general: Queue pair 1.
+        """
+        self._fabric = fabric
+        self._owner = fabric.owner
+        self._sessions = sessions
+        self._general = general
+        self._flows: dict[tuple[str, str, int], Flow] = {}
+        self.packets = 0
+
+    def take(
+        self,
+        source: str,
+        port: int,
+        destination: str,
+        buffer: Any,
+        start: int,
+        stop: int,
+        size: int,
+        trafficClass: int = 0,
+    ) -> None:
+        """
+        Datagrams came: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
+        """
+        key = source, destination, port
+        flow = self._flows.get(key)
+        if flow is None:
+            flow = self._remember(key)
+        fabric, sessions, count = self._fabric, self._sessions, self._owner.count
+        view, now = memoryview(buffer), fabric.clock()
+        isMarked = trafficClass & _CONGESTED == _CONGESTED
+        for number, at in enumerate(range(start, stop, size)):
+            self.packets += 1
+            end = min(at + size, stop)
+            if end - at < _LEAST or end - at & 3:
+                count("packets_malformed")
+                continue
+            opcode, flags, partition, target, psn = BTH.unpack_from(buffer, at)
+            offset = _STARTS.get(opcode)
+            if offset is None:
+                count("packets_bad_opcode")
+                continue
+            body, tail = at + offset, end - ICRC.size - (flags >> _PAD_SHIFT & 3)
+            if tail < body or flags & _VERSION_MASK:
+                count("packets_malformed")
+                continue
+            if not flow.isRight(view, at, end, number):
+                count("packets_bad_icrc")
+                continue
+            if partition & _PARTITION != _PARTITION:
+                count("packets_bad_pkey")
+                continue
+            target &= QPN_MASK
+            session = sessions.get(target)
+            if session is None:
+                self._takeDatagram(
+                    *(source, destination, trafficClass, opcode, flags, target, view, at, end, tail)
+                )
+            elif opcode & _SERVICE_MASK != session.service:
+                count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
+            elif session.peer.address != source:
+                count("packets_wrong_source")
+            else:
+                if isMarked:
+                    count("packets_marked")
+                    fabric.outlet.notify(session, now)
+                if flags & SOLICITED:
+                    opcode |= SOLICITED
+                session.connection.receive(
+                    opcode, psn & PSN_MASK, psn >= _ACKNOWLEDGE, buffer, at + BTH.size, tail, now
+                )
+                if not session.bell:
+                    session.bell = True
+                    fabric.bells.append(session)
+
+    def _remember(self, key: tuple[str, str, int]) -> Flow:
+        """
+        @param key: Source, destination and source port of packets.
+        @return: Their flow.
+        """
+        flows = self._flows
+        if len(flows) >= limits.PACKET_FLOWS:
+            del flows[next(iter(flows))]
+        flow = flows[key] = Flow(gidOf(key[0]), gidOf(key[1]), key[2])
+        return flow
+
+    def _takeDatagram(
+        self,
+        source: str,
+        destination: str,
+        trafficClass: int,
+        opcode: int,
+        flags: int,
+        target: int,
+        view: memoryview,
+        at: int,
+        end: int,
+        tail: int,
+    ) -> None:
+        """
+        Take a packet for a queue pair that is not connected.
+
+        @param at: Offset of its base transport header, C{tail} that after the payload, C{end} after all.
+        """
+        if target == GSI_QPN and opcode == UD_SEND_ONLY:
+            body = at + _STARTS[opcode]
+            if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
+                self._owner.count("qkey_violations")
+            else:
+                self._general.received(self._fabric.pathTo(source), view, body, tail)
+        elif opcode in _DATAGRAMS and target != GSI_QPN:
+            head = _header(source, destination, trafficClass, end - at)
+            record = b"".join((head, view[at + BTH.size : tail]))
+            opcode |= flags & SOLICITED
+            path = self._fabric.pathTo(source)
+            self._owner.datagramReceived(path, opcode, target, record, 0, len(record))
+        else:
+            self._owner.count("packets_unknown_qp")
+            if not opcode & _SERVICE_MASK:
+                self._owner.arrivedEarly(target, source)
+
+
+def _header(source: str, destination: str, trafficClass: int, size: int) -> bytes:
+    """
+    What a program finds in front of a datagram.
+
+    @param size: Octets of the packet from its base transport header on.
+    """
+    length = size + _UDP_BYTES
+    here, there = gidOf(source), gidOf(destination)
+    if ":" in source:
+        return _IPV6.pack(6 << 28 | trafficClass << 20, length, _PROTOCOL, _HOP_LIMIT, here, there)
+    fields = 0x45, trafficClass, length + _IPV4_BYTES, 0, _DO_NOT_FRAGMENT, _HOP_LIMIT, _PROTOCOL
+    head = _IPV4.pack(*fields, 0, here[12:], there[12:])
+    total = sum(_IPV4_WORDS.unpack(head)) % 0xFFFF
+    return _IPV4.pack(*fields, ~total & 0xFFFF, here[12:], there[12:])
+
+
+__all__ = ["Arrivals"]

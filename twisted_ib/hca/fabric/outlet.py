@@ -1,0 +1,186 @@
+"""
+How packets leave a fabric of packets.
+
+Those of one queue pair go to the link many at a time, where they are of one size.  What the link has
+no room for waits, in order, and everything behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.fabric.invariant import Flow, crc32
+from twisted_ib.hca.operation import SOLICITED
+from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.opcodes import CONGESTION
+from twisted_ib.hca.wire.rocev2 import datagramPort
+
+_PARTITION: Final = 0xFFFF
+#: In the word of the sequence number.
+ACKNOWLEDGE: Final = 0x80000000
+_BACKWARD: Final = 0x40000000
+_PAD_SHIFT: Final = 4
+_LEAST: Final = BTH.size + ICRC.size
+_NOTIFICATION: Final = bytes(16)
+_PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
+
+
+class Outlet:
+    """
+    Sends the packets of one HCA.
+
+    @ivar packets: How many have left.
+    @ivar again: When to try again to send what found no room.
+    """
+
+    __slots__ = ("_fabric", "_flows", "_link", "_sequence", "_stalled", "again", "packets")
+
+    def __init__(self, fabric: Any) -> None:
+        """
+        Nothing was sent.
+
+        @param fabric: The fabric of packets.
+        """
+        self._fabric = fabric
+        self._link = fabric.link
+        self._flows: dict[tuple[str, int], Flow] = {}
+        #: Arguments of the link's C{send}, and how many packets they are.
+        self._stalled: deque[tuple[tuple[Any, ...], int]] = deque()
+        self._sequence = fabric.randomBits(24)
+        self.again = 0.0
+        self.packets = 0
+
+    @property
+    def isStalled(self) -> bool:
+        """
+        Whether something found no room.
+        """
+        return bool(self._stalled)
+
+    def send(self, path: Any, packets: list[Any]) -> None:
+        """
+        Send packets of one queue pair, as many of one size as possible at a time.
+        """
+        flow, remote, pack = path.flow, path.remote, BTH.pack
+        most = 0
+        pieces: list[Any] = []
+        first = count = 0
+        isOver = True
+        for opcode, flags, psn, header, payload in packets:
+            length = len(header) + len(payload)
+            pad = -length & 3
+            size = _LEAST + length + pad
+            if isOver or size > first or count >= most:
+                if count:
+                    self._transmit(self._call(path, pieces, first), count)
+                pieces, first, count = [], size, 0
+                most = min(self._link.burst, limits.PACKET_BURST_BYTES // size)
+            isOver = size < first
+            if flags & 1:
+                psn |= ACKNOWLEDGE
+            head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, remote, psn) + header
+            tail = _PADS[pad]
+            check = crc32(payload, crc32(head, flow.state(size, count)))
+            if pad:
+                check = crc32(tail, check)
+            pieces += (head, payload, tail + ICRC.pack(check))
+            count += 1
+        if count:
+            self._transmit(self._call(path, pieces, first), count)
+
+    @staticmethod
+    def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
+        """
+        @return: The arguments of a link's C{send}.
+        """
+        return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
+
+    def _transmit(self, call: tuple[Any, ...], count: int) -> None:
+        """
+        Give datagrams to the link, now or when there is room.
+
+        @param count: How many they are.
+        """
+        if self._stalled or not self._link.send(*call):
+            if not self._stalled:
+                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+            if len(self._stalled) < limits.PACKET_OUTPUTS:
+                self._stalled.append((call, count))
+            else:
+                self._fabric.count("packets_dropped")
+        else:
+            self.packets += count
+
+    def unstall(self) -> bool:
+        """
+        Try again to send what found no room.
+
+        @return: Whether nothing is left of it.
+        """
+        stalled = self._stalled
+        while stalled:
+            call, count = stalled[0]
+            if not self._link.send(*call):
+                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+                return False
+            self.packets += count
+            stalled.popleft()
+        return True
+
+    def notify(self, session: Any, now: float) -> None:
+        """
+        A packet came over a congested way: tell its sender, but not all the time.
+        """
+        if now - session.notified >= limits.PACKET_NOTIFICATION_SECONDS:
+            session.notified = now
+            head = BTH.pack(CONGESTION, 0, _PARTITION, session.remote | _BACKWARD, 0)
+            # Congestion bits are masked: the checksum is that of a packet without.
+            plain = BTH.pack(CONGESTION, 0, _PARTITION, session.remote, 0) + _NOTIFICATION
+            signed = session.flow.sign(plain)
+            packet = head + signed[BTH.size :]
+            self._transmit((session.peer.address, session.port, [packet], len(packet)), 1)
+
+    def datagram(
+        self,
+        address: str,
+        opcode: int,
+        number: int,
+        flags: int,
+        source: int,
+        rest: bytes,
+        trafficClass: int,
+        hopLimit: int,
+    ) -> None:
+        """
+        Send one.
+
+        @param number: The queue pair that it is for.
+        @param flags: Of the word that has the sequence number.
+        @param source: The queue pair that sends it.
+        @param rest: What follows the base transport header.
+        """
+        port = self._link.sourcePort(datagramPort(source))
+        flow = self._flows.get((address, port))
+        if flow is None:
+            if len(self._flows) >= limits.PACKET_FLOWS:
+                del self._flows[next(iter(self._flows))]
+            flow = self._flows[address, port] = self._fabric.flowTo(address, port)
+        pad = -len(rest) & 3
+        self._sequence = sequence = self._sequence + 1 & PSN_MASK
+        head = BTH.pack(
+            *(opcode & ~SOLICITED, opcode & SOLICITED | pad << _PAD_SHIFT, _PARTITION),
+            *(number, sequence | flags),
+        )
+        packet = flow.sign(b"".join((head, rest, _PADS[pad])))
+        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1)
+
+    def clear(self) -> None:
+        """
+        Send nothing any more.
+        """
+        self._stalled.clear()
+
+
+__all__ = ["ACKNOWLEDGE", "Outlet"]
