@@ -56,9 +56,10 @@ def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> An
     @return: The fabric of RoCEv2 packets.
     @raise DeviceError: somebody else has the address or its port.
     """
-    from twisted_ib.hca.fabric.roce import openRoCE
+    from twisted_ib.hca.fabric.packet import PacketFabric
+    from twisted_ib.hca.fabric.roce import RoCELink
 
-    return openRoCE(owner, guid, clock, address)
+    return PacketFabric(owner, guid, clock, RoCELink(address))
 
 
 #: Kind of fabric -> function of owner, GUID, clock and perhaps neighbours.

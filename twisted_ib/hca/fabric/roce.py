@@ -18,7 +18,6 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 from zope.interface import implementer
@@ -27,7 +26,6 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.attributes import MTU_CODES
 from twisted_ib.hca.fabric.addresses import interfaceOf, normalise
-from twisted_ib.hca.fabric.packet import PacketFabric
 from twisted_ib.hca.interfaces import ILink
 from twisted_ib.hca.wire.rocev2 import PORT
 
@@ -432,17 +430,4 @@ class RoCELink:
             pass  # Who closes is in the middle of a batch: it goes with that.
 
 
-def openRoCE(owner: Any, guid: int, clock: Callable[[], float], address: str) -> PacketFabric:
-    """
-    The fabric of a device with an address.
-
-    @param owner: The device.
-    @param guid: Its GUID.
-    @param clock: Gives the time, seconds.
-    @param address: Its address, one of this host.
-    @raise DeviceError: It is not, or UDP port 4791 is taken there.
-    """
-    return PacketFabric(owner, guid, clock, RoCELink(address))
-
-
-__all__ = ["RoCELink", "mtuOf", "openRoCE", "pathMTUOf"]
+__all__ = ["RoCELink", "mtuOf", "pathMTUOf"]
