@@ -47,7 +47,7 @@ from twisted_ib.rds.congestion import PORTS, CongestionMap
 from twisted_ib.rds.path import Path
 from twisted_ib.rds.private import REJECTED_VERSION, PrivateData, agreed, servicePort
 from twisted_ib.rds.queuepairs import MTU, Session
-from twisted_ib.rds.wire import FRAGMENT_BYTES
+from twisted_ib.rds.wire import FRAGMENT_BYTES, PING_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
@@ -422,16 +422,23 @@ class RCMedium:
 
     # -- paths
 
-    def pathTo(self, address: str, host: str, port: int) -> Path:
+    def pathTo(self, address: str, host: str, port: int) -> Any:
         """
         See L{IRDSMedium.pathTo}.
         """
+        network = self.network
         if self.addressed:
-            return self.network.path((address, host), address, host)
+            return network.path((address, host), address, host)
+        if port == PING_PORT:
+            # Any process answers for the host: one that we talk to, or this one.
+            for path in network.paths.values():
+                if (path.local, path.remote) == (address, host) and path.carrier is not None:
+                    return path
+            return network.loop(address, host)
         guid = self._servedBy(host, port)
         if guid is None:
-            return self.network.path((address, host, None, port), address, host)
-        return self.network.path((address, host, guid), address, host)
+            return network.path((address, host, None, port), address, host)
+        return network.path((address, host, guid), address, host)
 
     def _servedBy(self, host: str, port: int) -> int | None:
         """
@@ -733,7 +740,9 @@ class RCMedium:
         for session in list(self.sessions.values()):
             session.broken(PeerGoneError("the device is going"))
         for socket in set(self.network.sockets.values()):
-            socket.stopListening()
+            stop = getattr(socket, "stopListening", None)
+            if stop is not None:
+                stop()
 
 
 __all__ = ["PORT_SPACE", "RCMedium"]

@@ -39,6 +39,8 @@ OWN_COUNTERS = (
     "recv_bad_map",
     "recv_bad_port",
     "recv_bad_ack",
+    "recv_bad_frame",
+    "recv_bad_request",
     "recv_drop_no_room",
     "send_drop_pong",
     "send_drop_closed",

@@ -176,14 +176,21 @@ class Network:
         if (host, port) in self.sockets or (
             not self._shared and (host == address or self.isOurs(host))
         ):
-            found = self.loops.get((address, host))
-            if found is None:
-                found = self.loops[address, host] = LoopPath(self, address, host)
+            found = self.loop(address, host)
         else:
             found = self.medium.pathTo(address, host, port)
         if len(self._routes) >= limits.RDS_ROUTES:
             self._routes.clear()
         self._routes[key] = found
+        return found
+
+    def loop(self, address: str, host: str) -> LoopPath:
+        """
+        @return: the path between two of our addresses.
+        """
+        found = self.loops.get((address, host))
+        if found is None:
+            found = self.loops[address, host] = LoopPath(self, address, host)
         return found
 
     def path(self, key: Hashable, local: str, remote: str) -> Path:

@@ -316,12 +316,11 @@ class Session:
                     self.stuck = True
                 return
             except ResourceLimitError:
-                pass
+                self.stuck = True  # C{resume} is called when there are places.
             except QueuePairError as reason:
                 self.broken(reason)
                 return
         self.backlog.append((payload, length))
-        self.stuck = True
 
     def postFragments(self, header: bytes, payload: bytes) -> None:
         """
@@ -356,11 +355,11 @@ class Session:
         if self.loss is not None:
             self._over()
             return
-        if self._owing:
+        self._postBacklog()
+        if self._owing and not self.backlog:
             owing, self._owing = self._owing, {}
             for carrier in owing:
                 carrier.acknowledge()
-        self._postBacklog()
         if self.wanting and not self.stuck and not self.backlog:
             wanting, self.wanting = self.wanting, {}
             for carrier in wanting:
