@@ -113,8 +113,15 @@ class Pacing:
 
         @param onTheWay: packets that were on the way.
         """
-        self.window = self._threshold = max(1, min(onTheWay, self.window) // 2)
+        self.window = self._threshold = self._half(onTheWay)
         self._grown = 0
+
+    def _half(self, onTheWay: int) -> int:
+        """
+        Half of what was on the way; but two, or it would take a time of silence to notice that
+        the next one is lost (RFC 5681 section 3.1).
+        """
+        return min(max(2, min(onTheWay, self.window) // 2), limits.TRANSPORT_WINDOW)
 
     def silent(self, onTheWay: int) -> None:
         """
@@ -123,7 +130,7 @@ class Pacing:
         @param onTheWay: packets that were on the way.
         """
         if self.window > 1:
-            self._threshold = max(1, min(onTheWay, self.window) // 2)
+            self._threshold = self._half(onTheWay)
         self.window = 1
         self._grown = 0
         self._backoff = min(self._backoff * 2, 1 << 16)
