@@ -113,6 +113,12 @@ class ReadmeTests(SynchronousTestCase):
         said = self.run_(self.programs()[3], TWISTED_IB_RUN_DIR=str(directory))
         self.assertEqual(said, ("urgent: !\nsent\n4194304 bytes\n", ""))
 
+    def test_rds(self) -> None:
+        """
+        The program with reliable datagrams.
+        """
+        self.assertEqual(self.run_(self.programs()[4]), ("hello over RDS from port 4000\n", ""))
+
     def test_rdma(self) -> None:
         """
         The two programs that use RDMA, each by itself.
