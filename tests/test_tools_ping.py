@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from struct import pack, unpack
@@ -18,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.hca.fabric import registry
 from twisted_ib.hca.verbs import CMID, MR, AddrInfo, ConnParam, PyverbsRDMAError, QPCap, QPInitAttr, enums
-from twisted_ib.tools import ping, pingserver, pingstation, pingtransfers
+from twisted_ib.tools import ping, pingline, pingserver, pingstation, pingtransfers
 from twisted_ib.tools.pingdevice import addressOf, chosen
 from twisted_ib.tools.pingrounds import text
 from twisted_ib.tools.pingstation import Listener, Station
@@ -774,6 +775,37 @@ class WireTests(EndsTestCase):
             made.reject()
         self.assertEqual(ended(), 1)
         self.assertEqual(self.said.getvalue(), "ib-ping: 127.0.0.1 port 7174: connection refused\n")
+
+    def test_doubt(self) -> None:
+        """
+        A server that takes its time is asked whether it is there, which neither it nor the rounds notice;
+        if it is not, that is found out soon.
+        """
+        self.patch(pingline, "DOUBT", 0.05)
+        probed: list[pingline.Line] = []
+        probe = pingline.Line._probe
+
+        def watched(line: pingline.Line) -> None:
+            probe(line)
+            probed.append(line)
+
+        self.patch(pingline.Line, "_probe", watched)
+        server = self.stranger(True)
+        ended = self.started(lambda: self.client("-C", "1", "-S", "64"))
+        server.accept()
+        server.data.write(FIRST, 64)
+        for note in range(2):
+            address, key, _ = unpack("!QII", server.heard())
+            before = len(probed)
+            end = time.monotonic() + LONG
+            while len(probed) < before + 2:
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.01)
+            if note:
+                server.made.post_write(server.data, 64, address, key, enums.IBV_SEND_SIGNALED)
+                server.complete()
+            server.send(bytes(16))
+        self.assertEqual(ended(), 0)
 
     def test_speechless(self) -> None:
         """

@@ -99,9 +99,9 @@ def ping(station: Station, options: Namespace) -> int:
         except Ended as error:
             total = f" of {options.count}" if options.count else ""
             raise ProgramError(f"{error} after {line.count}{total} rounds") from None
-        finally:
-            line.part()
+        line.part()
     finally:
+        line.disconnect()
         line.close()
     return 0
 

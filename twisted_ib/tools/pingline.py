@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 import time
 from collections import deque
+from contextlib import suppress
+from math import inf
 
 from twisted_ib.hca.verbs import (
     CMID,
@@ -18,6 +20,7 @@ from twisted_ib.hca.verbs import (
     CMEventChannel,
     ConnParam,
     PyverbsError,
+    PyverbsRDMAError,
     QPCap,
     QPInitAttr,
     RecvWR,
@@ -31,8 +34,12 @@ from twisted_ib.tools.program import ProgramError
 
 #: How long a peer is given to hear of the end, in seconds.
 PARTING = 5.0
+#: How long nothing is heard until a peer is asked whether it is there, in seconds.
+DOUBT = 3.0
 #: Completions that are taken at a time.
 _BATCH = 64
+#: The id of a request that only asks whether the peer is there.
+_PROBE = 1
 
 _E, _WC = enums.rdma_cm_event_type, enums.ibv_wc_status
 _NOBODY = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_DEFINED)
@@ -77,6 +84,9 @@ class Line:
         there = cmid.peer_addr
         self.peer = "the peer" if there is None else there[0]
         self.isUp = self.isOver = False
+        self._isConnected = not datagrams
+        self._isProbing = False
+        self._doubted, self._end = 0.0, inf
         self.target: UDParam | None = None
         self._failure = ""
         self._done: deque[WC] = deque()
@@ -100,7 +110,11 @@ class Line:
         Whether something happened that was not heard of.
         """
         if self._cq is not None:
-            self._done.extend(self._cq.poll(_BATCH)[1])
+            for wc in self._cq.poll(_BATCH)[1]:
+                if wc.wr_id == _PROBE and wc.status == _WC.IBV_WC_SUCCESS:
+                    self._isProbing = False  # That it is there is not what it is to say.
+                else:
+                    self._done.append(wc)
         return bool(self._done) or self._channel.pending
 
     def hear(self) -> None:
@@ -111,6 +125,51 @@ class Line:
             with CMEvent(self._channel) as event:
                 self.station.say(f"{event.event_str()}, status {event.status}")
                 self._happened(event)
+
+    # -- silence
+
+    def begin(self, seconds: float | None) -> None:
+        """
+        The peer has something to say now.
+
+        @param seconds: how long it may be silent; L{None} is for ever.
+        """
+        self._doubted = time.monotonic()
+        self._end = inf if seconds is None else self._doubted + seconds
+
+    def left(self) -> float | None:
+        """
+        How long it may be silent until L{doubt} is to be called, in seconds.
+        """
+        end = min(self._end, self._doubted + DOUBT) if self._isConnected else self._end
+        return None if end == inf else max(0.0, end - time.monotonic())
+
+    def doubt(self) -> None:
+        """
+        Nothing is heard: ask the peer's device, by a WRITE of nothing, of which its program hears nothing.
+
+        @raise ProgramError: it is silent for too long.
+        """
+        now = time.monotonic()
+        if now >= self._end:
+            raise ProgramError(f"{self.peer} does not answer")
+        self._doubted = now
+        if self.isUp and not self.isOver and not self._isProbing:
+            self._probe()
+
+    def _probe(self) -> None:
+        """
+        Ask the peer's device.
+        """
+        self._isProbing = True
+        region = self._regions[0] if self._regions else self.register(1, 0)
+        request = self.request(region, 0, enums.IBV_WR_RDMA_WRITE)
+        request.wr_id = _PROBE
+        request.set_wr_rdma(0, 0)  # Nobody looks at these where nothing is written.
+        qp = self.cmid.qp
+        assert qp is not None
+        with suppress(PyverbsRDMAError):  # The queue is full: then the device is being asked already.
+            qp.post_send(request)
 
     def _happened(self, event: CMEvent) -> None:
         """
@@ -223,13 +282,11 @@ class Line:
         sge = SGE(region.buf, region.length if length is None else length, region.lkey)
         qp.post_recv(RecvWR(num_sge=1, sg=[sge]))
 
-    def request(self, region: MR, length: int, opcode: int, signalled: bool = True) -> SendWR:
+    def request(self, region: MR, length: int, opcode: int) -> SendWR:
         """
         @return: a send request of the beginning of a region.
         """
-        flags = enums.IBV_SEND_SIGNALED if signalled else 0
-        sge = SGE(region.buf, length, region.lkey)
-        return SendWR(opcode=opcode, num_sge=1, sg=[sge], send_flags=flags)
+        return SendWR(opcode=opcode, num_sge=1, sg=[SGE(region.buf, length, region.lkey)])
 
     def post(self, request: SendWR) -> None:
         """
@@ -280,7 +337,7 @@ class Line:
 
     def part(self) -> None:
         """
-        End the connection, and see to it that the peer hears of that.
+        End the connection, and wait until the peer has heard of that.
         """
         self.disconnect()
         end = time.monotonic() + PARTING

@@ -185,7 +185,7 @@ class Messages:
         End all connections.
         """
         for line in self._lines:
-            line.part()
+            line.disconnect()
             line.close()
         if self._listener is not None:
             self._listener.close()

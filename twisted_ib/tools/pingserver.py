@@ -5,7 +5,6 @@ The server's side of C{ib-ping}: one client after the other, or many at once.
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from typing import NoReturn
 
@@ -47,7 +46,7 @@ class Sessions:
         """
         self._station = station
         self._options = options
-        self._sessions: dict[Server, tuple[Steps[None], float]] = {}
+        self._sessions: dict[Server, Steps[None]] = {}
 
     def begin(self, cmid: CMID) -> None:
         """
@@ -64,7 +63,7 @@ class Sessions:
             complain(PROGRAM, ProgramError(reason(error)))
             cmid.close()
             return
-        self._sessions[line] = line.serve(options.verbose, options.validate), 0.0
+        self._sessions[line] = line.serve(options.verbose, options.validate)
         self._go(line)
 
     def look(self) -> bool:
@@ -78,32 +77,31 @@ class Sessions:
 
     def left(self) -> float | None:
         """
-        How long until the first has been silent for too long, in seconds.
+        How long until the first has been silent for long, in seconds.
         """
-        if not self._sessions:
-            return None
-        return max(0.0, min(end for _, end in self._sessions.values()) - time.monotonic())
+        return min((line.left() or 0.0 for line in self._sessions), default=None)
 
     def go(self) -> None:
         """
         Do what is to be done.
         """
-        now = time.monotonic()
-        for line, (_, end) in list(self._sessions.items()):
+        for line in list(self._sessions):
             if line.look():
                 self._go(line)
-            elif now >= end:
-                complain(PROGRAM, ProgramError(f"{line.peer} does not answer"))
-                self._end(line)
+            elif not line.left():
+                try:
+                    line.doubt()
+                except ProgramError as error:
+                    complain(PROGRAM, error)
+                    self._end(line)
 
     def _go(self, line: Server) -> None:
         """
         Take a client's steps.
         """
-        steps, _ = self._sessions[line]
         try:
             line.hear()
-            next(steps)
+            next(self._sessions[line])
         except StopIteration:
             try:
                 served(line, self._options.count)
@@ -112,7 +110,7 @@ class Sessions:
         except (ProgramError, HCAError) as error:
             complain(PROGRAM, ProgramError(reason(error)))
         else:
-            self._sessions[line] = steps, time.monotonic() + SILENCE
+            line.begin(SILENCE)
             return
         self._end(line)
 
@@ -152,7 +150,7 @@ def serve(station: Station, options: Namespace) -> int:
             station.finish(line, line.serve(options.verbose, options.validate))
             served(line, options.count)
         finally:
-            line.part()
+            line.disconnect()
             line.close()
     finally:
         listener.close()

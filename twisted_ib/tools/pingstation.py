@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-#: How long a connection may take to come about, in seconds.
-CONNECTING = 7.0
+#: How long a connection may take to come about, in seconds: the first message may be lost.
+CONNECTING = 6.0
 #: How long nothing need be heard of a peer that has something to say, in seconds.
 SILENCE = 60.0
 #: How long nothing is looked at but what is waited for, in seconds.
@@ -155,8 +155,9 @@ class Station:
             except StopIteration as stop:
                 found: T = stop.value
                 return found
-            if not self.wait(line.look, seconds):
-                raise ProgramError(f"{line.peer} does not answer")
+            line.begin(seconds)
+            while not self.wait(line.look, line.left()):
+                line.doubt()
 
     def call(self, source: str | None, host: str, port: int, space: int) -> CMID:
         """
