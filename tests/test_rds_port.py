@@ -340,6 +340,21 @@ class OpeningTests(PortCase):
         one.write(b"", ("10.0.0.2", 5000))
         self.assertEqual(len(self.here.network.paths), 2)
 
+    def test_routes(self) -> None:
+        """
+        What is remembered of destinations is bounded; who is forgotten is found again.
+        """
+        self.patch(limits, "RDS_ROUTES", 3)
+        one, two = self.pair()
+        for port in (*range(6000, 6010), 5000, 5000):
+            one.write(b"", ("10.0.0.2", port))
+        self.wire.advance(0.1)
+        self.assertEqual(len(two.protocol.got), 2)
+        self.assertLessEqual(len(self.here.network._routes), 3)
+        self.assertLessEqual(len(one._routes), 3)
+        self.assertEqual(one.counters()["send_queued"], 12)
+        self.assertEqual(list(one.counters())[:2], ["conn_reset", "recv_drop_bad_checksum"])
+
     def test_linger(self) -> None:
         """
         A socket that is closed sends what it was given; what comes for it is dropped.

@@ -423,6 +423,28 @@ class AcceptedTests(TCPCase):
                 carrier.transport.doWrite()
         await self.until(lambda: len(one.protocol.got) == 100)
 
+    async def test_drainBounded(self) -> None:
+        """
+        A peer that goes on sending does not keep its connection from ending.
+        """
+        one, peer = await self.begun()
+        (path,) = one.network.paths.values()
+        carrier = path.carrier
+        reads: list[int] = []
+
+        class Endless:
+            def recv(self, size: int) -> bytes:
+                reads.append(size)
+                return data(2, bytes(10000))
+
+        self.patch(limits, "RDS_TCP_DRAIN", 100_000)
+        real, carrier.transport.socket = carrier.transport.socket, Endless()
+        carrier.drain()
+        carrier.transport.socket = real
+        self.assertEqual(len(reads), 10)
+        self.assertEqual(len(one.protocol.got), 10)
+        del peer
+
     async def test_acknowledged(self) -> None:
         """
         What TCP has acknowledged is done, whether it was read or not; what it has not is repeated

@@ -478,6 +478,8 @@ class IRDSTransport(Interface):
         @raise SendBudgetError: as much waits as may; nothing was taken.
         @raise DestinationCongestedError: the same for a congested destination alone.
         @raise InvalidAddressError: the host is not an IP address, or not of the socket's kind.
+        @raise NoRouteError: nothing leads there.
+        @raise ResourceLimitError: there are too many paths to peers, and all are in use.
         """
 
     def connect(host, port):  # type: ignore[no-untyped-def]
@@ -500,6 +502,12 @@ class IRDSTransport(Interface):
         @param host: An IP address.
         @return: A Deferred of the seconds until it came; it fails with
             L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer can not be reached for long.
+        """
+
+    def counters():  # type: ignore[no-untyped-def]
+        """
+        @return: What all sockets of the process on this device have counted: the kernel's names
+            (C{rds-info -c}), and ours (L{twisted_ib.rds.counters}).
         """
 
     def registerProducer(producer, streaming):  # type: ignore[no-untyped-def]

@@ -108,6 +108,8 @@ How long a peer may take for its part of a handshake.
 """
 
 QUERY_SECONDS = 0.2
+#: Commands that ask about one HCA of packets at a time; the oldest gives way.
+INQUIRIES = 16
 """
 How long an asker waits for the answer of an HCA.
 """
@@ -177,7 +179,7 @@ ACCEPTS_PER_TURN = 100
 #: and for an active side.
 PORT_ATTEMPTS = 64
 #: Spellings of IP addresses whose usual or packed form is remembered.
-ADDRESSES_REMEMBERED = 1024
+ADDRESSES_REMEMBERED = 256
 #: Addresses of one name that a connect tries.
 RESOLVED_ADDRESSES = 16
 #: Rounds of REQs, of about eight seconds each, before a connect without a
@@ -345,10 +347,10 @@ PACKET_BURST_BYTES = 62 * 1024
 #: Packets that one queue pair sends before others have their turn.
 PACKET_OUTPUTS = 128
 #: Peers' flows whose checksums are remembered in part, and for each of them the sizes of packets.
-PACKET_FLOWS = 1024
+PACKET_FLOWS = 512
 PACKET_SIZES = 512
 #: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
-PACKET_TRANSACTIONS = 4096
+PACKET_TRANSACTIONS = 2048
 #: How long what does not fit into a socket waits, in seconds.
 PACKET_PAUSE_SECONDS = 0.001
 #: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.
@@ -445,6 +447,8 @@ RDS_LINGER_SECONDS = 5.0
 RDS_MESSAGES_PER_TURN = 64
 #: Bytes that wait for a TCP socket before it has no room, and that are read from one at a time.
 RDS_TCP_BUFFER = 256 * 1024
+#: Bytes that are still read from a TCP connection when it ends: more than Linux holds (tcp_rmem: 6 MiB).
+RDS_TCP_DRAIN = 16 * 1024 * 1024
 #: Seconds between two looks at what a TCP peer has acknowledged: doubling from the first to the second.
 RDS_TCP_LOOK_SECONDS = 0.001
 RDS_TCP_LOOK_SECONDS_MOST = 0.05

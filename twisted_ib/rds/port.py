@@ -436,6 +436,12 @@ class Port:
         ping.start()
         return ping.answer
 
+    def counters(self) -> dict[str, int]:
+        """
+        See L{IRDSTransport.counters}.
+        """
+        return dict(self.network.counters)
+
     # -- flow control of what is sent
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:

@@ -137,6 +137,7 @@ class TCPCarrier(Protocol):
     _need = HEADER_BYTES
     _have = 0
     _outBytes = 0
+    _drained = 0
 
     def __init__(self, medium: TCPMedium, whenMade: Any) -> None:
         """
@@ -320,13 +321,15 @@ class TCPCarrier(Protocol):
         transport: Any = self.transport
         self._paused = False
         self.dataReceived(b"")
-        while self.path is not None:
+        end = self._drained + limits.RDS_TCP_DRAIN
+        while self.path is not None and self._drained < end:
             try:
                 data = transport.socket.recv(transport.bufferSize)
             except OSError:
                 return
             if not data:
                 return
+            self._drained += len(data)
             self.dataReceived(data)
 
     def close(self) -> None:
