@@ -96,6 +96,10 @@ class Arrivals:
         """
         Datagrams came: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
         """
+        if size <= 0:
+            self.packets += 1
+            self._owner.count("packets_malformed")
+            return
         key = source, destination, port
         flow = self._flows.get(key)
         if flow is None:

@@ -328,7 +328,7 @@ class PacketFabric(Fabric):
         finally:
             self._busy = False
         self._raise()
-        return n + len(self.bells)
+        return n if self.outlet.isStalled else n + len(self.bells)
 
     # -- down
 
@@ -336,7 +336,8 @@ class PacketFabric(Fabric):
         """
         The batch ends: send what queue pairs have to send.
         """
-        if self.outlet.isStalled and not self.outlet.unstall():
+        outlet = self.outlet
+        if outlet.isStalled and (self.clock() < outlet.again or not outlet.unstall()):
             return
         bells, self.bells = self.bells, []
         if bells:
@@ -452,6 +453,12 @@ class PacketFabric(Fabric):
         Nobody need be woken any more.
         """
         self._waker.attend()
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        """
+        Have L{attend} call somebody while a descriptor of theirs is readable.
+        """
+        self._waker.watch(fd, call)
 
     def fileno(self) -> int:
         """

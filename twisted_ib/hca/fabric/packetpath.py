@@ -10,6 +10,7 @@ between its records and the connection of C{twisted_ib.hca.transport}.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from math import inf
 from typing import Any, Final
 
 from attrs import frozen
@@ -258,7 +259,8 @@ class ConnectionPath(Path):
         self.localID: int = queuePair.number
         self.remote: int = queuePair.remote
         self.deadline: float | None = None
-        self.until = self.notified = 0.0
+        self.until = 0.0
+        self.notified = -inf
         vector = queuePair.vector
         label = 0 if vector is None else vector.flowLabel
         if not label and queuePair.proposal is not None:
