@@ -31,7 +31,7 @@ from twisted_ib.hca.operation import (
 )
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.terms import Packet, Terms
-from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.headers import ATOMIC, RETH
 
 ASK, SOLICIT = 0x01, 0x80
 ACK, RNR, SEQUENCE = 0x1F, 0x20, 0x60
@@ -231,7 +231,7 @@ class SendingTests(RequesterCase):
             self.sent(),
             [
                 (0x0C, ASK, A, RETH.pack(0x1000, 7, 513), b""),
-                (0x14, ASK, D, (8).to_bytes(8, "big") + bytes([0, 0, 0, 7]) + bytes(7) + b"\1" + bytes(8), b""),
+                (0x14, ASK, D, ATOMIC.pack(8, 7, 1, 0), b""),
             ],
         )
 

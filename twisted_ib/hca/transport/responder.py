@@ -385,11 +385,11 @@ class Responder:
             if not answer.isVoid and part[0] >= answer.sent:
                 return  # It is still to come.
             # What is behind what was lost is of no use.
-            answer.isVoid = True
+            self._void(answer)
             asked.again = part
             if answer.at < answer.end:
                 return  # The user still makes it.
-            self._void(answer)
+            asked.answer = None
         elif asked.again is not None:
             asked.again = part
             return  # It waits for its turn.
@@ -398,14 +398,13 @@ class Responder:
 
     def _void(self, answer: Answer) -> None:
         """
-        Nothing more comes of an answer that is void.
+        Nothing more of an answer is sent.
         """
+        answer.isVoid = True
         ready = self._ready
         for entry in [entry for entry in ready if entry[0] is answer]:
             self._held -= len(entry[2])
             ready.remove(entry)
-        if answer.asked.answer is answer:
-            answer.asked.answer = None
 
     def _doAgain(self) -> None:
         """
@@ -454,7 +453,7 @@ class Responder:
         if answer.at == answer.end:
             makes.popleft()
             if answer.isVoid:
-                self._void(answer)
+                answer.asked.answer = None
                 self._again.append(answer.asked)
         return True
 
@@ -474,8 +473,14 @@ class Responder:
         if self._ready or (self._again and len(self._makes) < self._remembered and not self._dead):
             return True
         if self._makes or self._again:
-            return not self._dead and self._mayAcknowledge()
+            return not self._dead and (self._mayResume() or self._mayAcknowledge())
         return self._owes or self._later or self._nak is not None
+
+    def _mayResume(self) -> bool:
+        """
+        Whether who waits for room may go on.
+        """
+        return self._full and self._held <= limits.TRANSPORT_ANSWERS // 2
 
     def _mayAcknowledge(self) -> bool:
         """
@@ -507,7 +512,7 @@ class Responder:
             else:
                 self._reply(out)
                 break
-        if self._full and self._held <= limits.TRANSPORT_ANSWERS // 2:
+        if self._mayResume():
             self._full = False
             self._user.resumed()
 
