@@ -147,7 +147,7 @@ class PackagingTests(SynchronousTestCase):
         self.assertIn("Name: twisted-ib", lines)
         self.assertTrue({"License: MIT", "License-Expression: MIT"} & set(lines))
         [scripts] = site.glob("*.dist-info/entry_points.txt")
-        for command in ("ib-demo", "ib-devinfo", "ib-get", "ib-perf", "ib-policy"):
+        for command in ("ib-demo", "ib-devinfo", "ib-get", "ib-perf", "ib-ping", "ib-policy"):
             self.assertIn(f"{command} = twisted_ib.tools.", scripts.read_text())
 
     def test_sdist(self) -> None:
