@@ -10,6 +10,11 @@ from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.wire.cm import REP, REQ
 
 
+#: What most sources have none of: nothing is ever put here.
+_NO_CONNECTIONS: dict[int, Connection] = {}
+_NO_KEYS: dict[int, int] = {}
+
+
 class Peer:
     """
     One source.  Everything is looked up here that a peer could claim about
@@ -32,10 +37,10 @@ class Peer:
         Nothing is known.
         """
         self.source = source
-        self.calling: dict[int, Connection] = {}
+        self.calling = _NO_CONNECTIONS
         self.connections: dict[int, Connection] = {}
         self.queuePairs: dict[int, Connection] = {}
-        self.waiting: dict[int, int] = {}
+        self.waiting = _NO_KEYS
         self.halfOpen = 0
         self.guid = -1
 
@@ -51,6 +56,14 @@ class Peer:
         Whether there is nothing left to remember.
         """
         return not (self.connections or self.calling or self.waiting)
+
+    def call(self, connection: Connection) -> None:
+        """
+        A REQ is sent to it.
+        """
+        if not self.calling:
+            self.calling = {}
+        self.calling[connection.localID] = connection
 
     def know(self, connection: Connection, message: REQ | REP) -> None:
         """
@@ -87,6 +100,8 @@ class Peer:
         """
         The id of another end is reserved.
         """
+        if not self.waiting:
+            self.waiting = {}
         self.waiting[key] = self.waiting.get(key, 0) + 1
 
     def endTimewait(self, key: int) -> None:

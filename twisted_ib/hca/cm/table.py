@@ -210,7 +210,7 @@ class ConnectionTable:
             del self._connections[localID]
             raise
         self._peers[destination] = peer
-        peer.calling[localID] = connection
+        peer.call(connection)
         return connection
 
     def receive(self, source: Any, attribute: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
