@@ -5,7 +5,10 @@ Devices that are added and removed.
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -59,7 +62,14 @@ class RegistryTests(SynchronousTestCase):
             self.addCleanup(table.clear)
         self.watcher = Watcher()
         registry.watchDevices(self.watcher)
-        self.patch(os, "environ", {"HOME": self.mktemp(), "XDG_CONFIG_HOME": self.mktemp()})
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+        changed = {"XDG_CONFIG_HOME": self.directory, "TWISTED_IB_RUN_DIR": self.directory}
+        patched = mock.patch.dict(os.environ, changed)
+        patched.start()
+        self.addCleanup(patched.stop)
+        for name in ("TWISTED_IB_DEVICES", "TWISTED_IB_CONFIG"):
+            os.environ.pop(name, None)
 
     def test_added(self) -> None:
         """
@@ -200,7 +210,7 @@ class RegistryTests(SynchronousTestCase):
         """
         A name that nobody knows is looked for in the configuration's C{device} statements.
         """
-        path = os.path.abspath(self.mktemp())
+        path = os.path.join(self.directory, "ib.conf")
         with open(path, "w") as file:
             file.write("device roce0 roce 192.0.2.1\ndevice shm0 shm\n")
         os.environ["TWISTED_IB_CONFIG"] = path
@@ -228,6 +238,11 @@ class AddressedFabric:
         One.
         """
         return [self.address]
+
+    def watch(self, fd: int, call: Any) -> None:
+        """
+        Nobody looks.
+        """
 
     def close(self) -> None:
         """

@@ -8,7 +8,9 @@ its own behind.  Events that are rare are counted by name where they happen
 known to whoever decides it, and asked for (C{polling_}, L{twisted_ib.hca.polling}; C{sleeps},
 C{doorbells_rung}).
 
-A record is to a fabric of operations what a packet is to rxe.
+A record is to a fabric of operations what a packet is to rxe.  A fabric of packets counts packets,
+and its connections count by rxe's names what becomes of them
+(L{twisted_ib.hca.transport}).
 
 Source: Linux 6.12 C{drivers/infiniband/sw/rxe/rxe_hw_counters.c}; each name's meaning is where
 rxe increments it.
@@ -20,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: rxe's names, in its order, and the events of ours that are the same; some events count for two
-#: names.  A name without events is 0 here, always:
+#: names.  A name without events is 0 on fabrics of operations, always:
 #:
 #:  - C{duplicate_request}, C{out_of_seq_request}, C{rcvd_seq_err}: the medium loses and repeats
 #:    nothing, so there are no sequence numbers;
@@ -40,7 +42,7 @@ RXE_COUNTERS: dict[str, tuple[str, ...]] = {
     "retry_exceeded_err": (),
     "retry_rnr_exceeded_err": (),
     "completer_retry_err": (),
-    "send_err": ("management_dropped",),
+    "send_err": ("management_dropped", "packets_unsendable"),
     "link_downed": (),
     "rdma_sends": (),
     "rdma_recvs": (),

@@ -59,6 +59,7 @@ from twisted_ib.hca.wire.rdmacm import gidOf, textOf
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.capture import Capture
+    from twisted_ib.hca.fabric.inquiries import Inquiries
 
 _RC = QPType.RC
 #: Addresses that name no interface.
@@ -165,10 +166,27 @@ class Device:
         self.address: str | None = self.fabric.address if self.addressed else None
         self.gid = _gidOf(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
+        self._inquiries = self._appear() if self.addressed and fabric is None else None
         if capture is None:
             capture = os.environ.get("TWISTED_IB_CAPTURE", "")
         self.capture = self._trace(capture) if capture else None
         _devices.add(self)
+
+    def _appear(self) -> Inquiries | None:
+        """
+        Have commands find a device that no process dials.
+
+        @return: Where they ask; L{None} if processes can not meet, which this device does not need.
+        """
+        from twisted_ib.hca.fabric.inquiries import Inquiries
+
+        try:
+            inquiries = Inquiries(self, self.guid)
+        except (HCAError, OSError):
+            self.count("not_visible")
+            return None
+        self.fabric.watch(inquiries.fileno(), inquiries.attend)
+        return inquiries
 
     def _trace(self, capture: Capture | str) -> Capture | None:
         """
@@ -296,7 +314,10 @@ class Device:
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
         if self.pollingCounters is not None:
             events |= self.pollingCounters()
-        return counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
+        found = counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
+        if self.addressed:
+            found["sent_pkts"], found["rcvd_pkts"] = self.fabric.packetsSent, self.fabric.packetsReceived
+        return found
 
     def describe(self) -> dict[str, Any]:
         """
@@ -650,7 +671,23 @@ class Device:
         self.closed = True
         for queuePair in self.queuePairs.values():
             queuePair.consumer.forked()
+        self._disappear()
         self.fabric.forked()
+
+    @property
+    def isAsked(self) -> bool:
+        """
+        Whether commands ask this device itself.
+        """
+        return self._inquiries is not None or hasattr(self.fabric, "rendezvous")
+
+    def _disappear(self) -> None:
+        """
+        Have commands find this device no more.
+        """
+        inquiries, self._inquiries = self._inquiries, None
+        if inquiries is not None:
+            inquiries.close()
 
     def close(self) -> None:
         """
@@ -662,6 +699,7 @@ class Device:
         _devices.discard(self)
         self.paths.close()
         self.departures.close()
+        self._disappear()
         self.fabric.close()
         for queuePair in list(self.queuePairs.values()):
             queuePair.close()

@@ -96,7 +96,7 @@ class Visibility:
             return
         reactor = self.reactor
         for other in channelsOf(reactor):
-            if other is not channel and not hasattr(other.device.fabric, "rendezvous"):
+            if other is not channel and not other.device.isAsked:
                 yield from usersRows(list(other.users), other.device.name, self.whyOf)
         selectables = reactor.selectables()
         switch = reactor.openSwitch

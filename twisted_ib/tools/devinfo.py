@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
+from twisted_ib.errors import DeviceError, HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.attributes import PORT
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.entries import Entry
 from twisted_ib.hca.fabric.query import ask
+from twisted_ib.hca.fabric.registry import ADDRESSED, fabricOf, isPlacedByUser, place
 from twisted_ib.hca.fabric.search import Search
 from twisted_ib.tools.devicetext import heading, present
 from twisted_ib.tools.program import ArgumentParser, complain, printable
@@ -138,6 +139,8 @@ def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
     @raise UnknownDeviceError: there is no such device.
     @raise HCAError: processes can not meet here.
     """
+    if fabricOf(name) in ADDRESSED or isPlacedByUser(name):
+        return withAddress(name)
     device = Device(name)
     try:
         if name != SHARED_MEMORY:
@@ -149,6 +152,34 @@ def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
             search.close()
     finally:
         device.close()
+
+
+def withAddress(name: str) -> list[dict[str, Any]]:
+    """
+    @param name: of devices that have an address.
+
+    @return: those of this user's live processes; and our own, opened for this, if it has an address that
+        none of them has.
+
+    @raise HCAError: there is none, and our own can not be opened.
+    """
+    search = Search()
+    try:
+        found = [answer for answer in others(search, 0) if answer["hca_id"] == name]
+    finally:
+        search.close()
+    try:
+        address = place(name)
+        if not any(address in (answer.get("gids") or ()) for answer in found):
+            device = Device(name)
+            try:
+                found.insert(0, device.describe())
+            finally:
+                device.close()
+    except DeviceError:
+        if not found:
+            raise
+    return found
 
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:

@@ -29,7 +29,7 @@ from twisted_ib.hca.fabric.packetpath import ConnectionPath, PeerPath
 from twisted_ib.hca.fabric.published import Published
 from twisted_ib.hca.fabric.waker import Waker
 from twisted_ib.hca.interfaces import IFabric
-from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, RESPONSES, UD_SEND_ONLY
+from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad import QUEUE_KEY
@@ -356,13 +356,13 @@ class PacketFabric(Fabric):
         if not path.alive:
             return
         connection = path.connection
-        packets = connection.outputs(limits.PACKET_OUTPUTS, now)
         isLast = path.queuePair is None and not path.until
         if isLast:
-            packets = [packet for packet in packets if packet[0] in RESPONSES]
+            connection.close()
+        packets = connection.outputs(limits.PACKET_OUTPUTS, now)
         if packets:
             self.outlet.send(path, packets)
-        if isLast:
+        if isLast and not connection.pending():
             self._drop(path)
             return
         if connection.pending() and not path.bell:
