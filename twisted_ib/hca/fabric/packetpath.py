@@ -480,13 +480,25 @@ class ConnectionPath(Path):
             self.mark()
             return
         try:
-            if queuePair.work is None and syndrome == SILENT:
-                queuePair.fail(PathLostError(f"{self.peer.address} does not answer"))
-            else:
+            if queuePair.work is not None:
                 body = REFUSAL.pack(syndrome, queuePair.number, position)
                 queuePair.delivered(ACKNOWLEDGE, body, 0, len(body))
+            elif syndrome == SILENT:
+                self.count("retry_exceeded_err")
+            if self.queuePair is queuePair:  # A message of a stream was no request.
+                queuePair.fail(self._failure(queuePair, syndrome))
         except BaseException as error:
             self.fabric.failed(error)
+
+    def _failure(self, queuePair: Any, syndrome: int) -> Exception:
+        """
+        @return: What a stream hears of a refusal.
+        """
+        if syndrome == SILENT:
+            return PathLostError(f"{self.peer.address} does not answer")
+        return QueuePairError(
+            f"the peer refused a message of queue pair {queuePair.number} (syndrome {syndrome:#04x})"
+        )
 
     def resumed(self) -> None:
         """
