@@ -32,6 +32,7 @@ from twisted_ib.hca.wire.opcodes import OPCODES, Kind
 #: A READ's responses by whether they are the first and the last.
 ANSWERS = {(True, True): 0x10, (True, False): 0x0D, (False, False): 0x0E, (False, True): 0x0F}
 RECORD = 65536
+_MEMORY = bytes(i * 7 & 0xFF ^ i >> 8 & 0xFF for i in range(1 << 19))
 
 #: What both ends agree on, if a test does not say otherwise.
 TERMS = Terms(256, 0xFFFFFE, 0xFFFFFE, retries=7, rnrRetries=7, timeout=0.5, reads=4, peerReads=4)
@@ -49,6 +50,7 @@ class End:
     @ivar isHolding: whether answers wait for L{answer}.
     @ivar atomics: how many were executed.
     @ivar syndrome: what every request is answered with, if not 0.
+    @ivar refusing: of which kind those requests are; L{None} is all.
     """
 
     connection: Any
@@ -65,8 +67,9 @@ class End:
         self.records: list[tuple[int, bytes]] = []
         self.receives: int | None = None
         self.isHolding = False
+        self.refusing: Kind | None = None
         self.atomics = self.resumptions = self.syndrome = 0
-        self.memory = bytearray(i * 7 & 0xFF ^ i >> 8 & 0xFF for i in range(1 << 19))
+        self.memory = bytearray(_MEMORY)
         self._open: list[bytes] | None = None
         self._owed: deque[list[Any]] = deque()
         self._asked: deque[tuple[int, int]] = deque()
@@ -84,7 +87,7 @@ class End:
         if row.kind in (Kind.READ_RESPONSE, Kind.ATOMIC_ACKNOWLEDGE):
             self._answered(row.kind, code, data)
             return 0
-        if self.syndrome:
+        if self.syndrome and self.refusing in (None, row.kind):
             return self.syndrome
         if row.kind in (Kind.READ, Kind.ATOMIC):
             self._owed.append([code, data, 0])
