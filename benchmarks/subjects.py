@@ -63,10 +63,18 @@ _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
 
-_SDP_ROCE = (
-    "sdp:0:interface=127.0.0.1:device=roce0:backlog=1024",
-    "sdp:127.0.0.1:{port}:bindAddress=127.0.0.2:device=roce0",
-)
+
+
+def _overRoCE(server: str, client: str) -> tuple[str, str]:
+    """
+    Endpoints of two processes, each with an address of its own.
+    """
+    return (
+        f"sdp:0:interface={server}:device=roce0:backlog=1024",
+        f"sdp:{server}:{{port}}:bindAddress={client}:device=roce0",
+    )
+
+
 
 #: What every ratio is against, in the same round, by family.
 BASELINES = {"": "tcp", "packets": "blocking-tcp"}
@@ -95,9 +103,21 @@ SUBJECTS: tuple[Subject, ...] = (
         workloads=_PACKETS,
         family="packets",
     ),
-    Subject("sdp-roce", "sdp: on ib, roce0", "ib", *_SDP_ROCE, workloads=_PACKETS, family="packets"),
     Subject(
-        "sdp-roce-epoll", "sdp: on epoll, roce0", "epoll", *_SDP_ROCE, workloads=_PACKETS, family="packets"
+        "sdp-roce",
+        "sdp: on ib, roce0",
+        "ib",
+        *_overRoCE("127.0.0.1", "127.0.0.2"),
+        workloads=_PACKETS,
+        family="packets",
+    ),
+    Subject(
+        "sdp-roce-epoll",
+        "sdp: on epoll, roce0",
+        "epoll",
+        *_overRoCE("127.0.0.3", "127.0.0.4"),
+        workloads=_PACKETS,
+        family="packets",
     ),
 )
 
