@@ -1,0 +1,190 @@
+"""
+Streams, messages and verbs between two processes whose devices have an address each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.processes import test_rdma
+from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
+from twisted_ib.hca.fabric.addresses import isLocalAddress
+
+#: Longer than a transfer takes, in seconds.
+LONG = 60
+BYTES = 2_000_000
+
+
+def addresses() -> list[str]:
+    """
+    @return: three addresses of this host that no other test process has.
+    """
+    pid = os.getpid()
+    return [f"127.{64 + (pid >> 16 & 63)}.{pid >> 8 & 255}.{(pid & 63) * 4 + n}" for n in range(3)]
+
+
+class AddressedTestCase(ProcessTestCase):
+    """
+    A server and a client with C{roce0} each.
+    """
+
+    def setUp(self) -> None:
+        """
+        Find addresses.
+        """
+        super().setUp()
+        self.here, self.there, self.third = addresses()
+        if not isLocalAddress(self.here):
+            self.skipTest(f"{self.here} is not an address of this host")
+
+    def server(self, scheme: str, port: int = 0) -> str:
+        """
+        @return: what a server listens on, at the address that it binds.
+        """
+        return f"{scheme}:{port}:interface={self.here}:device=roce0"
+
+    def client(self, scheme: str, port: int, more: str = ":timeout=20") -> str:
+        """
+        @return: what a client connects to, from the address that it binds.
+        """
+        return f"{scheme}:{self.here}:{port}:bindAddress={self.there}:device=roce0{more}"
+
+
+class StreamTests(AddressedTestCase):
+    """
+    Streams over C{roce0}.
+
+    @cvar reactors: of server and client.
+    """
+
+    program = "tests.processes.bulk.Haulage"
+    reactors = ("ib", "ib")
+
+    def haul(self, server: Child, client: Child, listen: str, connect: str) -> None:
+        """
+        Send much both ways on two connections.
+        """
+        terms = {"send": BYTES, "take": BYTES, "pauses": False}
+        port = server.ask("listen", endpoint=listen, seed=0, **terms)
+        connect = connect.replace("PORT", str(port))
+        client.ask("connect", endpoint=connect, count=2, seed=2, **terms)
+        here, there = (child.ask("hauled", LONG) for child in (client, server))
+        self.assertEqual(sorted(sent for sent, _ in here), sorted(taken for _, taken in there))
+        self.assertEqual(sorted(taken for _, taken in here), sorted(sent for sent, _ in there))
+        self.assertEqual({length for ways in here for length, _ in ways}, {BYTES})
+
+    def test_bound(self) -> None:
+        """
+        Each has the address that it binds.
+        """
+        server, client = (self.spawn(reactor) for reactor in self.reactors)
+        self.haul(server, client, self.server("sdp"), self.client("sdp", 0).replace(":0:", ":PORT:"))
+
+    def test_named(self) -> None:
+        """
+        Each has the address that its environment or its configuration says.
+        """
+        path = os.path.join(self.runDirectory, "ib.conf")
+        with open(path, "w") as file:
+            file.write(f"device roce0 roce {self.there}\n")
+        first, second = self.reactors
+        server = self.spawn(first, environment={"TWISTED_IB_DEVICES": f"roce0=roce:{self.here}"})
+        client = self.spawn(second, environment={"TWISTED_IB_CONFIG": path})
+        self.haul(server, client, "sdp:0:device=roce0", f"sdp:{self.here}:PORT:device=roce0")
+
+    def test_refused(self) -> None:
+        """
+        Nobody listens there, or the address is not its own.
+        """
+        server, client = (self.spawn(reactor) for reactor in self.reactors)
+        terms = {"seed": 0, "send": 0, "take": 0, "pauses": False}
+        port = server.ask("listen", endpoint=self.server("sdp"), **terms)
+        connect = self.client("sdp", port % 65535 + 1)
+        error = self.assertRaises(ChildError, client.ask, "connect", endpoint=connect, count=1, **terms)
+        self.assertEqual(error.kind, "ConnectionRefusedError")
+        again = f"sdp:0:interface={self.here}:device=roce0"
+        error = self.assertRaises(ChildError, client.ask, "listen", endpoint=again, **terms)
+        self.assertEqual(error.kind, "CannotListenError")
+        self.assertIn(f"UDP port 4791 of {self.here} is taken", str(error))
+        connect = self.client("sdp", port).replace(self.there, self.here)
+        error = self.assertRaises(ChildError, client.ask, "connect", endpoint=connect, count=1, **terms)
+        self.assertEqual(error.kind, "ConnectError")
+        self.assertIn(f"UDP port 4791 of {self.here} is taken", str(error))
+        nowhere = f"sdp:{port}:device=roce7"
+        error = self.assertRaises(ChildError, client.ask, "listen", endpoint=nowhere, **terms)
+        self.assertIn("device roce7 has no address: bind one", str(error))
+
+
+class EpollStreamTests(StreamTests):
+    """
+    The same on other reactors.
+    """
+
+    reactors = ("epoll", "select")
+
+
+class MessageTests(AddressedTestCase):
+    """
+    Messages and RDMA over C{roce0}.
+    """
+
+    program = "tests.processes.messenger.Messenger"
+    reactors = ("ib", "epoll")
+
+    def pair(self) -> tuple[Child, Child]:
+        """
+        @return: a server and a client that are connected.
+        """
+        server, client = (self.spawn(reactor) for reactor in self.reactors)
+        port = server.ask("listen", endpoint=self.server("ib"))
+        client.ask("connect", endpoint=self.client("ib", port))
+        return server, client
+
+    test_messages = test_rdma.RDMATests.test_messages
+    test_memory = test_rdma.RDMATests.test_memory
+    test_atomics = test_rdma.RDMATests.test_atomics
+    test_paused = test_rdma.RDMATests.test_paused
+    test_revoked = test_rdma.RDMATests.test_revoked
+    test_abort = test_rdma.RDMATests.test_abort
+
+
+class VerbsTests(AddressedTestCase):
+    """
+    C{examples/rping.py} over C{roce0}, both sides.
+    """
+
+    def rping(self, address: str, *options: str) -> subprocess.Popen[str]:
+        """
+        Start one side, whose device has an address.
+        """
+        environment = dict(
+            os.environ,
+            PYTHONPATH=str(ROOT),
+            TWISTED_IB_RUN_DIR=self.runDirectory,
+            TWISTED_IB_DEVICES=f"roce0=roce:{address}",
+            PYTHONUNBUFFERED="1",
+        )
+        command = [sys.executable, str(ROOT / "examples" / "rping.py"), *options]
+        pipe = subprocess.PIPE
+        started = subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        assert started.stdout is not None
+        self.addCleanup(started.stdout.close)
+        self.addCleanup(started.wait)
+        self.addCleanup(started.kill)
+        return started
+
+    def test_rping(self) -> None:
+        """
+        All rounds are done and validated, and both end by themselves.
+        """
+        server = self.rping(self.here, "-s", "-a", self.here, "-S", "5000", "-d")
+        assert server.stdout is not None
+        self.assertTrue(server.stdout.readline())
+        options = "-I", self.there, "-C", "20", "-V", "-v", "-S", "5000"
+        client = self.rping(self.there, "-c", "-a", self.here, *options)
+        output, _ = client.communicate(timeout=LONG)
+        self.assertEqual((client.returncode, output.count("ping data: rdma-ping-")), (0, 20), output)
+        server.communicate(timeout=LONG)
+        self.assertEqual(server.returncode, 0)
