@@ -220,6 +220,19 @@ class LinkTests(LinkCase):
         self.receive(there, 4)
         self.assertEqual([call[5] for call in there.user.calls], [0, 0x0A, 3, 0xFF])
 
+    def test_withoutChecksum(self) -> None:
+        """
+        IPv6 without a checksum of UDP, which is what rxe sends, is taken.
+        """
+        udp, withoutChecksum = 17, 101
+        link = RoCELink("::1")
+        link.user = Listener()
+        self.addCleanup(link.close)
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as stranger:
+            stranger.setsockopt(udp, withoutChecksum, 1)
+            stranger.sendto(b"unchecked", ("::1", UDP_PORT))
+        self.assertEqual(self.receive(link, 1), [b"unchecked"])
+
     def test_unsendable(self) -> None:
         """
         What can not be sent is lost, counted, and no error.

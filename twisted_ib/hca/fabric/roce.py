@@ -34,7 +34,7 @@ from twisted_ib.hca.wire.rocev2 import PORT
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
 _IP_TOS, _IP_TTL, _IP_RECVTOS = 1, 2, 13
 _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 52, 66, 67
-_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104
+_SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _SIOCGIFMTU: Final = 0x8921
 _IP, _IPV6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6
@@ -217,6 +217,8 @@ class RoCELink:
         _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         if self._isIPv6:
             made.setsockopt(_IPV6, _IPV6_RECVTCLASS, 1)
+            # What rxe sends has no checksum but the invariant CRC.
+            made.setsockopt(_SOL_UDP, _UDP_NO_CHECK6_RX, 1)
         else:
             made.setsockopt(_IP, _IP_RECVTOS, 1)
         if self._coalesces:
