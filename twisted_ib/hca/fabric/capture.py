@@ -118,6 +118,7 @@ class Capture:
     @ivar path: its name.
     @ivar lock: held while something is added: HCAs may belong to several threads.
     @ivar guids: of the HCAs that write here.
+    @ivar addresses: of those of them that have one.
     @ivar flows: by GUIDs of requester and responder, and the responder's queue pair number.
     """
 
@@ -131,6 +132,7 @@ class Capture:
         self.path = path
         self.lock = threading.RLock()
         self.guids: set[int] = set()
+        self.addresses: set[str] = set()
         self.flows: dict[tuple[int, int, int], Flow] = {}
         self._ended: OrderedDict[tuple[int, int, int], bool] = OrderedDict()
         #: By HCA and queue pair number: the first sequence number that it expects, the way to it.
@@ -163,6 +165,20 @@ class Capture:
             self.guids.add(guid)
             writer = self._writer
             return -1 if writer is None else writer.interface(name, f"HCA {guid:016x}")
+
+    def write(self, interface: int, outbound: bool, frame: bytes) -> None:
+        """
+        Write a frame as it is.
+
+        @param interface: whose.
+        @param outbound: whether it has left there.
+        """
+        with self.lock:
+            try:
+                if self._writer is not None:
+                    self._writer.packet(interface, outbound, frame)
+            except OSError as error:
+                self.stop(error)
 
     def flush(self) -> None:
         """

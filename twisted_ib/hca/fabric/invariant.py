@@ -127,6 +127,19 @@ class Flow:
         """
         return packet + ICRC.pack(crc32(packet, self.state(len(packet) + ICRC.size)))
 
+    def identification(self, packet: bytes) -> int:
+        """
+        @param packet: From its base transport header to its invariant CRC.
+        @return: The identification that it is right with; 0 if it has none, or is right with none.
+        """
+        end = len(packet) - ICRC.size
+        if not self.isIPv4 or end < BTH.size:
+            return 0
+        head = bytearray(packet[: BTH.size])
+        head[4] = 0
+        found = crc32(packet[BTH.size : end], crc32(head, self.state(len(packet))))
+        return identificationOf(found ^ ICRC.unpack_from(packet, end)[0], end) or 0
+
     def isRight(self, buffer: Any, start: int, stop: int, identification: int = 0) -> bool:
         """
         Check a datagram.

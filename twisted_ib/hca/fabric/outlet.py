@@ -31,11 +31,12 @@ class Outlet:
     """
     Sends the packets of one HCA.
 
+    @ivar link: What they are given to.
     @ivar packets: How many have left.
     @ivar again: When to try again to send what found no room.
     """
 
-    __slots__ = ("_fabric", "_flows", "_link", "_sequence", "_stalled", "again", "packets")
+    __slots__ = ("_fabric", "_flows", "_sequence", "_stalled", "again", "link", "packets")
 
     def __init__(self, fabric: Any) -> None:
         """
@@ -44,7 +45,7 @@ class Outlet:
         @param fabric: The fabric of packets.
         """
         self._fabric = fabric
-        self._link = fabric.link
+        self.link = fabric.link
         self._flows: dict[tuple[str, int], Flow] = {}
         #: Arguments of the link's C{send}, and how many packets they are.
         self._stalled: deque[tuple[tuple[Any, ...], int]] = deque()
@@ -76,7 +77,7 @@ class Outlet:
                 if count:
                     self._transmit(self._call(path, pieces, first), count)
                 pieces, first, count = [], size, 0
-                most = min(self._link.burst, limits.PACKET_BURST_BYTES // size)
+                most = min(self.link.burst, limits.PACKET_BURST_BYTES // size)
             isOver = size < first
             if flags & 1:
                 psn |= ACKNOWLEDGE
@@ -103,7 +104,7 @@ class Outlet:
 
         @param count: How many they are.
         """
-        if self._stalled or not self._link.send(*call):
+        if self._stalled or not self.link.send(*call):
             if not self._stalled:
                 self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
             if len(self._stalled) < limits.PACKET_OUTPUTS:
@@ -122,7 +123,7 @@ class Outlet:
         stalled = self._stalled
         while stalled:
             call, count = stalled[0]
-            if not self._link.send(*call):
+            if not self.link.send(*call):
                 self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
                 return False
             self.packets += count
@@ -161,7 +162,7 @@ class Outlet:
         @param source: The queue pair that sends it.
         @param rest: What follows the base transport header.
         """
-        port = self._link.sourcePort(datagramPort(source))
+        port = self.link.sourcePort(datagramPort(source))
         flow = self._flows.get((address, port))
         if flow is None:
             if len(self._flows) >= limits.PACKET_FLOWS:

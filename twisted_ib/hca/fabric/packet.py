@@ -24,12 +24,14 @@ from twisted_ib.hca.fabric.arrivals import Arrivals
 from twisted_ib.hca.fabric.fabric import Fabric
 from twisted_ib.hca.fabric.general import GeneralServices
 from twisted_ib.hca.fabric.invariant import Flow
+from twisted_ib.hca.fabric.linktrace import TracedLink
 from twisted_ib.hca.fabric.outlet import ACKNOWLEDGE, Outlet
 from twisted_ib.hca.fabric.packetpath import ConnectionPath, PeerPath
 from twisted_ib.hca.fabric.published import Published
 from twisted_ib.hca.fabric.waker import Waker
 from twisted_ib.hca.interfaces import IFabric
 from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
+from twisted_ib.hca.wire.cm import DREQ
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad import QUEUE_KEY
@@ -104,6 +106,8 @@ class PacketFabric(Fabric):
         #: What the link calls.
         self.arrived = self._arrivals.take
         self._deadlines: Deadlines[ConnectionPath] = Deadlines()
+        #: DREQs that leave at the end of the batch.
+        self._farewells: list[tuple[str, int, bytes]] = []
         self._failure: BaseException | None = None
         self._waker = Waker(link)
         link.user = self
@@ -118,6 +122,15 @@ class PacketFabric(Fabric):
         @return: The addresses that lead here.
         """
         return [self.address]
+
+    def shown(self, capture: Any, interface: int) -> None:
+        """
+        From now on the packets are shown.
+
+        @param capture: Where, a L{Capture<twisted_ib.hca.fabric.capture.Capture>}.
+        @param interface: The number of the device's interface there.
+        """
+        self.link = self.outlet.link = TracedLink(self.link, capture, interface)
 
     # -- services and peers
 
@@ -348,6 +361,10 @@ class PacketFabric(Fabric):
                 else:
                     path.bell = False
                     self._flush(path, now)
+        if self._farewells:
+            farewells, self._farewells = self._farewells, []
+            for each in farewells:
+                self._sendManagement(*each)
 
     def _flush(self, path: ConnectionPath, now: float) -> None:
         """
@@ -384,6 +401,17 @@ class PacketFabric(Fabric):
         @param address: Where to.
         @param body: The message without its MAD header, 232 bytes.
         """
+        if attribute == DREQ.attribute and (self.bells or self._busy):
+            # What it ends comes first: a NAK says why.
+            self._farewells.append((address, attribute, body))
+            self._want()
+        else:
+            self._sendManagement(address, attribute, body)
+
+    def _sendManagement(self, address: str, attribute: int, body: bytes) -> None:
+        """
+        Send it now.
+        """
         rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._general.wrap(address, attribute, body)
         self.outlet.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
 
@@ -409,7 +437,7 @@ class PacketFabric(Fabric):
         """
         if self._closed:
             return False
-        if (self.bells and not self.outlet.isStalled) or self.roomy:
+        if ((self.bells or self._farewells) and not self.outlet.isStalled) or self.roomy:
             return True
         found: bool = self.link.pending()
         return found

@@ -66,6 +66,8 @@ class Trace:
         self.capture = capture
         self.fabric = fabric
         self.interface = capture.interface(name, fabric.guid)
+        if fabric.addressed:
+            fabric.shown(capture, self.interface)
         for attribute in _CLASSES:
             base = getattr(fabric, attribute, None)
             if base is not None:
