@@ -459,6 +459,11 @@ RDS_TCP_KEEPALIVE = (5, 5, 5)
 RDS_FRAGMENT = INLINE_MESSAGE
 RDS_RECEIVES = 256
 RDS_SENDS = 256
+#: Bytes that come between processes of a host from one that was told to send nothing: a ring, and what
+#: was before it.
+RDS_PAUSED = 16 * 1024 * 1024
+#: How long an acknowledgement between processes of a host waits for more of them, in seconds.
+RDS_ACK_SECONDS = 0.005
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
 

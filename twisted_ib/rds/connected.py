@@ -47,7 +47,7 @@ from twisted_ib.rds.congestion import PORTS, CongestionMap
 from twisted_ib.rds.path import Path
 from twisted_ib.rds.private import REJECTED_VERSION, PrivateData, agreed, servicePort
 from twisted_ib.rds.queuepairs import MTU, Session
-from twisted_ib.rds.wire import FRAGMENT_BYTES, PING_PORT
+from twisted_ib.rds.wire import PING_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
@@ -592,9 +592,7 @@ class RCMedium:
         """
         if len(self.sessions) >= limits.RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
-        if self.addressed:
-            return Session(self, key, channel, FRAGMENT_BYTES, True, False)
-        return Session(self, key, channel, limits.RDS_FRAGMENT, False, True)
+        return Session(self, key, channel, not self.addressed)
 
     def sessionUp(self, session: Session, waiters: dict[Path, None]) -> None:
         """

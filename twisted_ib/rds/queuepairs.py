@@ -2,24 +2,25 @@
 RDS on RC queue pairs: messages in fragments, acknowledgements, and the paths that share one.
 
 Each fragment is one SEND: the header of the whole message and a part of its payload.  The fragments
-of two messages are never mixed on one queue pair.  A receive is a promise; while there is no memory
-there is none, and the peer is answered RNR and asks again.
+of two messages are never mixed on one queue pair.
 
 There are two forms:
 
   - As Linux speaks it, where peers are IP addresses: 4096 bytes a fragment, headers have checksums,
-    one queue pair for each pair of addresses.
+    one queue pair for each pair of addresses.  A receive is a promise; while there is no memory there
+    is none, and the peer is answered RNR and asks again.
   - Between processes of this host, where all have the same addresses: a fragment is as long as a
-    record, and nothing is summed up that never leaves memory.  One queue pair carries all paths
-    between two processes.  The padding of the header tells them apart: it is an index that the
-    sender has announced by a I{control} frame, whose flags are 0x80, ports and sequence 0, and whose
-    payload begins with its kind: 1 and the two addresses of the path, the sender's first, as text
-    with a space between; or 2 and the number of a port (16 bits, big endian) of the index's path,
-    at which nobody is.
+    record, and nothing is summed up that never leaves memory.  Small messages of one turn are in one
+    SEND, one behind the other: a header whose length is more than what follows it begins a fragment.
+    One queue pair carries all paths between two processes.  The padding of the header tells them
+    apart: it is an index that the sender has announced by a I{control} frame, whose flags are 0x80,
+    ports and sequence 0, and whose payload begins with its kind: 1 and the two addresses of the path,
+    the sender's first, as text with a space between; 2 and the number of a port (16 bits, big endian)
+    of the index's path, at which nobody is; 3, "send nothing more for now", or 4, "go on".
 
 An ack frame has ports, length and sequence 0.  Whoever gets a message that wants an acknowledgement
-sends one at the end of the batch, unless it has sent something else on the path meanwhile; between
-processes of a host the end of each batch is acknowledged.
+sends one at the end of the batch, unless it has sent something else on the path meanwhile.  Between
+processes of a host messages are acknowledged when there are some, or after a few milliseconds.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _pack = HEADER.pack
 #: Flags of a control frame; the kernel has no such flag, and never sees it.
 CONTROL = 0x80
 #: Kinds of control frames.
-ADDRESSES, NOBODY = 1, 2
+ADDRESSES, NOBODY, PAUSE, GO_ON = 1, 2, 3, 4
 _PORT = Struct(">H")
 
 #: Timeout code of a peer whose queue pair is not there: 67 ms.
@@ -75,6 +76,14 @@ _ACK_TIMEOUT = 14
 #: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
 _RNR_TIMER = 10
 _RETRIES = 7
+#: Messages that are longer than this, with their headers, are not gathered; and so much is gathered.
+_SMALL = 16 * 1024
+_ENOUGH = 47 * 1024
+#: An acknowledgement is due when so much has come, each message counting for this and its bytes.
+#: The most pieces that the medium is given.
+_PIECES = 16
+_DUE = 64 * 1024
+_EACH = 4 * 1024
 #: The code of 4096 bytes.
 MTU = 5
 
@@ -88,7 +97,7 @@ class RCCarrier:
     @ivar path: the path; L{None} when the carrier has ended.
     @ivar padding: what our headers have there, the index that we have announced.
     @ivar received: the sequence number of the last message.
-    @ivar owing: whether the peer wants an acknowledgement, or gets one anyhow.
+    @ivar owing: how much the acknowledgement is due that the peer gets: 0 if it is not.
     @ivar acknowledged: the last acknowledgement that came.
     """
 
@@ -102,7 +111,8 @@ class RCCarrier:
         self.path: Any = path
         self.padding = index.to_bytes(4, "big")
         self.received = self.acknowledged = 0
-        self.owing = self.paused = False
+        self.owing = 0
+        self.paused = False
 
     # -- IRDSCarrier
 
@@ -111,13 +121,28 @@ class RCCarrier:
         See L{IRDSCarrier.send}.
         """
         session = self.session
-        if session.stuck or session.backlog or not session.work.canPost():
+        if session.stuck or session.peerPaused or session.backlog:
             session.wanting[self] = None
             return False
         payload = message.payload
         length = len(payload)
-        self.owing = False
-        fields = (
+        self.owing = 0
+        if session.shared:
+            header = _pack(
+                message.sequence,
+                self.received,
+                length,
+                message.sourcePort,
+                message.destinationPort,
+                message.flags,
+                0,
+                self.padding,
+                0,
+                message.extensions,
+            )
+            session.gather(header, payload, length)
+            return True
+        header = packChecksummed(
             message.sequence,
             self.received,
             length,
@@ -125,13 +150,12 @@ class RCCarrier:
             message.destinationPort,
             message.flags,
             0,
-            self.padding,
+            NO_PADDING,
             0,
             message.extensions,
         )
-        header = packChecksummed(*fields) if session.sums else _pack(*fields)
         if length <= session.fragment:
-            session.post([header, payload] if length else header, HEADER_BYTES + length)
+            session.post(header, payload, length)
         else:
             session.postFragments(header, payload)
         return True
@@ -166,9 +190,13 @@ class RCCarrier:
         """
         See L{IRDSCarrier.close}.
         """
+        session = self.session
         self.path = None
+        if session.isUp and session.loss is None:
+            self.acknowledge()
+            session.flushGathered()
         self.resumeReading()
-        self.session.carrierClosed(self)
+        session.carrierClosed(self)
 
     # -- what comes
 
@@ -177,11 +205,24 @@ class RCCarrier:
         Send an ack frame, unless something else has said as much.
         """
         if self.owing:
-            self.owing = False
+            self.owing = 0
             session = self.session
             fields = (0, self.received, 0, 0, 0, 0, 0, self.padding, 0, NO_EXTENSIONS)
-            header = packChecksummed(*fields) if session.sums else _pack(*fields)
-            session.post(header, HEADER_BYTES)
+            if session.shared:
+                session.gather(_pack(*fields), b"", 0)
+            else:
+                session.post(packChecksummed(*fields), b"", 0)
+
+
+class _Nobody:
+    """
+    Stands for a carrier where there was none yet.
+    """
+
+    path = None
+
+
+_NOBODY = _Nobody()
 
 
 class Session:
@@ -191,13 +232,13 @@ class Session:
     @ivar medium: who has made it.
     @ivar key: what the medium knows it by.
     @ivar queuePair: the queue pair.
-    @ivar work: its work queues.
+    @ivar work: its work queues; between processes there are none, as nothing is refused there.
     @ivar connection: the CM's side, or L{None}.
     @ivar isUp: whether messages can be sent.
     @ivar fragment: bytes of payload in one fragment.
-    @ivar sums: whether headers have checksums.
-    @ivar shared: whether several paths are on it, and there are control frames.
+    @ivar shared: whether it has the form between processes of a host; else that of Linux.
     @ivar stuck: whether the medium has no room.
+    @ivar peerPaused: whether the peer has said that it has no memory.
     @ivar backlog: fragments for which there was no place.
     @ivar wanting: carriers that were told there is no room.
     @ivar ours: carriers by the index that we announced.
@@ -207,9 +248,7 @@ class Session:
     @ivar loss: why it is over, until the paths are told.
     """
 
-    def __init__(
-        self, medium: RCMedium, key: Any, channel: Any, fragment: int, sums: bool, shared: bool
-    ) -> None:
+    def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
         """
         Make the queue pair.
 
@@ -219,25 +258,42 @@ class Session:
         self.medium = medium
         self.key = key
         self.channel = channel
-        self.fragment = fragment
-        self.sums = sums
+        self.fragment = limits.RDS_FRAGMENT if shared else FRAGMENT_BYTES
         self.shared = shared
         self.connection: Any = None
         self.isUp = self.stuck = self.corked = self.closed = False
-        self.backlog: deque[tuple[Any, int]] = deque()
+        self.backlog: deque[tuple[bytes, Any, int]] = deque()
+        self.peerPaused = False
         self.wanting: dict[RCCarrier, None] = {}
         self.ours: dict[int, RCCarrier] = {}
         self.theirs: dict[int, tuple[RCCarrier | None, str, str]] = {}
         self.peerHas = 0
         self.loss: Exception | None = None
         self._owing: dict[RCCarrier, None] = {}
-        self._pauses = 0
+        self._gathered: list[bytes] = []
+        self._gatheredBytes = 0
+        self._ackCall: Any = None
+        self._pauses = self._whilePaused = 0
         self._next = 0
+        self._sockets = medium.network.sockets
+        # Who got the last message, and what its header had: the next one is mostly for the same.
+        self._last: Any = _NOBODY
+        self._lastPadding = b""
         self._first: Fields | None = None
         self._pieces: list[bytes] = []
         self._missing = 0
         self.queuePair = device.createQueuePair(self)
-        self.queuePair.maxMessage = HEADER_BYTES + fragment
+        self.queuePair.maxMessage = HEADER_BYTES + self.fragment
+        self.pd: Any = None
+        self.work: Any = None
+        if not shared:
+            self._makeWork(device)
+        self.queuePair.posted = _RECEIVES
+
+    def _makeWork(self, device: Any) -> None:
+        """
+        Hang work queues on the queue pair, which repeat what was refused.
+        """
         try:
             self.pd = device.memory.allocateDomain()
         except HCAError:
@@ -246,7 +302,6 @@ class Session:
         places = Capabilities(limits.RDS_SENDS, 0, 1, 0, 0)
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
-        self.queuePair.posted = _RECEIVES
 
     # -- connecting
 
@@ -258,6 +313,10 @@ class Session:
         """
         self.connection = connection
         connection.user = self
+        if self.shared:
+            self.queuePair.connect(connection.destination, message.localQPN, message)
+            self.isUp = True
+            return
         modify = self.queuePair.modify
         modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=0)
         modify(
@@ -302,25 +361,79 @@ class Session:
         """
         payload = bytes([kind]) + content
         header = _pack(0, 0, len(payload), 0, 0, CONTROL, 0, carrier.padding, 0, NO_EXTENSIONS)
-        self.post([header, payload], HEADER_BYTES + len(payload))
+        self.gather(header, payload, len(payload))
 
     # -- sending
 
-    def post(self, payload: Any, length: int) -> None:
+    def gather(self, header: bytes, payload: bytes, length: int) -> None:
+        """
+        Send a message between processes: the first of a turn at once, small ones after it together.
+        """
+        size = HEADER_BYTES + length
+        if size > _SMALL:
+            self.flushGathered()
+            if length > self.fragment:
+                self.postFragments(header, payload)
+            else:
+                self.post(header, payload, length)
+        elif not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+            self.post(header, payload, length)
+        else:
+            self._gathered.append(header)
+            if length:
+                self._gathered.append(payload)
+            self._gatheredBytes += size
+            if self._gatheredBytes > _ENOUGH:
+                self.flushGathered()
+
+    def flushGathered(self) -> None:
+        """
+        Send what was gathered.
+        """
+        gathered = self._gathered
+        if gathered:
+            size, self._gatheredBytes, self._gathered = self._gatheredBytes, 0, []
+            self.post(b"", gathered if len(gathered) < _PIECES else b"".join(gathered), size)
+
+    def post(self, header: bytes, payload: Any, length: int) -> None:
         """
         Send a fragment, or let it wait.
+
+        @param payload: What follows the header: bytes-like, or a list of bytes-like objects.
+        @param length: Of that.
         """
         if not self.backlog:
             try:
-                if not self.work.postInline(payload, length):
-                    self.stuck = True
-                return
-            except ResourceLimitError:
-                self.stuck = True  # C{resume} is called when there are places.
+                if self._post(header, payload, length):
+                    return
             except QueuePairError as reason:
                 self.broken(reason)
                 return
-        self.backlog.append((payload, length))
+        self.backlog.append((header, payload, length))
+
+    def _post(self, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Send a fragment, if there is a place; C{stuck} says whether there is one for the next.
+
+        @raise QueuePairError: The queue pair sends nothing.
+        """
+        queuePair = self.queuePair
+        work = self.work
+        if work is None:
+            if not queuePair.canPost():
+                self.stuck = True
+                return False
+            queuePair.postInline(header, payload, length)
+            self.stuck = queuePair.pending is not None
+            return True
+        try:
+            self.stuck = not work.postInline([header, payload] if length else header, HEADER_BYTES + length)
+        except ResourceLimitError:
+            self.stuck = True  # C{resume} is called when there are places.
+            return False
+        return True
 
     def postFragments(self, header: bytes, payload: bytes) -> None:
         """
@@ -330,7 +443,7 @@ class Session:
         whole = memoryview(payload)
         for start in range(0, len(payload), fragment):
             piece = whole[start : start + fragment]
-            self.post([header, piece], HEADER_BYTES + len(piece))
+            self.post(header, piece, len(piece))
 
     def resume(self) -> None:
         """
@@ -355,16 +468,43 @@ class Session:
         if self.loss is not None:
             self._over()
             return
-        self._postBacklog()
+        if self._gathered:
+            self.flushGathered()
+        if self.backlog:
+            self._postBacklog()
         if self._owing and not self.backlog:
-            owing, self._owing = self._owing, {}
-            for carrier in owing:
-                carrier.acknowledge()
-        if self.wanting and not self.stuck and not self.backlog:
+            self._acknowledgeDue()
+        if self.wanting and not self.stuck and not self.backlog and not self.peerPaused:
             wanting, self.wanting = self.wanting, {}
             for carrier in wanting:
                 if carrier.path is not None:
                     carrier.path.resume(carrier)
+
+    def _acknowledgeDue(self) -> None:
+        """
+        Send the acknowledgements that are due, or, if a few messages are all, wait for something to
+        send with them, or for more of them.
+        """
+        owing, self._owing = self._owing, {}
+        for carrier in owing:
+            if carrier.owing >= _DUE:
+                carrier.acknowledge()
+                self.flushGathered()
+            elif carrier.owing:
+                self._owing[carrier] = None
+        if self._owing and self._ackCall is None:
+            delay = limits.RDS_ACK_SECONDS
+            self._ackCall = self.medium.network.reactor.callLater(delay, self._acknowledgeAll)
+
+    def _acknowledgeAll(self) -> None:
+        """
+        Nothing was sent for a while.
+        """
+        self._ackCall = None
+        owing, self._owing = self._owing, {}
+        for carrier in owing:
+            carrier.acknowledge()
+        self.cork()
 
     def _postBacklog(self) -> None:
         """
@@ -372,9 +512,8 @@ class Session:
         """
         backlog = self.backlog
         try:
-            while backlog and not self.stuck and self.work.canPost():
-                if not self.work.postInline(*backlog.popleft()):
-                    self.stuck = True
+            while backlog and not self.stuck and self._post(*backlog[0]):
+                backlog.popleft()
         except QueuePairError as reason:
             self.broken(reason)
 
@@ -384,25 +523,47 @@ class Session:
         """
         A fragment came.
         """
-        if not self._pauses:
-            self.queuePair.posted = _RECEIVES
-        start += HEADER_BYTES
-        if start > stop:
+        if not self.shared:
+            if not self._pauses:
+                self.queuePair.posted = _RECEIVES
+            self._receivedOne(buffer, start, stop)
+            return
+        self.queuePair.posted = _RECEIVES
+        if self._pauses:
+            self._whilePaused += stop - start
+            if self._whilePaused > limits.RDS_PAUSED:
+                self.violated("more than it may")
+                return
+        while self.loss is None:
+            body = start + HEADER_BYTES
+            if body > stop:
+                self.violated("a message without a header")
+                return
+            fields = _unpack(buffer, start)
+            start = body + fields[2]
+            if start > stop or self._first is not None:
+                self._fragment(fields, bytes(buffer[body:stop]))
+                return
+            self._message(fields, buffer[body:start])
+            if start == stop:
+                return
+
+    def _receivedOne(self, buffer: Any, start: int, stop: int) -> None:
+        """
+        A fragment as Linux sends it came.
+        """
+        body = start + HEADER_BYTES
+        if body > stop:
             self.violated("a fragment without a header")
             return
-        fields = _unpack(buffer, start - HEADER_BYTES)
-        if fields[8] and checksum(buffer[start - HEADER_BYTES : start]):
+        fields = _unpack(buffer, start)
+        if fields[8] and checksum(buffer[start:body]):
             self.medium.network.counters["recv_drop_bad_checksum"] += 1
             self.violated("a wrong checksum")
-            return
-        length = fields[2]
-        if self._first is not None or length != stop - start:
-            self._fragment(fields, bytes(buffer[start:stop]))
-            return
-        payload = buffer[start:stop] if length else b""
-        if payload.__class__ is not bytes:
-            payload = bytes(payload)
-        self._message(fields, payload)
+        elif self._first is not None or fields[2] != stop - body:
+            self._fragment(fields, bytes(buffer[body:stop]))
+        else:
+            self._message(fields, bytes(buffer[body:stop]))
 
     def _fragment(self, fields: Fields, piece: bytes) -> None:
         """
@@ -433,9 +594,12 @@ class Session:
         A whole message came, an ack frame, or a control frame.
         """
         sequence, acknowledged, length, _, destinationPort, flags, _, padding, _, _ = fields
-        carrier = self._carrierOf(padding, flags, payload)
-        if carrier is None:
-            return
+        carrier = self._last
+        if carrier.path is None or padding != self._lastPadding or flags == CONTROL:
+            carrier = self._carrierOf(padding, flags, payload)
+            if carrier is None:
+                return
+            self._last, self._lastPadding = carrier, padding
         path = carrier.path
         if acknowledged > carrier.acknowledged:
             carrier.acknowledged = acknowledged
@@ -444,16 +608,20 @@ class Session:
             return
         if sequence:
             carrier.received = sequence
-            if self.shared or flags & ACK_REQUIRED:
-                carrier.owing = True
-                self._owing[carrier] = None
+            if self.shared:
+                if not carrier.owing:
+                    self._owing[carrier] = None
+                carrier.owing += _EACH + length
                 if not self.corked:
                     self.corked = True
                     self.channel.device.markDirty(self)
-            if self.shared and destinationPort > 1:
-                if (path.local, destinationPort) not in self.medium.network.sockets:
+                if destinationPort > 1 and (path.local, destinationPort) not in self._sockets:
                     self._control(carrier, NOBODY, _PORT.pack(destinationPort))
-        path.messageReceived(carrier, fields, payload)
+            elif flags & ACK_REQUIRED:
+                carrier.owing = _DUE
+                self._owing[carrier] = None
+                self.cork()
+        path.messageReceived(carrier, fields, payload if payload.__class__ is bytes else bytes(payload))
 
     def _carrierOf(self, padding: bytes, flags: int, payload: bytes) -> RCCarrier | None:
         """
@@ -485,8 +653,7 @@ class Session:
             except ValueError:
                 self.violated("a control frame without addresses")
                 return
-            isLocal = self.channel.device.isLocal
-            if not index or index in self.theirs or not isLocal(theirs) or not isLocal(ours):
+            if not index or index in self.theirs or not self._isLocal(theirs) or not self._isLocal(ours):
                 self.violated(f"addresses {payload[1:]!r} for path {index}")
             elif len(self.theirs) >= limits.RDS_PATHS:
                 self.violated("too many paths")
@@ -494,8 +661,20 @@ class Session:
                 self._announced(index, ours, theirs)
         elif kind == NOBODY and len(payload) == 1 + _PORT.size:
             self.medium.moved()
+        elif kind in (PAUSE, GO_ON) and len(payload) == 1:
+            self.peerPaused = kind == PAUSE
+            self.cork()
         else:
             self.violated(f"a control frame of kind {kind}")
+
+    def _isLocal(self, address: str) -> bool:
+        """
+        @return: Whether a peer may have an address, or we.
+        """
+        try:
+            return bool(self.channel.device.isLocal(address))
+        except ValueError:
+            return False
 
     def _announced(self, index: int, ours: str, theirs: str) -> RCCarrier | None:
         """
@@ -531,8 +710,14 @@ class Session:
         A carrier has no memory left (1), or again has some (-1).
         """
         self._pauses += count
-        if not self.closed:
+        if self.closed or self._pauses > 1 or (self._pauses == 1 and count < 0):
+            return
+        if not self.shared:
             self.queuePair.posted = 0 if self._pauses else _RECEIVES
+        elif self.ours and self.loss is None:
+            self._whilePaused = 0
+            carrier = next(iter(self.ours.values()))
+            self._control(carrier, PAUSE if self._pauses else GO_ON, b"")
 
     # -- where the work queues complete: nothing is signalled
 
@@ -652,6 +837,10 @@ class Session:
             return
         self.closed = True
         self.isUp = False
+        if self._ackCall is not None:
+            self._ackCall.cancel()
+            self._ackCall = None
+        self._gathered = []
         self.backlog.clear()
         self.wanting.clear()
         self._owing.clear()
@@ -659,7 +848,7 @@ class Session:
         device = self.channel.device
         if self.queuePair.device is not None:
             self.queuePair.close()
-            if not device.closed:
+            if self.pd is not None and not device.closed:
                 device.memory.deallocateDomain(self.pd)
         if connection is not None and not device.closed:
             device.disconnect(connection)
