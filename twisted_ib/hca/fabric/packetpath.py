@@ -475,6 +475,7 @@ class ConnectionPath(Path):
         The peer does not do a record, or is silent.
         """
         queuePair = self.queuePair
+        self._asked = self._acknowledged  # Nothing more is waited for.
         if queuePair is None:
             self.fabric.parted(self, False)
             self.mark()

@@ -1,0 +1,235 @@
+"""
+Queue pairs of streams on packets, which keep nothing of what they send: what the path does for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tests.contracts.path import Consumer
+from tests.hcas import settle
+from tests.memorylink import Datagram
+from tests.test_packet_devices import HERE, THERE, PacketTestCase
+from tests.test_packet_hostile import packet
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.device import Device
+from twisted_ib.hca.wire.cm import REP, REQ
+
+SEND_FIRST, SEND_MIDDLE, SEND_LAST = 0, 1, 2
+
+
+class StreamTests(PacketTestCase):
+    """
+    Two streams.
+    """
+
+    def joined(self) -> tuple[QueuePair, QueuePair]:
+        """
+        @return: Two queue pairs that are connected by what a REQ and a REP have said.
+        """
+        devices = self.device(HERE), self.device(THERE)
+        one, two = ends = [device.createQueuePair(Consumer()) for device in devices]
+        here, there = (
+            device.fabric.pathTo(address) for device, address in zip(devices, (THERE, HERE), strict=True)
+        )
+        request = REQ(localQPN=one.number, responderResources=1, retryCount=7, rnrRetryCount=7)
+        here.prepareREQ(request)
+        reply = REP(localQPN=two.number, responderResources=1, rnrRetryCount=7)
+        there.prepareREP(reply, request)
+        two.connect(there, one.number, request)
+        one.connect(here, two.number, reply)
+        for end in ends:
+            end.postReceives(100)
+        return one, two
+
+    def until(self, *devices: Device, seconds: float = 1.0) -> None:
+        """
+        Let so much time pass.
+        """
+        for _ in range(round(seconds * 100)):
+            settle(*devices)
+            self.clock.advance(0.01)
+            for device in devices:
+                device.tick(self.clock.seconds())
+        settle(*devices)
+
+    def lose(self, *numbers: int) -> None:
+        """
+        Lose some of the next datagrams, by number from 0 on.
+        """
+        count = iter(range(1 << 30))
+        self.wire.pass_ = lambda datagram: () if next(count) in numbers else (datagram,)
+
+    def post(self, queuePair: QueuePair, data: bytes) -> None:
+        """
+        Send a message.
+        """
+        queuePair.postInline(data[:16], data[16:], len(data) - 16)
+
+    def messages(self, queuePair: QueuePair) -> list[bytes]:
+        """
+        @return: What has come.
+        """
+        found: list[bytes] = queuePair.consumer.messages
+        return found
+
+    def test_joined(self) -> None:
+        """
+        A message of many packets is given to the consumer as one; its slices are bytes.
+        """
+        one, two = self.joined()
+        sent = [bytes([n]) * size for n, size in enumerate((16, 17, 1024, 1025, 5000, limits.INLINE_MESSAGE))]
+        for data in sent:
+            self.post(one, data)
+            settle(one.device, two.device)
+        self.assertEqual(self.messages(two), sent)
+        self.assertEqual({type(data) for data in self.messages(two)}, {bytes})
+        self.assertEqual((one.device.deadline(), two.device.deadline()), (None, None))
+
+    def test_closedAtOnce(self) -> None:
+        """
+        What was sent before a close arrives though packets are lost; then nothing is left.
+        """
+        one, two = self.joined()
+        device = one.device
+        self.lose(0, 2, 3)
+        self.post(one, b"x" * 4000)
+        self.post(one, b"the end" * 9)
+        one.close()
+        self.until(device, two.device, seconds=3.0)
+        self.assertEqual(self.messages(two), [b"x" * 4000, b"the end" * 9])
+        fabric: Any = device.fabric
+        self.assertEqual((fabric._sessions, fabric._lingering, device.deadline()), ({}, {}, None))
+        self.assertEqual(fabric.paths(), [])
+
+    def test_lingersSoLong(self) -> None:
+        """
+        That ends after a time if the peer is gone.
+        """
+        one, two = self.joined()
+        device = one.device
+        self.wire.pass_ = lambda datagram: ()
+        self.post(one, b"x" * 4000)
+        one.close()
+        self.until(device, seconds=limits.PACKET_LINGER_SECONDS - 0.5)
+        fabric: Any = device.fabric
+        self.assertEqual(len(fabric._sessions), 1)
+        self.until(device, seconds=1.0)
+        self.assertEqual((fabric._sessions, fabric._lingering, device.deadline()), ({}, {}, None))
+        two.close()
+
+    def test_lingeringBound(self) -> None:
+        """
+        Of those that go on so the oldest ends when there are too many.
+        """
+        self.patch(limits, "PACKET_LINGERING", 3)
+        here, _ = self.device(HERE), self.device(THERE)
+        self.wire.pass_ = lambda datagram: ()
+        for _ in range(5):
+            queuePair = here.createQueuePair(Consumer())
+            queuePair.connect(here.fabric.pathTo(THERE), 77, REP(rnrRetryCount=7))
+            self.post(queuePair, b"x" * 100)
+            queuePair.close()
+        self.assertEqual(len(here.fabric._sessions), 3)
+
+    def test_silence(self) -> None:
+        """
+        A peer that does not answer for the stream's time is lost.
+        """
+        one, two = self.joined()
+        self.wire.pass_ = lambda datagram: ()
+        self.post(one, b"x" * 100)
+        self.until(one.device, seconds=30.0)
+        self.assertEqual(one.state, QPState.RTS)
+        self.until(one.device, seconds=10.0)
+        (failure,) = one.consumer.failures
+        self.assertIsInstance(failure, PathLostError)
+        self.assertIn(THERE, str(failure))
+        self.assertEqual(one.device.counters["retry_exceeded_err"], 1)
+        self.assertEqual((one.device.fabric._sessions, one.device.deadline()), ({}, None))
+        two.close()
+
+    def test_comesBack(self) -> None:
+        """
+        One that is silent for 30 seconds is not.
+        """
+        one, two = self.joined()
+        kept: list[Datagram] = []
+        self.wire.pass_ = lambda datagram: kept.append(datagram) or ()
+        self.post(one, b"x" * 3000)
+        self.until(one.device, seconds=30.0)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        self.until(one.device, two.device, seconds=8.0)
+        self.assertEqual(self.messages(two), [b"x" * 3000])
+        self.assertEqual((one.consumer.failures, one.device.deadline()), ([], None))
+
+    def test_tooLong(self) -> None:
+        """
+        A message that is longer than any is refused, and nothing of it is kept.
+        """
+        one, two = self.joined()
+        psn = one.path.connection._requester._terms.firstPSN
+        code = SEND_FIRST
+        for n in range(limits.INLINE_RECORD // 1024 + 1):
+            data = packet(code, two.number, b"x" * 1024, psn + n & 0xFFFFFF)
+            self.wire.deliver((HERE, THERE, 50000, 0, data))
+            settle(two.device)
+            code = SEND_MIDDLE
+        (failure,) = two.consumer.failures
+        self.assertIsInstance(failure, QueuePairError)
+        self.assertIn("too long", str(failure))
+        self.assertEqual(self.messages(two), [])
+
+    def test_consumerFails(self) -> None:
+        """
+        What a consumer raises comes out of the turn, once, and what came behind it is taken all the same.
+        """
+        one, two = self.joined()
+        taken: list[bytes] = []
+
+        def received(buffer: Any, start: int, stop: int) -> None:
+            """
+            Fail over one message.
+            """
+            taken.append(buffer[start:stop])
+            if len(taken) == 2:
+                raise ZeroDivisionError
+
+        two.consumer.received = received
+        for n in range(5):
+            self.post(one, bytes([n]) * 20)
+        one.device.progress()
+        self.assertRaises(ZeroDivisionError, two.device.progress)
+        settle(one.device, two.device)
+        self.assertEqual(taken, [bytes([n]) * 20 for n in range(5)])
+        self.assertEqual(one.device.deadline(), None)
+
+    def test_disorder(self) -> None:
+        """
+        Packets that overtake each other, or come twice, make no difference.
+        """
+        one, two = self.joined()
+        held: list[Datagram] = []
+
+        def shuffle(datagram: Datagram) -> Iterable[Datagram]:
+            """
+            Exchange neighbours, repeat some.
+            """
+            held.append(datagram)
+            if len(held) < 3:
+                return ()
+            found, held[:] = [held[2], held[0], held[1], held[0]], []
+            return found
+
+        self.wire.pass_ = shuffle
+        sent = [bytes([n]) * 2500 for n in range(20)]
+        for data in sent:
+            while not one.canPost():
+                self.until(one.device, two.device, seconds=0.1)
+            self.post(one, data)
+        self.until(one.device, two.device, seconds=5.0)
+        self.assertEqual(self.messages(two), sent)
