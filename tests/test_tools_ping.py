@@ -312,6 +312,7 @@ class EndsTestCase(SynchronousTestCase):
 
         @return: what waits for its exit status.
         """
+        Heard.listening.clear()
         first = () if "--as" in options else ("-s", "-a", HOST)
         ended = self.started(lambda: ping.main([*options, *DEVICE, *first]))
         self.assertTrue(Heard.listening.wait(LONG))
@@ -336,7 +337,6 @@ class RoundTests(EndsTestCase):
         Rounds of all sizes are done and are right.
         """
         for size in ("23", "64", "1000", "5000", "65535"):
-            Heard.listening.clear()
             ended = self.server("-S", size, "-V", "-C", "5")
             self.assertEqual(self.client("-S", size, "-C", "5", "-V"), 0)
             self.assertEqual(ended(), 0)
@@ -614,6 +614,20 @@ class WireTests(EndsTestCase):
             self.assertEqual(client.data.read(200, 0), text(number, 64) + b"!" * 136)
         client.close()
         self.assertEqual(ended(), 0)
+
+    def test_escapes(self) -> None:
+        """
+        What a client has is nothing that a terminal obeys.
+        """
+        ended = self.server("-v")
+        client = self.stranger()
+        client.connect()
+        client.data.write(b"\x1b[2J\xff\n\0", 7)
+        client.tell(7)
+        self.assertEqual(client.heard(), bytes(16))
+        client.close()
+        self.assertEqual(ended(), 1)
+        self.assertEqual(self.printed.getvalue(), "server ping data: \\x1b[2J\xff\\n\n")
 
     def failing(self, said: str, *options: str) -> Stranger:
         """

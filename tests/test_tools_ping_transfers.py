@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any
 
-from tests.test_tools_ping import DEVICE, HOST, EndsTestCase, Heard
+from tests.test_tools_ping import DEVICE, HOST, EndsTestCase
 from twisted_ib import limits
 from twisted_ib.hca.verbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
 from twisted_ib.tools import ping, pingdatagrams, pingmessages
@@ -32,7 +32,6 @@ class TransferTestCase(EndsTestCase):
 
         @param options: of both.
         """
-        Heard.listening.clear()
         begin = "--as", self.program
         ended = self.server(*begin, "-b", HOST, *options, *server)
         status = ping.main([*begin, *DEVICE, "-s", HOST, *options, *client])

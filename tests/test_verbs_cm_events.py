@@ -44,6 +44,19 @@ class ChannelTests(CMTestCase):
         made.resolve_addr(AddrInfo(dst=self.host, dst_service="1"))
         return made
 
+    def test_pending(self) -> None:
+        """
+        A program may ask whether there is an event, before it waits for one.
+        """
+        self.assertFalse(self.near.pending)
+        self.resolving()
+        self.assertTrue(self.near.pending)
+        self.near.get_cm_event().close()
+        self.assertFalse(self.near.pending)
+        self.near.close()
+        with self.assertRaises(PyverbsUserError):
+            self.near.pending  # noqa: B018
+
     def test_acknowledged(self) -> None:
         """
         An event that is acknowledged says nothing any more.

@@ -14,7 +14,7 @@ from struct import Struct
 from twisted_ib.hca.verbs import CMID, MR, ConnParam, enums
 from twisted_ib.tools.pingline import Ended, Line
 from twisted_ib.tools.pingstation import Station, Steps
-from twisted_ib.tools.program import ProgramError
+from twisted_ib.tools.program import ProgramError, printable
 
 #: The sizes that rping takes: the first text of all rounds fits, and a message of 64 KiB is too long.
 LEAST, MOST = 23, 65535
@@ -209,7 +209,7 @@ class Server(Rounds):
             if validate and data != text(self.count, len(data)):
                 raise ProgramError(f"{self.peer} has other data than due in round {self.count + 1}")
             if verbose:
-                print("server ping data:", data[:-1].decode("latin-1"), flush=True)
+                print("server ping data:", printable(data[:-1].decode("latin-1")), flush=True)
             self.tell(_DONE)
             address, key, _ = yield from self.hearNote()
             echo = self.request(self._data, len(data), enums.IBV_WR_RDMA_WRITE)

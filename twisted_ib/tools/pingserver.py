@@ -167,10 +167,10 @@ def persist(station: Station, options: Namespace, listener: Listener) -> NoRetur
     try:
         while True:
             station.wait(lambda: listener.look() or sessions.look(), sessions.left())
+            sessions.go()
             if listener.look():
                 cmid = listener.take()
                 if cmid is not None:
                     sessions.begin(cmid)
-            sessions.go()
     finally:
         sessions.close()

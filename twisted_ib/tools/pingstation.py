@@ -234,7 +234,10 @@ class Listener:
             self._station.say(f"{event.event_str()} of the listener")
             if event.event_type != _E.RDMA_CM_EVENT_CONNECT_REQUEST:
                 return None
-            return CMID(event, listen_id=self._cmid)
+            try:
+                return CMID(event, listen_id=self._cmid)
+            except PyverbsError:
+                return None  # It was withdrawn.
 
     def wait(self, seconds: float | None = None) -> CMID:
         """
