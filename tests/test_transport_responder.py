@@ -442,6 +442,42 @@ class AnswerTests(ResponderCase):
         self.assertEqual(self.end.records[-1], (INVALID, b""))
         self.assertEqual(self.sent(), [acknowledge(0x61, C, 2)])
 
+    def test_forgottenAgain(self) -> None:
+        """
+        What is answered again and not sent yet is forgotten, too, when the peer asks for so much
+        that it must have had the answer.
+        """
+        self.read(A, 1)
+        self.add(B)
+        self.sent()
+        self.read(A, 1)
+        self.add(B)
+        self.end.isHolding = True
+        self.read(A, 1)
+        for psn in (C, D):
+            self.add(psn)
+        self.end.answer()
+        self.assertEqual([packet[0::2][:2] for packet in self.sent()], [(0x12, C), (0x12, D)])
+
+    def test_busyAgain(self) -> None:
+        """
+        While as many are made again as may be, a new one is dropped: it comes again.
+        """
+        for psn in (A, B):
+            self.read(psn, 1)
+        self.sent()
+        self.end.isHolding = True
+        for psn in (A, B):
+            self.read(psn, 1)
+        self.sent()
+        self.add(C)
+        self.assertEqual(self.sent(), [])
+        self.end.answer()
+        self.sent()
+        self.add(C)
+        self.end.answer()
+        self.assertEqual([packet[0] for packet in self.sent()], [0x12])
+
     def test_again(self) -> None:
         """
         A READ that comes again is read again, or the part of it that is asked for.

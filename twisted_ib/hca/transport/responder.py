@@ -85,13 +85,26 @@ class Asked:
     @ivar key: that a READ gives.
     @ivar length: bytes that a READ asks for.
     @ivar msn: how many messages were done when it was.
+    @ivar isAnswered: whether all of its answer was sent at least once.
     @ivar result: the answer of an atomic, once there is one.
     @ivar answer: the latest answer to a READ, until all of it is sent.
     @ivar again: the part that was asked for again and is not begun: its first number, the
         number after it, and its header.
     """
 
-    __slots__ = ("address", "again", "answer", "code", "end", "key", "length", "msn", "result", "start")
+    __slots__ = (
+        "address",
+        "again",
+        "answer",
+        "code",
+        "end",
+        "isAnswered",
+        "key",
+        "length",
+        "msn",
+        "result",
+        "start",
+    )
 
     def __init__(self, code: int, start: int, header: bytes, mtu: int, msn: int) -> None:
         """
@@ -104,6 +117,7 @@ class Asked:
         if code == READ_REQUEST:
             self.address, self.key, self.length = RETH.unpack(header)
         self.end = start + packets(self.length, mtu)
+        self.isAnswered = False
         self.result: bytes | None = None
         self.answer: Answer | None = None
         self.again: tuple[int, int, bytes] | None = None
@@ -318,6 +332,8 @@ class Responder:
         if not self._remember():
             self._invalid(number)
             return
+        if not self._mayMake():
+            return  # It comes again, when those are made.
         asked = Asked(code, number, header, self._terms.mtu, self._msn + 1)
         self._asked.append(asked)
         answer = asked.answer = Answer(asked, number, asked.end)
@@ -342,10 +358,21 @@ class Responder:
         """
         asked = self._asked
         if len(asked) >= self._remembered:
-            if asked[0].answer is not None or asked[0].again is not None:
+            if not asked[0].isAnswered:
                 return False
-            asked.popleft()
+            # Who asks for more has all of that: if it is answered again, nobody waits for it.
+            oldest = asked.popleft()
+            oldest.again = None
+            if oldest.answer is not None:
+                self._void(oldest.answer)
         return True
+
+    def _mayMake(self) -> bool:
+        """
+        Whether the user may be asked for one answer more: it has the same bound, and answers
+        that are made again count there, too.
+        """
+        return len(self._makes) < (self._terms.peerReads or 1)
 
     # -- what has come before
 
@@ -403,7 +430,8 @@ class Responder:
         answer.isVoid = True
         ready = self._ready
         for entry in [entry for entry in ready if entry[0] is answer]:
-            self._held -= len(entry[2])
+            if answer.asked.code == READ_REQUEST:
+                self._held -= len(entry[2])
             ready.remove(entry)
 
     def _doAgain(self) -> None:
@@ -411,7 +439,7 @@ class Responder:
         Have READs done again.
         """
         again = self._again
-        while again and len(self._makes) < self._remembered and not self._dead:
+        while again and self._mayMake() and not self._dead:
             asked = again.popleft()
             if asked.again is None:
                 continue
@@ -470,7 +498,7 @@ class Responder:
         """
         @return: whether L{outputs} has something to send.
         """
-        if self._ready or (self._again and len(self._makes) < self._remembered and not self._dead):
+        if self._ready or (self._again and self._mayMake() and not self._dead):
             return True
         if self._makes or self._again:
             return not self._dead and (self._mayResume() or self._mayAcknowledge())
@@ -565,6 +593,7 @@ class Responder:
                     return
             if answer.sent == answer.end and asked.answer is answer:
                 asked.answer = None
+                asked.isAnswered = asked.isAnswered or answer.end == asked.end
 
     def _cut(
         self, answer: Answer, at: int, stop: int, header: bytes, body: Any, out: list[Packet]
