@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.fabric.invariant import Flow, crc32
+from twisted_ib.hca.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
 from twisted_ib.hca.operation import SOLICITED
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.opcodes import CONGESTION
@@ -64,6 +65,8 @@ class Outlet:
         """
         Send packets of one queue pair, as many of one size as possible at a time.
         """
+        if packets[0][0] == ACKNOWLEDGEMENT and len(packets) > 1:
+            packets.append(packets.pop(0))  # What is shorter can leave with what is before it.
         flow, remote, pack = path.flow, path.remote, BTH.pack
         most = 0
         pieces: list[Any] = []
