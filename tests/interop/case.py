@@ -155,7 +155,7 @@ class InteropTestCase(SynchronousTestCase):
         """
         self._release()
         for number in self._running:
-            self.guest.run(f"kill -9 -{number}")
+            self.guest.kill(number)
 
     def _release(self) -> None:
         """

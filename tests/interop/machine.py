@@ -233,6 +233,12 @@ class Machine:
         """
         return _ended(self._request(seconds, process=process))
 
+    def kill(self, process: int) -> None:
+        """
+        Kill a process that was started, with all its children.
+        """
+        self.run(f"kill -9 -- -{process}")
+
     def capture(self, file: Path) -> str:
         """
         Write all frames of its card into a file from now on.

@@ -253,7 +253,7 @@ class GoneTests(RPingTestCase):
         server = self.remoteServer(*self.options)
         client = self.client(*self.options)
         self._rounds()
-        self.guest.must(f"kill -9 {server}")
+        self.guest.kill(server)
         self._said(client.finish(GONE_SECONDS))
 
     def test_remoteClient(self) -> None:
@@ -264,7 +264,7 @@ class GoneTests(RPingTestCase):
         time.sleep(2)
         client = self.remoteClient(*self.options)
         self._rounds()
-        self.guest.must(f"kill -9 {client}")
+        self.guest.kill(client)
         self._said(server.finish(GONE_SECONDS))
 
     def _again(self) -> None:
