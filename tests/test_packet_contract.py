@@ -124,7 +124,7 @@ class KeyedTests(PacketContractCase, KeyedContract):
         self.settled()
         for device in (self.a, self.b):
             fabric: Any = device.fabric
-            self.assertEqual((fabric.paths(), fabric._sessions, fabric.deadline()), ([], {}, None))
+            self.assertEqual((fabric.paths(), fabric.sessions.byNumber, fabric.deadline()), ([], {}, None))
 
 
 class UnreliableTests(PacketContractCase):

@@ -102,9 +102,9 @@ class StreamTests(PacketTestCase):
         one.close()
         self.until(device, two.device, seconds=3.0)
         self.assertEqual(self.messages(two), [b"x" * 4000, b"the end" * 9])
-        fabric: Any = device.fabric
-        self.assertEqual((fabric._sessions, fabric._lingering, device.deadline()), ({}, {}, None))
-        self.assertEqual(fabric.paths(), [])
+        sessions: Any = device.fabric.sessions
+        self.assertEqual((sessions.byNumber, sessions.lingering, device.deadline()), ({}, {}, None))
+        self.assertEqual(device.fabric.paths(), [])
 
     def test_lingersSoLong(self) -> None:
         """
@@ -116,10 +116,10 @@ class StreamTests(PacketTestCase):
         self.post(one, b"x" * 4000)
         one.close()
         self.until(device, seconds=limits.PACKET_LINGER_SECONDS - 0.5)
-        fabric: Any = device.fabric
-        self.assertEqual(len(fabric._sessions), 1)
+        sessions: Any = device.fabric.sessions
+        self.assertEqual(len(sessions.byNumber), 1)
         self.until(device, seconds=1.0)
-        self.assertEqual((fabric._sessions, fabric._lingering, device.deadline()), ({}, {}, None))
+        self.assertEqual((sessions.byNumber, sessions.lingering, device.deadline()), ({}, {}, None))
         two.close()
 
     def test_lingeringBound(self) -> None:
@@ -134,7 +134,7 @@ class StreamTests(PacketTestCase):
             queuePair.connect(here.fabric.pathTo(THERE), 77, REP(rnrRetryCount=7))
             self.post(queuePair, b"x" * 100)
             queuePair.close()
-        self.assertEqual(len(here.fabric._sessions), 3)
+        self.assertEqual(len(here.fabric.sessions.byNumber), 3)
 
     def test_silence(self) -> None:
         """
@@ -150,7 +150,7 @@ class StreamTests(PacketTestCase):
         self.assertIsInstance(failure, PathLostError)
         self.assertIn(THERE, str(failure))
         self.assertEqual(one.device.counters["retry_exceeded_err"], 1)
-        self.assertEqual((one.device.fabric._sessions, one.device.deadline()), ({}, None))
+        self.assertEqual((one.device.fabric.sessions.byNumber, one.device.deadline()), ({}, None))
         two.close()
 
     def test_comesBack(self) -> None:

@@ -18,7 +18,6 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
-from twisted_ib.hca.cm.clock import Deadlines
 from twisted_ib.hca.fabric.addresses import normalise, wildcard
 from twisted_ib.hca.fabric.arrivals import Arrivals
 from twisted_ib.hca.fabric.fabric import Fabric
@@ -28,6 +27,7 @@ from twisted_ib.hca.fabric.linktrace import TracedLink
 from twisted_ib.hca.fabric.outlet import ACKNOWLEDGE, Outlet
 from twisted_ib.hca.fabric.packetpath import ConnectionPath, PeerPath
 from twisted_ib.hca.fabric.published import Published
+from twisted_ib.hca.fabric.sessions import Sessions
 from twisted_ib.hca.fabric.waker import Waker
 from twisted_ib.hca.interfaces import IFabric
 from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
@@ -62,6 +62,7 @@ class PacketFabric(Fabric):
     @ivar pathMTU: The most octets of a packet's payload.
     @ivar clock: Gives the time, seconds.
     @ivar randomBits: Gives that many random bits.
+    @ivar sessions: Queue pairs that are connected.
     @ivar outlet: What sends packets.
     @ivar arrived: Takes datagrams: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
     @ivar roomy: Queue pairs' paths that have room for who waits.
@@ -97,15 +98,12 @@ class PacketFabric(Fabric):
         self.asleep = self._closed = self._busy = False
         self._published = Published(self.address)
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
-        self._sessions: dict[int, ConnectionPath] = {}
-        #: Those whose queue pair is gone, and that go on.
-        self._lingering: dict[ConnectionPath, None] = {}
+        self.sessions = Sessions(clock)
         self._general = GeneralServices(owner, randomBits)
         self.outlet = Outlet(self)
-        self._arrivals = Arrivals(self, self._sessions, self._general)
+        self._arrivals = Arrivals(self, self.sessions.byNumber, self._general)
         #: What the link calls.
         self.arrived = self._arrivals.take
-        self._deadlines: Deadlines[ConnectionPath] = Deadlines()
         #: DREQs that leave at the end of the batch.
         self._farewells: list[tuple[str, int, bytes]] = []
         self._failure: BaseException | None = None
@@ -264,7 +262,7 @@ class PacketFabric(Fabric):
         """
         @return: The paths of queue pairs that are connected.
         """
-        return [path for path in self._sessions.values() if path.queuePair is not None]
+        return [path for path in self.sessions.byNumber.values() if path.queuePair is not None]
 
     def flowTo(self, address: str, port: int) -> Flow:
         """
@@ -275,42 +273,6 @@ class PacketFabric(Fabric):
         return Flow(gidOf(self.address), gidOf(address), port)
 
     # -- queue pairs
-
-    def enter(self, path: ConnectionPath) -> None:
-        """
-        A queue pair is connected.
-        """
-        before = self._sessions.get(path.localID)
-        if before is not None:
-            self._drop(before)
-        self._sessions[path.localID] = path
-
-    def parted(self, path: ConnectionPath, lingers: bool) -> None:
-        """
-        A queue pair is gone.
-
-        @param lingers: Whether its path goes on until the peer has everything; else it says what it
-            owes the peer, and no more.
-        """
-        if lingers:
-            path.until = self.clock() + limits.PACKET_LINGER_SECONDS
-            self._lingering[path] = None
-            if len(self._lingering) > limits.PACKET_LINGERING:
-                self._drop(next(iter(self._lingering)))
-        else:
-            self._lingering.pop(path, None)
-            path.until = 0.0
-
-    def _drop(self, path: ConnectionPath) -> None:
-        """
-        Forget the path of a queue pair that is gone.
-        """
-        self._lingering.pop(path, None)
-        if path.deadline is not None:
-            self._deadlines.clear(path)
-        if self._sessions.get(path.localID) is path:
-            del self._sessions[path.localID]
-        path.alive = False
 
     def failed(self, error: BaseException) -> None:
         """
@@ -355,12 +317,15 @@ class PacketFabric(Fabric):
         bells, self.bells = self.bells, []
         if bells:
             now = self.clock()
-            for path in bells:
-                if self.outlet.isStalled:
-                    self.bells.append(path)
-                else:
+            bells.reverse()
+            try:
+                while bells and not outlet.isStalled:
+                    path = bells.pop()
                     path.bell = False
                     self._flush(path, now)
+            finally:
+                bells.reverse()
+                self.bells[:0] = bells
         if self._farewells:
             farewells, self._farewells = self._farewells, []
             for each in farewells:
@@ -379,20 +344,13 @@ class PacketFabric(Fabric):
         packets = connection.outputs(limits.PACKET_OUTPUTS, now)
         if packets:
             self.outlet.send(path, packets)
-        if isLast and not connection.pending():
-            self._drop(path)
+        if isLast and not (packets and connection.pending()):
+            self.sessions.drop(path)
             return
         if connection.pending() and not path.bell:
             path.bell = True
             self.bells.append(path)
-        deadline = connection.deadline()
-        if path.until and (deadline is None or path.until < deadline):
-            deadline = path.until
-        if deadline != path.deadline:
-            if deadline is None:
-                self._deadlines.clear(path)
-            else:
-                self._deadlines.set(path, deadline)
+        self.sessions.schedule(path)
 
     def sendManagement(self, address: str, attribute: int, body: bytes) -> None:
         """
@@ -447,7 +405,7 @@ class PacketFabric(Fabric):
         """
         Where something may soon arrive.
         """
-        return (self,) if self._sessions else ()
+        return (self,) if self.sessions.byNumber else ()
 
     def arm(self) -> bool:
         """
@@ -503,7 +461,7 @@ class PacketFabric(Fabric):
         """
         @return: When L{tick} should be called.
         """
-        found = self._deadlines.soonest()
+        found = self.sessions.deadline()
         if self.outlet.isStalled and (found is None or self.outlet.again < found):
             return self.outlet.again
         return found
@@ -512,12 +470,7 @@ class PacketFabric(Fabric):
         """
         Do what is due.
         """
-        for path in self._deadlines.takeDue(now):
-            if path.until and now >= path.until:
-                self._drop(path)
-            else:
-                path.connection.tick(now)
-                path.mark()
+        self.sessions.tick(now)
         if self.outlet.isStalled and now >= self.outlet.again and self.outlet.unstall() and self.bells:
             self._want()
         self._raise()
@@ -558,12 +511,12 @@ class PacketFabric(Fabric):
         for peer in list(self._peers.values()):
             self._try(self.owner.pathLost, peer, gone)
             peer.lost(gone)
-        for session in list(self._sessions.values()):
+        for session in list(self.sessions.byNumber.values()):
             self._try(session.lost, gone)
         self.ringBells()
         self._closed = True
-        for session in list(self._sessions.values()):
-            self._drop(session)
+        for session in list(self.sessions.byNumber.values()):
+            self.sessions.drop(session)
         self.bells, self.roomy = [], []
         self._closeAll()
         self._raise()

@@ -103,7 +103,7 @@ class PeerPath(Path):
         @return: The queue pair's own path.
         """
         path = ConnectionPath(self, queuePair, message)
-        self.fabric.enter(path)
+        self.fabric.sessions.enter(path)
         return path
 
     def unbind(self, queuePair: Any) -> None:
@@ -311,7 +311,7 @@ class ConnectionPath(Path):
         self.waiting.clear()
         self.unacknowledged.clear()
         self.requesters.clear()
-        self.fabric.parted(self, self._isStream and not self.isDone)
+        self.fabric.sessions.parted(self, self._isStream and not self.isDone)
         self.mark()
 
     @property
@@ -459,7 +459,7 @@ class ConnectionPath(Path):
         self._acknowledged = position
         if self.queuePair is None:
             if self.isDone:
-                self.fabric.parted(self, False)
+                self.fabric.sessions.parted(self, False)
                 self.mark()
             return
         waiting = self.unacknowledged
@@ -477,7 +477,7 @@ class ConnectionPath(Path):
         queuePair = self.queuePair
         self._asked = self._acknowledged  # Nothing more is waited for.
         if queuePair is None:
-            self.fabric.parted(self, False)
+            self.fabric.sessions.parted(self, False)
             self.mark()
             return
         try:

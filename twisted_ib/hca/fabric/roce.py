@@ -294,11 +294,12 @@ class RoCELink:
         @return: Ancillary data that says so.
         """
         if self._isIPv6:
-            marks = [(_IPV6, _IPV6_TCLASS, _INT.pack(trafficClass))]
-            return [*marks, (_IPV6, _IPV6_HOPLIMIT, _INT.pack(hopLimit))]
-        marks = [(_IP, _IP_TOS, _INT.pack(trafficClass))]
+            level, first, second = _IPV6, _IPV6_TCLASS, _IPV6_HOPLIMIT
+        else:
+            level, first, second = _IP, _IP_TOS, _IP_TTL
+        marks = [(level, first, _INT.pack(trafficClass))]
         if hopLimit:
-            marks.append((_IP, _IP_TTL, _INT.pack(hopLimit)))
+            marks.append((level, second, _INT.pack(hopLimit)))
         return marks
 
     def _failed(self, error: OSError) -> bool:
