@@ -356,6 +356,18 @@ class AcknowledgementTests(RequesterCase):
         self.assertEqual((self.end.done, self.end.refusals, self.brief()), ([], [], []))
         self.assertEqual(self.connection.deadline(), deadline)
 
+    def test_neverSent(self) -> None:
+        """
+        What is posted and was not sent is not acknowledged.
+        """
+        self.post(SEND_ONLY)
+        self.brief()
+        self.post(SEND_ONLY)
+        self.acknowledge(ACK, B)
+        self.assertEqual(self.end.done, [])
+        self.acknowledge(ACK, A)
+        self.assertEqual((self.end.done, self.brief()), ([1], [(4, B)]))
+
     def test_credits(self) -> None:
         """
         Whatever credits an acknowledgement tells of, it is one.

@@ -372,6 +372,9 @@ class AnswerTests(ResponderCase):
             if not self.end.resumptions:
                 self.assertLess(waiting, 3 * 65536)
         self.assertGreater(self.end.resumptions, 2)
+        before = self.end.resumptions
+        self.sent()
+        self.assertEqual(self.end.resumptions, before)
 
     def test_behind(self) -> None:
         """
@@ -385,6 +388,38 @@ class AnswerTests(ResponderCase):
         self.assertFalse(self.connection.pending())
         self.end.answer()
         self.assertEqual([packet[:3] for packet in self.sent()], [(0x10, 0, B), (0x11, 0, C)])
+
+    def test_nothingBefore(self) -> None:
+        """
+        If nothing before it waits for an acknowledgement, none goes.
+        """
+        self.end.isHolding = True
+        self.request(0x04, A, b"", False)
+        self.read(B, 1)
+        self.request(0x04, C)
+        self.assertEqual(self.sent(), [])
+
+    def test_overtaken(self) -> None:
+        """
+        A READ that comes before the refusal of what is behind it goes: none goes.
+        """
+        self.request(0x04, B)
+        self.read(A, 1)
+        self.assertEqual([packet[:3] for packet in self.sent()], [(0x10, 0, A)])
+        self.request(0x04, C)
+        self.assertEqual([packet[:3] for packet in self.sent()], [(0x11, 0, B)])
+
+    def test_modify(self) -> None:
+        """
+        How many are remembered can change.
+        """
+        self.connection.modify(evolve(self.terms, peerReads=4))
+        self.end.isHolding = True
+        for psn in (A, B, C, D):
+            self.add(psn)
+        self.assertEqual(len(self.end.records), 4)
+        self.end.answer()
+        self.assertEqual(len(self.sent()), 4)
 
     def test_refusalBehind(self) -> None:
         """
