@@ -19,8 +19,8 @@ There are two forms:
     of the index's path, at which nobody is; 3, "send nothing more for now", or 4, "go on".
 
 An ack frame has ports, length and sequence 0.  Whoever gets a message that wants an acknowledgement
-sends one at the end of the batch, unless it has sent something else on the path meanwhile.  Between
-processes of a host messages are acknowledged when there are some, or after a few milliseconds.
+sends one at the end of the batch, unless it has sent something else on the path meanwhile; other
+messages are acknowledged when there are some, or after a few milliseconds.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ CONTROL = 0x80
 ADDRESSES, NOBODY, PAUSE, GO_ON = 1, 2, 3, 4
 _PORT = Struct(">H")
 
-#: Timeout code of a peer whose queue pair is not there: 67 ms.
-_ACK_TIMEOUT = 14
 #: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
 _RNR_TIMER = 10
 _RETRIES = 7
@@ -317,21 +315,21 @@ class Session:
             self.queuePair.connect(connection.destination, message.localQPN, message)
             self.isUp = True
             return
-        modify = self.queuePair.modify
+        modify, proposal = self.queuePair.modify, self.queuePair.proposal
         modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=0)
         modify(
             QPState.RTR,
             ah_attr=connection.destination,
-            path_mtu=MTU,
+            path_mtu=MTU if proposal is None else proposal.mtu,
             dest_qp_num=message.localQPN,
-            rq_psn=0,
+            rq_psn=0 if proposal is None else proposal.expectedPSN,
             max_dest_rd_atomic=0,
             min_rnr_timer=_RNR_TIMER,
         )
         modify(
             QPState.RTS,
             sq_psn=message.startingPSN,
-            timeout=_ACK_TIMEOUT,
+            timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
             retry_cnt=_RETRIES,
             rnr_retry=_RETRIES,
             max_rd_atomic=0,
@@ -608,19 +606,14 @@ class Session:
             return
         if sequence:
             carrier.received = sequence
-            if self.shared:
-                if not carrier.owing:
-                    self._owing[carrier] = None
-                carrier.owing += _EACH + length
-                if not self.corked:
-                    self.corked = True
-                    self.channel.device.markDirty(self)
-                if destinationPort > 1 and (path.local, destinationPort) not in self._sockets:
-                    self._control(carrier, NOBODY, _PORT.pack(destinationPort))
-            elif flags & ACK_REQUIRED:
-                carrier.owing = _DUE
+            if not carrier.owing:
                 self._owing[carrier] = None
-                self.cork()
+            carrier.owing += _DUE if flags & ACK_REQUIRED else _EACH + length
+            if not self.corked:
+                self.corked = True
+                self.channel.device.markDirty(self)
+            if self.shared and destinationPort > 1 and (path.local, destinationPort) not in self._sockets:
+                self._control(carrier, NOBODY, _PORT.pack(destinationPort))
         path.messageReceived(carrier, fields, payload if payload.__class__ is bytes else bytes(payload))
 
     def _carrierOf(self, padding: bytes, flags: int, payload: bytes) -> RCCarrier | None:
