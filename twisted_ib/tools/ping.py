@@ -17,8 +17,8 @@ from twisted_ib.tools import pingtransfers
 from twisted_ib.tools.pingdevice import chosen
 from twisted_ib.tools.pingline import Ended
 from twisted_ib.tools.pingrounds import LEAST, MOST, Client
-from twisted_ib.tools.pingserver import PROGRAM, serve
-from twisted_ib.tools.pingstation import CONNECTING, Interrupted, Station, reason, whole
+from twisted_ib.tools.pingserver import serve
+from twisted_ib.tools.pingstation import CONNECTING, PROGRAM, Interrupted, Station, reason, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
 
 #: rping's.

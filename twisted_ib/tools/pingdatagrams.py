@@ -8,7 +8,6 @@ it was told of.  Source: rdma-core 65, C{librdmacm/examples/udaddy.c}, C{mckey.c
 from __future__ import annotations
 
 import socket
-import sys
 from argparse import Namespace
 
 from twisted_ib import limits
@@ -215,9 +214,7 @@ class Replies:
         Be the server.
         """
         options = self._options
-        self._listener = listener = self._station.listen(options.own or ANY, options.port, options.space)
-        if options.debug or not options.port:
-            print(f"ib-ping: waits for clients on port {listener.port}", file=sys.stderr, flush=True)
+        listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
         while len(self._lines) < options.connections:
             line = Service(self._station, listener.wait(), options)
             self._lines.append(line)

@@ -6,7 +6,6 @@ Source: rdma-core 65, C{librdmacm/examples/cmatose.c}.
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 
 from twisted_ib import limits
@@ -139,9 +138,7 @@ class Messages:
         Be the server.
         """
         options, count = self._options, self._options.count
-        self._listener = listener = self._station.listen(options.own or ANY, options.port, options.space)
-        if options.debug or not options.port:
-            print(f"ib-ping: waits for clients on port {listener.port}", file=sys.stderr, flush=True)
+        listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
         while len(self._lines) < options.connections:
             line = Talk(self._station, listener.wait(), options)
             self._lines.append(line)

@@ -4,7 +4,6 @@ The server's side of C{ib-ping}: one client after the other, or many at once.
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import NoReturn
 
@@ -12,10 +11,9 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, enums
 from twisted_ib.tools.pingrounds import Server
-from twisted_ib.tools.pingstation import SILENCE, Listener, Station, Steps, reason
+from twisted_ib.tools.pingstation import PROGRAM, SILENCE, Listener, Station, Steps, reason
 from twisted_ib.tools.program import ProgramError, complain
 
-PROGRAM = "ib-ping"
 #: rping's.
 BACKLOG = 3
 ANY = "0.0.0.0"
@@ -141,8 +139,6 @@ def serve(station: Station, options: Namespace) -> int:
     """
     listener = station.listen(options.address or ANY, options.port, enums.RDMA_PS_TCP, BACKLOG)
     try:
-        if options.debug or not options.port:
-            print(f"{PROGRAM}: waits for clients on port {listener.port}", file=sys.stderr, flush=True)
         if options.persistent:
             persist(station, options, listener)
         line = Server(station, listener.wait(), options.size)

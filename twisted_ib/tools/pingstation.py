@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import sys
 import threading
 import time
 from argparse import ArgumentTypeError
@@ -23,6 +24,8 @@ from twisted_ib.tools.program import ProgramError, printable, sentence
 
 if TYPE_CHECKING:
     from twisted_ib.tools.pingline import Line
+
+PROGRAM = "ib-ping"
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -177,6 +180,7 @@ class Station:
 
     def listen(self, host: str, port: int, space: int, backlog: int = 0) -> Listener:
         """
+        @param port: 0 for any; then, or to tell what goes on, it is printed.
         @param backlog: how many requests wait at most; 0 for as many as is usual.
 
         @return: what hears of requests to an address.
@@ -191,7 +195,10 @@ class Station:
             raise ProgramError(f"{host} port {port}: {reason(error)}") from None
         except HCAError as error:
             raise ProgramError(f"{host} port {port}: {sentence(error)}") from None
-        return Listener(self, cmid)
+        listener = Listener(self, cmid)
+        if self.debug or not port:
+            print(f"{PROGRAM}: waits for clients on port {listener.port}", file=sys.stderr, flush=True)
+        return listener
 
     def close(self) -> None:
         """

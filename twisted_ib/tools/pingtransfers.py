@@ -14,10 +14,9 @@ from twisted_ib.hca.verbs import enums
 from twisted_ib.tools.pingdatagrams import Group, Replies
 from twisted_ib.tools.pingdevice import chosen
 from twisted_ib.tools.pingmessages import Messages
-from twisted_ib.tools.pingstation import Station, whole
+from twisted_ib.tools.pingstation import PROGRAM, Station, whole
 from twisted_ib.tools.program import ArgumentParser
 
-PROGRAM = "ib-ping"
 #: rping's own options are elsewhere.
 NAMES = ("rping", "ucmatose", "udaddy", "mckey")
 
