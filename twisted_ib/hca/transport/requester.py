@@ -26,7 +26,8 @@ from twisted_ib.hca.core.delays import rnrSeconds
 from twisted_ib.hca.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
 from twisted_ib.hca.transport.cutting import Record
 from twisted_ib.hca.transport.pacing import Pacing
-from twisted_ib.hca.transport.psn import extended, packets
+from twisted_ib.hca.transport.psn import extended
+from twisted_ib.hca.transport.questions import QUESTIONS, SYNDROME_MASK, Question
 from twisted_ib.hca.transport.terms import ACKNOWLEDGE_REQUEST, Packet, Terms, User
 from twisted_ib.hca.wire.headers import (
     AETH,
@@ -35,103 +36,18 @@ from twisted_ib.hca.wire.headers import (
     NAK_REMOTE_OPERATIONAL,
     NAK_SEQUENCE,
     PSN_MASK,
-    RETH,
     RNR,
 )
 from twisted_ib.hca.wire.opcodes import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
-    COMPARE_SWAP,
-    FETCH_ADD,
     READ_REQUEST,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
     READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
 )
 
 #: rnr_retry: this many is for ever.
 _FOR_EVER: Final = 7
-_SYNDROME_MASK: Final = 0xE0
-_QUESTIONS: Final = frozenset((READ_REQUEST, COMPARE_SWAP, FETCH_ADD))
 _NAK: Final = 0x60
-#: A READ's response -> whether it begins and ends an answer; bytes of its AETH.
-_RESPONSES: Final = {
-    READ_RESPONSE_FIRST: (True, False, AETH.size),
-    READ_RESPONSE_MIDDLE: (False, False, 0),
-    READ_RESPONSE_LAST: (False, True, AETH.size),
-    READ_RESPONSE_ONLY: (True, True, AETH.size),
-}
-#: The code of a record of an answer, by whether it is the first and the last one.
-_ANSWER: Final = {
-    (True, False): READ_RESPONSE_FIRST,
-    (False, False): READ_RESPONSE_MIDDLE,
-    (False, True): READ_RESPONSE_LAST,
-    (True, True): READ_RESPONSE_ONLY,
-}
-
-
-class Question:
-    """
-    A READ or an atomic: what L{Record} is to messages.
-
-    @ivar code: its operation code.
-    @ivar header: its extended header.
-    @ivar length: bytes that a READ asks for.
-    @ivar asked: the numbers that a READ was asked for from, of those that are not answered.
-    """
-
-    __slots__ = ("asked", "code", "end", "header", "length", "position", "start")
-
-    asks = True
-    size = 0
-
-    def __init__(self, code: int, header: bytes, position: int, start: int, mtu: int) -> None:
-        """
-        Number the packets of the answer.
-
-        @param start: the number of the request, and so of the first packet of its answer.
-        """
-        self.code = code
-        self.header = header
-        self.position = position
-        self.start = start
-        self.length = 0
-        self.asked: set[int] = set()
-        if code == READ_REQUEST:
-            self.length = RETH.unpack(header)[2]
-        self.end = start + packets(self.length, mtu)
-
-    def partEnd(self, at: int) -> int:
-        """
-        The number after the part of the answer that a number is in.  Parts are counted from
-        the beginning, so that what is asked for again is within what was asked for
-        (Linux's C{rxe_resp.c}, C{duplicate_request}, wants that).
-        """
-        at -= self.start
-        return min(self.end, self.start + at + limits.TRANSPORT_READ - at % limits.TRANSPORT_READ)
-
-    def partBegins(self, at: int) -> bool:
-        """
-        Whether a part begins at a number.
-        """
-        return (at - self.start) % limits.TRANSPORT_READ == 0
-
-    def ask(self, at: int, mtu: int) -> Packet:
-        """
-        Make the request for the answer, or for the rest of a part of it.
-
-        @param at: the number of its first packet.
-        """
-        header = self.header
-        if self.code == READ_REQUEST:
-            offset = (at - self.start) * mtu
-            stop = min(self.length, (self.partEnd(at) - self.start) * mtu)
-            if offset or stop < self.length:
-                address, key, _ = RETH.unpack(header)
-                header = RETH.pack(address + offset & 0xFFFFFFFFFFFFFFFF, key, stop - offset)
-            self.asked.add(at)
-        return self.code, ACKNOWLEDGE_REQUEST, at & PSN_MASK, header, b""
 
 
 class Requester:
@@ -220,7 +136,7 @@ class Requester:
             self._full = True
             return False
         record: Record | Question
-        if code in _QUESTIONS:
+        if code in QUESTIONS:
             record = Question(code, header, position, self._end, self._terms.mtu)
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
@@ -340,7 +256,7 @@ class Requester:
         @param syndrome: of its AETH.
         @param number: the number that it has.
         """
-        kind = syndrome & _SYNDROME_MASK
+        kind = syndrome & SYNDROME_MASK
         if number >= self._top or (number < self._una and kind == 0):
             # Of what was never sent; or old, which says nothing.
             if number >= self._top:
@@ -467,7 +383,7 @@ class Requester:
             self._fail(BAD_RESPONSE, number)
             return
         if question.code == READ_REQUEST:
-            shape = self._shape(question, code, number, buffer, start, stop)
+            shape = question.place(code, number, buffer, start, stop, self._terms.mtu)
             if shape is None:
                 self._fail(BAD_RESPONSE, number)
                 return
@@ -476,7 +392,7 @@ class Requester:
         elif (
             code != ATOMIC_ACKNOWLEDGE
             or stop - start != AETH.size + ATOMIC_RESULT.size
-            or buffer[start] & _SYNDROME_MASK
+            or buffer[start] & SYNDROME_MASK
         ):
             self._fail(BAD_RESPONSE, number)
             return
@@ -489,31 +405,6 @@ class Requester:
         self._user.delivered(code, buffer, start, stop)
         if ends:
             self._user.acknowledged(question.position)
-
-    def _shape(
-        self, question: Question, code: int, number: int, buffer: Any, start: int, stop: int
-    ) -> tuple[int, int] | None:
-        """
-        Look at a packet of the answer to a READ.
-
-        @return: the code that it has counted in the whole answer, and where its payload
-            begins; or L{None} if it does not belong there.
-        """
-        row = _RESPONSES.get(code)
-        if row is None:
-            return None
-        begins, ends, header = row
-        mtu = self._terms.mtu
-        last = number + 1 == question.end
-        length = question.length - (number - question.start) * mtu if last else mtu
-        if (
-            stop - start != header + length
-            or (header and buffer[start] & _SYNDROME_MASK)
-            or (number not in question.asked if begins else question.partBegins(number))
-            or ends is not (number + 1 == question.partEnd(number))
-        ):
-            return None
-        return _ANSWER[number == question.start, last], start + header
 
     # -- sending again
 

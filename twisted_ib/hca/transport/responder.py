@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.operation import ABSENT, LATER
+from twisted_ib.hca.transport.answers import Answer, Asked
 from twisted_ib.hca.transport.psn import extended, packets
 from twisted_ib.hca.transport.terms import Packet, Terms, User
 from twisted_ib.hca.wire.headers import (
@@ -29,7 +30,6 @@ from twisted_ib.hca.wire.headers import (
     NAK_REMOTE_OPERATIONAL,
     NAK_SEQUENCE,
     PSN_MASK,
-    RETH,
     RNR,
 )
 from twisted_ib.hca.wire.opcodes import (
@@ -72,96 +72,6 @@ REQUESTS: Final = {
 _ANSWERS: Final = frozenset(
     (READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE, READ_RESPONSE_LAST, READ_RESPONSE_ONLY)
 )
-
-
-class Asked:
-    """
-    A READ or atomic of the peer that is remembered (IBTA vol. 1 9.7.5.1.5).
-
-    @ivar start: its number.
-    @ivar end: the number after its answer.
-    @ivar code: its operation code.
-    @ivar address: that a READ begins at.
-    @ivar key: that a READ gives.
-    @ivar length: bytes that a READ asks for.
-    @ivar msn: how many messages were done when it was.
-    @ivar isAnswered: whether all of its answer was sent at least once.
-    @ivar result: the answer of an atomic, once there is one.
-    @ivar answer: the latest answer to a READ, until all of it is sent.
-    @ivar again: the part that was asked for again and is not begun: its first number, the
-        number after it, and its header.
-    """
-
-    __slots__ = (
-        "address",
-        "again",
-        "answer",
-        "code",
-        "end",
-        "isAnswered",
-        "key",
-        "length",
-        "msn",
-        "result",
-        "start",
-    )
-
-    def __init__(self, code: int, start: int, header: bytes, mtu: int, msn: int) -> None:
-        """
-        Nothing of its answer is there.
-        """
-        self.code = code
-        self.start = start
-        self.msn = msn
-        self.address = self.key = self.length = 0
-        if code == READ_REQUEST:
-            self.address, self.key, self.length = RETH.unpack(header)
-        self.end = start + packets(self.length, mtu)
-        self.isAnswered = False
-        self.result: bytes | None = None
-        self.answer: Answer | None = None
-        self.again: tuple[int, int, bytes] | None = None
-
-    def part(self, at: int, header: bytes, mtu: int) -> tuple[int, int, bytes] | None:
-        """
-        Look at a READ that has come again.
-
-        @param at: its number.
-        @param header: its extended header.
-        @return: for L{again}; L{None} if it is another READ, or asks for more.
-        """
-        address, key, length = RETH.unpack(header)
-        offset = (at - self.start) * mtu
-        if key != self.key or address != self.address + offset & 0xFFFFFFFFFFFFFFFF:
-            return None
-        if offset + length > self.length:
-            return None
-        return at, at + packets(length, mtu), header
-
-
-class Answer:
-    """
-    An answer that the user makes: to a READ, or a part of one, or to an atomic.
-
-    @ivar asked: what it answers.
-    @ivar start: its first number.
-    @ivar at: the number of what the user posts next.
-    @ivar sent: the number after what was sent.
-    @ivar end: the number after its last packet.
-    @ivar isVoid: whether it is not sent any more: a part that was sent is missing, and has
-        been asked for again.
-    """
-
-    __slots__ = ("asked", "at", "end", "isVoid", "sent", "start")
-
-    def __init__(self, asked: Asked, start: int, end: int) -> None:
-        """
-        Nothing of it is there.
-        """
-        self.asked = asked
-        self.start = self.at = self.sent = start
-        self.end = end
-        self.isVoid = False
 
 
 class Responder:
@@ -576,14 +486,13 @@ class Responder:
         while ready and len(out) < budget:
             answer, at, body = ready.popleft()
             asked = answer.asked
-            header = AETH.pack(ACK << 24 | asked.msn & PSN_MASK)
             if asked.code != READ_REQUEST:
-                out.append((ATOMIC_ACKNOWLEDGE, 0, at & PSN_MASK, header + body, b""))
+                out.append((ATOMIC_ACKNOWLEDGE, 0, at & PSN_MASK, asked.header() + body, b""))
                 answer.sent = at + 1
             else:
                 end = min(at + packets(len(body), mtu), answer.end)
                 stop = min(end, at + budget - len(out))
-                self._cut(answer, at, stop, header, body, out)
+                answer.cut(at, stop, mtu, body, out)
                 answer.sent = stop
                 self._held -= len(body)
                 if stop < end:
@@ -594,25 +503,6 @@ class Responder:
             if answer.sent == answer.end and asked.answer is answer:
                 asked.answer = None
                 asked.isAnswered = asked.isAnswered or answer.end == asked.end
-
-    def _cut(
-        self, answer: Answer, at: int, stop: int, header: bytes, body: Any, out: list[Packet]
-    ) -> None:
-        """
-        Make packets of a part of the answer to a READ.
-        """
-        mtu, last, append = self._terms.mtu, answer.end - 1, out.append
-        view = body if stop - at == 1 and len(body) <= mtu else memoryview(body)
-        offset = 0
-        for number in range(at, stop):
-            if number == answer.start:
-                code = READ_RESPONSE_ONLY if number == last else READ_RESPONSE_FIRST
-                append((code, 0, number & PSN_MASK, header, view[:mtu]))
-            elif number == last:
-                append((READ_RESPONSE_LAST, 0, number & PSN_MASK, header, view[offset : offset + mtu]))
-            else:
-                append((READ_RESPONSE_MIDDLE, 0, number & PSN_MASK, b"", view[offset : offset + mtu]))
-            offset += mtu
 
     def close(self) -> None:
         """
