@@ -360,6 +360,9 @@ PACKET_LINGER_SECONDS = 10.0
 PACKET_GROUPS = 256
 #: The least time between two congestion notifications for one queue pair, in seconds.
 PACKET_NOTIFICATION_SECONDS = 50e-6
+#: The longest time from a message of connection management to its answer that counts as a round trip,
+#: in seconds.
+PACKET_ROUND_TRIP_SECONDS = 3.0
 #: What a REQ of ours says of the time to an acknowledgement, a timeout code: 0.5 s.
 PACKET_ACK_TIMEOUT_CODE = 17
 #: How long a stream waits for one at least, eight times, a timeout code: 4.3 s.
