@@ -9,6 +9,7 @@ REQ's too, and at the active side longer by what the REP says (12.7.34, 12.7.33)
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, Final
 
 import attrs
@@ -24,6 +25,11 @@ _HOP_LIMIT: Final = 64
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
 _LONGEST_MTU: Final = max(MTU_BYTES)
+#: Where a REQ has the queue pair number, above another octet.
+_NUMBER: Final = Struct(">I")
+_NUMBER_OFFSET: Final = 32
+#: A REQ leaves so soon, in seconds, when it is sent first.
+_AT_ONCE: Final = 0.05
 
 
 @attrs.frozen
@@ -36,7 +42,7 @@ class Proposal:
     @ivar label: The flow label.
     @ivar retries: How often to repeat what is not acknowledged.
     @ivar when: The time, seconds.
-    @ivar isRequest: Whether it was a REQ.
+    @ivar isAwaited: Whether it was said once, and the queue pair is connected when it is answered.
     """
 
     expectedPSN: int
@@ -44,14 +50,16 @@ class Proposal:
     label: int
     retries: int
     when: float
-    isRequest: bool
+    isAwaited: bool
 
     def roundTrip(self, now: float) -> float | None:
         """
         @param now: When the answer has come, seconds.
-        @return: How long that took; L{None} if nothing was asked.
+        @return: How long that took; L{None} if it may be the answer to something else, or so long that
+            something was lost.
         """
-        return max(0.0, now - self.when) if self.isRequest else None
+        seconds = now - self.when
+        return seconds if self.isAwaited and 0 <= seconds <= limits.PACKET_ROUND_TRIP_SECONDS else None
 
 
 def propose(fabric: Any, remote: int, request: REQ) -> None:
@@ -92,9 +100,23 @@ def answer(fabric: Any, reply: REP, request: REQ) -> Proposal:
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
     label, retries = request.primaryPath.flowLabel, request.retryCount
-    proposal = Proposal(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), False)
+    isAwaited = reply.localQPN not in fabric.owner.queuePairs
+    proposal = Proposal(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal
+
+
+def sending(fabric: Any, body: bytes) -> None:
+    """
+    A REQ is sent, perhaps again: then nobody knows which one is answered (RFC 6298 section 3).
+
+    @param body: Of the message.
+    """
+    (first,) = _NUMBER.unpack_from(body, _NUMBER_OFFSET)
+    queuePair = fabric.owner.queuePairs.get(first >> 8)
+    own: Proposal | None = None if queuePair is None else queuePair.proposal
+    if own is not None and own.isAwaited and fabric.clock() - own.when > _AT_ONCE:
+        queuePair.proposal = attrs.evolve(own, isAwaited=False)
 
 
 def _remember(fabric: Any, number: int, proposal: Proposal) -> None:

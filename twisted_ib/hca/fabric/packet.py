@@ -19,6 +19,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.fabric.addresses import normalise, wildcard
+from twisted_ib.hca.fabric.agreement import sending
 from twisted_ib.hca.fabric.arrivals import Arrivals
 from twisted_ib.hca.fabric.fabric import Fabric
 from twisted_ib.hca.fabric.general import GeneralServices
@@ -31,7 +32,7 @@ from twisted_ib.hca.fabric.sessions import Sessions
 from twisted_ib.hca.fabric.waker import Waker
 from twisted_ib.hca.interfaces import IFabric
 from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
-from twisted_ib.hca.wire.cm import DREQ
+from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad import QUEUE_KEY
@@ -364,6 +365,8 @@ class PacketFabric(Fabric):
             self._farewells.append((address, attribute, body))
             self._want()
         else:
+            if attribute == REQ.attribute:
+                sending(self, body)
             self._sendManagement(address, attribute, body)
 
     def _sendManagement(self, address: str, attribute: int, body: bytes) -> None:
