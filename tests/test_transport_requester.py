@@ -404,6 +404,20 @@ class AcknowledgementTests(RequesterCase):
         self.assertEqual(self.brief()[0], (4, B))
         self.assertEqual(self.end.counts["rcvd_seq_err"], 1)
 
+    def test_sequenceTwice(self) -> None:
+        """
+        What is on its way again is not sent again for a second NAK within a round trip; for
+        one after that it is.
+        """
+        self.connect(evolve(self.terms, roundTrip=0.1))
+        self.post(SEND_ONLY)
+        self.post(SEND_ONLY)
+        self.brief()
+        for later, packets in ((0.0, 2), (0.09, 0), (0.02, 2)):
+            self.now += later
+            self.acknowledge(SEQUENCE, A)
+            self.assertEqual(len(self.brief()), packets)
+
     def test_withinMessage(self) -> None:
         """
         The NAK may be of the middle of a message.
@@ -593,6 +607,41 @@ class SilenceTests(RequesterCase):
         self.later(0.5)
         self.assertEqual(self.end.refusals, [(1, SILENT)])
 
+    def test_slept(self) -> None:
+        """
+        A process that was stopped for an hour does not blame its peer.
+        """
+        self.post(SEND_ONLY)
+        self.brief()
+        self.later(1.0)
+        self.now += 3600
+        self.connection.tick(self.now)
+        self.assertEqual(self.brief(), [(4, A)])
+        self.later(2.0)
+        self.assertEqual(self.end.refusals, [])
+        self.later(2.0)
+        self.assertEqual(self.end.refusals, [(1, SILENT)])
+
+    def test_pushedBack(self) -> None:
+        """
+        The time to send again counts from what was acknowledged last.
+        """
+        self.connect(evolve(self.terms, roundTrip=0.01, timeout=1.0))  # 30 ms
+        for _ in range(3):
+            self.post(SEND_ONLY)
+        self.brief()
+        begun = self.now
+        for psn in (A, B):
+            self.later(0.02)
+            self.acknowledge(ACK, psn)
+        deadline = self.connection.deadline()
+        assert deadline is not None
+        self.assertLess(deadline, begun + 0.1)
+        self.later(0.02)
+        self.assertEqual(self.end.counts["completer_retry_err"], 0)
+        self.later(0.1)
+        self.assertGreater(self.end.counts["completer_retry_err"], 0)
+
     def test_never(self) -> None:
         """
         Without a timeout it never is, but it is sent again.
@@ -712,6 +761,17 @@ class AnswerTests(RequesterCase):
         self.respond(0x0F, D, b"\x1f\0\0\1" + bytes(232))
         self.assertEqual((self.end.done, self.end.refusals), ([1], []))
 
+    def test_missingCame(self) -> None:
+        """
+        What was missing comes before it is asked for: what is still missing is asked for.
+        """
+        self.read(1000)
+        self.brief()
+        self.respond(0x0D, A, b"\x1f\0\0\1" + bytes(256))
+        self.respond(0x0E, C, bytes(256))
+        self.respond(0x0E, B, bytes(256))
+        self.assertEqual(self.sent(), [(0x0C, ASK, C, RETH.pack(0x1200, 7, 488), b"")])
+
     def test_implied(self) -> None:
         """
         An acknowledgement of what is behind a READ says that its answer was lost (IBTA vol. 1
@@ -752,6 +812,8 @@ class AnswerTests(RequesterCase):
             (A, ATOMIC_ACKNOWLEDGE, aeth + bytes(8)),
             (B, 0x0D, aeth + bytes(256)),
             (B, 0x0F, aeth + bytes(256)),
+            (B, 0x0E, bytes(255)),
+            (B, 0x0E, bytes(257)),
             (C, 0x0E, bytes(1)),
             (C, 0x0F, aeth),
             (C, 0x0F, aeth + bytes(2)),

@@ -277,6 +277,22 @@ class RefusalTests(ResponderCase):
             self.request(0x04, B)
             self.assertFalse(self.connection.pending())
 
+    def test_question(self) -> None:
+        """
+        The same with READs; one that was refused for a time is not remembered, and may come
+        again as often as it likes.
+        """
+        for syndrome in (ABSENT, ABSENT, 0x2C, LATER, ABSENT):
+            self.end.syndrome = syndrome
+            self.read(A, 1)
+            self.sent()
+        self.end.syndrome = 0
+        self.read(A, 1)
+        self.assertEqual([packet[:3] for packet in self.sent()], [(0x10, 0, A)])
+        self.end.syndrome = 0x62
+        self.read(B, 1)
+        self.assertEqual(self.sent(), [acknowledge(0x62, B, 1)])
+
     def test_closed(self) -> None:
         """
         What is owed when the queue pair goes is still sent.

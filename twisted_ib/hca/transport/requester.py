@@ -12,7 +12,8 @@ What is waited for:
   - nothing is on the way: nothing;
   - something is: an acknowledgement, until C{_probeAt}; then all is sent again, one packet at
     first.  After the timeout, C{retries} + 1 times, the peer counts as silent.  That time begins
-    anew when it acknowledges something, and after it has asked to wait;
+    anew when it acknowledges something, and after it has asked to wait; it is counted while
+    this end is awake;
   - the peer had no receive: C{_pauseUntil}; nothing is sent, nothing else is waited for.
 """
 
@@ -505,6 +506,8 @@ class Requester:
             return
         if self._probeAt is None or now < self._probeAt:
             return
+        # What this end slept through is no silence of the peer's.
+        self._since += now - self._probeAt
         silence = self._silence()
         if silence is not None and now >= self._since + silence:
             self._fail(SILENT, self._una)
