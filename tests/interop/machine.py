@@ -237,7 +237,7 @@ class Machine:
         """
         Kill a process that was started, with all its children.
         """
-        self.run(f"kill -9 -- -{process}")
+        self.run(f"kill -9 -{process}")
 
     def capture(self, file: Path) -> str:
         """
