@@ -74,7 +74,7 @@ class Device:
     @ivar name: C{"shm0"} or another of L{twisted_ib.hca.fabric.registry}.
     @ivar guid: Its GUID, random.
     @ivar addressed: Whether peers are IP addresses, and not processes of this host.
-    @ivar address: Its own IP address, if it has one.
+    @ivar address: Its own IP address, if it has one, without a scope.
     @ivar gid: What its datagrams say who sent them: its first GID.
     @ivar pathMTU: The bytes that a packet carries at most.
     @ivar thread: The thread that it belongs to; 0 if its user takes care that no two
@@ -232,7 +232,7 @@ class Device:
         """
         if bound and bound not in _WILDCARDS:
             if self.address is not None:
-                if normalise(bound) != self.address:
+                if not self.isAt(bound):
                     raise NoRouteError(f"device {self.name} has the address {self.address}, not {bound}")
             elif not isLocalAddress(bound):
                 raise NoRouteError(f"{bound} is not an address of this host")
@@ -249,9 +249,18 @@ class Device:
         own = self.address
         if own is None:
             return bound
-        if bound != "::" and (bound != "0.0.0.0" or ":" in own) and normalise(bound) != own:
+        if bound == "::" or (bound == "0.0.0.0" and ":" not in own):
+            return own
+        if not self.isAt(bound):
             raise ValueError(f"device {self.name} has the address {own}, not {bound}")
-        return own
+        return bound
+
+    def isAt(self, address: str | None) -> bool:
+        """
+        @param address: Any spelling of an IP address, perhaps with a scope; L{None} for none.
+        @return: Whether it is the device's own; without one, whether it is none.
+        """
+        return self.address == (None if address is None else normalise(address).partition("%")[0])
 
     def isLocal(self, address: str) -> bool:
         """
@@ -260,7 +269,7 @@ class Device:
             peers are IP addresses: whether it is the device's own.
         """
         if self.address is not None:
-            return address == self.address.partition("%")[0]
+            return address == self.address
         return isPeersAddress(address, int(self.clock()))
 
     def isPeers(self, path: Any, address: str) -> bool:
@@ -272,7 +281,7 @@ class Device:
         """
         if self.addressed:
             found: str = path.peer.address
-            return address == found.partition("%")[0]
+            return address == found
         return self.isLocal(address)
 
     def count(self, name: str) -> None:

@@ -122,7 +122,7 @@ class Hub:
         """
         with self:
             for device in self.devices:
-                if device.name == name and device.address == address and not device.closed:
+                if device.name == name and not device.closed and device.isAt(address):
                     self.devices[device] += 1
                     return device
             device = Device(name, anyThread=True, address=address)
