@@ -143,8 +143,8 @@ CM_CONNECTIONS_PER_PATH = 1 << 16
 #: The longest times that a REQ may ask us to give its sender: a timeout code,
 #: about eight seconds.
 CM_RESPONSE_TIMEOUT_CODE = 21
-#: The shortest, 67 ms: nobody is sent many answers at once in another's name.
-CM_RESPONSE_TIMEOUT_CODE_LEAST = 14
+#: The shortest, 0.27 s: nobody is sent many answers at once in another's name.
+CM_RESPONSE_TIMEOUT_CODE_LEAST = 16
 #: The longest time that an MRA may ask for, once per message that it is about.
 CM_SERVICE_TIMEOUT_CODE = 21
 #: Ended connections whose ids are still reserved; over it the next to expire
@@ -469,6 +469,8 @@ RDS_PAUSED = 16 * 1024 * 1024
 RDS_ACK_SECONDS = 0.005
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
+#: HCAs that are gone, by which nothing is looked for any more; the oldest are forgotten.
+RDS_DEAD = 4096
 
 # -- rules of the offload switch
 

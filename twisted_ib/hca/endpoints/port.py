@@ -231,7 +231,10 @@ class Port(base.BasePort):
             channel.count("bad_path_mtu")
             connection.reject(RejectReason.INVALID_MTU, b"", channel.now())
             return
-        if self.reading and not self.requests and self._accepted < self.numberAccepts:
+        if self.reading and channel.device.addressed:
+            # To say yes is little work, and whoever comes next may be somebody honest.
+            self._acceptLogged(connection, request, greeting, ends)
+        elif self.reading and not self.requests and self._accepted < self.numberAccepts:
             if self._turn is None:
                 self._wantTurn()
             self._acceptLogged(connection, request, greeting, ends)

@@ -9,9 +9,10 @@ whom (IBTA vol. 1 annex A11, "RDMA IP CM service").  A L{SIDR_REQ
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address
 from struct import Struct
 
 import attrs
@@ -31,6 +32,11 @@ SIDR_REP_USER_BYTES = 136
 
 _HIGHEST_PORT = 0xFFFF
 _HEADER = Struct(">BBH16s16s")
+#: What an IPv4 address has in front of it as a GID.
+_MAPPED = b"\0" * 10 + b"\xff\xff"
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9][0-9]|[0-9])"
+#: Any IPv4 address: a stranger may write any, so they are not worth to be remembered.
+_FOUR = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}").fullmatch
 
 
 class PortSpace(IntEnum):
@@ -68,6 +74,9 @@ def packAddress(text: str) -> tuple[int, bytes]:
     @return: its version, and 16 octets, of which IPv4 uses the last four.
     @raise ValueError: C{text} is not an IP address.
     """
+    quick = _FOUR(text)
+    if quick is not None:
+        return 4, b"\0" * 12 + bytes(map(int, quick.groups()))
     address = ip_address(text.partition("%")[0])
     return address.version, address.packed.rjust(16, b"\0")
 
@@ -82,7 +91,7 @@ def gidOf(text: str) -> bytes:
     @raise ValueError: C{text} is not an IP address.
     """
     version, packed = packAddress(text)
-    return b"\0" * 10 + b"\xff\xff" + packed[12:] if version == 4 else packed
+    return _MAPPED + packed[12:] if version == 4 else packed
 
 
 @_remember
@@ -92,8 +101,9 @@ def textOf(gid: bytes) -> str:
 
     @param gid: 16 octets.
     """
-    address = IPv6Address(gid)
-    return str(address.ipv4_mapped or address)
+    if gid[:12] == _MAPPED:
+        return "%d.%d.%d.%d" % tuple(gid[12:])
+    return str(IPv6Address(gid))
 
 
 @_remember
@@ -104,7 +114,9 @@ def unpackAddress(version: int, packed: bytes) -> str:
     @param version: 4; for any other the address is one of IPv6.
     @param packed: 16 octets, of which IPv4 uses the last four.
     """
-    return str(IPv4Address(packed[12:]) if version == 4 else IPv6Address(packed))
+    if version == 4:
+        return "%d.%d.%d.%d" % tuple(packed[12:16])
+    return str(IPv6Address(packed))
 
 
 @attrs.frozen
