@@ -469,8 +469,9 @@ RDS_PAUSED = 16 * 1024 * 1024
 RDS_ACK_SECONDS = 0.005
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
-#: HCAs that are gone, by which nothing is looked for any more; the oldest are forgotten.
+#: HCAs that were not there, and how long what they have published is not looked at, in seconds.
 RDS_DEAD = 4096
+RDS_DEAD_SECONDS = 60.0
 
 # -- rules of the offload switch
 

@@ -69,6 +69,8 @@ _RETRIES = 7
 #: The REJ of who asks itself.
 _BUSY = b"busy"
 
+_LONG_AGO = float("-inf")
+
 _Asked = tuple[Any, bytes, "dict[Path, None]", int]
 _NOT_NOW: _Asked = (None, b"", {}, 0)
 
@@ -346,6 +348,7 @@ class RCMedium:
         self._laters: dict[Path, _Later] = {}
         self._bound: dict[str, dict[int, Any]] = {}
         self._services: dict[Any, Any] = {}
+        self._dead: dict[int, float] = {}
 
     # -- addresses and sockets
 
@@ -447,8 +450,10 @@ class RCMedium:
         @return: The HCA's GUID, or L{None}.
         """
         channel = self.channel(host)
-        found: list[int] = channel.device.fabric.serving(PORT_SPACE << 16 | port, host)
-        return found[0] if found else None
+        for guid in channel.device.fabric.serving(PORT_SPACE << 16 | port, host):
+            if channel.now() - self._dead.get(guid, _LONG_AGO) > limits.RDS_DEAD_SECONDS:
+                return int(guid)
+        return None
 
     def serves(self, host: str, port: int) -> bool | None:
         """
@@ -560,7 +565,10 @@ class RCMedium:
         A path has no queue pair.
         """
         if not self.addressed and isinstance(reason, NoListenerError):
-            # The HCA is gone for good.
+            # The HCA is gone, though what it has published may still be there.
+            if len(self._dead) >= limits.RDS_DEAD:
+                del self._dead[next(iter(self._dead))]
+            self._dead[path.key[2]] = self.channel(path.local).now()
             self._relocate(path)
         else:
             path.carrierFailed(reason)
@@ -581,6 +589,12 @@ class RCMedium:
                 message.owner.messageDropped(message)
                 continue
             target.send(message)
+        if path.key[2] is not None:
+            # Protocols that keep connections want to know at once.
+            for socket in set(network.sockets.values()):
+                gone = getattr(getattr(socket, "protocol", None), "processGone", None)
+                if gone is not None:
+                    gone(path.remote)
 
     # -- queue pairs
 

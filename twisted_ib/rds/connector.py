@@ -95,6 +95,9 @@ class Attempt:
         except (HCAError, OSError) as reason:
             self._failed(failures.connectError(reason, connector.where()))
             return
+        if self._socket.isServed((host, connector.port)) is False:
+            self._failed(failures.refused(connector.where()))
+            return
         self._session = self._socket.connect((host, connector.port), self)
         if self._session is None:
             self._failed(error.ConnectError(string=f"{connector.where()}: too many connections"))

@@ -173,9 +173,7 @@ class Network:
         found = self._routes.get(key)
         if found is not None and not found.closed:
             return found
-        if (host, port) in self.sockets or (
-            not self._shared and (host == address or self.isOurs(host))
-        ):
+        if (host, port) in self.sockets or (not self._shared and (host == address or self.isOurs(host))):
             found = self.loop(address, host)
         else:
             found = self.medium.pathTo(address, host, port)

@@ -19,8 +19,10 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.protocol import DatagramProtocol
 from twisted.python import log
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from twisted_ib.errors import HCAError, ResourceLimitError
+from twisted_ib.errors import HCAError, PeerGoneError, ResourceLimitError
+from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds.frames import Reason
 from twisted_ib.rds.session import Event, Session, State
 from twisted_ib.rds.streams import Streams
@@ -43,6 +45,7 @@ def listenRDS(*arguments: Any, **named: Any) -> Any:
     return port.listenRDS(*arguments, **named)
 
 
+@implementer(IRDSProtocol)
 class StreamSocket(DatagramProtocol):
     """
     The streams of one socket.
@@ -168,6 +171,51 @@ class StreamSocket(DatagramProtocol):
         @return: The address that this socket has for a peer.
         """
         return self.interface or peer
+
+    def isServed(self, address: tuple[str, int]) -> bool | None:
+        """
+        @return: Whether somebody has a port; L{None} if that can not be known.
+        """
+        network = getattr(self._listening, "network", None)
+        serves = None if network is None else getattr(network.medium, "serves", None)
+        try:
+            return None if serves is None else serves(*address)
+        except _UNUSABLE:
+            return None
+
+    # -- what the socket tells
+
+    def destinationCongested(self, addr: Any) -> None:
+        """
+        See L{IRDSProtocol}: it says so too when it takes no more.
+        """
+
+    def destinationCleared(self, addr: Any) -> None:
+        """
+        See L{IRDSProtocol}.
+        """
+
+    def peerGone(self, host: str, reason: Exception) -> None:
+        """
+        A host can not be reached, or a process that had its address: end the streams with sockets that
+        nobody has.
+        """
+        outer, self._inCall = self._inCall, True
+        try:
+            for session in list(self.streams.sessions.values()):
+                if session.address[0] == host and not self.isServed(session.address):
+                    session.vanished()
+                    self._tellSession(session)
+                    self._ready[session] = None
+        finally:
+            self._inCall = outer
+        self._wantTurn()
+
+    def processGone(self, host: str) -> None:
+        """
+        A process of a host is gone, which several have: see L{twisted_ib.rds.connected}.
+        """
+        self.peerGone(host, PeerGoneError("the process is gone"))
 
     # -- streams
 
