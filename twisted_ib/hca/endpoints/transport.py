@@ -97,13 +97,11 @@ class Transport(_ConsumerMixin, _LogOwner):
         bytes wait, or are written at once.
     @ivar _prefix: The protocol's part of C{logstr}; L{None} until there is one.
     @cvar provider: What carries it, for C{ib-ss}.
-    @cvar retransmits: How often something was sent again; on fabrics of operations nothing is.
     """
 
     __slots__ = ()
 
     provider: str
-    retransmits = 0
     disconnected = disconnecting = 0
     bufferSize = limits.SEND_BUFFER
     _aborting = False
@@ -237,8 +235,8 @@ class Transport(_ConsumerMixin, _LogOwner):
         """
         @return: What C{ib-ss} shows of it; L{None} if it is over.
         """
-        state = self.phase()
-        if self.queuePair.path is None and state != CONNECTING:
+        state, path = self.phase(), self.queuePair.path
+        if path is None and state != CONNECTING:
             return None
         return Row(
             CONNECTION,
@@ -248,7 +246,7 @@ class Transport(_ConsumerMixin, _LogOwner):
             state,
             self.credits(),
             self.unsent(),
-            self.retransmits,
+            getattr(path, "retransmits", 0),
         )
 
     def phase(self) -> str:

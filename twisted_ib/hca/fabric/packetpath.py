@@ -44,6 +44,8 @@ from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 #: What a stream takes as one.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
+#: What a connection counts when it sends something again.
+_SENT_AGAIN: Final = "completer_retry_err"
 
 
 @frozen
@@ -196,6 +198,7 @@ class ConnectionPath(Path):
     @ivar remote: The peer's number.
     @ivar deadline: When its connection wants to be called, or L{None}.
     @ivar connection: What makes packets of records.
+    @ivar retransmits: How often its connection has sent something again.
     @ivar service: The bits of its packets' operation codes that say which service it is.
     @ivar port: The UDP source port.
     @ivar trafficClass: Of its packets.
@@ -223,6 +226,7 @@ class ConnectionPath(Path):
         "port",
         "queuePair",
         "remote",
+        "retransmits",
         "service",
         "trafficClass",
         "until",
@@ -243,6 +247,7 @@ class ConnectionPath(Path):
         fabric = way.fabric
         self.fabric = fabric
         self.peer = way.peer
+        self.retransmits = 0
         self.alive = True
         self.bell = self.busy = False
         self.owed = self.turns = self.pairing = None
@@ -513,6 +518,8 @@ class ConnectionPath(Path):
         """
         Count something on the device.
         """
+        if name == _SENT_AGAIN:
+            self.retransmits += 1
         self.fabric.count(name)
 
     # -- the end
