@@ -1,6 +1,6 @@
 """
-Endpoint strings: C{sdp:PORT} or C{ib:PORT} for servers, C{sdp:HOST:PORT} or C{ib:HOST:PORT}
-for clients.
+Endpoint strings: C{sdp:PORT}, C{ib:PORT} or C{rds:PORT} for servers, C{sdp:HOST:PORT} and so on for
+clients.
 
 The plugin module imports this one whenever Twisted rebuilds its plugin cache,
 before a reactor is chosen. So the endpoints themselves are imported only when
