@@ -102,8 +102,9 @@ class MemoryLink:
                 return False
             self.room -= 1
         data = b"".join(pieces)
-        assert len(data) == size
-        self.wire.carry((self.address, destination, port, trafficClass, data))
+        assert 0 < len(data) <= size * self.burst
+        for at in range(0, len(data), size):
+            self.wire.carry((self.address, destination, port, trafficClass, data[at : at + size]))
         return True
 
     def put(self, datagram: Datagram) -> None:

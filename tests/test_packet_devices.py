@@ -5,6 +5,7 @@ Two HCAs on a wire in memory: connecting by the communication manager, and movin
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -18,8 +19,9 @@ from twisted_ib.hca.core.requests import SGE, ReceiveRequest, SendFlags, SendOpc
 from twisted_ib.hca.core.states import QPState, QPType
 from twisted_ib.hca.core.work import WorkQueues
 from twisted_ib.hca.device import Device
+from twisted_ib.hca.fabric.invariant import Flow
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.rdmacm import Header, PortSpace
+from twisted_ib.hca.wire.rdmacm import Header, PortSpace, gidOf
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 PORT = 7174
@@ -260,3 +262,48 @@ class MovingTests(PacketTestCase):
         self.assertEqual(one.done(), [(1, WCStatus.REM_ACCESS_ERR)])
         self.assertEqual((len(one.failures), len(two.failures)), (1, 1))
         self.assertEqual(one.device.fabric.paths(), [])
+
+    def test_bursts(self) -> None:
+        """
+        Packets leave many at a time, where the link can; of those the checksums are made for identifications
+        that count up from 0.
+        """
+        one, two = self.connected()
+        two.receive(1, 0, 1 << 17)
+        calls: list[tuple[int, list[bytes]]] = []
+        link = one.device.fabric.link
+        link.burst = 7
+        carry = link.send
+
+        def send(destination: str, port: int, pieces: list[Any], size: int, *marks: int) -> bool:
+            """
+            Keep what was sent in one call.
+            """
+            data = b"".join(pieces)
+            calls.append((port, [data[at : at + size] for at in range(0, len(data), size)]))
+            return bool(carry(destination, port, pieces, size, *marks))
+
+        link.send = send
+        one.send(1, SendOpcode.SEND, 0, 10 * 1024 + 5)
+        self.settle(one, two)
+        self.assertEqual((one.done(), two.done()), ([(1, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
+        self.assertEqual([len(datagrams) for _, datagrams in calls], [7, 4])
+        for port, datagrams in calls:
+            flow = Flow(gidOf(HERE), gidOf(THERE), port)
+            for number, datagram in enumerate(datagrams):
+                check = crc32(datagram[:-4], flow.state(len(datagram), number))
+                self.assertEqual(check.to_bytes(4, "little"), datagram[-4:])
+
+    def test_farewell(self) -> None:
+        """
+        Who ends a connection at once when a request is refused says first why.
+        """
+        one, two = self.connected()
+        two.failed = lambda reason: two.device.disconnect(two.connection)  # type: ignore[method-assign]
+        self.wire.log = []
+        one.send(1, SendOpcode.RDMA_WRITE, 0, 5, remoteAddress=two.region.address, remoteKey=1)
+        self.settle(one, two)
+        self.assertEqual(one.done(), [(1, WCStatus.REM_ACCESS_ERR)])
+        said = [data[0] for source, _, _, _, data in self.wire.log if source == THERE]
+        self.assertEqual(said[:2], [0x11, 0x64])
+        self.assertIn("disconnected", one.log)

@@ -136,6 +136,24 @@ class StreamTests(PacketTestCase):
             queuePair.close()
         self.assertEqual(len(here.fabric.sessions.byNumber), 3)
 
+    def test_numberAgain(self) -> None:
+        """
+        If its number is another's meanwhile, the older one ends.
+        """
+        one, two = self.joined()
+        device: Any = one.device
+        self.wire.pass_ = lambda datagram: ()
+        self.post(one, b"x" * 100)
+        one.close()
+        settle(device)
+        again = QueuePair(one.number, Consumer(), device)
+        again.connect(device.fabric.pathTo(THERE), 99, REP(rnrRetryCount=7))
+        settle(device)
+        sessions = device.fabric.sessions
+        self.assertEqual((sessions.lingering, sessions.byNumber), ({}, {one.number: again.path}))
+        self.assertIsNone(device.deadline())
+        two.close()
+
     def test_silence(self) -> None:
         """
         A peer that does not answer for the stream's time is lost.
