@@ -1,5 +1,6 @@
 """
-Reliable datagrams, and streams over them, between processes over C{shm0}.
+Reliable datagrams, and streams over them, between processes over queue pairs: on C{shm0}, and on
+C{roce0} at addresses of the loopback interface.
 """
 
 from __future__ import annotations
@@ -129,3 +130,34 @@ class StreamTests(MeshTestCase):
         client = self.spawn("ib")
         failed = self.assertRaises(ChildError, client.ask, "hold", 5, endpoint=f"rds:{HOST}:9")
         self.assertIn("nobody listens", str(failed))
+
+
+class RoCETests(MeshTestCase):
+    """
+    Linux's form, over packets.
+    """
+
+    def test_datagrams(self) -> None:
+        """
+        Thousands of datagrams, both ways at once.
+        """
+        hosts, ports = ("127.0.0.81", "127.0.0.82"), (4000, 5000)
+        children = [self.spawn("ib"), self.spawn("epoll")]
+        for child, host, port in zip(children, hosts, ports, strict=True):
+            child.ask("listen", interface=host, port=port, device="roce0")
+        for mine, other in ((0, 1), (1, 0)):
+            children[mine].begin("write", port=ports[mine], host=hosts[other], to=ports[other], count=3000)
+        digests = [child.answer(LONG) for child in children]
+        for mine, other in ((0, 1), (1, 0)):
+            expected = {f"{hosts[other]}:{ports[other]}": [3000, digests[other]]}
+            self.assertEqual(children[mine].ask("heard", LONG, port=ports[mine], count=3000), expected)
+
+    def test_streams(self) -> None:
+        """
+        Streams.
+        """
+        server, client = self.spawn("ib"), self.spawn("ib")
+        port = server.ask("serve", endpoint="rds:0:interface=127.0.0.81:device=roce0")
+        where = f"rds:127.0.0.81:{port}:device=roce0:bindAddress=127.0.0.82"
+        found = client.ask("ask", LONG, endpoint=where, count=2_000_000, clients=3)
+        self.assertEqual(found, [True] * 3)
