@@ -404,6 +404,14 @@ class ReceivingTests(MachineCase):
         self.assertEqual(self.receive(3, 1, 0, extensions=pathsExtensions(1, 8)), Outcome.NOTHING)
         self.assertEqual(self.receive(4, 1, 0, extensions=pathsExtensions(1, 0)), Outcome.NOTHING)
 
+    def test_restartedHigh(self) -> None:
+        """
+        What another instance repeats is taken, whatever number its probe had.
+        """
+        self.open()
+        self.assertEqual(self.receive(50, 1, 0, extensions=pathsExtensions(1, 8)), Outcome.RESTARTED)
+        self.assertEqual(self.receive(10, 9, 9, AGAIN), Outcome.DELIVER)
+
     def test_ping(self) -> None:
         """
         The answer goes back to the port, with the next number.

@@ -14,7 +14,7 @@ from twisted.internet.protocol import DatagramProtocol
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.rds_net import Recorder, Told, Wire, hosts
+from tests.rds_net import MemoryCarrier, Recorder, Told, Wire, hosts
 from twisted_ib import limits
 from twisted_ib.errors import (
     DatagramTooLongError,
@@ -117,6 +117,24 @@ class DatagramTests(PortCase):
         self.wire.advance(0.1)
         self.assertEqual(one.protocol.got, [(b"hello", ("10.0.0.2", 5000))])
         self.assertEqual(self.wire.made, 1)
+        (path,) = self.there.network.paths.values()
+        self.assertEqual((path._retry, path._attempt), (None, None))
+
+    def test_staleAcknowledgement(self) -> None:
+        """
+        What a peer has of another instance of ours is no acknowledgement.
+        """
+        one = self.socket(self.here)
+        one.write(b"x", ("10.0.0.2", 5000))
+        (path,) = self.here.network.paths.values()
+        carrier = MemoryCarrier(self.wire)
+        carrier.path, carrier.peer = path, MemoryCarrier(self.wire)
+        carrier.peer.path = path
+        carrier.peer.take = lambda: None  # type: ignore[method-assign]
+        self.wire.connections += [carrier, carrier.peer]
+        path.carrierUp(carrier, 500)
+        self.assertEqual(self.here.network.counters["recv_bad_ack"], 0)
+        self.assertEqual(len(path.machine.waiting), 1)
 
     def test_oneConnection(self) -> None:
         """
@@ -522,6 +540,30 @@ class CongestionTests(PortCase):
         self.assertEqual(two.protocol.got[-1][0], b"held")
         numbers = [int.from_bytes(data[:4], "big") for data, _ in two.protocol.got[:-1]]
         self.assertEqual(numbers, [*range(count)])
+        self.assertEqual([path.held for path in self.here.network.paths.values()], [0])
+
+    def test_noOvertaking(self) -> None:
+        """
+        Two ports are cleared at once: who hears of the first and writes to the second is behind
+        what waits there.
+        """
+        one, two = self.pair()
+        three = self.socket(self.there, 5001)
+        one.write(b"begin", ("10.0.0.2", 5001))
+        self.wire.advance(0.1)
+        (path,) = self.here.network.paths.values()
+        ports = path.machine.peerMap
+        for port in (5000, 5001):
+            ports.mark(port)
+        room = one.write(b"first", ("10.0.0.2", 5000))
+        one.write(b"second", ("10.0.0.2", 5001))
+        room.addCallback(lambda result: one.write(b"third", ("10.0.0.2", 5001)) and None)
+        for port in (5000, 5001):
+            ports.clear(port)
+        one.portsCleared(path, {5000, 5001})
+        self.wire.advance(0.1)
+        self.assertEqual([data for data, _ in three.protocol.got], [b"begin", b"second", b"third"])
+        self.assertEqual([data for data, _ in two.protocol.got], [b"first"])
 
     def test_heldBounded(self) -> None:
         """

@@ -400,6 +400,8 @@ class AcceptedTests(TCPCase):
         acknowledged.
         """
         one, peer = await self.begun()
+        (path,) = one.network.paths.values()
+        path.carrier.transport.stopReading()
         peer.send(b"".join(data(2 + i, b"%d" % i) for i in range(100)))
         second = self.connectRaw(SMALL, LARGE)
         second.send(MAP + data(102, b"100"))
@@ -444,6 +446,24 @@ class AcceptedTests(TCPCase):
         self.assertEqual(len(reads), 10)
         self.assertEqual(len(one.protocol.got), 10)
         del peer
+
+    async def test_acknowledgedAtTheEnd(self) -> None:
+        """
+        What TCP has acknowledged when the connection is lost is not repeated, though nobody has
+        looked yet.
+        """
+        one, peer = await self.begun()
+        peer.send(Header(2, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
+        (path,) = one.network.paths.values()
+        path.carrier._wantLook = lambda: None
+        one.write(b"first", (SMALL, 4000))
+        await self.until(lambda: len(peer.messages()) == 4)
+        # Linux puts acknowledgements off for 40 ms.
+        await deferLater(reactor, 0.2)
+        self.assertGreater(one._queued, 0)
+        peer.reset()
+        await self.until(lambda: one._queued == 0)
+        self.assertEqual(one.network.counters["send_retransmitted"], 0)
 
     async def test_acknowledged(self) -> None:
         """
