@@ -132,8 +132,10 @@ class RoCELink:
         @param mtu: The path MTU; by default what the interface permits.
         @param segments: Whether many datagrams go to the kernel at a time, where it can.
         @param coalesces: Whether many come from it.
-        @raise DeviceError: The address is not of this host, or somebody has the port.
+        @raise DeviceError: The address is not of this host, somebody has the port, or this is not Linux.
         """
+        if not hasattr(select, "epoll"):
+            raise DeviceError("RoCEv2 needs Linux")
         try:
             text = normalise(address)
         except ValueError as error:
