@@ -48,6 +48,8 @@ class Path:
     _pause = 0.0
     _told = False
     _pumping = False
+    #: Whether the carrier had no room; it says when it has.
+    _full = False
 
     def __init__(self, network: Network, medium: Any, key: Any, local: str, remote: str) -> None:
         """
@@ -235,6 +237,7 @@ class Path:
             old.close()
             self._down()
         self.carrier = carrier
+        self._full = False
         self.since = None
         self._told = False
         self.machine.connected(self.network.reactor.seconds())
@@ -270,6 +273,7 @@ class Path:
         See L{IRDSCarrierUser.resume}.
         """
         if carrier is self.carrier:
+            self._full = False
             self._pump()
 
     def acknowledged(self, carrier: Any, sequence: int) -> None:
@@ -311,7 +315,7 @@ class Path:
         """
         Send what can be.  Who is called from here may send more.
         """
-        if self._pumping:
+        if self._pumping or self._full:
             return
         machine, carrier = self.machine, self.carrier
         self._pumping = True
@@ -322,6 +326,7 @@ class Path:
                     self.network.counters["send_queue_empty"] += 1
                     break
                 if not carrier.send(message):
+                    self._full = True
                     break
                 machine.sent(message)
             carrier.flush()

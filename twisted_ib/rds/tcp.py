@@ -83,7 +83,6 @@ class _Counted(tcp.Connection):
         protocol = getattr(self, "protocol", None)
         if protocol is not None:
             protocol.drain()
-            protocol.look()
         super().connectionLost(reason)
 
 
@@ -316,7 +315,7 @@ class TCPCarrier(Protocol):
     def drain(self) -> None:
         """
         See L{IRDSCarrier.drain}: what the socket has was acknowledged by this host, so that the
-        peer will not send it again.
+        peer will not send it again.  And what the peer has acknowledged is not sent again.
         """
         transport: Any = self.transport
         self._paused = False
