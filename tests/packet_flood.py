@@ -44,6 +44,8 @@ MIB = 1 << 20
 PATIENCE = 2.0
 #: So many arrive from one connection of somebody honest to the next.
 EVERY = 1000
+#: Timeout codes that they ask for.
+TIMEOUTS = (0, 5, 20, 31)
 _CM_PORT = 55410
 
 
@@ -200,7 +202,7 @@ class FloodTestCase(SynchronousTestCase):
         request.localCommunicationID = dice.randrange(1, 1 << 32)
         request.localCAGUID = dice.getrandbits(64)
         request.startingPSN, request.pathMTU = dice.getrandbits(24), 3
-        request.localCMResponseTimeout = dice.choice((0, 5, 20, 31))
+        request.localCMResponseTimeout = dice.choice(TIMEOUTS)
         request.maxCMRetries = 15
         request.primaryPath = Path(
             localGID=gidOf(source),

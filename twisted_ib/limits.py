@@ -351,6 +351,10 @@ PACKET_FLOWS = 512
 PACKET_SIZES = 512
 #: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
 PACKET_TRANSACTIONS = 2048
+#: Requests for something new that wait until the rest is taken, over which the oldest goes; and how many
+#: are answered before the next look at what has arrived.
+PACKET_QUESTIONS = 512
+PACKET_QUESTIONS_PER_TURN = 16
 #: How long what does not fit into a socket waits, in seconds.
 PACKET_PAUSE_SECONDS = 0.001
 #: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.
@@ -543,6 +547,9 @@ PERF_DISTINCT = 65536
 PING_COUNT = (1 << 31) - 1
 #: Connections of one program.
 PING_CONNECTIONS = 1024
+#: The least time between two pings of RDS, and how long the answer to the last is waited for, in seconds.
+RDS_PING_INTERVAL = 0.001
+RDS_PING_SECONDS = 5.0
 #: Clients that a persistent server has at a time; more are refused.
 PING_CLIENTS = 256
 #: Bytes of one message of ucmatose's, and of those that all connections of a program have memory for.

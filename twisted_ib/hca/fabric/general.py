@@ -8,7 +8,7 @@ communication id, those of others are remembered.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
@@ -42,6 +42,8 @@ _AGENT_BITS: Final = 32
 
 #: What begins an exchange.
 _BEGINNINGS: Final = frozenset((REQ.attribute, DREQ.attribute, LAP.attribute, SIDR_REQ.attribute))
+#: What somebody may send who is not known.
+_QUESTIONS: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
 #: What is always an answer -> what begins the exchange.
 _ANSWERS: Final = {
     REP.attribute: REQ.attribute,
@@ -57,9 +59,16 @@ _ABOUT_MRA: Final = {**_ABOUT, MessageKind.OTHER.value: LAP.attribute}
 class GeneralServices:
     """
     Queue pair 1 of one HCA.
+
+    What begins something new waits until the rest of what has arrived is taken, as anybody can send it:
+    so a flood of it does not keep those waiting who are connected.  When there is more of it than can be
+    answered the latest is answered first, for whoever has sent the oldest has given it up or will repeat
+    it.
+
+    @ivar questions: What waits: path, attribute, body, transaction.
     """
 
-    __slots__ = ("_agent", "_known", "_owner")
+    __slots__ = ("_agent", "_known", "_owner", "questions")
 
     def __init__(self, owner: Any, randomBits: Callable[[int], int]) -> None:
         """
@@ -70,6 +79,7 @@ class GeneralServices:
         self._agent = randomBits(_AGENT_BITS) << 32
         #: Address of the peer, exchange, the peer's communication id -> transaction.
         self._known: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+        self.questions: deque[tuple[Any, int, bytes, int]] = deque(maxlen=limits.PACKET_QUESTIONS)
 
     def wrap(self, address: str, attribute: int, body: bytes) -> bytes:
         """
@@ -116,9 +126,30 @@ class GeneralServices:
             self._owner.count("management_unsupported")
         else:
             body = bytes(buffer[start + HEADER_BYTES : stop])
+            if attribute in _QUESTIONS:
+                questions = self.questions
+                if len(questions) == questions.maxlen:
+                    self._owner.count("management_dropped")
+                questions.append((path, attribute, body, transaction))
+                return
             if attribute in _BEGINNINGS:
                 self._remember(path.peer.address, attribute, body, transaction)
             self._owner.managementReceived(path, attribute, body, 0, BODY_BYTES)
+
+    def answer(self) -> int:
+        """
+        Hand on some of what begins something new.
+
+        @return: How much of it.
+        """
+        questions = self.questions
+        left = len(questions)
+        count = min(left, limits.PACKET_QUESTIONS_PER_TURN)
+        for _ in range(count):
+            path, attribute, body, transaction = questions.popleft() if count == left else questions.pop()
+            self._remember(path.peer.address, attribute, body, transaction)
+            self._owner.managementReceived(path, attribute, body, 0, BODY_BYTES)
+        return count
 
     def _remember(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
         """

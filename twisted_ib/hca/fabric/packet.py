@@ -297,6 +297,8 @@ class PacketFabric(Fabric):
         self._busy = True
         try:
             n: int = self.link.receive(budget)
+            if self._general.questions:
+                n += self._general.answer()
             if self.roomy:
                 roomy, self.roomy = self.roomy, []
                 for path in roomy:
@@ -399,6 +401,8 @@ class PacketFabric(Fabric):
         if self._closed:
             return False
         if ((self.bells or self._farewells) and not self.outlet.isStalled) or self.roomy:
+            return True
+        if self._general.questions:
             return True
         found: bool = self.link.pending()
         return found
