@@ -135,7 +135,7 @@ class ConnectionTests(CMTestCase):
         self.assertEqual((active.local_addr, active.peer_addr), (passive.peer_addr, passive.local_addr))
         self.assertEqual(active.local_addr[0], self.host)
         self.assertGreaterEqual(active.local_addr[1], 49152)
-        self.assertEqual((active.dev_name, active.port_num), ("shm0", 1))
+        self.assertEqual((active.dev_name, active.port_num), (self.device, 1))
         self.assertIs(active.event_channel, self.near)
         self.assertIs(passive.event_channel, self.far)
         # All identifiers of a process share these, as with librdmacm.

@@ -225,6 +225,8 @@ class GroupTests(CMTestCase):
     """
 
     space = int(UDP)
+    #: The GID of L{GROUP}.
+    gid = "ff0e:0000:0000:0000:0000:ffff:e600:0001"
 
     def member(self, join: bool = True, **more: Any) -> Any:
         """
@@ -266,7 +268,7 @@ class GroupTests(CMTestCase):
         first, where = self.joined()
         second, _ = self.joined()
         self.assertEqual((where.qp_num, where.qkey), (0xFFFFFF, enums.RDMA_UDP_QKEY))
-        self.assertEqual(where.ah_attr.dgid, "ff0e:0000:0000:0000:0000:ffff:e600:0001")
+        self.assertEqual(where.ah_attr.dgid, self.gid)
         region = second.reg_msgs(100)
         second.post_recv(region)
         second.post_recv(region)

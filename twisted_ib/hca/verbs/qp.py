@@ -292,11 +292,11 @@ class QP(LackingQP):
 
         @return: the address.
         """
-        guid = getattr(getattr(value, "peer", None), "guid", None)
+        gid = getattr(getattr(value, "peer", None), "gid", None)
         attr = addressAttr(value)
-        if guid is not None:
+        if gid is not None:
             attr.is_global, attr.port_num, attr.path = 1, 1, value
-            attr.dgid = (0xFE80 << 112 | guid).to_bytes(16, "big").hex(":", 2)
+            attr.dgid = gid.to_bytes(16, "big").hex(":", 2)
         return attr
 
     # -- work
