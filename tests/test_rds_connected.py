@@ -287,6 +287,21 @@ class ComingAndGoingTests(ProcessesTestCase):
         self.settle()
         return closed
 
+    def test_movedAway(self) -> None:
+        """
+        What waits for a process that has no socket any more goes where the port is now.
+        """
+        b = self.process()
+        two = b.listen(5000)
+        self.write(b"1")
+        self.pass_(limits.RDS_ACK_SECONDS)
+        self.successResultOf(self.closed(two))
+        self.write(b"2", b"3")
+        self.pass_(1.0)
+        three = self.process().listen(5000)
+        self.pass_(5.0, 0.1)
+        self.assertEqual((two.data, three.data), ([b"1"], [b"2", b"3"]))
+
     def test_peerIdle(self) -> None:
         """
         A process whose last socket is closed, and another opened, is found again.

@@ -64,7 +64,7 @@ _MAGIC, _VERSION = b"RDSq", 1
 
 #: Timeout code of the CM: about half a second between two REQs.
 _CM_RESPONSE_TIMEOUT = 17
-_CM_RETRIES = 15
+_CM_RETRIES = 3
 _RETRIES = 7
 #: The REJ of who asks itself.
 _BUSY = b"busy"
@@ -119,6 +119,7 @@ class _Call:
 
     @ivar key: what the session will be known by.
     @ivar waiters: the paths that wait for it.
+    @ivar began: when it began, in seconds.
     """
 
     def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel) -> None:
@@ -129,6 +130,7 @@ class _Call:
         self.key = key
         self._channel = channel
         self.waiters: dict[Path, None] = {}
+        self.began = channel.now()
         self._local = self._remote = ""
         self._route: Any = None
         self._session: Session | None = None
@@ -570,8 +572,17 @@ class RCMedium:
                 del self._dead[next(iter(self._dead))]
             self._dead[path.key[2]] = self.channel(path.local).now()
             self._relocate(path)
+        elif not self.addressed and self._hasMoved(path):
+            self._relocate(path)
         else:
             path.carrierFailed(reason)
+
+    def _hasMoved(self, path: Path) -> bool:
+        """
+        @return: Whether something waits for a port that the path does not lead to any more.
+        """
+        ports = {message.destinationPort for message in path.machine.waiting if message.owner is not None}
+        return any(self._servedBy(path.remote, port) != path.key[2] for port in ports)
 
     def _relocate(self, path: Path) -> None:
         """
@@ -579,8 +590,9 @@ class RCMedium:
         """
         network = self.network
         self.moved()
-        path.machine.peerMap = CongestionMap()
-        network.congestionChanged(path, list(range(PORTS)))
+        if path.held:
+            path.machine.peerMap = CongestionMap()
+            network.congestionChanged(path, list(range(PORTS)))
         for message in network.forget(path):
             message.sequence = message.flags = 0
             try:
@@ -589,7 +601,7 @@ class RCMedium:
                 message.owner.messageDropped(message)
                 continue
             target.send(message)
-        if path.key[2] is not None:
+        if path.key[2] in self._dead:
             # Protocols that keep connections want to know at once.
             for socket in set(network.sockets.values()):
                 gone = getattr(getattr(socket, "protocol", None), "processGone", None)
@@ -732,7 +744,9 @@ class RCMedium:
         if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
             raise RDSWireError(f"a REQ from {theirs} to {ours}")
         key = ours, theirs
-        if key in self.calls or self.network.dormant:
+        call = self.calls.get(key)
+        # What was asked for longer than that nobody has answered: it was for who was there before.
+        if self.network.dormant or (call and channel.now() - call.began < limits.RDS_DUEL_SECONDS):
             return _NOT_NOW
         path = self.network.path(key, ours, theirs)
         answer = PrivateData(ours, theirs, *version, acknowledged=_received(path))
