@@ -105,6 +105,25 @@ class PacingTests(SynchronousTestCase):
         self.assertAlmostEqual(pacing.roundTrip(), 0.1125)
         self.assertAlmostEqual(pacing.resendSeconds(), 0.1125 + 4 * 0.0625)
 
+    def test_undone(self) -> None:
+        """
+        If that was no silence, nor is the window small any more.
+        """
+        pacing = Pacing(None, 0.1)
+        pacing.silent(32)
+        pacing.progressed(1, 0.04)
+        self.assertEqual(pacing.window, 33)
+        pacing.silent(33)
+        pacing.progressed(1, 0.11)
+        self.assertEqual(pacing.window, 2)
+        pacing.progressed(1, 0.04)
+        self.assertEqual(pacing.window, 3)
+        pacing = Pacing(None, None)
+        pacing.silent(32)
+        pacing.progressed(1, 0.04)
+        pacing.measured(1.5)
+        self.assertEqual(pacing.window, 32)
+
     def test_backoff(self) -> None:
         """
         Each silence doubles it.  What is acknowledged after it was sent again ends that, unless

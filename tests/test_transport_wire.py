@@ -214,6 +214,23 @@ class FaultTests(SynchronousTestCase):
             if roundTrip:
                 self.assertEqual(pair.ends[0].counts["completer_retry_err"], 0)
 
+    def test_farUnknown(self) -> None:
+        """
+        The same where the timeout is shorter than the way, which is not known: the round trip
+        is found, and then little is sent in vain.
+        """
+        pair = Pair(evolve(TERMS, mtu=1024, timeout=1.0))
+        pair.delay = 0.75
+        left, data = 16, bytes(65536)
+        for _ in range(100000):
+            while left and pair.connections[0].post(SEND_ONLY, b"", data, 65536, 17 - left, pair.now):
+                left -= 1
+            if not pair.step() and not left:
+                break
+        self.assertEqual(pair.ends[0].done[-1], 16)
+        self.assertLess(pair.now, 100 + 30)
+        self.assertLess(pair.ends[0].counts["completer_retry_err"], 4)
+
     def test_receives(self) -> None:
         """
         Receives come one by one.

@@ -24,40 +24,49 @@ class Pacing:
 
     __slots__ = (
         "_backoff",
+        "_before",
         "_deviation",
         "_grown",
-        "_most",
         "_resend",
+        "_retries",
         "_smooth",
         "_threshold",
+        "_timeout",
         "window",
     )
 
-    def __init__(self, timeout: float | None, roundTrip: float | None) -> None:
+    def __init__(self, timeout: float | None, roundTrip: float | None, retries: int = 7) -> None:
         """
         Nothing was sent.
 
         @param timeout: the local ACK timeout in seconds, or L{None}.
         @param roundTrip: in seconds, if it is known.
+        @param retries: C{retry_cnt}.
         """
         self.window = min(limits.TRANSPORT_WINDOW_FIRST, limits.TRANSPORT_WINDOW)
         self._threshold = limits.TRANSPORT_WINDOW
         self._grown = 0
         self._backoff = 1
+        #: The window and its threshold before there was silence, until it surely was one.
+        self._before: tuple[int, int] | None = None
         self._smooth: float | None = None
         self._deviation = 0.0
         self._resend = limits.TRANSPORT_RESEND_FIRST
-        self.limit(timeout)
-        if roundTrip is not None:
-            self.measured(roundTrip)
+        if timeout is not None:
+            self._resend = min(self._resend, timeout)
+        self.limit(timeout, retries)
+        self.told(roundTrip)
 
-    def limit(self, timeout: float | None) -> None:
+    def limit(self, timeout: float | None, retries: int) -> None:
         """
-        Know the local ACK timeout: what is silent for so long is sent again.
+        Know the local ACK timeout: what is silent for so long is sent again, unless a round
+        trip takes longer, or may do so; then it is some times before all is over.
 
         @param timeout: in seconds, or L{None}.
+        @param retries: C{retry_cnt}.
         """
-        self._most = timeout
+        self._timeout = timeout
+        self._retries = retries
 
     def measured(self, seconds: float) -> None:
         """
@@ -67,12 +76,23 @@ class Pacing:
         """
         smooth = self._smooth
         if smooth is None:
+            if seconds > self._resend:
+                self._undo()  # What seemed to be silence was the way.
             self._smooth, self._deviation = seconds, seconds / 2
         else:
             self._deviation += (abs(smooth - seconds) - self._deviation) / 4
             self._smooth = smooth + (seconds - smooth) / 8
         self._resend = self._smooth + 4 * self._deviation
         self._backoff = 1
+
+    def told(self, roundTrip: float | None) -> None:
+        """
+        Somebody else has measured a round trip, which counts if nobody here has.
+
+        @param roundTrip: in seconds, if it is known.
+        """
+        if self._smooth is None and roundTrip is not None:
+            self.measured(roundTrip)
 
     def roundTrip(self) -> float:
         """
@@ -84,9 +104,15 @@ class Pacing:
         """
         @return: after how many seconds without progress the oldest packet is sent again.
         """
-        most = max(limits.TRANSPORT_RESEND_MOST, 3 * self.roundTrip())
-        if self._most is not None:
-            most = min(most, self._most)
+        most, smooth, timeout = limits.TRANSPORT_RESEND_MOST, self._smooth, self._timeout
+        if smooth is not None:
+            most = max(most, 3 * smooth)
+        if timeout is not None:
+            silence = timeout * (self._retries + 1)
+            if smooth is None:
+                most = min(most, max(timeout, silence / 4))
+            else:
+                most = min(most, max(timeout, 3 * smooth), max(timeout, silence / 2))
         return max(limits.TRANSPORT_RESEND_LEAST, min(self._resend * self._backoff, most))
 
     def progressed(self, packets: int, seconds: float) -> None:
@@ -95,8 +121,12 @@ class Pacing:
 
         @param seconds: so long after the latest silence.
         """
-        if self._smooth is not None and seconds > self._smooth / 2:
-            self._backoff = 1
+        if self._smooth is not None:
+            if seconds > self._smooth / 2:
+                self._backoff = 1
+                self._before = None
+            else:
+                self._undo()
         window = self.window
         if window < limits.TRANSPORT_WINDOW:
             if window < self._threshold:
@@ -116,6 +146,13 @@ class Pacing:
         self.window = self._threshold = self._half(onTheWay)
         self._grown = 0
 
+    def _undo(self) -> None:
+        """
+        A silence was none: nothing was lost.
+        """
+        if self._before is not None:
+            (self.window, self._threshold), self._before = self._before, None
+
     def _half(self, onTheWay: int) -> int:
         """
         Half of what was on the way; but two, or it would take a time of silence to notice that
@@ -130,6 +167,8 @@ class Pacing:
         @param onTheWay: packets that were on the way.
         """
         if self.window > 1:
+            if self._before is None:
+                self._before = self.window, self._threshold
             self._threshold = self._half(onTheWay)
         self.window = 1
         self._grown = 0

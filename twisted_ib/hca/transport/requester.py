@@ -91,7 +91,7 @@ class Requester:
         """
         self._terms = terms
         self._user = user
-        self._pacing = Pacing(terms.timeout, terms.roundTrip)
+        self._pacing = Pacing(terms.timeout, terms.roundTrip, terms.retries)
         self._unsent: deque[Record | Question] = deque()
         self._sent: deque[Record | Question] = deque()
         # The numbers after what was posted, was sent at least once, is sent next, and is oldest.
@@ -111,14 +111,15 @@ class Requester:
     def modify(self, terms: Terms) -> None:
         """
         The terms have changed: the queue pair went to RTS, or was changed while it was drained
-        (SQD).  The first PSN counts only if nothing was posted.
+        (SQD), or a round trip was measured.  The first PSN counts only if nothing was posted.
         """
         if self._end == self._terms.firstPSN:
             self._end = self._top = self._next = self._una = terms.firstPSN
             self._recover = self._counted = terms.firstPSN
-            self._pacing = Pacing(terms.timeout, terms.roundTrip)
+            self._pacing = Pacing(terms.timeout, terms.roundTrip, terms.retries)
         self._terms = terms
-        self._pacing.limit(terms.timeout)
+        self._pacing.limit(terms.timeout, terms.retries)
+        self._pacing.told(terms.roundTrip)
 
     # -- down
 
