@@ -93,6 +93,7 @@ class FakeSocket:
         """
         assert type(data) is bytes
         if len(self.queue) >= self.all.most:
+            self.paused = True
             raise ResourceLimitError("as much waits as may")
         self.queue.append((address, data))
         if len(self.queue) >= self.all.budget and not self.paused:

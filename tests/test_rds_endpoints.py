@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 from twisted.internet import error, interfaces, ssl
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.endpoints import clientFromString, serverFromString, wrapClientTLS
 from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
 from twisted.internet.task import Clock
@@ -27,7 +27,7 @@ from tests.certificates import certificate
 from tests.rds_fakes import FakeSocket, FakeSockets
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
-from twisted_ib.rds import streamsocket
+from twisted_ib.rds import connector, streamsocket
 from twisted_ib.rds.connector import connectStream
 from twisted_ib.rds.endpoints import RDSClientEndpoint, RDSServerEndpoint
 from twisted_ib.rds.frames import Kind, Reason, frame
@@ -346,6 +346,100 @@ class ConnectingTests(EndpointTestCase):
         self.assertIsInstance(self.accepted.protocols[0].reason, error.ConnectionLost)
         self.clean()
 
+    def test_tooMany(self) -> None:
+        """
+        A port takes so many connections, and a client asks for so many.
+        """
+        self.patch(limits, "RDS_STREAMS_PER_PEER", 2)
+        self.listen()
+        for _ in range(2):
+            self.connect(bindAddress=("127.0.0.1", 5000))
+        failed = self.begin(bindAddress=("127.0.0.1", 5000))
+        self.run_()
+        self.failureResultOf(failed, error.ConnectError)
+        self.patch(limits, "RDS_STREAMS", 2)
+        failed = self.begin()
+        self.run_()
+        self.failureResultOf(failed, error.ConnectionRefusedError)
+
+    def test_nobodyAtAll(self) -> None:
+        """
+        Where it can be known that nobody has the port a client is refused at once, and the next
+        address of the host is tried.
+        """
+        served = {("127.0.0.1", 4000): False, ("127.0.0.2", 4000): True}
+        asked = []
+
+        def isServed(socket: Any, address: tuple[str, int]) -> bool:
+            asked.append(address)
+            return served[address]
+
+        self.patch(streamsocket.StreamSocket, "isServed", isServed)
+        failed = self.begin()
+        self.run_()
+        self.failureResultOf(failed, error.ConnectionRefusedError)
+        self.assertEqual((self.clock.getDelayedCalls(), self.sockets.sockets), ([], {}))
+        asked.clear()
+        self.patch(connector, "resolve", lambda reactor, host: succeed(["127.0.0.1", "127.0.0.2"]))
+        made = self.begin()
+        self.run_()
+        self.assertEqual(asked, [("127.0.0.1", 4000), ("127.0.0.2", 4000)])
+        made.cancel()
+        self.failureResultOf(made, error.ConnectingCancelledError)
+
+    def test_clientFactory(self) -> None:
+        """
+        A client's factory that makes no protocol, or raises.
+        """
+
+        class None_(ClientFactory):
+            def buildProtocol(self, addr: Any) -> None:
+                return None
+
+        class Raises(ClientFactory):
+            reason: Any = None
+
+            def buildProtocol(self, addr: Any) -> None:
+                raise ZeroDivisionError
+
+            def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
+                self.reason = reason.value
+                raise ValueError
+
+        self.listen()
+        connectStream(self.clock, "127.0.0.1", 4000, None_())
+        self.run_()
+        self.assertIsInstance(self.accepted.protocols[-1].reason, error.ConnectionDone)
+        factory = Raises()
+        connectStream(self.clock, "127.0.0.1", 4000, factory)
+        self.run_()
+        self.assertIsInstance(factory.reason, error.ConnectError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError, ValueError)), 2)
+        for _ in range(limits.RDS_STREAM_PROBES + 2):
+            self.run_(limits.RDS_STREAM_PROBE_SECONDS)
+        self.assertIsInstance(self.accepted.protocols[-1].reason, error.ConnectionLost)
+        self.clean()
+
+    def test_disconnectEarly(self) -> None:
+        """
+        A connector that is told to disconnect before there is a connection.
+        """
+        reasons: list[Any] = []
+
+        class Told(ClientFactory):
+            def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
+                reasons.append(reason.value)
+
+        made = connectStream(self.clock, "127.0.0.1", 4000, Told())
+        self.assertRaises(RuntimeError, made.connect)
+        transport: Any = made.transport  # type: ignore[attr-defined]
+        self.assertEqual(transport.logPrefix(), "Uninitialized")
+        transport.loseConnection()
+        transport.loseConnection()
+        self.run_()
+        self.assertIsInstance(reasons[0], error.UserError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
     def test_unreachable(self) -> None:
         """
         What the socket raises is why the connect failed.
@@ -601,8 +695,8 @@ class DataTests(EndpointTestCase):
         """
         A socket that takes no more makes streams wait, and nothing is lost or overtaken.
         """
-        for most in (1 << 30, 3):
-            self.sockets.budget, self.sockets.most = 3, most
+        for budget, most in ((3, 1 << 30), (1 << 30, 3)):
+            self.sockets.budget, self.sockets.most = budget, most
             self.listen()
             pairs = [self.connect(bindAddress=("127.0.0.1", 5000)) for _ in range(3)]
             for index, (client, server) in enumerate(pairs):
@@ -615,6 +709,23 @@ class DataTests(EndpointTestCase):
                 client.transport.loseConnection()
             self.run_()
             self.clean()
+
+    def test_overheld(self) -> None:
+        """
+        When too much waits for protocols that do not read, who has most of it is lost.
+        """
+        self.patch(limits, "RDS_STREAMS_HELD", 100_000)
+        self.listen()
+        pairs = [self.connect() for _ in range(3)]
+        for (client, server), size in zip(pairs, (40_000, 45_000, 30_000), strict=True):
+            server.transport.pauseProducing()
+            client.transport.write(bytes(size))
+            self.run_()
+        self.assertIsInstance(pairs[1][0].reason, error.ConnectionLost)
+        pairs[1][1].transport.resumeProducing()
+        self.run_()
+        self.assertIsInstance(pairs[1][1].reason, error.ConnectionLost)
+        self.assertEqual([client.reason for client, _ in (pairs[0], pairs[2])], [None, None])
 
     def test_plainDatagrams(self) -> None:
         """
@@ -733,6 +844,82 @@ class EndingTests(EndpointTestCase):
             self.run_(limits.RDS_STREAM_PROBE_SECONDS)
         self.run_(limits.RDS_STREAM_PROBE_SECONDS)
         self.assertIsInstance(client.reason, error.ConnectionLost)
+
+    def test_peerGone(self) -> None:
+        """
+        What the socket says of a peer ends the streams with sockets that nobody has.
+        """
+        self.listen()
+        client, server = self.connect()
+        other, _ = self.connect()
+        socket = client.transport.socket
+        socket.peerGone("192.0.2.1", Exception("gone"))
+        self.run_()
+        self.assertIsNone(client.reason)
+        self.patch(streamsocket.StreamSocket, "isServed", lambda socket, address: True)
+        socket.processGone("127.0.0.1")
+        self.run_()
+        self.assertIsNone(client.reason)
+        self.patch(streamsocket.StreamSocket, "isServed", lambda socket, address: False)
+        socket.destinationCongested(("127.0.0.1", 4000))
+        socket.destinationCleared(("127.0.0.1", 4000))
+        socket.processGone("127.0.0.1")
+        self.run_()
+        self.assertIsInstance(client.reason, error.ConnectionLost)
+        self.assertEqual((server.reason, other.reason), (None, None))
+
+    def test_finWhileClosing(self) -> None:
+        """
+        A peer that ends its direction while this end closes gets all the same what was written.
+        """
+        self.listen()
+        client, server = self.connect(HalfRecorder)
+        client.transport.pauseProducing()
+        server.transport.write(bytes(2_000_000))
+        server.transport.loseConnection()
+        self.run_()
+        client.transport.loseWriteConnection()
+        self.run_()
+        self.assertIsNone(server.reason)
+        client.transport.resumeProducing()
+        self.run_()
+        self.assertEqual(len(client.data), 2_000_000)
+        self.assertIsInstance(server.reason, error.ConnectionDone)
+        self.assertIsInstance(client.reason, error.ConnectionDone)
+
+    def test_lastWords(self) -> None:
+        """
+        What a protocol, a producer or a factory raises at the end is logged, and harms nobody else.
+        """
+
+        class Raising(Recorder):
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                raise ZeroDivisionError
+
+            def stopProducing(self) -> None:
+                raise ZeroDivisionError
+
+            def pauseProducing(self) -> None:
+                raise AssertionError
+
+            resumeProducing = pauseProducing
+
+        class Told(ClientFactory):
+            protocol = Raising
+
+            def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
+                raise ZeroDivisionError
+
+        self.listen()
+        connectStream(self.clock, "127.0.0.1", 4000, Told())
+        self.run_()
+        (server,) = self.accepted.protocols
+        connection = server.transport.socket.streams
+        self.assertEqual(len(connection), 1)
+        server.transport.abortConnection()
+        self.run_()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+        self.clean()
 
     def test_idle(self) -> None:
         """
