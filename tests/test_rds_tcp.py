@@ -5,6 +5,8 @@ only the wire.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from struct import pack
 from typing import Any
@@ -38,14 +40,19 @@ PROBE = Header(1, sourcePort=1, extensions=pathsExtensions(8, 0)).pack()
 
 def freePort() -> int:
     """
-    A TCP port that is free on the addresses used here.
+    A TCP port that is free on the addresses used here, and that no active side is given.
     """
-    with socket.socket() as probe:
-        try:
-            probe.bind((LARGE, 0))
-        except OSError:
-            raise SkipTest("no further addresses on the loopback interface") from None
-        return int(probe.getsockname()[1])
+    for port in range(20000 + os.getpid() % 5000 * 2, 32000):
+        with socket.socket() as one, socket.socket() as other:
+            try:
+                one.bind((LARGE, port))
+                other.bind((SMALL, port))
+            except OSError as e:
+                if e.errno == errno.EADDRINUSE:
+                    continue
+                raise SkipTest("no further addresses on the loopback interface") from None
+            return port
+    raise SkipTest("no port is free")
 
 
 def data(sequence: int, payload: bytes, flags: int = 0, port: int = 5000) -> bytes:
