@@ -87,6 +87,7 @@ class TransactionTests(SynchronousTestCase):
         ):
             data = mad(message.attribute, body, 0x1000 + number)
             self.general.received(Path("192.0.2.9"), b"xx" + data + b"yy", 2, 258)
+        self.general.answer()
 
     def transaction(self, attribute: int, body: bytes, address: str = "192.0.2.9") -> int:
         """
@@ -143,9 +144,29 @@ class TransactionTests(SynchronousTestCase):
         self.patch(limits, "PACKET_TRANSACTIONS", 4)
         body = REQ(localCommunicationID=8).pack()
         self.general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0x2000), 0, 256)
-        for number, expected in ((7, 7), (8, 0x2000)):
-            reply = REP(localCommunicationID=5, remoteCommunicationID=number)
-            self.assertEqual(self.transaction(REP.attribute, reply.pack()), expected)
+        self.general.answer()
+        for message, number, expected in ((DREP, 7, 7), (REP, 7, 0x1000), (REP, 8, 0x2000)):
+            reply = message(localCommunicationID=5, remoteCommunicationID=number)
+            self.assertEqual(self.transaction(message.attribute, reply.pack()), expected)
+
+    def test_questions(self) -> None:
+        """
+        What begins something new waits for the rest; when there is more than one turn answers, the latest
+        comes first, and beyond a bound the oldest is dropped.
+        """
+        self.patch(limits, "PACKET_QUESTIONS", 4)
+        self.patch(limits, "PACKET_QUESTIONS_PER_TURN", 2)
+        owner = Owner()
+        general = GeneralServices(owner, lambda bits: AGENT)
+        for number in range(6):
+            body = REQ(localCommunicationID=number).pack()
+            general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0), 0, 256)
+        general.received(Path("192.0.2.9"), mad(RTU.attribute, RTU().pack(), 0), 0, 256)
+        self.assertEqual([attribute for attribute, _ in owner.came], [RTU.attribute])
+        self.assertEqual([general.answer() for _ in range(3)], [2, 2, 0])
+        numbers = [int.from_bytes(body[:4], "big") for _, body in owner.came[1:]]
+        self.assertEqual(numbers, [5, 4, 2, 3])
+        self.assertEqual(owner.counters, ["management_dropped"] * 2)
 
     def test_wrong(self) -> None:
         """

@@ -76,9 +76,12 @@ class Flow:
     Where packets come from and go to.
 
     @ivar isIPv4: Whether its packets have identifications.
+    @ivar states: By size << 16 | identification, what L{state} has given.
+    @ivar expected: Packets that had the identification expected, as long as all had.
+    @ivar doubt: The others since.
     """
 
-    __slots__ = ("_doubt", "_expected", "_port", "_source", "_states", "_target", "isIPv4")
+    __slots__ = ("_port", "_source", "_target", "doubt", "expected", "isIPv4", "states")
 
     def __init__(self, source: bytes, target: bytes, port: int) -> None:
         """
@@ -89,9 +92,9 @@ class Flow:
         self.isIPv4 = source[:12] == target[:12] == b"\0" * 10 + b"\xff\xff"
         self._source, self._target = (source[12:], target[12:]) if self.isIPv4 else (source, target)
         self._port = port
-        self._states: dict[int, int] = {}
+        self.states: dict[int, int] = {}
         #: Packets that had what was expected, as long as all had, and the others since.
-        self._expected = self._doubt = 0
+        self.expected = self.doubt = 0
 
     def state(self, size: int, identification: int = 0) -> int:
         """
@@ -99,11 +102,11 @@ class Flow:
         @return: What the CRC of the rest goes on from, where the octet of congestion bits is zero.
         """
         key = size << 16 | identification
-        found = self._states.get(key)
+        found = self.states.get(key)
         if found is None:
-            if len(self._states) >= limits.PACKET_SIZES:
-                self._states.clear()
-            found = self._states[key] = self._state(size + _UDP_BYTES, identification)
+            if len(self.states) >= limits.PACKET_SIZES:
+                self.states.clear()
+            found = self.states[key] = self._state(size + _UDP_BYTES, identification)
         return found
 
     def _state(self, length: int, identification: int) -> int:
@@ -158,8 +161,8 @@ class Flow:
             head[4] = 0
             found = crc32(buffer[start + BTH.size : end], crc32(head, self.state(size, identification)))
         if found == told:
-            self._expected += 1
-            self._doubt = 0
+            self.expected += 1
+            self.doubt = 0
             return True
         return self.isIPv4 and self._isOther(identificationOf(found ^ told, end - start), identification)
 
@@ -174,12 +177,12 @@ class Flow:
             return False
         if difference ^ identification < _SEGMENTS:
             return True
-        if self._expected >= _TRUST:
-            self._doubt += 1
-            if self._doubt < _DOUBT:
+        if self.expected >= _TRUST:
+            self.doubt += 1
+            if self.doubt < _DOUBT:
                 return False
         # Somebody who counts: from now on any will do.
-        self._expected = -1 << 62
+        self.expected = -1 << 62
         return True
 
 

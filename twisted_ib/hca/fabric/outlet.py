@@ -67,7 +67,8 @@ class Outlet:
         """
         if packets[0][0] == ACKNOWLEDGEMENT and len(packets) > 1:
             packets.append(packets.pop(0))  # What is shorter can leave with what is before it.
-        flow, remote, pack = path.flow, path.remote, BTH.pack
+        flow, remote, pack, packICRC = path.flow, path.remote, BTH.pack, ICRC.pack
+        states = flow.states
         most = 0
         pieces: list[Any] = []
         first = count = 0
@@ -86,10 +87,13 @@ class Outlet:
                 psn |= ACKNOWLEDGE
             head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, remote, psn) + header
             tail = _PADS[pad]
-            check = crc32(payload, crc32(head, flow.state(size, count)))
+            state = states.get(size << 16 | count)
+            if state is None:
+                state = flow.state(size, count)
+            check = crc32(payload, crc32(head, state))
             if pad:
                 check = crc32(tail, check)
-            pieces += (head, payload, tail + ICRC.pack(check))
+            pieces += (head, payload, tail + packICRC(check))
             count += 1
         if count:
             self._transmit(self._call(path, pieces, first), count)

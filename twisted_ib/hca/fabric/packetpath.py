@@ -424,6 +424,12 @@ class ConnectionPath(Path):
         queuePair = self.queuePair
         if queuePair is None:
             return ABSENT
+        if opcode == SEND_MIDDLE and self._parts:  # Most packets of a stream.
+            self._size += stop - start
+            if self._size <= limits.INLINE_RECORD:
+                self._parts.append(buffer[start:stop])
+                return 0
+            self._size -= stop - start
         try:
             if queuePair.work is None and opcode & ~SOLICITED in _PARTS:
                 return self._join(queuePair, opcode, buffer, start, stop)
