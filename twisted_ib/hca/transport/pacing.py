@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from twisted_ib import limits
 
+#: So far backed off, the time may be shorter than a round trip.
+_OFTEN = 16
+
 
 class Pacing:
     """
@@ -27,6 +30,7 @@ class Pacing:
         "_before",
         "_deviation",
         "_grown",
+        "_guess",
         "_resend",
         "_retries",
         "_smooth",
@@ -47,6 +51,8 @@ class Pacing:
         self._threshold = limits.TRANSPORT_WINDOW
         self._grown = 0
         self._backoff = 1
+        #: Seconds that a round trip may take, as long as none was measured.
+        self._guess = 0.0
         #: The window and its threshold before there was silence, until it surely was one.
         self._before: tuple[int, int] | None = None
         self._smooth: float | None = None
@@ -110,16 +116,17 @@ class Pacing:
         if timeout is not None:
             silence = timeout * (self._retries + 1)
             if smooth is None:
-                most = min(most, max(timeout, silence / 4))
+                most = min(most, max(timeout, silence / 4, min(self._guess, silence / 2)))
             else:
                 most = min(most, max(timeout, 3 * smooth), max(timeout, silence / 2))
         return max(limits.TRANSPORT_RESEND_LEAST, min(self._resend * self._backoff, most))
 
-    def progressed(self, packets: int, seconds: float) -> None:
+    def progressed(self, packets: int, seconds: float, waited: float = 0.0) -> None:
         """
         Packets were acknowledged.
 
         @param seconds: so long after the latest silence.
+        @param waited: so long after others were.
         """
         if self._smooth is not None:
             if seconds > self._smooth / 2:
@@ -127,6 +134,9 @@ class Pacing:
                 self._before = None
             else:
                 self._undo()
+        elif self._backoff >= _OFTEN:
+            # It was sent again each time before it was acknowledged: perhaps that is why.
+            self._guess = 1.25 * waited
         window = self.window
         if window < limits.TRANSPORT_WINDOW:
             if window < self._threshold:
@@ -173,3 +183,4 @@ class Pacing:
         self.window = 1
         self._grown = 0
         self._backoff = min(self._backoff * 2, 1 << 16)
+        self._guess = 0.0

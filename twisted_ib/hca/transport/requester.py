@@ -322,7 +322,7 @@ class Requester:
         """
         All before a number is done: the time that the peer has begins anew.
         """
-        self._pacing.progressed(number - self._counted, now - self._silentAt)
+        self._pacing.progressed(number - self._counted, now - self._silentAt, now - self._since)
         self._una = self._counted = number
         if self._next < number:
             self._next = number
