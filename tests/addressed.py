@@ -39,6 +39,9 @@ def onWire(test: SynchronousTestCase, pathMTU: dict[str, int] | None = None) -> 
     wire = Wire()
 
     def make(owner: Any, guid: int, clock: Any, address: str) -> PacketFabric:
+        """
+        Make the fabric of one.
+        """
         return PacketFabric(owner, guid, clock, MemoryLink(wire, address, (pathMTU or {}).get(address, 1024)))
 
     test.patch(registry, "FABRICS", {**registry.FABRICS, "roce": make})

@@ -219,4 +219,4 @@ class HeaderTests(CMTestCase):
         grh = readGRH(header)
         self.assertEqual(grh.sgid, "0000:0000:0000:0000:0000:ffff:c000:0201")
         self.assertEqual(grh.dgid, "0000:0000:0000:0000:0000:ffff:c000:0202")
-        self.assertEqual((grh.version_tclass_flow, grh.hop_limit, grh.next_hdr), (6 << 28 | 0x20 << 20, 64, 17))
+        self.assertEqual((grh.version_tclass_flow, grh.hop_limit), (6 << 28 | 0x20 << 20, 64))
