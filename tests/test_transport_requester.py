@@ -311,6 +311,18 @@ class SendingTests(RequesterCase):
                 self.acknowledge(ACK, psn)
             self.assertLessEqual(posted - self.end.done[-1], count // 2)
             self.assertTrue(self.connection.post(SEND_ONLY, b"", data, len(data), posted + 1, self.now))
+            self.acknowledge(ACK, self.brief()[-1][1])
+            self.assertEqual(self.end.resumptions, 1)
+
+    def test_modifyRetries(self) -> None:
+        """
+        How often it is tried can be said later, too.
+        """
+        self.post(SEND_ONLY)
+        self.brief()
+        self.connection.modify(evolve(self.terms, retries=0))
+        self.acknowledge(SEQUENCE, A)
+        self.assertEqual(self.end.refusals, [(1, SILENT)])
 
     def test_modify(self) -> None:
         """

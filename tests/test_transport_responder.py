@@ -277,6 +277,18 @@ class RefusalTests(ResponderCase):
             self.request(0x04, B)
             self.assertFalse(self.connection.pending())
 
+    def test_laterAlone(self) -> None:
+        """
+        The same where nothing comes behind it.
+        """
+        self.end.isHolding = True
+        self.read(A, 1)
+        self.end.syndrome = LATER
+        self.request(0x04, B)
+        self.end.answer()
+        self.assertEqual([packet[:3] for packet in self.sent()], [(0x10, 0, A), (0x11, 0, B)])
+        self.assertFalse(self.connection.pending())
+
     def test_question(self) -> None:
         """
         The same with READs; one that was refused for a time is not remembered, and may come
@@ -289,9 +301,11 @@ class RefusalTests(ResponderCase):
         self.end.syndrome = 0
         self.read(A, 1)
         self.assertEqual([packet[:3] for packet in self.sent()], [(0x10, 0, A)])
+        self.request(0x04, B)
+        self.assertEqual(self.sent(), [acknowledge(0x1F, B, 2)])
         self.end.syndrome = 0x62
-        self.read(B, 1)
-        self.assertEqual(self.sent(), [acknowledge(0x62, B, 1)])
+        self.read(C, 1)
+        self.assertEqual(self.sent(), [acknowledge(0x62, C, 2)])
 
     def test_closed(self) -> None:
         """

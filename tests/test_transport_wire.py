@@ -366,9 +366,9 @@ class SeededTests(SynchronousTestCase):
 
     def test_seeds(self) -> None:
         """
-        Sixty runs.
+        A hundred runs.
         """
-        for seed in range(60):
+        for seed in range(100):
             try:
                 self.run_(seed)
             except BaseException:
