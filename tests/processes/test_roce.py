@@ -4,9 +4,11 @@ Streams, messages and verbs between two processes whose devices have an address 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 from tests.processes import test_rdma
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
@@ -115,6 +117,40 @@ class StreamTests(AddressedTestCase):
         nowhere = f"sdp:{port}:device=roce7"
         error = self.assertRaises(ChildError, client.ask, "listen", endpoint=nowhere, **terms)
         self.assertIn("device roce7 has no address: bind one", str(error))
+
+
+    def test_shown(self) -> None:
+        """
+        C{ib-devinfo} and C{ib-ss} show the devices and connections of both, once.
+        """
+        server, client = (self.spawn(reactor) for reactor in self.reactors)
+        self.haul(server, client, self.server("sdp"), self.client("sdp", 0).replace(":0:", ":PORT:"))
+        found = self.tool("devinfo", "-d", "roce0")
+        self.assertEqual(sorted(each["pid"] for each in found), sorted((server.pid, client.pid)))
+        gids = sorted(str(each["ports"][0]["GID"][0]) for each in found)
+        for gid, address in zip(gids, (self.here, self.there), strict=True):
+            self.assertIn(address, gid)
+        for each in found:
+            counters = each["counters"]
+            self.assertTrue(counters["sent_pkts"] > 100 and counters["rcvd_pkts"] > 100, counters)
+            self.assertLess(counters["out_of_seq_request"], counters["rcvd_pkts"])
+        rows = [row for row in self.tool("ss") if row["device"] == "roce0"]
+        self.assertEqual(sorted(row["kind"] for row in rows), ["connection"] * 4 + ["listener"])
+
+    def tool(self, name: str, *options: str) -> list[Any]:
+        """
+        @return: what a tool says.
+        """
+        found: list[Any] = json.loads(
+            subprocess.run(
+                [sys.executable, "-m", f"twisted_ib.tools.{name}", *options, "--json"],
+                env=dict(os.environ, PYTHONPATH=str(ROOT), TWISTED_IB_RUN_DIR=self.runDirectory),
+                check=True,
+                capture_output=True,
+                timeout=LONG,
+            ).stdout
+        )
+        return found
 
 
 class EpollStreamTests(StreamTests):
