@@ -440,6 +440,8 @@ RDS_RECONNECT_SECONDS = 0.001
 RDS_RECONNECT_SECONDS_MOST = 1.0
 #: The least of them where the peer has to connect, and is reminded.
 RDS_NUDGE_SECONDS = 0.2
+#: How long who asks says no to who asks him: longer than a REQ takes to be answered, in seconds.
+RDS_DUEL_SECONDS = 0.5
 #: How long one attempt may take, in seconds.
 RDS_CONNECT_SECONDS = 10.0
 #: A peer that can not be reached for so long is told as gone, in seconds.

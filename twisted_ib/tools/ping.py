@@ -1,7 +1,8 @@
 """
 C{ib-ping}: C{rping}, and other test programs of rdma-core's, with their protocols and option letters.
 
-C{--as} has it be C{ucmatose}, C{udaddy} or C{mckey}: see L{twisted_ib.tools.pingtransfers}.
+C{--as} has it be C{ucmatose}, C{udaddy} or C{mckey}: see L{twisted_ib.tools.pingtransfers}; C{--rds} has
+it be C{rds-ping}: L{twisted_ib.tools.pingrds}.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import enums
-from twisted_ib.tools import pingtransfers
+from twisted_ib.tools import pingrds, pingtransfers
 from twisted_ib.tools.pingdevice import chosen
 from twisted_ib.tools.pingline import Ended
 from twisted_ib.tools.pingrounds import LEAST, MOST, Client
@@ -35,7 +36,11 @@ with -C after that many at least; with -P it goes on until it is stopped.
 
   ib-ping --as ucmatose|udaddy|mckey [--device NAME] OPTIONS
 
-speaks that program's protocol, with its options: ib-ping --as ucmatose --help lists them."""
+speaks that program's protocol, with its options: ib-ping --as ucmatose --help lists them.
+
+  ib-ping --rds [--device tcp|NAME] [-I OWN] [-c N] PEER
+
+is rds-ping: ib-ping --rds --help lists its options."""
 
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
@@ -134,7 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     @return: the exit status.
     """
-    name, rest = pingtransfers.programOf(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if pingrds.OPTION in given:
+        return pingrds.main(given)
+    name, rest = pingtransfers.programOf(given)
     program: Callable[[Namespace], int] = run
     if name == pingtransfers.NAMES[0]:
         options = parseArguments(rest)
