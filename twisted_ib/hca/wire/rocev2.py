@@ -87,10 +87,10 @@ def hardwareAddress(gid: int, own: bytes) -> bytes:
 
     @param own: that of an HCA, for whatever is no group.
     """
-    if isMulticast(gid):
-        return b"\x33\x33" + (gid & 0xFFFFFFFF).to_bytes(4, "big")
     if gid >> 28 == _IPV4_PREFIX << 4 | 0xE:
         return b"\x01\x00\x5e" + (gid & 0x7FFFFF).to_bytes(3, "big")
+    if isMulticast(gid):
+        return b"\x33\x33" + (gid & 0xFFFFFFFF).to_bytes(4, "big")
     return own
 
 
