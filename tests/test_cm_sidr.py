@@ -372,8 +372,8 @@ class BoundTests(SynchronousTestCase):
         """
         Questions of one peer, while others still may ask.
         """
-        table = self.listening()
         with mock.patch.object(limits, "CM_LOOKUPS_PER_PATH", 3):
+            table = self.listening()
             for number in range(5):
                 send(table, SIDR_REQ(number, serviceID=SERVICE), "a")
             self.assertEqual(table.counters["lookupsExceeded"], 2)
@@ -384,11 +384,22 @@ class BoundTests(SynchronousTestCase):
         """
         Questions of all peers.
         """
-        table = self.listening()
         with mock.patch.object(limits, "CM_LOOKUPS_PATHS", 3):
+            table = self.listening()
             for number in range(5):
                 send(table, SIDR_REQ(0, serviceID=SERVICE), f"peer {number}")
         self.assertEqual((len(table.lookups), table.counters["lookupsExceeded"]), (3, 2))
+
+    def test_strangers(self) -> None:
+        """
+        Where sources are addresses, the bounds are those of requests for connections.
+        """
+        table = self.listening()
+        table.beware(2, 3)
+        for number in range(5):
+            for request in range(3):
+                send(table, SIDR_REQ(request, serviceID=SERVICE), f"peer {number}")
+        self.assertEqual((len(table.lookups), table.counters["lookupsExceeded"]), (3, 12))
 
     def test_answered(self) -> None:
         """

@@ -82,6 +82,11 @@ class Run:
         ]
         a, b = self.workers
         a.peer, b.peer = b, a
+        if self.type == QPType.RC and dice.random() < 0.1:
+            a.huge = 0.3
+            b.widen()
+            a.widen()
+        self.forbids = self.type == QPType.RC and dice.random() < 0.2
         self.datagrams: list[DatagramWorker] = []
         if dice.random() < 0.3:
             self.datagrams = [
@@ -126,10 +131,12 @@ class Run:
         self.world.hosts[1].device.listen(PortSpace.TCP, self.addresses[1], PORT, self.passive)
         for worker in self.datagrams:
             worker.begin()
+        self.round = 1
         if self.earlier:
             self._connect()
             self._work(3)
             self._disconnect()
+            self.round = 2
             for worker in self.workers:
                 worker.qp.modify(QPState.RESET)
                 worker.inbox.clear()
@@ -202,6 +209,8 @@ class Run:
             for worker in self.workers:
                 failed = [work for work in worker.posted if work.status != WCStatus.SUCCESS]
                 assert not failed, f"{worker.name}: {failed[0].opcode.name} ended with {failed[0].status!r}"
+        if self.forbids and not (self.earlier and self.round == 1):
+            self._forbidden(self.workers[self.dice.randrange(2)])
         self.world.hosts[0].device.disconnect(a.connection)
         ended = self.world.run(lambda: a.disconnected and b.disconnected, CONNECT)
         assert ended or self.fatal, "they are not disconnected"
@@ -212,6 +221,22 @@ class Run:
             if not worker.host.stopped:
                 assert worker.done, f"{worker.name}: {len(worker.posted) - worker.completed} are not flushed"
             assert worker.host.stopped or not worker.inbox, "receives are not flushed"
+
+    def _forbidden(self, worker: Worker) -> None:
+        """
+        Ask for what is not granted: that ends the connection at both sides.
+        """
+        if worker.ended or worker.peer.ended or worker.peer.host.stopped or worker.host.stopped:
+            return
+        worker.forbidden()
+        done = self.world.run(lambda: worker.done, WORK)
+        assert done, "something forbidden does not complete"
+        status = worker.posted[-1].status
+        # If the refusal is lost there is no other one: who has sent it is in ERR.
+        expected = WCStatus.REM_ACCESS_ERR, WCStatus.RETRY_EXC_ERR
+        assert self.fatal or status in expected, f"something forbidden ended with {status!r}"
+        self.world.run(lambda: worker.peer.ended, 1.0)
+        assert self.fatal or worker.peer.ended, "the peer of what is forbidden goes on"
 
     def _rest(self) -> None:
         """

@@ -37,6 +37,8 @@ GUARD = b"\xa5" * 32
 EMPTY = b"\x5a"
 #: The longest message.
 LONGEST = 9000
+#: The same of a few: longer than what a queue pair hands on at a time.
+HUGE = 150_000
 RECEIVES = 64
 QUEUE_KEY = 0x11111111
 
@@ -63,11 +65,10 @@ class Arena:
     Memory of one registration, with places in it.
     """
 
-    def __init__(self, device: Any, pd: Any, access: int) -> None:
+    def __init__(self, device: Any, pd: Any, access: int, size: int = 1 << 20) -> None:
         """
         No place is taken.
         """
-        size = 1 << 20
         self.memory = bytearray(GUARD * (size // len(GUARD)))
         self.region = device.memory.register(self.memory, access, pd)
         self._next = len(GUARD)
@@ -140,6 +141,7 @@ class Work:
     @ivar data: what it carries or what it reads.
     @ivar near: the place here, C{far} that of the peer.
     @ivar expected: of an atomic, what it will find.
+    @ivar wrong: whether the peer has not granted it.
     """
 
     id: int
@@ -150,6 +152,7 @@ class Work:
     immediate: int = 0
     expected: int = 0
     window: Any = None
+    wrong: bool = False
     status: WCStatus | None = None
 
 
@@ -161,6 +164,7 @@ class Worker:
     @ivar posted: the requests in order, with how they ended.
     @ivar errors: what was not as it must be.
     @ivar paused: whether it posts no receives.
+    @ivar huge: how many of its WRITEs and READs are of up to L{HUGE} bytes.
     """
 
     peer: Worker
@@ -191,6 +195,7 @@ class Worker:
         self.taken = 0
         self.ids = 0
         self.paused = False
+        self.huge = 0.0
         self.disconnected = False
         self.connection: Any = None
         self.failures: list[Exception] = []
@@ -202,6 +207,18 @@ class Worker:
         place = arena.place(content)
         self.places.append(place)
         return place
+
+    def widen(self) -> None:
+        """
+        Have more memory, for long messages; before anything is planned.
+        """
+        device = self.device
+        for arena in (self.far, self.near):
+            device.memory.deregister(arena.region)
+        self.far = Arena(device, self.pd, _ACCESS, 4 << 20)
+        self.near = Arena(device, self.pd, int(Access.LOCAL_WRITE), 4 << 20)
+        self.places = []
+        self.counter = self._place(self.far, bytes(8))
 
     # -- what a queue pair's consumer is told
 
@@ -268,8 +285,11 @@ class Worker:
         for _ in range(count):
             opcode = dice.choice(opcodes)
             size = dice.choice((0, 1, 3, 64, mtu - 1, mtu, mtu + 1, 2 * mtu, dice.randrange(LONGEST)))
+            size = min(size, LONGEST)
+            if opcode in (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ) and dice.random() < self.huge:
+                size = dice.randrange(LONGEST, HUGE)
             self.ids += 1
-            work = Work(self.ids, opcode, dice.randbytes(min(size, LONGEST)), immediate=dice.getrandbits(32))
+            work = Work(self.ids, opcode, dice.randbytes(size), immediate=dice.getrandbits(32))
             peer = self.peer
             if opcode in _WRITE:
                 work.far = peer._place(peer.far, EMPTY * len(work.data))
@@ -289,6 +309,38 @@ class Worker:
                     peer.qp,
                 )
             self.waiting.append(work)
+
+    def forbidden(self) -> None:
+        """
+        Ask for something that the peer has not granted, last of all.
+        """
+        dice, far = self.dice, self.peer.far.region
+        address, key, length = far.address, far.remoteKey, 64
+        opcode = dice.choice((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ, SendOpcode.ATOMIC_FETCH_AND_ADD))
+        kind = dice.randrange(4)
+        if kind == 0:
+            key ^= 1 << dice.randrange(32)
+        elif kind == 1:
+            address += dice.choice((-8, far.length - (0 if opcode in _ATOMIC else 7), 1 << 40))
+        elif kind == 2:
+            # Memory that is registered, but not for peers.
+            address, key = self.peer.near.region.address, self.peer.near.region.remoteKey
+        else:
+            address, key = 0, 0
+        self.ids += 1
+        size = 8 if opcode in _ATOMIC else length
+        near = self.near.place(b"\x77" * size)
+        work = Work(self.ids, opcode, b"", near)
+        work.wrong = True
+        self.posted.append(work)
+        self.work.postSend(
+            SendRequest(
+                *(work.id, opcode, (near.piece(),), int(SendFlags.SIGNALED)),
+                remoteAddress=address & (1 << 64) - 1,
+                remoteKey=key,
+                compare=1,
+            )
+        )
 
     def post(self, count: int) -> None:
         """
@@ -371,6 +423,7 @@ class Worker:
         before = self.posted[self.completed - 2].status if self.completed > 1 else WCStatus.SUCCESS
         if before != WCStatus.SUCCESS:
             assert work.status == WCStatus.WR_FLUSH_ERR, f"{work.status!r} behind an error"
+        assert not work.wrong or work.status != WCStatus.SUCCESS, "something forbidden was done"
         if work.status != WCStatus.SUCCESS or self.kind != QPType.RC:
             return
         assert work.near is not None
@@ -453,7 +506,7 @@ class Worker:
                 empty = EMPTY[0]
                 for got, wanted in zip(place.content, work.data, strict=True):
                     assert got in (wanted, empty), f"{self.name}: something else was written"
-        if all(work.status == WCStatus.SUCCESS for work in self.peer.posted):
+        if all(work.wrong or work.status == WCStatus.SUCCESS for work in self.peer.posted):
             found = int.from_bytes(self.counter.content, "little")
             assert found == self.count, f"{self.name}: the counter is {found:#x}, not {self.count:#x}"
 

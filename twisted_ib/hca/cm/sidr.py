@@ -299,7 +299,17 @@ class Lookups:
     @ivar table: where their messages and events go.
     """
 
-    __slots__ = ("_answered", "_asked", "_deadlines", "_randomBits", "_waiting", "_waitingInAll", "table")
+    __slots__ = (
+        "_answered",
+        "_asked",
+        "_deadlines",
+        "_inAll",
+        "_perSource",
+        "_randomBits",
+        "_waiting",
+        "_waitingInAll",
+        "table",
+    )
 
     def __init__(self, table: Surroundings, randomBits: Callable[[int], int]) -> None:
         """
@@ -314,8 +324,18 @@ class Lookups:
         # By source, then by request id: what its consumer has not answered.
         self._waiting: dict[Any, dict[int, Lookup]] = {}
         self._waitingInAll = 0
+        self._perSource, self._inAll = limits.CM_LOOKUPS_PER_PATH, limits.CM_LOOKUPS_PATHS
         # By source and request id, the oldest first: (when it expires, the lookup).
         self._answered: OrderedDict[tuple[Any, int], tuple[float, Lookup]] = OrderedDict()
+
+    def beware(self, perSource: int, inAll: int) -> None:
+        """
+        Sources are addresses, which anybody can write on a message.
+
+        @param perSource: how many of a source may wait.
+        @param inAll: how many of all.
+        """
+        self._perSource, self._inAll = perSource, inAll
 
     def __len__(self) -> int:
         """
@@ -383,7 +403,7 @@ class Lookups:
             # Nothing need be kept: the same question will have the same answer.
             self.table.counters["noListener"] += 1
             _answer(lookup, SIDR_REP(status=SIDRStatus.SERVICE_ID_UNSUPPORTED), now)
-        elif len(waiting) >= limits.CM_LOOKUPS_PER_PATH or self._waitingInAll >= limits.CM_LOOKUPS_PATHS:
+        elif len(waiting) >= self._perSource or self._waitingInAll >= self._inAll:
             self.table.counters["lookupsExceeded"] += 1
         else:
             lookup.listener = listener

@@ -163,6 +163,7 @@ class ConnectionTable:
         @param halfOpenInAll: how many of all.
         """
         self._room = Room(halfOpenPerSource, halfOpenInAll, True)
+        self.lookups.beware(halfOpenPerSource, halfOpenInAll)
 
     def listen(self, serviceID: int, listener: object) -> None:
         """
