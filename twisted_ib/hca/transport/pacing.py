@@ -110,6 +110,9 @@ class Pacing:
         """
         @return: after how many seconds without progress the oldest packet is sent again.
         """
+        wanted = self._resend * self._backoff
+        if wanted <= limits.TRANSPORT_RESEND_LEAST:
+            return limits.TRANSPORT_RESEND_LEAST
         most, smooth, timeout = limits.TRANSPORT_RESEND_MOST, self._smooth, self._timeout
         if smooth is not None:
             most = max(most, 3 * smooth)
@@ -119,7 +122,7 @@ class Pacing:
                 most = min(most, max(timeout, silence / 4, min(self._guess, silence / 2)))
             else:
                 most = min(most, max(timeout, 3 * smooth), max(timeout, silence / 2))
-        return max(limits.TRANSPORT_RESEND_LEAST, min(self._resend * self._backoff, most))
+        return max(limits.TRANSPORT_RESEND_LEAST, min(wanted, most))
 
     def progressed(self, packets: int, seconds: float, waited: float = 0.0) -> None:
         """

@@ -68,6 +68,7 @@ class Requester:
         "_lostTime",
         "_next",
         "_pacing",
+        "_patience",
         "_pauseUntil",
         "_probeAt",
         "_recover",
@@ -103,6 +104,7 @@ class Requester:
         self._retries = self._rnrRetries = 0
         self._probeAt: float | None = None
         self._pauseUntil: float | None = None
+        self._patience = self._silence()
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
         # Up to where a loss was counted once, and what was acknowledged was counted for the window.
@@ -118,6 +120,7 @@ class Requester:
             self._recover = self._counted = terms.firstPSN
             self._pacing = Pacing(terms.timeout, terms.roundTrip, terms.retries)
         self._terms = terms
+        self._patience = self._silence()
         self._pacing.limit(terms.timeout, terms.retries)
         self._pacing.told(terms.roundTrip)
 
@@ -482,13 +485,15 @@ class Requester:
         """
         Something is on the way: wait for its acknowledgement.
         """
-        silence = self._silence()
+        patience = self._patience
         if not self._terms.retries:
-            self._probeAt = None if silence is None else self._since + silence
+            self._probeAt = None if patience is None else self._since + patience
             return
         self._armedAt = now
         at = now + self._pacing.resendSeconds()
-        self._probeAt = at if silence is None else min(at, self._since + silence)
+        if patience is not None and at > self._since + patience:
+            at = self._since + patience
+        self._probeAt = at
 
     def deadline(self) -> float | None:
         """
@@ -509,8 +514,8 @@ class Requester:
             return
         # What this end slept through is no silence of the peer's.
         self._since += now - self._probeAt
-        silence = self._silence()
-        if silence is not None and now >= self._since + silence:
+        patience = self._patience
+        if patience is not None and now >= self._since + patience:
             self._fail(SILENT, self._una)
             return
         if not self._terms.retries or now < self._armedAt + self._pacing.resendSeconds():
