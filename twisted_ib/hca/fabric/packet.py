@@ -26,7 +26,8 @@ from twisted_ib.hca.fabric.general import GeneralServices
 from twisted_ib.hca.fabric.invariant import Flow
 from twisted_ib.hca.fabric.linktrace import TracedLink
 from twisted_ib.hca.fabric.outlet import ACKNOWLEDGE, Outlet
-from twisted_ib.hca.fabric.packetpath import ConnectionPath, PeerPath
+from twisted_ib.hca.fabric.packetpath import ConnectionPath
+from twisted_ib.hca.fabric.peerpath import PeerPath
 from twisted_ib.hca.fabric.published import Published
 from twisted_ib.hca.fabric.sessions import Sessions
 from twisted_ib.hca.fabric.waker import Waker

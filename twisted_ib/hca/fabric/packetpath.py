@@ -1,19 +1,13 @@
 """
-The ways of a fabric of packets: to a peer's address, and of one queue pair.
-
-A L{PeerPath} is what is found by an address.  It keeps nothing of the peer but that, and lives as long
-as somebody has it: who writes any source address on datagrams makes nothing grow.  Connection
-management and datagrams go by it.  A queue pair that is connected has a L{ConnectionPath} of its own,
-between its records and the connection of C{twisted_ib.hca.transport}.
+The way of one queue pair of a fabric of packets: between its records and the connection of
+C{twisted_ib.hca.transport} that makes packets of them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from math import inf
-from typing import Any, Final
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
@@ -38,155 +32,16 @@ from twisted_ib.hca.operation import (
 )
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
-from twisted_ib.hca.wire.rdmacm import gidOf
 from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.peerpath import PeerPath
 
 #: What a stream takes as one.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
 #: What a connection counts when it sends something again.
 _SENT_AGAIN: Final = "completer_retry_err"
-
-
-@frozen
-class PeerAddress:
-    """
-    Who is at the other end of a path, as far as is known.
-
-    @ivar address: The IP address, as text without a scope.
-    @ivar gid: The same as a GID.
-    @ivar guid: Not known.
-    @ivar pid: Not known.
-    @ivar uid: Not known.
-    @ivar program: Not known.
-    """
-
-    address: str
-    gid: int
-    guid: int = 0
-    pid: int = 0
-    uid: int = -1
-    program: str = ""
-
-    @classmethod
-    def of(cls, address: str) -> PeerAddress:
-        """
-        @param address: An IP address.
-        """
-        return cls(address, int.from_bytes(gidOf(address), "big"))
-
-
-class PeerPath(Path):
-    """
-    The way to a peer's address, or to a multicast group.
-    """
-
-    __slots__ = ("__weakref__",)
-
-    #: Nobody waits here, and nothing is refused.
-    absent: dict[int, None] = {}
-    table: dict[int, Any] = {}
-    turns = twin = None
-
-    def __init__(self, fabric: Any, address: str) -> None:
-        """
-        @param fabric: What the path belongs to.
-        @param address: The peer's, as text without a scope.
-        """
-        self.fabric = fabric
-        self.peer = PeerAddress.of(address)
-        self.alive = True
-        self.bell = self.busy = False
-
-    def bind(self, queuePair: Any, message: Any = None) -> Path:
-        """
-        See L{Path.bind}.
-
-        @return: The queue pair's own path.
-        """
-        path = ConnectionPath(self, queuePair, message)
-        self.fabric.sessions.enter(path)
-        return path
-
-    def unbind(self, queuePair: Any) -> None:
-        """
-        Nobody is bound to this one.
-        """
-
-    def prepareREQ(self, request: Any) -> None:
-        """
-        See L{Path.prepareREQ}.
-        """
-        agreement.propose(self.fabric, self.peer.gid, request)
-
-    def prepareREP(self, reply: Any, request: Any) -> Any:
-        """
-        See L{Path.prepareREP}.
-        """
-        return agreement.answer(self.fabric, reply, request)
-
-    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Send a datagram, or lose it.
-
-        @param header: GRH, DETH and immediate, or the beginning of those; the rest is in C{payload}.
-        @return: True.
-        """
-        pieces = payload if payload.__class__ is list else (payload,)
-        self.fabric.sendDatagram(self, word, b"".join((header, *pieces)))
-        return True
-
-    def sendManagement(self, attribute: int, body: bytes) -> None:
-        """
-        Send a connection management message.
-        """
-        self.fabric.sendManagement(self.peer.address, attribute, body)
-
-    def wantSpace(self, waiter: Any) -> None:
-        """
-        Nobody waits here.
-        """
-
-    def wantNoSpace(self, waiter: Any) -> None:
-        """
-        Nobody waits here.
-        """
-
-    def queuePairs(self) -> list[Any]:
-        """
-        @return: None: each has a path of its own.
-        """
-        return []
-
-    def position(self) -> int:
-        """
-        @return: Nobody hears of what becomes of a datagram.
-        """
-        return 0
-
-    def progress(self, budget: int) -> int:
-        """
-        @return: Nothing arrives here.
-        """
-        return 0
-
-    def pending(self) -> bool:
-        """
-        @return: Nothing arrives here.
-        """
-        return False
-
-    def unsent(self) -> bool:
-        """
-        @return: Nothing waits here.
-        """
-        return False
-
-    def lost(self, reason: PathLostError) -> None:
-        """
-        The device is closed.
-        """
-        self.alive = False
 
 
 class ConnectionPath(Path):
@@ -540,4 +395,4 @@ class ConnectionPath(Path):
             queuePair.fail(reason)
 
 
-__all__ = ["ConnectionPath", "PeerAddress", "PeerPath"]
+__all__ = ["ConnectionPath"]
