@@ -100,8 +100,9 @@ class GroupTests(InteropTestCase):
 
     def test_receiver(self) -> None:
         """
-        We receive.
+        We receive; rxe, too, is in the group.
         """
+        self.looped = 10
         receiver: Program = self.ping("--as", "mckey", "-d", "-b", self.host, *self.options)
         self.until(receiver, "joined")
         sender = self.start(f"mckey -s -b {self.there} {' '.join(self.options)}")

@@ -221,7 +221,7 @@ class GoneTests(RPingTestCase):
     One side is killed in the middle of its rounds.
     """
 
-    options = ("-S", "20000", "-V")
+    options = ("-C", "1000000", "-S", "20000", "-V")
 
     def setUp(self) -> None:
         """
