@@ -542,10 +542,41 @@ class CongestionTests(PortCase):
         self.assertEqual(numbers, [*range(count)])
         self.assertEqual([path.held for path in self.here.network.paths.values()], [0])
 
+    def test_clearedWithoutRoom(self) -> None:
+        """
+        What was held back is sent, but the socket has no room then: who waits goes on waiting, and a
+        producer is paused, until it has.
+        """
+        self.socket(self.there, 5001)
+        one, two = self.pair()
+        one.write(b"begin", ("10.0.0.2", 5000))
+        self.wire.advance(0.1)
+        (path,) = self.here.network.paths.values()
+        path.machine.peerMap.mark(5000)
+        rooms = [one.write(bytes(SIZE), ("10.0.0.2", 5000)) for _ in range(4)]
+        while one._queued < limits.RDS_SEND_BUDGET - 2 * SIZE:
+            self.assertIsNone(one.write(bytes(SIZE), ("10.0.0.9", 5000)))
+        producer = Producer(one, None)
+        one.registerProducer(producer, True)
+        path.machine.peerMap.clear(5000)
+        one.portsCleared(path, {5000})
+        self.assertTrue(producer.paused)
+        for room in rooms:
+            self.assertNoResult(room)
+        self.assertRaises(SendBudgetError, one.write, b"", ("10.0.0.2", 5000))
+        producer.stopped = True
+        one.cancel(("10.0.0.9", 5000))
+        self.assertFalse(producer.paused)
+        for room in rooms:
+            self.assertIsNone(self.successResultOf(room))
+        self.wire.advance(0.1)
+        self.assertEqual(len(two.protocol.got), 5)
+        one.unregisterProducer()
+
     def test_noOvertaking(self) -> None:
         """
-        Two ports are cleared at once: who hears of the first and writes to the second is behind
-        what waits there.
+        Two ports are cleared: what is written to the one whose turn has not come is behind what
+        waits there.
         """
         one, two = self.pair()
         three = self.socket(self.there, 5001)
@@ -555,12 +586,13 @@ class CongestionTests(PortCase):
         ports = path.machine.peerMap
         for port in (5000, 5001):
             ports.mark(port)
-        room = one.write(b"first", ("10.0.0.2", 5000))
+        one.write(b"first", ("10.0.0.2", 5000))
         one.write(b"second", ("10.0.0.2", 5001))
-        room.addCallback(lambda result: one.write(b"third", ("10.0.0.2", 5001)) and None)
         for port in (5000, 5001):
             ports.clear(port)
-        one.portsCleared(path, {5000, 5001})
+        one.portsCleared(path, {5000})
+        self.assertIsNotNone(one.write(b"third", ("10.0.0.2", 5001)))
+        one.portsCleared(path, {5001})
         self.wire.advance(0.1)
         self.assertEqual([data for data, _ in three.protocol.got], [b"begin", b"second", b"third"])
         self.assertEqual([data for data, _ in two.protocol.got], [b"first"])

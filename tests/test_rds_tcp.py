@@ -16,11 +16,15 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, TestCase
+from zope.interface.verify import verifyClass, verifyObject
 
 from tests.rds_net import Told
 from tests.rds_vectors import streams
 from twisted_ib import limits
-from twisted_ib.rds.network import Network
+from twisted_ib.interfaces import IReactorRDS
+from twisted_ib.rds import listenRDS
+from twisted_ib.rds.carrier import IRDSMedium
+from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.port import Port
 from twisted_ib.rds.tcp import TCPMedium
 from twisted_ib.rds.wire import (
@@ -31,6 +35,7 @@ from twisted_ib.rds.wire import (
     Header,
     pathsExtensions,
 )
+from twisted_ib.reactor.ibreactor import IBReactor
 
 reactor: Any = anyReactor
 SMALL, LARGE = "127.0.0.51", "127.0.0.52"
@@ -298,6 +303,23 @@ class BothTests(TCPCase):
         self.open(SMALL, 4000)
         self.assertRaises(CannotListenError, self.open, SMALL, 4001)
         self.assertRaises(CannotListenError, self.open, "192.0.2.1", 4001)
+
+    async def test_reactor(self) -> None:
+        """
+        The reactor C{ib} has it as a method; it is one network for each reactor and device, which
+        all addresses of the host belong to but those with a scope.
+        """
+        verifyClass(IReactorRDS, IBReactor)
+        network = networkFor(reactor, "tcp")
+        self.assertIs(networkFor(reactor, "tcp"), network)
+        verifyObject(IRDSMedium, network.medium)
+        addresses = network.medium.localAddresses()
+        self.assertIn("127.0.0.1", addresses)
+        self.assertEqual([address for address in addresses if "%" in address], [])
+        self.patch(network.medium, "port", self.number)
+        one = listenRDS(reactor, 4000, Told(), SMALL, device="tcp")
+        self.sockets.append(one)
+        self.assertIs(one.network, network)
 
     async def test_quiet(self) -> None:
         """

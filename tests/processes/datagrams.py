@@ -54,7 +54,11 @@ class Datagrams(Program):
 
         @return: its port.
         """
-        socket: Any = listenRDS(self.reactor, port, Counting(), interface, device=device)
+        method = getattr(self.reactor, "listenRDS", None)
+        if method is None:
+            socket: Any = listenRDS(self.reactor, port, Counting(), interface, device=device)
+        else:
+            socket = method(port, Counting(), interface, device=device)
         number = int(socket.getHost().port)
         self.sockets[number] = socket
         return number

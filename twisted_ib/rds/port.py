@@ -93,6 +93,7 @@ class Port:
     _congested = False
     _producer: Any = None
     _streaming = False
+    _producerPaused = False
 
     def __init__(
         self,
@@ -372,15 +373,26 @@ class Port:
         """
         Ports of a peer take something again: send what was held back.
         """
+        cleared = []
         for key in [key for key in self._held if key[0] is path and key[1] in ports]:
             held = self._held.pop(key)
+            cleared.append(held)
             path.release()
             self._heldBytes -= held.bytes
             self._queued += held.bytes
             for message in held.messages:
                 path.send(message)
             self._pausedBy.discard(key)
-            self._fire(held.waiters)
+            # They have room when the socket has.
+            self._waiters += held.waiters
+        if not cleared:
+            return
+        if self._queued >= limits.RDS_SEND_BUDGET:
+            self._pause(None)
+        elif None not in self._pausedBy:
+            waiters, self._waiters = self._waiters, []
+            self._fire(waiters)
+        for held in cleared:
             self._tell("destinationCleared", held.destination)
         self._release()
 
@@ -458,10 +470,11 @@ class Port:
             return
         self._producer = producer
         self._streaming = bool(streaming)
-        if not streaming:
-            producer.resumeProducing()
-        elif self._pausedBy:
+        self._producerPaused = self._streaming and bool(self._pausedBy)
+        if self._producerPaused:
             producer.pauseProducing()
+        elif not streaming:
+            producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
         """
@@ -473,23 +486,27 @@ class Port:
         """
         Nothing more should be written.
         """
-        if not self._pausedBy and self._producer is not None and self._streaming:
-            self._pausedBy.add(reason)
-            self._producer.pauseProducing()
         self._pausedBy.add(reason)
+        if self._producer is not None and self._streaming and not self._producerPaused:
+            self._producerPaused = True
+            self._producer.pauseProducing()
 
     def _release(self) -> None:
         """
         There may be room again.
         """
         if self._queued <= limits.RDS_SEND_BUDGET // 2:
-            waiters, self._waiters = self._waiters, []
-            paused = bool(self._pausedBy)
             self._pausedBy.discard(None)
+            waiters, self._waiters = self._waiters, []
             if waiters:
                 self._fire(waiters)
-            producer = self._producer
-            if producer is not None and not self._pausedBy and (paused or not self._streaming):
+        producer = self._producer
+        if producer is not None and not self._pausedBy:
+            if self._streaming:
+                if self._producerPaused:
+                    self._producerPaused = False
+                    producer.resumeProducing()
+            elif self._queued <= limits.RDS_SEND_BUDGET // 2:
                 producer.resumeProducing()
         if self._closing is not None and self.connected and not self._queued and not self._held:
             self._linger.reset(0)
