@@ -119,7 +119,7 @@ class Pacing:
         if timeout is not None:
             silence = timeout * (self._retries + 1)
             if smooth is None:
-                most = min(most, max(timeout, silence / 4, min(self._guess, silence / 2)))
+                most = min(most, max(timeout, min(self._guess, silence / 2)))
             else:
                 most = min(most, max(timeout, 3 * smooth), max(timeout, silence / 2))
         return max(limits.TRANSPORT_RESEND_LEAST, min(wanted, most))
