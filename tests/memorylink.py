@@ -79,6 +79,12 @@ class MemoryLink:
         self.queue: deque[Datagram] = deque()
         wire.links[address] = self
 
+    def pathMTUTo(self, destination: str) -> int:
+        """
+        See L{ILink}.
+        """
+        return self.pathMTU
+
     def sourcePort(self, wanted: int) -> int:
         """
         Any port is free.

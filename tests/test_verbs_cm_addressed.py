@@ -78,7 +78,7 @@ class RefusalTests(OnAddress, test_verbs_cm.RefusalTests):
         active = self.routed(listener.local_addr[1])
         active.create_qp(attributes())
         with mock.patch.object(cmconnected, "mtuCode", lambda path: 5):
-            self.patch(active._id.device.fabric, "pathMTU", 2048)
+            self.patch(active._id.device.fabric.link, "pathMTU", 2048)
             active.connect()
         self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.INVALID_MTU)
 

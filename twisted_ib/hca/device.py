@@ -272,6 +272,16 @@ class Device:
             return address == self.address
         return isPeersAddress(address, int(self.clock()))
 
+    def pathMTUTo(self, path: Any) -> int:
+        """
+        @param path: The way to a peer's HCA.
+        @return: The bytes that a packet carries to it at most.
+        """
+        if not self.addressed:
+            return self.pathMTU
+        found: int = self.fabric.link.pathMTUTo(path.peer.address)
+        return found
+
     def isPeers(self, path: Any, address: str) -> bool:
         """
         Whether who is at the other end of a path may have an address, as it says.

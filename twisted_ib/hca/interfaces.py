@@ -267,6 +267,12 @@ class ILink(Interface):
         " slices are bytes."
     )
 
+    def pathMTUTo(destination):  # type: ignore[no-untyped-def]
+        """
+        @param destination: the IP address of a peer.
+        @return: the most octets of a packet's payload on the way there, as far as is known.
+        """
+
     def sourcePort(wanted):  # type: ignore[no-untyped-def]
         """
         @param wanted: the UDP source port that a flow should have.

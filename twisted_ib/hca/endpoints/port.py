@@ -226,7 +226,7 @@ class Port(base.BasePort):
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
             return
-        if channel.device.addressed and not 0 < request.pathMTU <= MTU_CODES[channel.device.pathMTU]:
+        if channel.device.addressed and not self._mayBeSo(channel.device, connection, request.pathMTU):
             # Packets of the size that the peer will send do not reach it from here.
             channel.count("bad_path_mtu")
             connection.reject(RejectReason.INVALID_MTU, b"", channel.now())
@@ -259,6 +259,17 @@ class Port(base.BasePort):
             raise WireError(f"a REQ has {here}, which is no address of this host")
         if (peer != here or device.addressed) and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
+
+    @staticmethod
+    def _mayBeSo(device: Device, connection: Any, code: int) -> bool:
+        """
+        @return: Whether packets of a path MTU reach the peer.
+        """
+        if not 0 < code <= max(MTU_CODES.values()):
+            return False
+        # The kernel is asked only if it matters: whoever sends much, from many addresses, costs little.
+        most = MTU_CODES[device.pathMTU]
+        return code <= most or code <= MTU_CODES[device.pathMTUTo(connection.destination)]
 
     def requestWithdrawn(self, connection: Any) -> None:
         """

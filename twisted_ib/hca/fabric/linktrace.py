@@ -49,6 +49,13 @@ class TracedLink:
 
     # -- what is passed on
 
+    def pathMTUTo(self, destination: str) -> int:
+        """
+        See L{ILink}.
+        """
+        found: int = self._link.pathMTUTo(destination)
+        return found
+
     def sourcePort(self, wanted: int) -> int:
         """
         See L{ILink}.

@@ -37,6 +37,8 @@ _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _SIOCGIFMTU: Final = 0x8921
+#: Of C{linux/in.h} and C{linux/in6.h}: the path MTU of a connected socket.
+_IP_MTU, _IPV6_MTU = 14, 24
 _IP, _IPV6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6
 #: C{struct ifreq} with a number.
 _IFREQ: Final = struct.Struct("=16si20x")
@@ -147,6 +149,7 @@ class RoCELink:
         self._scope = int(scope or 0)
         self._interface = interface or self._scope
         self.pathMTU = pathMTUOf(mtuOf(self._interface)) if mtu is None else mtu
+        self._isForced = mtu is not None
         self.burst = limits.PACKET_BURST if segments else 1
         self.user: Any = None
         self._coalesces = coalesces
@@ -230,6 +233,22 @@ class RoCELink:
                 pass  # Before Linux 5.0.
         self._poller.register(made, select.EPOLLIN)
         self._receivers[made.fileno()] = made, destination
+
+    def pathMTUTo(self, destination: str) -> int:
+        """
+        See L{ILink}: what the kernel knows of the route, which to an address of this host leads by no
+        other interface than its own.
+        """
+        if self._isForced:
+            return self.pathMTU
+        try:
+            with socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+                probe.bind(self._where(self.address, 0))
+                probe.connect(self._where(destination, PORT))
+                name = (_IPV6, _IPV6_MTU) if self._isIPv6 else (_IP, _IP_MTU)
+                return pathMTUOf(probe.getsockopt(*name))
+        except OSError:
+            return self.pathMTU
 
     def sourcePort(self, wanted: int) -> int:
         """

@@ -403,7 +403,7 @@ def mtuCode(path: Any) -> int:
     @return: the most that a packet carries to it, a code.
     """
     fabric = path.fabric
-    return attributes.MTU_CODES[fabric.pathMTU] if fabric.addressed else _MTU_CODE
+    return attributes.MTU_CODES[fabric.owner.pathMTUTo(path)] if fabric.addressed else _MTU_CODE
 
 
 def addressOf(gid: int, label: int = 0) -> AHAttr:
