@@ -75,6 +75,12 @@ class Link:
         self.lost = 0
         network.links[address] = self
 
+    def pathMTUTo(self, destination: str) -> int:
+        """
+        The same everywhere.
+        """
+        return self.pathMTU
+
     def sourcePort(self, wanted: int) -> int:
         """
         All ports are free.
