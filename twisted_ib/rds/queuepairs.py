@@ -74,9 +74,10 @@ _PORT = Struct(">H")
 #: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
 _RNR_TIMER = 10
 _RETRIES = 7
-#: Messages that are longer than this, with their headers, are not gathered; and so much is gathered.
-_SMALL = 16 * 1024
-_ENOUGH = 47 * 1024
+#: Messages that are longer than this, with their headers, are not gathered; and so much is gathered: a
+#: peer begins with the first while the last are written.
+_SMALL = 4 * 1024
+_ENOUGH = 4 * 1024
 #: An acknowledgement is due when so much has come, each message counting for this and its bytes.
 #: The most pieces that the medium is given.
 _PIECES = 16
