@@ -6,9 +6,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.error import CannotListenError
+
 from tests.meeting import ownRunDirectory
 from tests.rds_ends import HOST, Process, ProcessesTestCase
 from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.channel import channelFor, channelsOf
+from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.rdmacm import Header
+from twisted_ib.rds import connected
 from twisted_ib.rds.connected import _HELLO, PORT_SPACE
 from twisted_ib.rds.queuepairs import CONTROL, Session
 from twisted_ib.rds.wire import HEADER, NO_EXTENSIONS
@@ -319,10 +326,145 @@ class ComingAndGoingTests(ProcessesTestCase):
         """
         A port of an address belongs to one process.
         """
-        from twisted.internet.error import CannotListenError
-
         self.assertRaises(CannotListenError, self.process().listen, 4000)
         self.assertRaises(CannotListenError, self.a.listen, 4000)
+
+
+class BoundTests(ProcessesTestCase):
+    """
+    What there is a bounded number of, and who is told when there are no more.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two processes with a socket each.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000), self.b.listen(5000)
+
+    def write(self, data: bytes = b"x") -> None:
+        """
+        Send from the one to the other.
+        """
+        self.one.transport.write(data, (HOST, 5000))
+        self.settle()
+
+    def test_sessions(self) -> None:
+        """
+        A process has so many queue pairs; who does not get one tries again.
+        """
+        self.patch(limits, "RDS_SESSIONS", 0)
+        self.write()
+        self.pass_(1.0)
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs, self.two.data), (0, 0, []))
+        limits.RDS_SESSIONS = 1
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_sessionsOfThePeer(self) -> None:
+        """
+        The same when it is the other side that has no more.
+        """
+        newSession = self.b.medium.newSession
+
+        def refuse(key: Any, channel: Any) -> Any:
+            raise ResourceLimitError("no more")
+
+        self.b.medium.newSession = refuse
+        self.write()
+        self.pass_(1.0)
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs, self.two.data), (0, 0, []))
+        self.b.medium.newSession = newSession
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_paths(self) -> None:
+        """
+        A queue pair carries so many paths.
+        """
+        self.patch(limits, "RDS_PATHS", 1)
+        self.write()
+        six = self.a.listen(4000, "::1")
+        other = self.b.listen(5000, "::1")
+        self.assertRaises(ResourceLimitError, six.transport.write, b"x", ("::1", 5000))
+        self.assertEqual((self.two.data, other.data), ([b"x"], []))
+
+    def test_dead(self) -> None:
+        """
+        So many HCAs are remembered that are gone, and for a time.
+        """
+        self.patch(limits, "RDS_DEAD", 1)
+        for port in (6000, 6001, 6002):
+            c = self.process()
+            c.listen(port)
+            self.one.transport.write(b"x", (HOST, port))
+            self.settle()
+            c.kill()
+            self.pass_(1.0)
+        self.assertEqual(len(self.a.medium._dead), 1)
+
+    def test_reply(self) -> None:
+        """
+        A REP that says something else is no answer.
+        """
+        hello = _Said(_HELLO.pack(b"RDSq", 1, 7))
+        self.patch(connected, "_HELLO", hello)
+        called = self.b.medium._called
+
+        def lying(*arguments: Any) -> Any:
+            hello.saying = True
+            try:
+                return called(*arguments)
+            finally:
+                hello.saying = False
+
+        self.b.medium._called = lying
+        self.write()
+        self.pass_(0.5)
+        self.assertEqual(self.two.data, [])
+        self.b.medium._called = called
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_closedWhileConnecting(self) -> None:
+        """
+        A socket that is closed while its process connects leaves nothing behind.
+        """
+        for turns in range(12):
+            end = self.a.listen(4100 + turns)
+            end.transport.write(b"x", (HOST, 5000))
+            for _ in range(turns):
+                self.a.turn()
+            self.b.turn()
+            end.socket.stopListening()
+            self.one.socket.stopListening()
+            self.pass_(limits.RDS_LINGER_SECONDS + 1, 0.5)
+            self.assertEqual(self.a.queuePairs, 0)
+            self.assertEqual(self.a.reactor.getDelayedCalls(), [])
+            self.one = self.a.listen(4000)
+
+    def test_addresses(self) -> None:
+        """
+        What a medium says of addresses and ports.
+        """
+        medium = self.a.medium
+        self.assertIn(HOST, medium.localAddresses())
+        self.assertFalse([address for address in medium.localAddresses() if "%" in address])
+        self.assertEqual([medium.serves(HOST, port) for port in (4000, 5000, 5001)], [True, True, False])
+        self.assertIsNone(medium.socketRow())
+
+    def test_deviceGone(self) -> None:
+        """
+        When the device goes, with the reactor, the sockets are closed.
+        """
+        self.write()
+        for channel in channelsOf(self.a.reactor):
+            channel.close()
+        self.a.reactor.advance(limits.RDS_LINGER_SECONDS)
+        self.a.alive = False
+        self.assertFalse(self.one.socket.connected)
+        self.assertEqual(self.a.medium.sessions, {})
 
 
 class HostileTests(ProcessesTestCase):
@@ -460,8 +602,6 @@ class HostileTests(ProcessesTestCase):
             _HELLO.pack(b"XXXX", 1, guid),
             _HELLO.pack(b"RDSq", 1, guid),
         ]
-        from twisted_ib.rds import connected
-
         for index, said in enumerate(cases):
             c = self.process()
             hello = _Said(said)
@@ -483,8 +623,6 @@ class HostileTests(ProcessesTestCase):
         """
         The services by which sockets are found take no connection.
         """
-        from twisted_ib.hca.channel import channelFor
-
         device = channelFor(self.a.reactor, "lo0").device
         log: list[str] = []
 
@@ -494,9 +632,6 @@ class HostileTests(ProcessesTestCase):
 
             def rejected(self, connection: Any, rejection: Any) -> None:
                 log.append("rejected")
-
-        from twisted_ib.hca.wire.cm import REQ
-        from twisted_ib.hca.wire.rdmacm import Header
 
         user = User()
         device.connect(PORT_SPACE, HOST, 5000, user, 0.0)
