@@ -307,6 +307,17 @@ class LinkTests(LinkCase):
         self.assertEqual(self.link(1).pathMTU, 4096)
         self.assertEqual(mtuOf(1 << 30), 1500)
 
+    def test_route(self) -> None:
+        """
+        On the way to an address of this host more fits than into an interface's packets, unless it is
+        said what is to fit; where no way is known it is what the interface permits.
+        """
+        link = self.link(1)
+        link.pathMTU = 1024
+        self.assertEqual(link.pathMTUTo(address(2)), 4096)
+        self.assertEqual(link.pathMTUTo("255.255.255.255"), 1024)
+        self.assertEqual(self.link(2, mtu=256).pathMTUTo(address(1)), 256)
+
 
 class DeviceTests(SynchronousTestCase):
     """
