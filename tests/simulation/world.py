@@ -87,6 +87,12 @@ class Link:
         """
         return wanted
 
+    def pathMTUTo(self, destination: str) -> int:
+        """
+        The same to everybody.
+        """
+        return self.pathMTU
+
     def send(
         self,
         destination: str,
