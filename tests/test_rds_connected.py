@@ -15,8 +15,9 @@ from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.channel import channelFor, channelsOf
 from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.rdmacm import Header
-from twisted_ib.rds import connected
-from twisted_ib.rds.connected import _HELLO, PORT_SPACE
+from twisted_ib.rds import calling, connected
+from twisted_ib.rds.calling import PORT_SPACE
+from twisted_ib.rds.private import packHello
 from twisted_ib.rds.queuepairs import CONTROL, Session
 from twisted_ib.rds.wire import HEADER, NO_EXTENSIONS
 
@@ -408,22 +409,11 @@ class BoundTests(ProcessesTestCase):
         """
         A REP that says something else is no answer.
         """
-        hello = _Said(_HELLO.pack(b"RDSq", 1, 7))
-        self.patch(connected, "_HELLO", hello)
-        called = self.b.medium._called
-
-        def lying(*arguments: Any) -> Any:
-            hello.saying = True
-            try:
-                return called(*arguments)
-            finally:
-                hello.saying = False
-
-        self.b.medium._called = lying
+        self.patch(connected, "packHello", lambda guid: packHello(7))
         self.write()
         self.pass_(0.5)
         self.assertEqual(self.two.data, [])
-        self.b.medium._called = called
+        self.patch(connected, "packHello", packHello)
         self.pass_(2.0)
         self.assertEqual(self.two.data, [b"x"])
 
@@ -595,23 +585,15 @@ class HostileTests(ProcessesTestCase):
         """
         A REQ that says something else, or who somebody else is, is rejected.
         """
-        guid = 0x1234
-        cases = [
-            b"",
-            _HELLO.pack(b"RDSq", 2, guid),
-            _HELLO.pack(b"XXXX", 1, guid),
-            _HELLO.pack(b"RDSq", 1, guid),
-        ]
+        good = packHello(0x1234)
+        cases = [b"", good[:-1], b"XXXX" + good[4:], good[:4] + b"\2" + good[5:], good]
         for index, said in enumerate(cases):
             c = self.process()
-            hello = _Said(said)
-            self.patch(connected, "_HELLO", hello)
             three = c.listen(6000 + index)
-            hello.saying = True
+            self.patch(calling, "packHello", lambda guid, said=said: said)
             three.transport.write(b"x", (HOST, 5000))
             for _ in range(20):
                 c.turn()
-            hello.saying = False
             for _ in range(20):
                 self.b.turn()
             self.assertEqual(self.b.network.counters["recv_bad_request"], index + 1)
@@ -635,36 +617,9 @@ class HostileTests(ProcessesTestCase):
 
         user = User()
         device.connect(PORT_SPACE, HOST, 5000, user, 0.0)
-        data = Header(HOST, 0, HOST).pack() + _HELLO.pack(b"RDSq", 1, device.guid)
+        data = Header(HOST, 0, HOST).pack() + packHello(device.guid)
         device.cm.connect(
             user.path, REQ(serviceID=PORT_SPACE << 16 | 5000, localQPN=99, privateData=data), user, 0.0
         )
         self.settle()
         self.assertEqual(log, ["rejected"])
-
-
-class _Said:
-    """
-    Stands for the structure of what a REQ says.
-    """
-
-    size = _HELLO.size
-    saying = False
-
-    def __init__(self, said: bytes) -> None:
-        """
-        @param said: What it says.
-        """
-        self.said = said
-
-    def pack(self, *fields: Any) -> bytes:
-        """
-        Say it.
-        """
-        return self.said if self.saying else _HELLO.pack(*fields)
-
-    def unpack(self, data: bytes) -> Any:
-        """
-        Read as ever.
-        """
-        return _HELLO.unpack(data)

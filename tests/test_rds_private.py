@@ -12,6 +12,8 @@ from twisted_ib.rds.private import (
     IPV6_BYTES,
     PrivateData,
     agreed,
+    packHello,
+    parseHello,
     servicePort,
 )
 
@@ -101,3 +103,17 @@ class PrivateDataTests(SynchronousTestCase):
         IPv4 and IPv6 have services of their own.
         """
         self.assertEqual((servicePort("127.0.0.1"), servicePort("::1")), (18634, 16385))
+
+    def test_hello(self) -> None:
+        """
+        What processes of one host say.
+        """
+        said = bytes.fromhex("52445371 01 1122334455667788")
+        self.assertEqual(packHello(0x1122334455667788), said)
+        self.assertEqual((parseHello(said), parseHello(said + b"more")), (0x1122334455667788,) * 2)
+        for length in range(len(said)):
+            self.assertRaises(RDSWireError, parseHello, said[:length])
+        for offset in range(5):
+            bad = bytearray(said)
+            bad[offset] ^= 1
+            self.assertRaises(RDSWireError, parseHello, bytes(bad))

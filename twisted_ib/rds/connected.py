@@ -8,9 +8,8 @@ data.  Who is asked while it asks itself says no, and both try again after a ran
 On a device between the processes of a host all processes have all addresses.  So each socket is
 published in a space of port numbers of its own, and who sends looks there for the HCA that has the
 port.  All paths between two HCAs share one queue pair (L{twisted_ib.rds.queuepairs}): the REQ goes to
-an HCA, not to a port, and says in its private data, behind the RDMA-CM's header, C{RDSq}, version 1
-and the asking HCA's GUID (8 bytes, big endian), which has to be true.  Of two who ask each other at
-once the larger GUID is answered.
+an HCA, not to a port, and says in its private data who asks (L{twisted_ib.rds.private}), which has to
+be true.  Of two who ask each other at once the larger GUID is answered.
 
 A path leads to one HCA.  When that has gone, or a port has moved to another, what waits is sent where
 the port is now, as if it were new: whoever is there has not seen it.
@@ -19,7 +18,6 @@ the port is now, as if it were new: whoever is there has not seen it.
 from __future__ import annotations
 
 import errno
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -41,31 +39,25 @@ from twisted_ib.hca.fabric.addresses import localAddresses, normalise
 from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, addressOf, isPlacedByUser
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
-from twisted_ib.hca.wire.rdmacm import Header, PortSpace, serviceID
+from twisted_ib.hca.wire.rdmacm import Header
+from twisted_ib.rds.calling import PORT_SPACE, RETRIES, SESSIONS, TCP_SPACE, Call, Later, Waiting, received
 from twisted_ib.rds.carrier import IRDSMedium
 from twisted_ib.rds.congestion import PORTS, CongestionMap
 from twisted_ib.rds.path import Path
-from twisted_ib.rds.private import REJECTED_VERSION, PrivateData, agreed, servicePort
-from twisted_ib.rds.queuepairs import MTU, Session
+from twisted_ib.rds.private import (
+    REJECTED_VERSION,
+    PrivateData,
+    agreed,
+    packHello,
+    parseHello,
+    servicePort,
+)
+from twisted_ib.rds.queuepairs import Session
 from twisted_ib.rds.wire import PING_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
-#: Where sockets are published between processes ("RD" in ASCII); port 0 is the service of the queue
-#: pairs, which nobody looks up.
-PORT_SPACE = 0x5244
-_SESSIONS = PORT_SPACE << 16
-_TCP = int(PortSpace.TCP)
-
-#: What a REQ and a REP say between processes.
-_HELLO = Struct(">4sBQ")
-_MAGIC, _VERSION = b"RDSq", 1
-
-#: Timeout code of the CM: about half a second between two REQs.
-_CM_RESPONSE_TIMEOUT = 17
-_CM_RETRIES = 3
-_RETRIES = 7
 #: The REJ of who asks itself.
 _BUSY = b"busy"
 
@@ -73,252 +65,6 @@ _LONG_AGO = float("-inf")
 
 _Asked = tuple[Any, bytes, "dict[Path, None]", int]
 _NOT_NOW: _Asked = (None, b"", {}, 0)
-
-
-def _received(path: Path) -> int:
-    """
-    @return: the last sequence number that came on a path, or 0.
-    """
-    return max(0, path.machine.nextReceive - 1)
-
-
-class _Later:
-    """
-    Something that is done in the next turn, or in another call that it leads to.
-
-    @ivar over: whether nobody waits for it any more.
-    """
-
-    def __init__(self, reactor: Any, call: Any, *arguments: Any) -> None:
-        """
-        Ask for it.
-        """
-        self.over = False
-        self._call = reactor.callLater(0, self._now, call, *arguments)
-
-    def _now(self, call: Any, *arguments: Any) -> None:
-        """
-        It is time.
-        """
-        self._call = None
-        call(*arguments)
-
-    def cancel(self) -> None:
-        """
-        Nobody waits for it any more.
-        """
-        self.over = True
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
-
-
-class _Call:
-    """
-    An attempt to connect a queue pair.
-
-    @ivar key: what the session will be known by.
-    @ivar waiters: the paths that wait for it.
-    @ivar began: when it began, in seconds.
-    """
-
-    def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel) -> None:
-        """
-        Nothing is asked yet.
-        """
-        self._medium = medium
-        self.key = key
-        self._channel = channel
-        self.waiters: dict[Path, None] = {}
-        self.began = channel.now()
-        self._local = self._remote = ""
-        self._route: Any = None
-        self._session: Session | None = None
-        self._connection: Any = None
-        self._over = False
-
-    def begin(self, path: Path) -> None:
-        """
-        Look for the way.
-        """
-        device = self._channel.device
-        self._local, self._remote = path.local, path.remote
-        self._channel.acquire(self)
-        try:
-            if self._medium.addressed:
-                port = servicePort(path.remote)
-                route = device.connect(_TCP, path.remote, port, self, self._channel.now())
-            else:
-                route = device.fabric.reach(self.key, self)
-        except (HCAError, OSError) as reason:
-            self.failed(reason)
-            return
-        if self._connection is None and not self._over:
-            self._route = route
-
-    def pathReady(self, path: Any) -> None:
-        """
-        There is a way: ask.
-        """
-        if self._over:
-            return
-        self._route = None
-        try:
-            self._session = session = self._medium.newSession(self.key, self._channel)
-            request = self._request(session)
-            path.prepareREQ(request)
-            self._connection = self._channel.device.cm.connect(path, request, self, self._channel.now())
-        except HCAError as reason:
-            self.failed(reason)
-
-    def _request(self, session: Session) -> REQ:
-        """
-        @return: The REQ.
-        """
-        local, remote = self._local, self._remote
-        if self._medium.addressed:
-            service = serviceID(_TCP, servicePort(remote))
-            path = next(iter(self.waiters))
-            said = PrivateData(local, remote, acknowledged=_received(path)).pack()
-        else:
-            service, local, remote = _SESSIONS, "127.0.0.1", "127.0.0.1"
-            said = _HELLO.pack(_MAGIC, _VERSION, self._channel.device.guid)
-        return REQ(
-            serviceID=service,
-            localQPN=session.queuePair.number,
-            responderResources=0,
-            initiatorDepth=0,
-            remoteCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
-            localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
-            maxCMRetries=_CM_RETRIES,
-            retryCount=_RETRIES,
-            pathMTU=MTU,
-            rnrRetryCount=_RETRIES,
-            privateData=Header(local, 0, remote).pack() + said,
-        )
-
-    def connectFailed(self, reason: Exception) -> None:
-        """
-        There is no way.
-        """
-        self.failed(reason)
-
-    def replied(self, connection: Any, reply: REP) -> None:
-        """
-        The peer says yes.
-        """
-        session = self._session
-        if connection is not self._connection or session is None:
-            return
-        now = self._channel.now()
-        try:
-            self._checkReply(reply)
-            session.join(connection, reply)
-        except HCAError as reason:
-            connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
-            self._connection = None
-            self.failed(reason)
-            return
-        connection.ready(now)
-        self._session = None
-        self.done()
-        self._medium.sessionUp(session, self.waiters)
-
-    def _checkReply(self, reply: REP) -> None:
-        """
-        @raise RDSWireError: The peer speaks something else.
-        """
-        said = reply.privateData
-        if self._medium.addressed:
-            answer = PrivateData.parse(said, 6 if ":" in self._remote else 4)
-            if (answer.major, answer.minor) != (3, 1):
-                raise RDSWireError(f"the peer speaks version {answer.major}.{answer.minor}")
-            assert self._session is not None
-            self._session.peerHas = answer.acknowledged
-        elif said[: _HELLO.size] != _HELLO.pack(_MAGIC, _VERSION, self.key):
-            raise RDSWireError("the peer answered something else")
-
-    def rejected(self, connection: Any, rejection: Any) -> None:
-        """
-        The peer says no.
-        """
-        if connection is self._connection:
-            self._connection = None
-            self.failed(PathLostError(f"the peer rejected the connection ({rejection.reason})"))
-
-    def unreachable(self, connection: Any) -> None:
-        """
-        The peer does not answer.
-        """
-        if connection is self._connection:
-            self._connection = None
-            self.failed(PathLostError("the peer does not answer"))
-
-    def pathLost(self, reason: Exception) -> None:
-        """
-        The peer's process is gone.
-        """
-        self._connection = None
-        self.failed(reason)
-
-    def peerDisconnected(self, connection: Any) -> None:
-        """
-        The peer has given up.
-        """
-        self.pathLost(PathLostError("the peer gave up"))
-
-    def connectionLost(self, reason: Any) -> None:
-        """
-        The device is going.
-        """
-        self.failed(PeerGoneError("the device is going"))
-
-    def failed(self, reason: Exception) -> None:
-        """
-        It came to nothing: tell the paths, but not from within what they have called.
-        """
-        if self._over:
-            return
-        self.done()
-        waiters, self.waiters = self.waiters, {}
-        for path in waiters:
-            self._medium.later(path, self._medium.failed, path, reason)
-
-    def done(self) -> None:
-        """
-        Leave nothing behind.
-        """
-        self._over = True
-        self._medium.calls.pop(self.key, None)
-        route, self._route = self._route, None
-        if route is not None:
-            route.cancel()
-        connection, self._connection = self._connection, None
-        session, self._session = self._session, None
-        if session is not None:
-            if connection is not None:
-                connection.abandon(self._channel.now())
-            session.close()
-        self._channel.release(self)
-
-
-class _Waiting:
-    """
-    A path that waits for a L{_Call}.
-    """
-
-    def __init__(self, medium: RCMedium, path: Path) -> None:
-        """
-        Nothing is asked yet.
-        """
-        self._medium = medium
-        self._path = path
-
-    def cancel(self) -> None:
-        """
-        It does no more.
-        """
-        self._medium.forgetWaiting(self._path)
 
 
 @implementer(IRDSMedium)
@@ -346,8 +92,8 @@ class RCMedium:
         self.acknowledges = self.addressed
         self.sharesAddresses = not self.addressed
         self.sessions: dict[Any, Session] = {}
-        self.calls: dict[Any, _Call] = {}
-        self._laters: dict[Path, _Later] = {}
+        self.calls: dict[Any, Call] = {}
+        self._laters: dict[Path, Later] = {}
         self._bound: dict[str, dict[int, Any]] = {}
         self._services: dict[Any, Any] = {}
         self._dead: dict[int, float] = {}
@@ -382,12 +128,14 @@ class RCMedium:
         try:
             if self.addressed:
                 if not ports:
-                    self._services[address] = channel.device.listen(_TCP, address, servicePort(address), self)
+                    self._services[address] = channel.device.listen(
+                        TCP_SPACE, address, servicePort(address), self
+                    )
                 service = None
             else:
                 service = channel.device.listen(PORT_SPACE, address, port, self)
                 if None not in self._services:
-                    channel.device.services.serve(_SESSIONS, self)
+                    channel.device.services.serve(SESSIONS, self)
                     self._services[None] = None
         except BaseException:
             if not ports:
@@ -412,7 +160,7 @@ class RCMedium:
                 channel.release(self)
         if not self.addressed and not self._bound:
             self._services.pop(None, None)
-            channel.device.services.serveNoMore(_SESSIONS)
+            channel.device.services.serveNoMore(SESSIONS)
             channel.release(self)
 
     def whenQuiet(self) -> Deferred[None]:
@@ -493,7 +241,7 @@ class RCMedium:
         See L{IRDSMedium.connect}.
         """
         self.later(path, self._connect, path)
-        return _Waiting(self, path)
+        return Waiting(self, path)
 
     def later(self, path: Path, call: Any, *arguments: Any) -> None:
         """
@@ -507,7 +255,7 @@ class RCMedium:
             del self._laters[path]
             call(*arguments)
 
-        self._laters[path] = _Later(self.network.reactor, now)
+        self._laters[path] = Later(self.network.reactor, now)
 
     def forgetWaiting(self, path: Path) -> None:
         """
@@ -538,7 +286,7 @@ class RCMedium:
         call = self.calls.get(key)
         if call is None:
             try:
-                call = self.calls[key] = _Call(self, key, self.channel(path.local))
+                call = self.calls[key] = Call(self, key, self.channel(path.local))
             except (HCAError, OSError, ValueError) as reason:
                 path.carrierFailed(reason)
                 return
@@ -671,7 +419,7 @@ class RCMedium:
                 localQPN=session.queuePair.number,
                 responderResources=0,
                 initiatorDepth=0,
-                rnrRetryCount=_RETRIES,
+                rnrRetryCount=RETRIES,
                 privateData=answer,
             )
             connection.destination.prepareREP(reply, request)
@@ -713,19 +461,16 @@ class RCMedium:
             is known; and up to which number the peer has everything on it.
         @raise WireError: It says something wrong.
         """
-        said = request.privateData[CM_HEADER_BYTES:][: _HELLO.size]
-        if request.serviceID != _SESSIONS or len(said) < _HELLO.size:
+        if request.serviceID != SESSIONS:
             raise RDSWireError("a REQ for something else")
-        magic, version, guid = _HELLO.unpack(said)
-        if magic != _MAGIC or version != _VERSION:
-            raise RDSWireError(f"a REQ with {said!r}")
+        guid = parseHello(request.privateData[CM_HEADER_BYTES:])
         device = channel.device
         proof = device.fabric.proves(connection.destination, guid)
         if proof is False:
             raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
         if proof is None or (guid in self.calls and guid < device.guid):
             return _NOT_NOW
-        return guid, _HELLO.pack(_MAGIC, _VERSION, device.guid), {}, 0
+        return guid, packHello(device.guid), {}, 0
 
     def _greeted(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
         """
@@ -749,7 +494,7 @@ class RCMedium:
         if self.network.dormant or (call and channel.now() - call.began < limits.RDS_DUEL_SECONDS):
             return _NOT_NOW
         path = self.network.path(key, ours, theirs)
-        answer = PrivateData(ours, theirs, *version, acknowledged=_received(path))
+        answer = PrivateData(ours, theirs, *version, acknowledged=received(path))
         return key, answer.pack(), {path: None}, said.acknowledged
 
     # -- in the reactor

@@ -6,6 +6,9 @@ speak: a version is a major and a minor number, and with major 4 a mask of minor
 acknowledgement and its credits may be in it too, so that a connection which replaces another begins
 with what the other knew.
 
+Between processes of a host a REQ and a REP say C{RDSq}, version 1 and the GUID of the HCA that says it
+(8 bytes, big endian).
+
 Source: Linux 6.1 C{net/rds/ib.h}, C{net/rds/rdma_transport.h}, C{net/rds/ib_cm.c}.
 """
 
@@ -36,6 +39,10 @@ IPV4_BYTES = 8 + COMMON_BYTES
 IPV6_BYTES = 32 + COMMON_BYTES
 #: Without the padding, which readers do not ask for.
 _LEAST = COMMON_BYTES - 4
+
+#: What a REQ and a REP say between processes of a host.
+_HELLO = Struct(">4sBQ")
+_MAGIC, _VERSION = b"RDSq", 1
 
 
 @attrs.frozen
@@ -122,3 +129,27 @@ def servicePort(address: str) -> int:
     @return: the port where RDS listens for connections to an address.
     """
     return SERVICE_PORT_IPV6 if ":" in address else SERVICE_PORT_IPV4
+
+
+def packHello(guid: int) -> bytes:
+    """
+    @param guid: of the HCA that speaks.
+    @return: what it says to another one of its host.
+    """
+    return _HELLO.pack(_MAGIC, _VERSION, guid)
+
+
+def parseHello(data: bytes) -> int:
+    """
+    Read that.
+
+    @param data: it, and whatever follows.
+    @return: the GUID.
+    @raise RDSWireError: it is something else.
+    """
+    if len(data) < _HELLO.size:
+        raise RDSWireError(f"who asks says {_HELLO.size} bytes, not {len(data)}")
+    magic, version, guid = _HELLO.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise RDSWireError(f"{bytes(data[: _HELLO.size])!r} is nothing that another process says")
+    return int(guid)

@@ -25,43 +25,27 @@ messages are acknowledged when there are some, or after a few milliseconds.
 
 from __future__ import annotations
 
-from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from zope.interface import implementer
-
 from twisted_ib import limits
-from twisted_ib.errors import (
-    HCAError,
-    PathLostError,
-    QueuePairError,
-    RDSWireError,
-    ResourceLimitError,
-)
-from twisted_ib.hca.core.requests import Capabilities
-from twisted_ib.hca.core.states import QPState
-from twisted_ib.hca.core.work import WorkQueues
-from twisted_ib.rds.carrier import IRDSCarrier
-from twisted_ib.rds.machine import Message
+from twisted_ib.errors import PathLostError, RDSWireError, ResourceLimitError
+from twisted_ib.rds.outgoing import DUE, EACH, RECEIVES, Outgoing
+from twisted_ib.rds.rccarrier import RCCarrier
 from twisted_ib.rds.wire import (
     ACK_REQUIRED,
-    FRAGMENT_BYTES,
     HEADER,
     HEADER_BYTES,
     MESSAGE_BYTES,
     NO_EXTENSIONS,
-    NO_PADDING,
     Fields,
     checksum,
-    packChecksummed,
 )
 
 if TYPE_CHECKING:
     from twisted_ib.rds.connected import RCMedium
     from twisted_ib.rds.path import Path
 
-_RECEIVES = limits.RDS_RECEIVES
 _unpack = HEADER.unpack_from
 _pack = HEADER.pack
 
@@ -70,147 +54,6 @@ CONTROL = 0x80
 #: Kinds of control frames.
 ADDRESSES, NOBODY, PAUSE, GO_ON = 1, 2, 3, 4
 _PORT = Struct(">H")
-
-#: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
-_RNR_TIMER = 10
-_RETRIES = 7
-#: Messages that are longer than this, with their headers, are not gathered; and so much is gathered: a
-#: peer begins with the first while the last are written.
-_SMALL = 4 * 1024
-_ENOUGH = 4 * 1024
-#: An acknowledgement is due when so much has come, each message counting for this and its bytes.
-#: The most pieces that the medium is given.
-_PIECES = 16
-_DUE = 64 * 1024
-_EACH = 4 * 1024
-#: The code of 4096 bytes.
-MTU = 5
-
-
-@implementer(IRDSCarrier)
-class RCCarrier:
-    """
-    One path on a queue pair.
-
-    @ivar session: the queue pair.
-    @ivar path: the path; L{None} when the carrier has ended.
-    @ivar padding: what our headers have there, the index that we have announced.
-    @ivar received: the sequence number of the last message.
-    @ivar owing: how much the acknowledgement is due that the peer gets: 0 if it is not.
-    @ivar acknowledged: the last acknowledgement that came.
-    """
-
-    __slots__ = ("acknowledged", "owing", "padding", "path", "paused", "received", "session")
-
-    def __init__(self, session: Session, path: Path, index: int) -> None:
-        """
-        @param index: ours for the path.
-        """
-        self.session = session
-        self.path: Any = path
-        self.padding = index.to_bytes(4, "big")
-        self.received = self.acknowledged = 0
-        self.owing = 0
-        self.paused = False
-
-    # -- IRDSCarrier
-
-    def send(self, message: Message) -> bool:
-        """
-        See L{IRDSCarrier.send}.
-        """
-        session = self.session
-        if session.stuck or session.peerPaused or session.backlog:
-            session.wanting[self] = None
-            return False
-        payload = message.payload
-        length = len(payload)
-        self.owing = 0
-        if session.shared:
-            header = _pack(
-                message.sequence,
-                self.received,
-                length,
-                message.sourcePort,
-                message.destinationPort,
-                message.flags,
-                0,
-                self.padding,
-                0,
-                message.extensions,
-            )
-            session.gather(header, payload, length)
-            return True
-        header = packChecksummed(
-            message.sequence,
-            self.received,
-            length,
-            message.sourcePort,
-            message.destinationPort,
-            message.flags,
-            0,
-            NO_PADDING,
-            0,
-            message.extensions,
-        )
-        if length <= session.fragment:
-            session.post(header, payload, length)
-        else:
-            session.postFragments(header, payload)
-        return True
-
-    def flush(self) -> None:
-        """
-        See L{IRDSCarrier.flush}: nothing is held back.
-        """
-
-    def pauseReading(self) -> None:
-        """
-        See L{IRDSCarrier.pauseReading}.
-        """
-        if not self.paused:
-            self.paused = True
-            self.session.pause(1)
-
-    def resumeReading(self) -> None:
-        """
-        See L{IRDSCarrier.resumeReading}.
-        """
-        if self.paused:
-            self.paused = False
-            self.session.pause(-1)
-
-    def drain(self) -> None:
-        """
-        See L{IRDSCarrier.drain}: whatever came was given to the path when it came.
-        """
-
-    def close(self) -> None:
-        """
-        See L{IRDSCarrier.close}.
-        """
-        session = self.session
-        self.path = None
-        if session.isUp and session.loss is None:
-            self.acknowledge()
-            session.flushGathered()
-        self.resumeReading()
-        session.carrierClosed(self)
-
-    # -- what comes
-
-    def acknowledge(self) -> None:
-        """
-        Send an ack frame, unless something else has said as much.
-        """
-        if self.owing:
-            self.owing = 0
-            session = self.session
-            fields = (0, self.received, 0, 0, 0, 0, 0, self.padding, 0, NO_EXTENSIONS)
-            if session.shared:
-                session.gather(_pack(*fields), b"", 0)
-            else:
-                session.post(packChecksummed(*fields), b"", 0)
 
 
 class _Nobody:
@@ -224,27 +67,15 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class Session:
+class Session(Outgoing):
     """
     One queue pair and the paths that it carries.
 
-    @ivar medium: who has made it.
-    @ivar key: what the medium knows it by.
-    @ivar queuePair: the queue pair.
-    @ivar work: its work queues; between processes there are none, as nothing is refused there.
-    @ivar connection: the CM's side, or L{None}.
-    @ivar isUp: whether messages can be sent.
-    @ivar fragment: bytes of payload in one fragment.
-    @ivar shared: whether it has the form between processes of a host; else that of Linux.
-    @ivar stuck: whether the medium has no room.
-    @ivar peerPaused: whether the peer has said that it has no memory.
-    @ivar backlog: fragments for which there was no place.
     @ivar wanting: carriers that were told there is no room.
     @ivar ours: carriers by the index that we announced.
     @ivar theirs: by the index that the peer announced: the carrier, and the path's addresses here.
     @ivar peerHas: the sequence number up to which the peer has everything, if it said so when it
         connected.
-    @ivar loss: why it is over, until the paths are told.
     """
 
     def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
@@ -253,25 +84,11 @@ class Session:
 
         @raise ResourceLimitError: There are too many.
         """
-        device = channel.device
-        self.medium = medium
-        self.key = key
-        self.channel = channel
-        self.fragment = limits.RDS_FRAGMENT if shared else FRAGMENT_BYTES
-        self.shared = shared
-        self.connection: Any = None
-        self.isUp = self.stuck = self.corked = self.closed = False
-        self.backlog: deque[tuple[bytes, Any, int]] = deque()
-        self.peerPaused = False
+        Outgoing.__init__(self, medium, key, channel, shared)
         self.wanting: dict[RCCarrier, None] = {}
         self.ours: dict[int, RCCarrier] = {}
         self.theirs: dict[int, tuple[RCCarrier | None, str, str]] = {}
         self.peerHas = 0
-        self.loss: Exception | None = None
-        self._owing: dict[RCCarrier, None] = {}
-        self._gathered: list[bytes] = []
-        self._gatheredBytes = 0
-        self._ackCall: Any = None
         self._pauses = self._whilePaused = 0
         self._next = 0
         self._sockets = medium.network.sockets
@@ -281,61 +98,8 @@ class Session:
         self._first: Fields | None = None
         self._pieces: list[bytes] = []
         self._missing = 0
-        self.queuePair = device.createQueuePair(self)
-        self.queuePair.maxMessage = HEADER_BYTES + self.fragment
-        self.pd: Any = None
-        self.work: Any = None
-        if not shared:
-            self._makeWork(device)
-        self.queuePair.posted = _RECEIVES
 
-    def _makeWork(self, device: Any) -> None:
-        """
-        Hang work queues on the queue pair, which repeat what was refused.
-        """
-        try:
-            self.pd = device.memory.allocateDomain()
-        except HCAError:
-            self.queuePair.close()
-            raise
-        places = Capabilities(limits.RDS_SENDS, 0, 1, 0, 0)
-        queue: Any = self
-        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
-
-    # -- connecting
-
-    def join(self, connection: Any, message: Any) -> None:
-        """
-        Let the queue pair talk to the peer's.
-
-        @param message: The peer's REQ or REP.
-        """
-        self.connection = connection
-        connection.user = self
-        if self.shared:
-            self.queuePair.connect(connection.destination, message.localQPN, message)
-            self.isUp = True
-            return
-        modify, proposal = self.queuePair.modify, self.queuePair.proposal
-        modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=0)
-        modify(
-            QPState.RTR,
-            ah_attr=connection.destination,
-            path_mtu=MTU if proposal is None else proposal.mtu,
-            dest_qp_num=message.localQPN,
-            rq_psn=0 if proposal is None else proposal.expectedPSN,
-            max_dest_rd_atomic=0,
-            min_rnr_timer=_RNR_TIMER,
-        )
-        modify(
-            QPState.RTS,
-            sq_psn=message.startingPSN,
-            timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
-            retry_cnt=_RETRIES,
-            rnr_retry=_RETRIES,
-            max_rd_atomic=0,
-        )
-        self.isUp = True
+    # -- paths
 
     def carrier(self, path: Path) -> RCCarrier:
         """
@@ -362,103 +126,6 @@ class Session:
         header = _pack(0, 0, len(payload), 0, 0, CONTROL, 0, carrier.padding, 0, NO_EXTENSIONS)
         self.gather(header, payload, len(payload))
 
-    # -- sending
-
-    def gather(self, header: bytes, payload: bytes, length: int) -> None:
-        """
-        Send a message between processes: the first of a turn at once, small ones after it together.
-        """
-        size = HEADER_BYTES + length
-        if size > _SMALL:
-            self.flushGathered()
-            if length > self.fragment:
-                self.postFragments(header, payload)
-            else:
-                self.post(header, payload, length)
-        elif not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
-            self.post(header, payload, length)
-        else:
-            self._gathered.append(header)
-            if length:
-                self._gathered.append(payload)
-            self._gatheredBytes += size
-            if self._gatheredBytes > _ENOUGH:
-                self.flushGathered()
-
-    def flushGathered(self) -> None:
-        """
-        Send what was gathered.
-        """
-        gathered = self._gathered
-        if gathered:
-            size, self._gatheredBytes, self._gathered = self._gatheredBytes, 0, []
-            self.post(b"", gathered if len(gathered) < _PIECES else b"".join(gathered), size)
-
-    def post(self, header: bytes, payload: Any, length: int) -> None:
-        """
-        Send a fragment, or let it wait.
-
-        @param payload: What follows the header: bytes-like, or a list of bytes-like objects.
-        @param length: Of that.
-        """
-        if not self.backlog:
-            try:
-                if self._post(header, payload, length):
-                    return
-            except QueuePairError as reason:
-                self.broken(reason)
-                return
-        self.backlog.append((header, payload, length))
-
-    def _post(self, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Send a fragment, if there is a place; C{stuck} says whether there is one for the next.
-
-        @raise QueuePairError: The queue pair sends nothing.
-        """
-        queuePair = self.queuePair
-        work = self.work
-        if work is None:
-            if not queuePair.canPost():
-                self.stuck = True
-                return False
-            queuePair.postInline(header, payload, length)
-            self.stuck = queuePair.pending is not None
-            return True
-        try:
-            self.stuck = not work.postInline([header, payload] if length else header, HEADER_BYTES + length)
-        except ResourceLimitError:
-            self.stuck = True  # C{resume} is called when there are places.
-            return False
-        return True
-
-    def postFragments(self, header: bytes, payload: bytes) -> None:
-        """
-        Send a message in several fragments.
-        """
-        fragment = self.fragment
-        whole = memoryview(payload)
-        for start in range(0, len(payload), fragment):
-            piece = whole[start : start + fragment]
-            self.post(header, piece, len(piece))
-
-    def resume(self) -> None:
-        """
-        The medium has room, or has done everything: go on at the end of the batch.
-        """
-        self.stuck = False
-        self.cork()
-
-    def cork(self) -> None:
-        """
-        Have C{endOfBatch} called.
-        """
-        if not self.corked:
-            self.corked = True
-            self.channel.device.markDirty(self)
-
     def endOfBatch(self) -> None:
         """
         The turn is over: acknowledge, send what waits, tell what happened.
@@ -467,54 +134,17 @@ class Session:
         if self.loss is not None:
             self._over()
             return
-        if self._gathered:
+        if self.gathered:
             self.flushGathered()
         if self.backlog:
-            self._postBacklog()
-        if self._owing and not self.backlog:
-            self._acknowledgeDue()
+            self.postBacklog()
+        if self.owing and not self.backlog:
+            self.acknowledgeDue()
         if self.wanting and not self.stuck and not self.backlog and not self.peerPaused:
             wanting, self.wanting = self.wanting, {}
             for carrier in wanting:
                 if carrier.path is not None:
                     carrier.path.resume(carrier)
-
-    def _acknowledgeDue(self) -> None:
-        """
-        Send the acknowledgements that are due, or, if a few messages are all, wait for something to
-        send with them, or for more of them.
-        """
-        owing, self._owing = self._owing, {}
-        for carrier in owing:
-            if carrier.owing >= _DUE:
-                carrier.acknowledge()
-                self.flushGathered()
-            elif carrier.owing:
-                self._owing[carrier] = None
-        if self._owing and self._ackCall is None:
-            delay = limits.RDS_ACK_SECONDS
-            self._ackCall = self.medium.network.reactor.callLater(delay, self._acknowledgeAll)
-
-    def _acknowledgeAll(self) -> None:
-        """
-        Nothing was sent for a while.
-        """
-        self._ackCall = None
-        owing, self._owing = self._owing, {}
-        for carrier in owing:
-            carrier.acknowledge()
-        self.cork()
-
-    def _postBacklog(self) -> None:
-        """
-        Post the fragments that wait, as far as there are places.
-        """
-        backlog = self.backlog
-        try:
-            while backlog and not self.stuck and self._post(*backlog[0]):
-                backlog.popleft()
-        except QueuePairError as reason:
-            self.broken(reason)
 
     # -- receiving (consumer of the queue pair)
 
@@ -524,10 +154,10 @@ class Session:
         """
         if not self.shared:
             if not self._pauses:
-                self.queuePair.posted = _RECEIVES
+                self.queuePair.posted = RECEIVES
             self._receivedOne(buffer, start, stop)
             return
-        self.queuePair.posted = _RECEIVES
+        self.queuePair.posted = RECEIVES
         if self._pauses:
             self._whilePaused += stop - start
             if self._whilePaused > limits.RDS_PAUSED:
@@ -608,8 +238,8 @@ class Session:
         if sequence:
             carrier.received = sequence
             if not carrier.owing:
-                self._owing[carrier] = None
-            carrier.owing += _DUE if flags & ACK_REQUIRED else _EACH + length
+                self.owing[carrier] = None
+            carrier.owing += DUE if flags & ACK_REQUIRED else EACH + length
             if not self.corked:
                 self.corked = True
                 self.channel.device.markDirty(self)
@@ -707,29 +337,11 @@ class Session:
         if self.closed or self._pauses > 1 or (self._pauses == 1 and count < 0):
             return
         if not self.shared:
-            self.queuePair.posted = 0 if self._pauses else _RECEIVES
+            self.queuePair.posted = 0 if self._pauses else RECEIVES
         elif self.ours and self.loss is None:
             self._whilePaused = 0
             carrier = next(iter(self.ours.values()))
             self._control(carrier, PAUSE if self._pauses else GO_ON, b"")
-
-    # -- where the work queues complete: nothing is signalled
-
-    def push(self, completion: Any, solicited: bool = False) -> bool:
-        """
-        A request ended, with an error: see C{failed}.
-        """
-        return True
-
-    def hold(self, kind: str) -> None:
-        """
-        See L{twisted_ib.hca.core.held.Held}.
-        """
-
-    def release(self, kind: str) -> None:
-        """
-        See L{twisted_ib.hca.core.held.Held}.
-        """
 
     # -- the end
 
@@ -739,15 +351,6 @@ class Session:
         """
         self.medium.network.counters["recv_bad_frame"] += 1
         self.broken(RDSWireError(f"the peer has sent {what}"))
-
-    def broken(self, reason: Exception) -> None:
-        """
-        It is over; the paths hear of it at the end of the batch.
-        """
-        if self.loss is None and not self.closed:
-            self.loss = reason
-            self.queuePair.posted = 0
-            self.cork()
 
     def failed(self, reason: Exception) -> None:
         """
@@ -805,7 +408,7 @@ class Session:
             if found is carrier:
                 del self.ours[index]
         self.wanting.pop(carrier, None)
-        self._owing.pop(carrier, None)
+        self.owing.pop(carrier, None)
         if not self.ours:
             self.close()
 
@@ -831,13 +434,13 @@ class Session:
             return
         self.closed = True
         self.isUp = False
-        if self._ackCall is not None:
-            self._ackCall.cancel()
-            self._ackCall = None
-        self._gathered = []
+        if self.ackCall is not None:
+            self.ackCall.cancel()
+            self.ackCall = None
+        self.gathered = []
         self.backlog.clear()
         self.wanting.clear()
-        self._owing.clear()
+        self.owing.clear()
         connection, self.connection = self.connection, None
         device = self.channel.device
         if self.queuePair.device is not None:
@@ -847,6 +450,3 @@ class Session:
         if connection is not None and not device.closed:
             device.disconnect(connection)
         self.medium.sessionClosed(self)
-
-
-__all__ = ["FRAGMENT_BYTES", "NO_PADDING", "RCCarrier", "Session"]

@@ -1,0 +1,302 @@
+"""
+The sending half of a queue pair of RDS: what is gathered, what waits for a place, and the
+acknowledgements that are due.
+
+What is on the queue pair is in L{twisted_ib.rds.queuepairs}.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, QueuePairError, ResourceLimitError
+from twisted_ib.hca.core.requests import Capabilities
+from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.core.work import WorkQueues
+from twisted_ib.rds.wire import FRAGMENT_BYTES, HEADER_BYTES
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.connected import RCMedium
+    from twisted_ib.rds.rccarrier import RCCarrier
+
+RECEIVES = limits.RDS_RECEIVES
+
+#: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
+_RNR_TIMER = 10
+_RETRIES = 7
+#: Messages that are longer than this, with their headers, are not gathered; and so much is gathered: a
+#: peer begins with the first while the last are written.
+_SMALL = 4 * 1024
+_ENOUGH = 4 * 1024
+#: An acknowledgement is due when so much has come, each message counting for this and its bytes.
+#: The most pieces that the medium is given.
+_PIECES = 16
+DUE = 64 * 1024
+EACH = 4 * 1024
+#: The code of 4096 bytes.
+MTU = 5
+
+
+class Outgoing:
+    """
+    What one end of a queue pair sends.
+
+    @ivar medium: who has made it.
+    @ivar key: what the medium knows it by.
+    @ivar channel: the device in its reactor.
+    @ivar queuePair: the queue pair.
+    @ivar work: its work queues; between processes there are none, as nothing is refused there.
+    @ivar connection: the CM's side, or L{None}.
+    @ivar isUp: whether messages can be sent.
+    @ivar fragment: bytes of payload in one fragment.
+    @ivar shared: whether it has the form between processes of a host; else that of Linux.
+    @ivar stuck: whether the medium has no room.
+    @ivar peerPaused: whether the peer has said that it has no memory.
+    @ivar corked: whether the end of the batch is still to come.
+    @ivar backlog: fragments for which there was no place.
+    @ivar gathered: headers and payloads that leave together.
+    @ivar owing: carriers whose peers have not been sent an acknowledgement.
+    @ivar ackCall: what sends those in a while, or L{None}.
+    @ivar loss: why it is over, until the paths are told.
+    @ivar closed: whether it is over.
+    """
+
+    def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
+        """
+        Make the queue pair.
+
+        @raise ResourceLimitError: There are too many.
+        """
+        device = channel.device
+        self.medium = medium
+        self.key = key
+        self.channel = channel
+        self.fragment = limits.RDS_FRAGMENT if shared else FRAGMENT_BYTES
+        self.shared = shared
+        self.connection: Any = None
+        self.isUp = self.stuck = self.corked = self.closed = False
+        self.peerPaused = False
+        self.backlog: deque[tuple[bytes, Any, int]] = deque()
+        self.owing: dict[RCCarrier, None] = {}
+        self.gathered: list[bytes] = []
+        self.ackCall: Any = None
+        self.loss: Exception | None = None
+        self._gatheredBytes = 0
+        self.queuePair = device.createQueuePair(self)
+        self.queuePair.maxMessage = HEADER_BYTES + self.fragment
+        self.pd: Any = None
+        self.work: Any = None
+        if not shared:
+            self._makeWork(device)
+        self.queuePair.posted = RECEIVES
+
+    def broken(self, reason: Exception) -> None:
+        """
+        It is over; the paths hear of it at the end of the batch.
+        """
+        if self.loss is None and not self.closed:
+            self.loss = reason
+            self.queuePair.posted = 0
+            self.cork()
+
+    def _makeWork(self, device: Any) -> None:
+        """
+        Hang work queues on the queue pair, which repeat what was refused.
+        """
+        try:
+            self.pd = device.memory.allocateDomain()
+        except HCAError:
+            self.queuePair.close()
+            raise
+        places = Capabilities(limits.RDS_SENDS, 0, 1, 0, 0)
+        queue: Any = self
+        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
+
+    # -- connecting
+
+    def join(self, connection: Any, message: Any) -> None:
+        """
+        Let the queue pair talk to the peer's.
+
+        @param message: The peer's REQ or REP.
+        """
+        self.connection = connection
+        connection.user = self
+        if self.shared:
+            self.queuePair.connect(connection.destination, message.localQPN, message)
+            self.isUp = True
+            return
+        modify, proposal = self.queuePair.modify, self.queuePair.proposal
+        modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=0)
+        modify(
+            QPState.RTR,
+            ah_attr=connection.destination,
+            path_mtu=MTU if proposal is None else proposal.mtu,
+            dest_qp_num=message.localQPN,
+            rq_psn=0 if proposal is None else proposal.expectedPSN,
+            max_dest_rd_atomic=0,
+            min_rnr_timer=_RNR_TIMER,
+        )
+        modify(
+            QPState.RTS,
+            sq_psn=message.startingPSN,
+            timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
+            retry_cnt=_RETRIES,
+            rnr_retry=_RETRIES,
+            max_rd_atomic=0,
+        )
+        self.isUp = True
+
+    # -- sending
+
+    def gather(self, header: bytes, payload: bytes, length: int) -> None:
+        """
+        Send a message between processes: the first of a turn at once, small ones after it together.
+        """
+        size = HEADER_BYTES + length
+        if size > _SMALL:
+            self.flushGathered()
+            if length > self.fragment:
+                self.postFragments(header, payload)
+            else:
+                self.post(header, payload, length)
+        elif not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+            self.post(header, payload, length)
+        else:
+            self.gathered.append(header)
+            if length:
+                self.gathered.append(payload)
+            self._gatheredBytes += size
+            if self._gatheredBytes > _ENOUGH:
+                self.flushGathered()
+
+    def flushGathered(self) -> None:
+        """
+        Send what was gathered.
+        """
+        gathered = self.gathered
+        if gathered:
+            size, self._gatheredBytes, self.gathered = self._gatheredBytes, 0, []
+            self.post(b"", gathered if len(gathered) < _PIECES else b"".join(gathered), size)
+
+    def post(self, header: bytes, payload: Any, length: int) -> None:
+        """
+        Send a fragment, or let it wait.
+
+        @param payload: What follows the header: bytes-like, or a list of bytes-like objects.
+        @param length: Of that.
+        """
+        if not self.backlog:
+            try:
+                if self._post(header, payload, length):
+                    return
+            except QueuePairError as reason:
+                self.broken(reason)
+                return
+        self.backlog.append((header, payload, length))
+
+    def _post(self, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Send a fragment, if there is a place; C{stuck} says whether there is one for the next.
+
+        @raise QueuePairError: The queue pair sends nothing.
+        """
+        queuePair = self.queuePair
+        work = self.work
+        if work is None:
+            if not queuePair.canPost():
+                self.stuck = True
+                return False
+            queuePair.postInline(header, payload, length)
+            self.stuck = queuePair.pending is not None
+            return True
+        try:
+            self.stuck = not work.postInline([header, payload] if length else header, HEADER_BYTES + length)
+        except ResourceLimitError:
+            self.stuck = True  # C{resume} is called when there are places.
+            return False
+        return True
+
+    def postFragments(self, header: bytes, payload: bytes) -> None:
+        """
+        Send a message in several fragments.
+        """
+        fragment = self.fragment
+        whole = memoryview(payload)
+        for start in range(0, len(payload), fragment):
+            piece = whole[start : start + fragment]
+            self.post(header, piece, len(piece))
+
+    def resume(self) -> None:
+        """
+        The medium has room, or has done everything: go on at the end of the batch.
+        """
+        self.stuck = False
+        self.cork()
+
+    def cork(self) -> None:
+        """
+        Have C{endOfBatch} called.
+        """
+        if not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+
+    def acknowledgeDue(self) -> None:
+        """
+        Send the acknowledgements that are due, or, if a few messages are all, wait for something to
+        send with them, or for more of them.
+        """
+        owing, self.owing = self.owing, {}
+        for carrier in owing:
+            if carrier.owing >= DUE:
+                carrier.acknowledge()
+                self.flushGathered()
+            elif carrier.owing:
+                self.owing[carrier] = None
+        if self.owing and self.ackCall is None:
+            delay = limits.RDS_ACK_SECONDS
+            self.ackCall = self.medium.network.reactor.callLater(delay, self._acknowledgeAll)
+
+    def _acknowledgeAll(self) -> None:
+        """
+        Nothing was sent for a while.
+        """
+        self.ackCall = None
+        owing, self.owing = self.owing, {}
+        for carrier in owing:
+            carrier.acknowledge()
+        self.cork()
+
+    def postBacklog(self) -> None:
+        """
+        Post the fragments that wait, as far as there are places.
+        """
+        backlog = self.backlog
+        try:
+            while backlog and not self.stuck and self._post(*backlog[0]):
+                backlog.popleft()
+        except QueuePairError as reason:
+            self.broken(reason)
+
+    # -- where the work queues complete: nothing is signalled
+
+    def push(self, completion: Any, solicited: bool = False) -> bool:
+        """
+        A request ended, with an error: see C{failed}.
+        """
+        return True
+
+    def hold(self, kind: str) -> None:
+        """
+        See L{twisted_ib.hca.core.held.Held}.
+        """
+
+    def release(self, kind: str) -> None:
+        """
+        See L{twisted_ib.hca.core.held.Held}.
+        """
