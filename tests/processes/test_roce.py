@@ -186,6 +186,77 @@ class MessageTests(AddressedTestCase):
     test_abort = test_rdma.RDMATests.test_abort
 
 
+#: A server, or with a port a client, that knows only TCP.
+UNCHANGED = """
+import sys
+from twisted_ib.reactor import ibreactor
+ibreactor.install()
+from twisted.internet import protocol, reactor
+from twisted_ib.reactor.switch import explain
+
+class Echo(protocol.Protocol):
+    def dataReceived(self, data):
+        self.transport.write(data)
+
+class Asking(protocol.ClientFactory, protocol.Protocol):
+    noisy, heard = False, b""
+    def buildProtocol(self, address):
+        return self
+    def connectionMade(self):
+        self.transport.write(bytes(100000))
+    def dataReceived(self, data):
+        self.heard += data
+        if len(self.heard) == 100000:
+            why = explain(self.transport)
+            print(why.provider, why.device, flush=True)
+            reactor.stop()
+
+here, port = sys.argv[1], int(sys.argv[2])
+if port:
+    reactor.connectTCP(here, port, Asking())
+else:
+    listening = reactor.listenTCP(0, protocol.Factory.forProtocol(Echo), interface=here)
+    print(listening.getHost().port, flush=True)
+reactor.run()
+"""
+
+
+class RulesTests(AddressedTestCase):
+    """
+    Programs that know only TCP, and rules.
+    """
+
+    def start(self, port: str, **variables: str) -> subprocess.Popen[str]:
+        """
+        Start one.
+        """
+        environment = dict(
+            os.environ, PYTHONPATH=str(ROOT), TWISTED_IB_RUN_DIR=self.runDirectory, **variables
+        )
+        command = [sys.executable, "-c", UNCHANGED, self.here, port]
+        started = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert started.stdout is not None
+        self.addCleanup(started.stdout.close)
+        self.addCleanup(started.wait)
+        self.addCleanup(started.kill)
+        return started
+
+    def test_route(self) -> None:
+        """
+        A route leads a program's TCP connections over a device with an address, to a server that listens
+        on the devices of its environment.
+        """
+        path = os.path.join(self.runDirectory, "ib.conf")
+        with open(path, "w") as file:
+            file.write(f"use sdp connect * {self.here}:*\n")
+            file.write(f"device net0 roce {self.there}\nroute {self.here}/32 net0\n")
+        server = self.start("0", TWISTED_IB_DEVICES=f"net0=roce:{self.here}")
+        assert server.stdout is not None
+        client = self.start(server.stdout.readline().strip(), TWISTED_IB_CONFIG=path)
+        output, _ = client.communicate(timeout=LONG)
+        self.assertEqual(output, "sdp net0\n")
+
+
 class VerbsTests(AddressedTestCase):
     """
     C{examples/rping.py} over C{roce0}, both sides.
