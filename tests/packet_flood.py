@@ -89,12 +89,12 @@ class _Deaf:
         """
 
 
-def datagram(source: str, body: bytes, port: int = _CM_PORT) -> bytes:
+def datagram(source: str, body: bytes) -> bytes:
     """
     What UDP carries from one address to the second one.
     """
     ends = (int.from_bytes(gidOf(address), "big") for address in (source, ADDRESSES[1]))
-    return Datagram(*ends, port, body).pack()[28:]
+    return Datagram(*ends, _CM_PORT, body).pack()[28:]
 
 
 class FloodTestCase(SynchronousTestCase):

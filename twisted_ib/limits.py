@@ -354,7 +354,7 @@ PACKET_TRANSACTIONS = 2048
 #: Requests for something new that wait until the rest is taken, over which the oldest goes; and how many
 #: are answered before the next look at what has arrived.
 PACKET_QUESTIONS = 512
-PACKET_QUESTIONS_PER_TURN = 16
+PACKET_QUESTIONS_PER_TURN = 32
 #: How long what does not fit into a socket waits, in seconds.
 PACKET_PAUSE_SECONDS = 0.001
 #: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.
@@ -473,6 +473,14 @@ RDS_SENDS = 256
 RDS_PAUSED = 16 * 1024 * 1024
 #: How long an acknowledgement between processes of a host waits for more of them, in seconds.
 RDS_ACK_SECONDS = 0.005
+#: The longest RDMA operation, in bytes; how many of one socket, and on one queue pair, are on their way.
+RDS_OPERATION = 16 * 1024 * 1024
+RDS_OPERATIONS = 256
+RDS_OPERATIONS_POSTED = 64
+#: Regions of memory of one socket.
+RDS_REGIONS = 4096
+#: How often a masked atomic is tried that others come in between of.
+RDS_ATOMIC_ATTEMPTS = 64
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
 #: HCAs that were not there, and how long what they have published is not looked at, in seconds.

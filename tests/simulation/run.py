@@ -29,7 +29,7 @@ PORT = 7471
 #: Timeout codes of messages of the connection manager, as the RDMA-CM has them, and its retries.
 RESPONSE, RETRIES = 20, 15
 #: The longest that anything may take, in virtual seconds.
-CONNECT, WORK, QUIET = 150.0, 900.0, 200.0
+CONNECT, WORK, QUIET = 150.0, 7200.0, 200.0
 
 
 class Failure(AssertionError):

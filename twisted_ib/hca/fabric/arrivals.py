@@ -197,7 +197,7 @@ class Arrivals:
             if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
                 self._owner.count("qkey_violations")
             else:
-                self._general.received(self._fabric.pathTo(source), view, body, tail)
+                self._general.received(source, view, body, tail)
         elif opcode in _DATAGRAMS and target != GSI_QPN:
             head = _header(source, destination, trafficClass, end - at)
             record = b"".join((head, view[at + BTH.size : tail]))

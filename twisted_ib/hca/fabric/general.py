@@ -65,17 +65,24 @@ class GeneralServices:
     answered the latest is answered first, for whoever has sent the oldest has given it up or will repeat
     it.
 
-    @ivar questions: What waits: path, attribute, body, transaction.
+    @ivar questions: What waits: from whom, attribute, body, transaction.
     """
 
-    __slots__ = ("_agent", "_known", "_owner", "questions")
+    __slots__ = ("_agent", "_known", "_owner", "_pathTo", "questions")
 
-    def __init__(self, owner: Any, randomBits: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        randomBits: Callable[[int], int],
+        pathTo: Callable[[Any], Any] = lambda peer: peer,
+    ) -> None:
         """
         @param owner: Who takes the messages: an L{IFabricOwner<twisted_ib.hca.interfaces.IFabricOwner>}.
         @param randomBits: Gives that many random bits.
+        @param pathTo: Gives the path to who has sent something.
         """
         self._owner = owner
+        self._pathTo = pathTo
         self._agent = randomBits(_AGENT_BITS) << 32
         #: Address of the peer, exchange, the peer's communication id -> transaction.
         self._known: OrderedDict[tuple[str, int, int], int] = OrderedDict()
@@ -109,11 +116,11 @@ class GeneralServices:
         asked: int = local if exchange == SIDR_REQ.attribute else remote
         return self._known.get((address, exchange, asked), asked)
 
-    def received(self, path: Any, buffer: Any, start: int, stop: int) -> None:
+    def received(self, peer: Any, buffer: Any, start: int, stop: int) -> None:
         """
         A datagram came for queue pair 1.
 
-        @param path: The way to the sender.
+        @param peer: The sender, whom C{pathTo} finds the way to.
         @param buffer: What has the MAD; valid during this call only.
         """
         if stop - start != MAD_BYTES:
@@ -130,8 +137,9 @@ class GeneralServices:
                 questions = self.questions
                 if len(questions) == questions.maxlen:
                     self._owner.count("management_dropped")
-                questions.append((path, attribute, body, transaction))
+                questions.append((peer, attribute, body, transaction))
                 return
+            path = self._pathTo(peer)
             if attribute in _BEGINNINGS:
                 self._remember(path.peer.address, attribute, body, transaction)
             self._owner.managementReceived(path, attribute, body, 0, BODY_BYTES)
@@ -146,7 +154,8 @@ class GeneralServices:
         left = len(questions)
         count = min(left, limits.PACKET_QUESTIONS_PER_TURN)
         for _ in range(count):
-            path, attribute, body, transaction = questions.popleft() if count == left else questions.pop()
+            peer, attribute, body, transaction = questions.popleft() if count == left else questions.pop()
+            path = self._pathTo(peer)
             self._remember(path.peer.address, attribute, body, transaction)
             self._owner.managementReceived(path, attribute, body, 0, BODY_BYTES)
         return count

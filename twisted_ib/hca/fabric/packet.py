@@ -101,7 +101,7 @@ class PacketFabric(Fabric):
         self._published = Published(self.address)
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = Sessions(clock)
-        self._general = GeneralServices(owner, randomBits)
+        self._general = GeneralServices(owner, randomBits, self.pathTo)
         self.outlet = Outlet(self)
         self._arrivals = Arrivals(self, self.sessions.byNumber, self._general)
         #: What the link calls.
