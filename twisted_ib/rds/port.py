@@ -8,7 +8,6 @@ that has a bound.  And a slow peer holds back what is for it alone.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,8 @@ from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
 from twisted_ib.rds.machine import Message
 from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.ping import Ping
-from twisted_ib.rds.wire import LOWEST_PORT, Fields
+from twisted_ib.rds.receiving import Receiving
+from twisted_ib.rds.wire import LOWEST_PORT
 
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
@@ -67,7 +67,7 @@ class _Held:
 
 
 @implementer(IListeningPort, IRDSTransport, IPushProducer)
-class Port:
+class Port(Receiving):
     """
     A socket.
 
@@ -86,11 +86,8 @@ class Port:
 
     _closing: Deferred[None] | None = None
     _linger: Any = None
-    _drain: Any = None
     _default: tuple[str, int] | None = None
     _realPort = 0
-    _reading = True
-    _congested = False
     _producer: Any = None
     _streaming = False
     _producerPaused = False
@@ -122,7 +119,8 @@ class Port:
         self.maxPacketSize = maxPacketSize
         self.reactor = reactor
         self.device = device
-        self.addresses: list[str] = []
+        self.addresses = []
+        Receiving.__init__(self)
         self._network = network
         self._tells = IRDSProtocol.providedBy(protocol)
         self._queued = 0
@@ -130,9 +128,6 @@ class Port:
         self._held: dict[tuple[Any, int], _Held] = {}
         self._waiters: list[Deferred[None]] = []
         self._pausedBy: set[Any] = set()
-        self._received: deque[tuple[Any, int, bytes]] = deque()
-        self._receivedBytes = 0
-        self._blocked: set[Any] = set()
         self._pings: set[Ping] = set()
         self._routes: dict[tuple[str, int], Any] = {}
         self._epoch = -1
@@ -212,9 +207,7 @@ class Port:
             return succeed(None)
         if self._closing is None:
             self._closing = Deferred()
-            self._received.clear()
-            self._receivedBytes = 0
-            self._unblock()
+            self._forget()
             wait = limits.RDS_LINGER_SECONDS if self._queued or self._held else 0
             self._linger = self.reactor.callLater(wait, self._closed)
         answer: Deferred[None] = Deferred()
@@ -230,9 +223,8 @@ class Port:
         if not self.connected:
             return
         self.connected = False
-        for call in (self._linger, self._drain):
-            if call is not None and call.active():
-                call.cancel()
+        if self._linger.active():
+            self._linger.cancel()
         network = self.network
         for ping in list(self._pings):
             ping.fail(PeerGoneError("the socket was closed"))
@@ -519,103 +511,11 @@ class Port:
             if not waiter.called:
                 waiter.callback(None)
 
-    # -- receiving
-
-    def pauseProducing(self) -> None:
-        """
-        Receive nothing until C{resumeProducing}; peers are told when much waits.
-        """
-        self._reading = False
-
-    def resumeProducing(self) -> None:
-        """
-        Receive again, from a later turn on.
-        """
-        if not self._reading and self.connected:
-            self._reading = True
-            self._wantDrain()
-
     def stopProducing(self) -> None:
         """
         Close the socket.
         """
         self.stopListening()
-
-    stopReading = pauseProducing
-    startReading = resumeProducing
-
-    def messageReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
-        """
-        A datagram came.
-        """
-        counters = self.network.counters
-        if self._closing is not None:
-            counters["recv_drop_dead_sock"] += 1
-        elif self._reading and not self._received:
-            self._deliver(path.remote, fields[3], payload)
-        else:
-            counters["recv_queued"] += 1
-            self._received.append((path, fields[3], payload))
-            self._receivedBytes += len(payload) + _OVERHEAD
-            if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
-                self._mark(True)
-                if self._receivedBytes > limits.RDS_RECEIVE_MOST:
-                    self._blocked.add(path)
-                    path.block(self)
-
-    def _deliver(self, host: str, port: int, payload: bytes) -> None:
-        """
-        Give a datagram to the protocol.
-        """
-        self.network.counters["recv_delivered"] += 1
-        if len(payload) > self.maxPacketSize:
-            payload = payload[: self.maxPacketSize]
-        try:
-            self.protocol.datagramReceived(payload, (host, port))
-        except Exception:
-            _log.failure("a datagram from {host}:{port}", host=host, port=port)
-
-    def _wantDrain(self) -> None:
-        """
-        Deliver what waits, in the next turn.
-        """
-        if self._received and self._drain is None and self._reading:
-            self._drain = self.reactor.callLater(0, self._drained)
-
-    def _drained(self) -> None:
-        """
-        Deliver some of what waits.
-        """
-        self._drain = None
-        received = self._received
-        for _ in range(min(len(received), limits.RDS_MESSAGES_PER_TURN)):
-            if not self._reading or not received:
-                break
-            path, port, payload = received.popleft()
-            self._receivedBytes -= len(payload) + _OVERHEAD
-            self._deliver(path.remote, port, payload)
-        if self._receivedBytes < limits.RDS_RECEIVE_BUDGET // 2 and self.connected:
-            self._mark(False)
-        if self._receivedBytes < limits.RDS_RECEIVE_MOST // 2:
-            self._unblock()
-        self._wantDrain()
-
-    def _mark(self, congested: bool) -> None:
-        """
-        Tell all peers whether this port takes something.
-        """
-        if self._congested is not congested:
-            self._congested = congested
-            for address in self.addresses:
-                self.network.setCongested(address, self._realPort, congested)
-
-    def _unblock(self) -> None:
-        """
-        There is memory again.
-        """
-        blocked, self._blocked = self._blocked, set()
-        for path in blocked:
-            path.unblock(self)
 
     # -- what else a datagram transport has
 

@@ -1,0 +1,158 @@
+"""
+The receiving side of a socket: what waits while its protocol does not read, and what peers are told
+of that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from twisted_ib import limits
+from twisted_ib.rds.network import Network
+from twisted_ib.rds.wire import Fields
+
+_log = Logger()
+_OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
+
+
+class Receiving:
+    """
+    What a L{Port<twisted_ib.rds.port.Port>} does with what comes.
+
+    @ivar _received: what waits: path, sender's port, payload.
+    @ivar _receivedBytes: how much that is.
+    @ivar _congested: whether peers were told that this is too much.
+    @ivar _blocked: paths that are not read, as it is far too much.
+    """
+
+    reactor: Any
+    protocol: Any
+    maxPacketSize: int
+    addresses: list[str]
+    connected: bool
+    _closing: Deferred[None] | None
+    _realPort: int
+
+    _reading = True
+    _congested = False
+    _drain: Any = None
+
+    def __init__(self) -> None:
+        """
+        Nothing came yet.
+        """
+        self._received: deque[tuple[Any, int, bytes]] = deque()
+        self._receivedBytes = 0
+        self._blocked: set[Any] = set()
+
+    @property
+    def network(self) -> Network:
+        """
+        What all sockets of the process share on the device.
+        """
+        raise NotImplementedError
+
+    def pauseProducing(self) -> None:
+        """
+        Receive nothing until C{resumeProducing}; peers are told when much waits.
+        """
+        self._reading = False
+
+    def resumeProducing(self) -> None:
+        """
+        Receive again, from a later turn on.
+        """
+        if not self._reading and self.connected:
+            self._reading = True
+            self._wantDrain()
+
+    stopReading = pauseProducing
+    startReading = resumeProducing
+
+    def messageReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
+        """
+        A datagram came.
+        """
+        counters = self.network.counters
+        if self._closing is not None:
+            counters["recv_drop_dead_sock"] += 1
+        elif self._reading and not self._received:
+            self._deliver(path.remote, fields[3], payload)
+        else:
+            counters["recv_queued"] += 1
+            self._received.append((path, fields[3], payload))
+            self._receivedBytes += len(payload) + _OVERHEAD
+            if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
+                self._mark(True)
+                if self._receivedBytes > limits.RDS_RECEIVE_MOST:
+                    self._blocked.add(path)
+                    path.block(self)
+
+    def _deliver(self, host: str, port: int, payload: bytes) -> None:
+        """
+        Give a datagram to the protocol.
+        """
+        self.network.counters["recv_delivered"] += 1
+        if len(payload) > self.maxPacketSize:
+            payload = payload[: self.maxPacketSize]
+        try:
+            self.protocol.datagramReceived(payload, (host, port))
+        except Exception:
+            _log.failure("a datagram from {host}:{port}", host=host, port=port)
+
+    def _wantDrain(self) -> None:
+        """
+        Deliver what waits, in the next turn.
+        """
+        if self._received and self._drain is None and self._reading:
+            self._drain = self.reactor.callLater(0, self._drained)
+
+    def _drained(self) -> None:
+        """
+        Deliver some of what waits.
+        """
+        self._drain = None
+        received = self._received
+        for _ in range(min(len(received), limits.RDS_MESSAGES_PER_TURN)):
+            if not self._reading or not received:
+                break
+            path, port, payload = received.popleft()
+            self._receivedBytes -= len(payload) + _OVERHEAD
+            self._deliver(path.remote, port, payload)
+        if self._receivedBytes < limits.RDS_RECEIVE_BUDGET // 2 and self.connected:
+            self._mark(False)
+        if self._receivedBytes < limits.RDS_RECEIVE_MOST // 2:
+            self._unblock()
+        self._wantDrain()
+
+    def _mark(self, congested: bool) -> None:
+        """
+        Tell all peers whether this port takes something.
+        """
+        if self._congested is not congested:
+            self._congested = congested
+            for address in self.addresses:
+                self.network.setCongested(address, self._realPort, congested)
+
+    def _unblock(self) -> None:
+        """
+        There is memory again.
+        """
+        blocked, self._blocked = self._blocked, set()
+        for path in blocked:
+            path.unblock(self)
+
+    def _forget(self) -> None:
+        """
+        The socket is closed: nobody wants what waits.
+        """
+        self._received.clear()
+        self._receivedBytes = 0
+        self._unblock()
+        if self._drain is not None:
+            self._drain.cancel()
+            self._drain = None
