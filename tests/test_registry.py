@@ -216,7 +216,12 @@ class RegistryTests(SynchronousTestCase):
         os.environ["TWISTED_IB_CONFIG"] = path
         self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
         self.assertEqual(registry.place("roce1", "127.0.0.1"), "127.0.0.1")
-        os.environ["TWISTED_IB_CONFIG"] += "x"
+        removeDevice("roce0")
+        del os.environ["TWISTED_IB_CONFIG"]
+        os.mkdir(os.path.join(self.directory, "twisted_ib"))
+        os.rename(path, os.path.join(self.directory, "twisted_ib", "ib.conf"))
+        self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
+        os.environ["TWISTED_IB_CONFIG"] = path + "x"
         error = self.assertRaises(DeviceError, registry.place, "roce1", "127.0.0.1")
         self.assertEqual(str(error), f"{path}x: No such file or directory")
 

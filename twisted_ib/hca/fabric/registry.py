@@ -96,9 +96,10 @@ _added: dict[str, None] = {}
 _watchers: WeakSet[Any] = WeakSet()
 #: What is read for devices, and what it was called when it was.
 _read: dict[str, str | None] = {"environment": "", "configuration": None}
-#: The module that knows the configuration, which stands above this one, and the variable that names the
-#: file.
+#: The module that knows the configuration, which stands above this one; the variable that names the file,
+#: and what it is called where none is named.
 _CONFIGURATION, _CONFIGURATION_VARIABLE = "twisted_ib.reactor.configuration", "TWISTED_IB_CONFIG"
+_CONFIGURATION_FILE = os.path.join("twisted_ib", "ib.conf")
 
 
 def _checked(name: str, fabric: str, address: str | None) -> str | None:
@@ -214,6 +215,15 @@ def readEnvironment() -> None:
             addDevice(name, fabric, address)
 
 
+def _hasFile() -> bool:
+    """
+    @return: Whether there may be a file that nobody names.  Without one its reader, which needs Twisted,
+        is not imported.
+    """
+    folders = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "/etc"
+    return any(os.path.lexists(os.path.join(folder, _CONFIGURATION_FILE)) for folder in folders)
+
+
 def readConfiguration() -> None:
     """
     Add the devices of the configuration, unless that is done.  With the C{ib} reactor's rules they come
@@ -224,7 +234,7 @@ def readConfiguration() -> None:
     name = os.environ.get(_CONFIGURATION_VARIABLE, "")
     if name == _read["configuration"]:
         return
-    devices = import_module(_CONFIGURATION).namedDevices()
+    devices = import_module(_CONFIGURATION).namedDevices() if name or _hasFile() else []
     _read["configuration"] = name
     for device, fabric, address in devices:
         if device not in DEVICES:
