@@ -330,14 +330,37 @@ class PathMachine:
             message.flags |= ACK_REQUIRED
         return message
 
-    def sent(self, message: Message) -> None:
+    def sendAtOnce(self, message: Message) -> bool:
         """
-        The carrier has taken what L{nextOutput} gave.
+        Take a message that nothing stands before, as L{send} and L{nextOutput} would.
+
+        @return: whether it is so: then the carrier is to have it now, and L{sentAtOnce} is called if
+            it has taken it, else L{refused}.
         """
-        if message.flags == CONG_BITMAP:
-            self._mapVersion = self.ownMap.version
-            self.counters["cong_update_queued"] += 1
-            return
+        if self.waiting or not self.isOpen or not self.isUp or self._mapVersion != self.ownMap.version:
+            return False
+        self.counters["send_queued"] += 1
+        self._numbered(message)
+        return True
+
+    def sentAtOnce(self, message: Message) -> None:
+        """
+        The carrier has taken it.
+        """
+        if self.acknowledges:
+            self._asks(message)
+        self.unacknowledged.append(message)
+
+    def refused(self, message: Message) -> None:
+        """
+        The carrier has not: it waits.
+        """
+        self.waiting.append(message)
+
+    def _asks(self, message: Message) -> None:
+        """
+        Count what was sent since a message asked for an acknowledgement.
+        """
         if message.flags & ACK_REQUIRED:
             self.counters["send_ack_required"] += 1
             self._asked = limits.RDS_UNACKNOWLEDGED - 1
@@ -347,6 +370,16 @@ class PathMachine:
             self._askedBytes -= len(message.payload)
             if self._askedBytes <= 0:
                 self._asked = 0
+
+    def sent(self, message: Message) -> None:
+        """
+        The carrier has taken what L{nextOutput} gave.
+        """
+        if message.flags == CONG_BITMAP:
+            self._mapVersion = self.ownMap.version
+            self.counters["cong_update_queued"] += 1
+            return
+        self._asks(message)
         if self.isOpen:
             self.waiting.popleft()
             self.unacknowledged.append(message)

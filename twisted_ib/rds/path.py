@@ -84,11 +84,20 @@ class Path:
         """
         Send a message, now or when there is a connection.
         """
-        self.machine.send(message)
-        if self.carrier is not None:
-            self._pump()
-        else:
+        machine, carrier = self.machine, self.carrier
+        if carrier is None:
+            machine.send(message)
             self._want()
+        elif self._full or self._pumping or not machine.sendAtOnce(message):
+            machine.send(message)
+            self._pump()
+        elif carrier.send(message):
+            machine.sentAtOnce(message)
+            carrier.flush()
+        else:
+            machine.refused(message)
+            self._full = True
+            carrier.flush()
 
     def hold(self) -> None:
         """
