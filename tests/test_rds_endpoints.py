@@ -4,6 +4,8 @@ Tests of L{twisted_ib.rds.endpoints}: streams over reliable datagrams as Twisted
 
 from __future__ import annotations
 
+import inspect
+import re
 from io import BytesIO
 from typing import Any
 
@@ -24,11 +26,13 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.certificates import certificate
+from tests.rds_ends import HOST, ProcessesTestCase
 from tests.rds_fakes import FakeSocket, FakeSockets
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
-from twisted_ib.rds import connector, streamsocket
+from twisted_ib.rds import connector, streams, streamsocket
 from twisted_ib.rds.connector import connectStream
+from twisted_ib.rds.counters import STREAM_COUNTERS
 from twisted_ib.rds.endpoints import RDSClientEndpoint, RDSServerEndpoint
 from twisted_ib.rds.frames import Kind, Reason, frame
 from twisted_ib.rds.listening import listenStreams
@@ -1199,3 +1203,42 @@ class ForgedTests(EndpointTestCase):
         client.transport.write(b"abc")
         self.run_()
         self.assertEqual((server.data, server.reason, client.reason), (b"abc", None, None))
+
+
+class CounterTests(ProcessesTestCase):
+    """
+    What is counted, over real sockets.
+    """
+
+    def test_counted(self) -> None:
+        """
+        Plain datagrams to a port of streams are counted where everything of RDS is, and a plain socket
+        beside it is reached as ever.
+        """
+        a, b = self.process(), self.process()
+        factory = Collecting()
+        port = listenStreams(a.reactor, 4000, factory, HOST, device="lo0")
+        plain, other = b.listen(5000), a.listen(4001)
+        for to in (4000, 4001):
+            plain.transport.write(b"hello", (HOST, to))
+        self.settle()
+        self.assertEqual(other.data, [b"hello"])
+        self.assertEqual((factory.protocols, plain.data), ([], []))
+        self.assertEqual(a.network.counters["stream_plain_datagrams"], 1)
+        connectStream(b.reactor, HOST, 4000, ClientFactory.forProtocol(Recorder), device="lo0")
+        self.settle()
+        (accepted,) = factory.protocols
+        accepted.transport.write(b"x" * 200_000)
+        accepted.transport.loseConnection()
+        self.settle()
+        self.assertIsInstance(accepted.reason, error.ConnectionDone)
+        stopped = port.stopListening()
+        self.pass_(4 * limits.RDS_ACK_SECONDS)
+        self.successResultOf(stopped)
+
+    def test_names(self) -> None:
+        """
+        Each counter of streams has a name there.
+        """
+        source = inspect.getsource(streams) + inspect.getsource(streamsocket)
+        self.assertEqual(set(re.findall(r'counters\["(\w+)"\]', source)), set(STREAM_COUNTERS))

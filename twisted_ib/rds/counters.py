@@ -48,9 +48,22 @@ OWN_COUNTERS = (
     "peer_restarted",
 )
 
+#: Of streams over datagrams (L{twisted_ib.rds.streams}): what came that is no frame, or for nobody, and
+#: who got no stream or lost it.
+STREAM_COUNTERS = (
+    "stream_plain_datagrams",
+    "stream_bad_frames",
+    "stream_bad_version",
+    "stream_unknown_session",
+    "stream_too_many",
+    "stream_answers_dropped",
+    "stream_overheld",
+    "stream_unreachable",
+)
+
 
 def newCounters() -> dict[str, int]:
     """
     @return: all of them, nothing counted yet.
     """
-    return dict.fromkeys(KERNEL_COUNTERS + OWN_COUNTERS, 0)
+    return dict.fromkeys(KERNEL_COUNTERS + OWN_COUNTERS + STREAM_COUNTERS, 0)

@@ -35,13 +35,12 @@ class Streams:
     @ivar held: Bytes that wait for applications.
     """
 
-    def __init__(self, randomBits: Callable[[int], int], counters: Counter[str] | None = None) -> None:
+    def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
         @param randomBits: Gives that many random bits, which nobody can guess.
-        @param counters: Where to count.
         """
         self._randomBits = randomBits
-        self.counters: Counter[str] = Counter() if counters is None else counters
+        self.counters: dict[str, int] = Counter()
         self.sessions: dict[int, Session] = {}
         self.answers: deque[tuple[bytes, tuple[str, int]]] = deque()
         self.others: list[Session] = []

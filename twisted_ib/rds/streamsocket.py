@@ -11,7 +11,7 @@ of a turn leaves at once, and those that follow, together in the next.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from secrets import randbits
 from typing import Any
 
@@ -66,7 +66,7 @@ class StreamSocket(DatagramProtocol):
         self.reactor = reactor
         self._key = key
         self.interface = key[1]
-        self.streams = Streams(randbits, Counter())
+        self.streams = Streams(randbits)
         self.server: Any = None
         self.users: set[Any] = set()
         self.port = 0
@@ -90,6 +90,9 @@ class StreamSocket(DatagramProtocol):
         device, interface, port = self._key
         self._listening = listenRDS(self.reactor, port, self, interface=interface, device=device)
         self.port = self._listening.getHost().port
+        network = getattr(self._listening, "network", None)
+        if network is not None:
+            self.streams.counters = network.counters
 
     def startProtocol(self) -> None:
         """
