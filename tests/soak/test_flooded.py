@@ -1,0 +1,148 @@
+"""
+A server on a real UDP socket among strangers, with the large numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from struct import pack
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests import packet_flood
+from tests.processes.flooded import PORT
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CLIENT, SERVER = "127.79.0.3", "127.79.0.2"
+REQUESTS, MUTATIONS, RATE = 100_000, 30_000, 5000
+#: So many different ones are made; they come again and again.
+MADE = 20_000
+PATIENCE, GROWTH = 2.0, 16 << 20
+_IP_PKTINFO = 8
+
+
+class _Forger(packet_flood.FloodTestCase):
+    """
+    Makes packets for L{SERVER}.
+    """
+
+    def __init__(self) -> None:
+        self.dice = packet_flood.Random(3)
+        self.device: Any = mock.Mock(queuePairs={})
+        self.seen = [self.forged()[1] for _ in range(100)]
+
+    def stranger(self) -> str:
+        """
+        An address of this host.
+        """
+        number = self.dice.randrange(packet_flood.SOURCES)
+        return f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
+
+
+class FloodedTests(SynchronousTestCase):
+    """
+    Forged requests and damaged packets from 19,000 addresses of this host, 5,000 per second.
+    """
+
+    def start(self, role: str, *addresses: str) -> subprocess.Popen[str]:
+        """
+        Start a process.
+        """
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.processes.flooded", role, *addresses],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "TWISTED_IB_RUN_DIR": self.directory},
+        )
+
+        def end() -> None:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+        self.addCleanup(end)
+        return process
+
+    def resident(self) -> int:
+        """
+        The memory of the server, in bytes.
+        """
+        pages = Path(f"/proc/{self.server.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGESIZE")
+
+    def connect(self) -> None:
+        """
+        Somebody honest connects, sends, and has the answer in time.
+        """
+        client = self.start("client", CLIENT, SERVER)
+        told, _ = client.communicate(timeout=60)
+        self.assertRegex(told, r"^\d+\.\d+\n$")
+        self.times.append(float(told))
+
+    def arrive(self, packets: list[tuple[str, bytes]], count: int) -> None:
+        """
+        Send so many, while somebody connects again and again.
+        """
+        begin, sent, client = time.monotonic(), 0, None
+        while sent < count:
+            for source, octets in (packets[(sent + n) % len(packets)] for n in range(25)):
+                where = [(socket.IPPROTO_IP, _IP_PKTINFO, pack("I4s4x", 0, socket.inet_aton(source)))]
+                self.socket.sendmsg([octets], where, 0, (SERVER, 4791))
+            sent += 25
+            if client is None:
+                client = self.start("client", CLIENT, SERVER)
+            elif client.poll() is not None:
+                told, _ = client.communicate()
+                self.assertRegex(told, r"^\d+\.\d+\n$")
+                self.times.append(float(told))
+                client = None
+            time.sleep(max(0.0, begin + sent / RATE - time.monotonic()))
+        if client is not None:
+            client.communicate(timeout=60)
+
+    def test_flooded(self) -> None:
+        """
+        Memory grows by less than 16 MiB, and somebody honest connects, sends 100 kB and has the answer
+        within 2 s, during and after.  The server says nothing.
+        """
+        self.directory = self.mktemp()
+        os.makedirs(self.directory, 0o700)
+        self.directory = os.path.abspath(self.directory)
+        self.times: list[float] = []
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(made.close)
+        made.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER: the identification is 0.
+        made.bind(("0.0.0.0", 0))
+        self.socket, own = made, made.getsockname()[1]
+        self.patch(packet_flood, "ADDRESSES", (CLIENT, SERVER))
+        self.patch(packet_flood, "PORT", PORT)
+        self.patch(packet_flood, "_CM_PORT", own)
+        self.patch(packet_flood, "TIMEOUTS", (20,))
+        forger = _Forger()
+        requests = [forger.forged() for _ in range(MADE)]
+        mutated = [forger.mutated() for _ in range(MADE)]
+        self.server = self.start("server", SERVER, "-")
+        assert self.server.stdout is not None
+        self.assertEqual(self.server.stdout.readline(), "listening\n")
+        self.connect()
+        before = self.resident()
+        self.arrive(requests, REQUESTS)
+        self.arrive(mutated, MUTATIONS)
+        self.connect()
+        growth = self.resident() - before
+        self.assertLess(growth, GROWTH)
+        # Who shares the processors with others may be later, but comes through.
+        self.times.sort()
+        self.assertLess(self.times[len(self.times) // 2], PATIENCE, self.times)
+        self.assertLess(self.times[-1], 5 * PATIENCE, self.times)
+        self.server.terminate()
+        self.assertEqual(self.server.communicate()[0], "")
