@@ -532,7 +532,7 @@ class ScheduleTests(SynchronousTestCase):
             happened[Reason(network.ends[session]).name] += 1
         for streams in network.sockets.values():
             self.assertEqual((len(streams), streams.held, len(streams._perPeer)), (0, 0, 0))
-            self.assertEqual((streams._byRemote, streams._opening), ({}, {}))
+            self.assertEqual((streams._byRemote, streams.opening), ({}, {}))
         return happened
 
     def total(self, seeds: int, **knobs: float) -> Counter[str]:

@@ -29,6 +29,7 @@ from twisted_ib.hca.endpoints.addresses import (
 )
 from twisted_ib.hca.endpoints.factories import EndpointFactory
 from twisted_ib.hca.endpoints.resolution import resolve
+from twisted_ib.hca.fabric.addresses import sourceFor
 from twisted_ib.rds.frames import Reason
 from twisted_ib.rds.session import Session
 from twisted_ib.rds.streamsocket import StreamSocket, socketFor
@@ -88,11 +89,13 @@ class Attempt:
         host = self._addresses.pop(0)
         bound, port = connector.bound
         try:
-            self._socket = socketFor(connector.reactor, connector.device, bound, port, self)
+            # Who binds nothing gets the address that leads there, and no more.
+            interface = bound or sourceFor(host)
+            self._socket = socketFor(connector.reactor, connector.device, interface, port, self)
         except error.CannotListenError as reason:
             self._failed(error.ConnectBindError(reason.socketError.errno or 0, str(reason)))
             return
-        except (HCAError, OSError) as reason:
+        except (HCAError, OSError, ValueError) as reason:
             self._failed(failures.connectError(reason, connector.where()))
             return
         if self._socket.isServed((host, connector.port)) is False:

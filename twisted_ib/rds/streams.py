@@ -33,6 +33,7 @@ class Streams:
     @ivar listening: Whether peers may ask for streams.
     @ivar counters: What was refused or made no sense, by name.
     @ivar held: Bytes that wait for applications.
+    @ivar opening: Those that have asked and are not answered.
     """
 
     def __init__(self, randomBits: Callable[[int], int]) -> None:
@@ -48,7 +49,7 @@ class Streams:
         self.held = 0
         self._byRemote: dict[tuple[tuple[str, int], int], Session] = {}
         self._perPeer: Counter[tuple[str, int]] = Counter()
-        self._opening: dict[Session, None] = {}
+        self.opening: dict[Session, None] = {}
         self._watched = 0.0
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ class Streams:
         """
         session = self._make(address, now)
         if session is not None:
-            self._opening[session] = None
+            self.opening[session] = None
             session.open(now)
         return session
 
@@ -98,7 +99,7 @@ class Streams:
         if self.sessions.get(session.number) is not session:
             return
         del self.sessions[session.number]
-        self._opening.pop(session, None)
+        self.opening.pop(session, None)
         self._byRemote.pop((session.address, session.remote), None)
         self._perPeer[session.address] -= 1
         if not self._perPeer[session.address]:
@@ -140,8 +141,8 @@ class Streams:
             self._stranger(kind, number, address)
             return None
         session.received(kind, reason, offset, window, data, HEADER_BYTES)
-        if session in self._opening and session.state is not State.OPENING:
-            del self._opening[session]
+        if session in self.opening and session.state is not State.OPENING:
+            del self.opening[session]
             if session.state is State.OPEN and not self._known(session):
                 session.abort(Reason.VIOLATION)
         if self.held > limits.RDS_STREAMS_HELD:
@@ -215,7 +216,7 @@ class Streams:
         if not self.sessions:
             return None
         due = self._watched + limits.RDS_STREAM_PROBE_SECONDS
-        return min([due, *[session.deadline for session in self._opening]])
+        return min([due, *[session.deadline for session in self.opening]])
 
     def tick(self, now: float) -> list[Session]:
         """
@@ -223,9 +224,9 @@ class Streams:
 
         @return: The sessions that have something to say or to tell now.
         """
-        for session in self._opening:
+        for session in self.opening:
             session.tick(now)
-        found = [session for session in self._opening if session.hasOutput()]
+        found = [session for session in self.opening if session.hasOutput()]
         if now >= self._watched + limits.RDS_STREAM_PROBE_SECONDS:
             self._watched = now
             for session in self.sessions.values():

@@ -442,7 +442,10 @@ class StreamSocket(DatagramProtocol):
         """
         Be called when the next deadline of the streams passes.
         """
-        deadline = self.streams.deadline()
+        streams = self.streams
+        if self._timer is not None and streams.sessions and not streams.opening:
+            return  # Then it only becomes later.
+        deadline = streams.deadline()
         if deadline is None:
             if self._timer is not None:
                 self._timer.cancel()
