@@ -95,6 +95,15 @@ def _vanishing(dice: Random, run: Run) -> None:
     run.onConnected.append(vanish)
 
 
+def _delay(dice: Random, run: Run) -> None:
+    """
+    It takes long, and all comes in another order: in eight times a second there would be no time for
+    two attempts.
+    """
+    run.timeout = 20
+    _both(_slow, (0.001, 0.1, 0.75))(dice, run)
+
+
 def _stopping(dice: Random, run: Run) -> None:
     """
     One host does nothing for 30 s, and goes on.
@@ -197,7 +206,7 @@ KINDS: dict[str, Make] = {
     "loss": _both(faults.Loss),
     "duplication": _both(faults.Duplication),
     "reorder": _both(faults.Reordering),
-    "delay": _both(_slow, (0.001, 0.1, 0.75)),
+    "delay": _delay,
     "corruption": _both(faults.Corruption),
     "truncation": _both(faults.Truncation),
     "bursts": _both(_burst, (2, 4, 8)),

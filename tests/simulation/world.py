@@ -44,7 +44,8 @@ class Network:
         Bring a datagram, or lose it if nobody is there.
         """
         world = self.world
-        world.note(f"> {source.address} {len(datagram)} {crc32(datagram[:-4]):08x}")
+        code, psn = datagram[:1].hex(), datagram[9:12].hex()
+        world.note(f"> {source.address} {code} {psn} {len(datagram)} {crc32(datagram[:-4]):08x}")
         links = (
             [self.links[destination]]
             if destination in self.links
