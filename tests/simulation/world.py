@@ -88,12 +88,6 @@ class Link:
         """
         return wanted
 
-    def pathMTUTo(self, destination: str) -> int:
-        """
-        The same to everybody.
-        """
-        return self.pathMTU
-
     def send(
         self,
         destination: str,
