@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from collections.abc import Iterator
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -96,14 +97,33 @@ class HostileTests(SynchronousTestCase):
 
     def test_rejectWithoutID(self) -> None:
         """
-        A REJ that is about the REQ may lack the id of its sender, as Linux
-        writes it; one that is about something else may not.
+        A REJ that is about the REQ may lack the id of its sender, as Linux writes it, while that is not
+        known; afterwards nobody ends anything who knows less than both ids.
         """
-        for kind, state in ((0, State.TIMEWAIT), (1, State.ESTABLISHED), (2, State.ESTABLISHED)):
+        net = Net()
+        calling = net.a.connect("b", ask(), None, 0.0)
+        send(net.a, REJ(0, calling.localID, 0, reason=8), "b")
+        self.assertEqual(calling.state, State.IDLE)
+        for kind in (0, 1, 2):
             net = Net()
-            active, _ = net.open()
+            active, passive = net.open()
             send(net.a, REJ(0, active.localID, kind, reason=10), "b")
-            self.assertEqual(active.state, state)
+            send(net.b, REJ(0, passive.localID, kind, reason=10), "a")
+            self.assertEqual((active.state, passive.state), (State.ESTABLISHED, State.ESTABLISHED))
+
+    def test_rejectByGUID(self) -> None:
+        """
+        Who gives up before it knows our id is found by its CA GUID and id; an open connection has been
+        confirmed, so that its peer knows our id.
+        """
+        for disconnects in (False, True):
+            net = Net()
+            _, passive = net.open()
+            if disconnects:
+                passive.disconnect(0.0)
+            state = passive.state
+            send(net.b, REJ(passive.remoteID, 0, 2, 8, 4, (0xA).to_bytes(8, "big")), "a")
+            self.assertEqual((passive.state, net.b.counters["unknownID"]), (state, 1))
 
     def test_wrongQPN(self) -> None:
         """
@@ -292,6 +312,35 @@ class LimitTests(SynchronousTestCase):
         for source in ("x", "y", "z0", "z1", "z2", "z3"):
             table.pathLost(source)
         self.assertEqual((len(table), table._room.halfOpen, table._room.oldest), (0, 0, {}))
+
+    def test_strangersCost(self) -> None:
+        """
+        Whoever has as many as it may is answered as fast however many others there are.
+        """
+        looked = 0
+
+        class Counting(dict[Connection, None]):
+            """
+            Counts who is looked at.
+            """
+
+            def __iter__(self) -> Iterator[Connection]:
+                """
+                Look at all.
+                """
+                nonlocal looked
+                for each in super().__iter__():
+                    looked += 1
+                    yield each
+
+        table = self.table()
+        table.beware(2, 1000)
+        table._room.oldest = Counting()
+        for number in range(300):
+            self.flood(table, f"z{number}", 1)
+        self.flood(table, "x", 12)
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (302, 10))
+        self.assertLess(looked, 20)
 
     def test_strangersAmplify(self) -> None:
         """

@@ -9,7 +9,6 @@ from typing import Any
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.wire.cm import REP, REQ
 
-
 #: What most sources have none of: nothing is ever put here.
 _NO_CONNECTIONS: dict[int, Connection] = {}
 _NO_KEYS: dict[int, int] = {}

@@ -22,7 +22,7 @@ class Room:
         L{None}: then it is not heard.
     """
 
-    __slots__ = ("_inAll", "_perSource", "halfOpen", "oldest")
+    __slots__ = ("_inAll", "_ofPeers", "_perSource", "halfOpen", "oldest")
 
     def __init__(self, perSource: int, inAll: int, replaces: bool = False) -> None:
         """
@@ -34,6 +34,8 @@ class Room:
         self._inAll = inAll
         self.halfOpen = 0
         self.oldest: dict[Connection, None] | None = {} if replaces else None
+        #: The same by peer.
+        self._ofPeers: dict[Peer, dict[Connection, None]] = {}
 
     def changed(self, connection: Connection, isHalfOpen: bool) -> None:
         """
@@ -42,11 +44,18 @@ class Room:
         change = 1 if isHalfOpen else -1
         self.halfOpen += change
         connection.peer.halfOpen += change
-        if self.oldest is not None:
-            if isHalfOpen:
-                self.oldest[connection] = None
-            else:
-                del self.oldest[connection]
+        if self.oldest is None:
+            return
+        peer: Peer = connection.peer
+        if isHalfOpen:
+            self.oldest[connection] = None
+            self._ofPeers.setdefault(peer, {})[connection] = None
+        else:
+            del self.oldest[connection]
+            ofPeer = self._ofPeers[peer]
+            del ofPeer[connection]
+            if not ofPeer:
+                del self._ofPeers[peer]
 
     def excess(self, peer: Peer | None) -> Connection | None:
         """
@@ -57,7 +66,7 @@ class Room:
         if self.oldest is None:
             return None
         if peer is not None and peer.halfOpen >= self._perSource:
-            return next(connection for connection in self.oldest if connection.peer is peer)
+            return next(iter(self._ofPeers[peer]))
         return next(iter(self.oldest)) if self.halfOpen >= self._inAll else None
 
     def lacks(self, peer: Peer | None, connections: int, events: int) -> str | None:

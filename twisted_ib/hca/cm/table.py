@@ -428,13 +428,12 @@ class ConnectionTable:
             connection = None
             if peer is not None:
                 connection = peer.connections.get(peer.key(guid, message.localCommunicationID))
-            if connection is None:
+            if connection is None or not HALF_OPEN[connection.state]:
+                # Who has confirmed a connection knows our id.
                 self.counters["unknownID"] += 1
                 return
         else:
-            # A REJ of a REQ need not have the id of an end that never was.
-            known = message.localCommunicationID or message.messageRejected != MessageKind.REQ
-            found = self._find(source, message, anyRemote=not known)
+            found = self._find(source, message)
             if found is None:
                 return
             connection = found
@@ -515,11 +514,10 @@ class ConnectionTable:
 
     # Helpers of these.
 
-    def _find(
-        self, source: Any, message: REP | REJ | MRA | RTU | DREP | LAP, anyRemote: bool = False
-    ) -> Connection | None:
+    def _find(self, source: Any, message: REP | REJ | MRA | RTU | DREP | LAP) -> Connection | None:
         """
-        The connection that a message is about, if it is its sender's.
+        The connection that a message is about, if it is its sender's: both ids are right, or the
+        sender's is not known yet.
         """
         connection = self._connections.get(message.remoteCommunicationID)
         if connection is None:
@@ -529,7 +527,7 @@ class ConnectionTable:
             self.counters["foreignSource"] += 1
             return None
         remoteID = connection.remoteID
-        if remoteID and remoteID != message.localCommunicationID and not anyRemote:
+        if remoteID and remoteID != message.localCommunicationID:
             self.counters["unknownID"] += 1
             return None
         return connection
