@@ -94,7 +94,7 @@ class Row:
 BULK_CEILING = 3500.0
 
 #: Who should reach the targets of a family's rows.
-_FOREMOST = {"packets": "sdp-roce"}
+_FOREMOST = {"packets": "sdp-roce", "datagrams": "rds-ib"}
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
 _RATE = (("MB/s", "MB/s", True),)
@@ -153,6 +153,15 @@ def _packets(name: str, title: str, workload: str, size: int, targets: Targets) 
     """
     metrics = _BULK if workload == "stream" else _LATENCY[:2]
     return Row(name, title, workload, size, metrics, targets, family="packets")
+
+
+def _messages(name: str, title: str, size: int) -> Row:
+    """
+    Messages in one direction, beside strings on TCP.
+    """
+    metrics = (("msg/s", "msg/s", True), ("CPU/msg", "us", False), ("lost", "%", False))
+    targets = _times("msg/s", split=3)
+    return Row(name, title, "messages", size, metrics, targets, family="datagrams")
 
 
 def _start(name: str, title: str, workload: str) -> Row:
@@ -264,6 +273,20 @@ ROWS: tuple[Row, ...] = (
     _packets("roce64", "RoCEv2: 64 B round trip", "roundTrip", 64, _times("p50", split=3)),
     _packets("roce64-asleep", "RoCEv2: 64 B round trip, asleep", "spaced", 64, _times("p50", split=1)),
     _packets("roce1m", "RoCEv2: stream, 1 MiB writes", "stream", MIB, _times("MB/s", split=0.7)),
+    Row(
+        "dg64",
+        "datagrams: 64 B round trip",
+        "roundTrip",
+        64,
+        _LATENCY[:2],
+        _times("p50", split=1, same=1, free=1, contended=1),
+        _EVERYWHERE,
+        family="datagrams",
+    ),
+    _messages("dgs64", "datagrams: 64 B", 64),
+    _messages("dgs1k", "datagrams: 1 KiB", KIB),
+    _messages("dgs16k", "datagrams: 16 KiB", 16 * KIB),
+    _messages("dgs64k", "datagrams: 64 KiB", 64 * KIB),
     _start("import", "import twisted_ib (TCP: nothing)", "import"),
     _start("twistd", "twistd --reactor", "twistd"),
 )

@@ -18,6 +18,8 @@ _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
 #: What is compared over packets.
 _PACKETS = ("roundTrip", "spaced", "stream")
+#: What is compared of messages.
+_DATAGRAMS = ("roundTrip", "messages")
 
 
 @frozen
@@ -59,6 +61,22 @@ class Subject:
         return ""
 
 
+def _ofMessages(name: str, title: str, reactor: str, kind: str) -> Subject:
+    """
+    What carries messages.
+    """
+    return Subject(
+        name,
+        title,
+        reactor,
+        kind,
+        f"{kind} {{port}}",
+        program="datagrams",
+        workloads=_DATAGRAMS,
+        family="datagrams",
+    )
+
+
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
@@ -77,7 +95,7 @@ def _overRoCE(server: str, client: str) -> tuple[str, str]:
 
 
 #: What every ratio is against, in the same round, by family.
-BASELINES = {"": "tcp", "packets": "blocking-tcp"}
+BASELINES = {"": "tcp", "packets": "blocking-tcp", "datagrams": "int32"}
 BASELINE = BASELINES[""]
 #: Of the UCX library.
 UCX_PROGRAM = "ucx_perftest"
@@ -119,6 +137,10 @@ SUBJECTS: tuple[Subject, ...] = (
         workloads=_PACKETS,
         family="packets",
     ),
+    _ofMessages("int32", "Int32StringReceiver, TCP, NODELAY", "epoll", "int32"),
+    _ofMessages("udp", "UDP, which loses", "epoll", "udp"),
+    _ofMessages("rds-ib", "RDS on ib, shm0", "ib", "rds"),
+    _ofMessages("rds-epoll", "RDS on epoll, shm0", "epoll", "rds"),
 )
 
 byName: dict[str, Subject] = {subject.name: subject for subject in SUBJECTS}

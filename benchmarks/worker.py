@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twisted.application.reactors import installReactor
@@ -33,20 +34,22 @@ class Commands(LineReceiver):
     delimiter = b"\n"
     MAX_LENGTH = MAX_LINE
 
-    def __init__(self, reactor: Any, client: bool) -> None:
+    def __init__(
+        self, reactor: Any, run: Callable[[bytes], Coroutine[Any, Any, dict[str, object]]] | None = None
+    ) -> None:
         """
-        @param client: Lines are rows to run.
+        @param run: Runs the row of a line, in a client.
         """
         self._reactor = reactor
-        self._client = client
+        self._run = run
 
     def lineReceived(self, line: bytes) -> None:
         """
         Run one row.
         """
-        if self._client:
-            task = ensureDeferred(_runRow(self._reactor, json.loads(line)))
-            task.addErrback(_failed).addCallback(self.tell)
+        if self._run is not None:
+            task = ensureDeferred(self._run(line))
+            task.addErrback(failed).addCallback(self.tell)
 
     def tell(self, message: dict[str, object]) -> None:
         """
@@ -62,7 +65,7 @@ class Commands(LineReceiver):
             self._reactor.stop()
 
 
-def _failed(failure: Failure) -> dict[str, object]:
+def failed(failure: Failure) -> dict[str, object]:
     """
     What a row that did not work prints.
     """
@@ -127,11 +130,12 @@ def main(arguments: list[str]) -> None:
 
     reactor: Any = _reactor
     Factory.noisy = False
-    commands = Commands(reactor, role == "client")
+    isClient = role == "client"
+    commands = Commands(reactor, (lambda line: _runRow(reactor, json.loads(line))) if isClient else None)
     stdio.StandardIO(commands)
     if role == "server":
         started = ensureDeferred(_serve(reactor, endpoint, noDelay == "1"))
-        started.addErrback(_failed).addCallback(commands.tell)
+        started.addErrback(failed).addCallback(commands.tell)
     else:
         reactor.callWhenRunning(commands.tell, {"ready": True})
     reactor.run()

@@ -293,6 +293,31 @@ class PeerGoneError(RDSError):
     """
 
 
+class RDSUnsupportedError(RDSError):
+    """
+    RDS over TCP has no RDMA and no atomics (EOPNOTSUPP).
+    """
+
+
+class RDSOperationError(RDSError):
+    """
+    An RDMA operation of RDS was not done.
+
+    @ivar status: why, the number of C{RDS_CMSG_RDMA_STATUS}.
+    @ivar statusName: its name, such as C{"RDS_RDMA_REMOTE_ERROR"}.
+    @ivar operation: what was asked for, such as C{"RDMA_WRITE"}.
+    """
+
+    def __init__(self, status: int, statusName: str, operation: str) -> None:
+        """
+        Take the fields as they are.
+        """
+        super().__init__(f"{operation} ended with {statusName}")
+        self.status = status
+        self.statusName = statusName
+        self.operation = operation
+
+
 class RulesError(HCAError):
     """
     A file of the offload switch's rules can not be used.

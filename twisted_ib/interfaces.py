@@ -543,6 +543,104 @@ class IRDSTransport(Interface):
         """
 
 
+class IRDSMemoryTransport(Interface):
+    """
+    RDMA between sockets of RDS on an HCA; over TCP each of these raises
+    L{RDSUnsupportedError<twisted_ib.errors.RDSUnsupportedError>}.
+
+    A cookie names memory: who has it may use the memory, from any process that RDS reaches.  An
+    operation is done before its datagram is delivered; C{datagram=None} has it done without one.
+    The Deferred of an operation fails with
+    L{RDSOperationError<twisted_ib.errors.RDSOperationError>}, whose C{statusName} is
+    C{RDS_RDMA_REMOTE_ERROR} (the peer gives no such access), C{RDS_RDMA_DROPPED} (the connection was
+    lost, perhaps after it was done; its datagram is dropped too, and operations are never repeated),
+    C{RDS_RDMA_CANCELED} or C{RDS_RDMA_OTHER_ERROR}.  A refused operation costs the connection, which
+    comes again.
+    """
+
+    def registerMemory(sizeOrBuffer, writable=True, useOnce=False):  # type: ignore[no-untyped-def]
+        """
+        Let peers use memory.
+
+        @param sizeOrBuffer: A number of bytes, or a buffer.
+        @param writable: Whether they may write it, and not only read it.
+        @param useOnce: Whether the first datagram to this socket that follows an operation on it
+            frees it.
+        @return: An L{RDSMemory<twisted_ib.rds.operations.RDSMemory>}: C{cookie}, C{view}, C{length}.
+        @raise MemoryRegionError: it can not be.
+        @raise ResourceLimitError: there is too much.
+        """
+
+    def freeMemory(memoryOrCookie, invalidate=True):  # type: ignore[no-untyped-def]
+        """
+        Take the rights back; memory is freed with its socket too.
+
+        @param invalidate: The kernel's flag; here the cookie opens nothing any more in any case.
+        @return: Whether it was registered with this socket.
+        """
+
+    def writeWithCookie(datagram, cookie, addr=None):  # type: ignore[no-untyped-def]
+        """
+        C{write}, and give the receiver a cookie: see L{IRDSCookieProtocol}.
+        """
+
+    def rdmaWrite(  # type: ignore[no-untyped-def]
+        cookie, data, addr=None, offset=0, datagram=b"", localOffset=0, length=None, fence=False
+    ):
+        """
+        Write to the peer's memory, then send a datagram.
+
+        @param data: Bytes-like, or what C{registerMemory} gave.
+        @param offset: Of the first byte in the peer's memory.
+        @param localOffset: Of the first byte in C{data}.
+        @param length: How many bytes; L{None} for the rest.
+        @param fence: Whether it waits for the READs and atomics before it.
+        @return: A Deferred of L{None}.
+        @raise SendBudgetError: too many operations are on their way.
+        """
+
+    def rdmaRead(  # type: ignore[no-untyped-def]
+        cookie, length, addr=None, offset=0, datagram=b"", memory=None, localOffset=0, fence=False
+    ):
+        """
+        Read the peer's memory, then send a datagram.
+
+        @param memory: Where to, what C{registerMemory} gave with C{writable}; L{None} for new bytes.
+        @return: A Deferred of the bytes; of L{None} with C{memory}.
+        @raise SendBudgetError: too many operations are on their way.
+        """
+
+    def fetchAdd(cookie, add, addr=None, offset=0, datagram=b"", mask=0):  # type: ignore[no-untyped-def]
+        """
+        Add to 64 bits of the peer's memory, in the byte order of its host, at once.
+
+        @param mask: The highest bit of each of several fields, which are added by themselves.
+        @return: A Deferred of what was there before.
+        """
+
+    def compareAndSwap(  # type: ignore[no-untyped-def]
+        cookie, compare, swap, addr=None, offset=0, datagram=b"", compareMask=..., swapMask=...
+    ):
+        """
+        Replace 64 bits of the peer's memory, if they are what is expected, at once.
+
+        @param compareMask: The bits that are compared; all by default.
+        @param swapMask: The bits that are replaced; all by default.
+        @return: A Deferred of what was there before.
+        """
+
+
+class IRDSCookieProtocol(Interface):
+    """
+    A datagram protocol that takes cookies; it says so by C{@implementer(IRDSCookieProtocol)}.
+    """
+
+    def datagramWithCookieReceived(datagram, addr, cookie):  # type: ignore[no-untyped-def]
+        """
+        In place of C{datagramReceived}, of a datagram that brings a cookie.
+        """
+
+
 class IRDSProtocol(Interface):
     """
     A datagram protocol that wants to know more; it says so by C{@implementer(IRDSProtocol)}.

@@ -522,7 +522,7 @@ TRANSPORT_ANSWERS = 512 * 1024
 #: The shortest and the longest time, in seconds, until what is not acknowledged is sent again;
 #: the longest is three round trips if those take longer.
 TRANSPORT_RESEND_LEAST = 0.01
-TRANSPORT_RESEND_MOST = 3.0
+TRANSPORT_RESEND_MOST = 2.0
 #: The same before a round trip was measured.
 TRANSPORT_RESEND_FIRST = 0.5
 #: Packets of an unreliable connection that come so far behind the expected one are copies.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError, PeerGoneError, RDSWireError
 from twisted_ib.hca.channel import DeviceChannel
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
@@ -145,8 +146,8 @@ class Call:
         return REQ(
             serviceID=service,
             localQPN=session.queuePair.number,
-            responderResources=0,
-            initiatorDepth=0,
+            responderResources=limits.RDMA_READS,
+            initiatorDepth=limits.RDMA_READS,
             remoteCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
             localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
             maxCMRetries=_CM_RETRIES,

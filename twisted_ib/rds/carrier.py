@@ -75,6 +75,11 @@ class IRDSCarrierUser(Interface):
         The peer has everything up to a sequence number.
         """
 
+    def operationDone(carrier, message):  # type: ignore[no-untyped-def]
+        """
+        An operation that has no message behind it was done.
+        """
+
     def resume(carrier):  # type: ignore[no-untyped-def]
         """
         There is room after C{send} had none.

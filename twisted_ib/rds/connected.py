@@ -43,6 +43,7 @@ from twisted_ib.hca.wire.rdmacm import Header
 from twisted_ib.rds.calling import PORT_SPACE, RETRIES, SESSIONS, TCP_SPACE, Call, Later, Waiting, received
 from twisted_ib.rds.carrier import IRDSMedium
 from twisted_ib.rds.congestion import PORTS, CongestionMap
+from twisted_ib.rds.operations import Domain
 from twisted_ib.rds.path import Path
 from twisted_ib.rds.private import (
     REJECTED_VERSION,
@@ -88,11 +89,13 @@ class RCMedium:
         """
         self.network = network
         self.name = DEFAULT_DEVICE if device is None else device
-        self.addressed = addressOf(self.name) is not None or isPlacedByUser(self.name)
+        # Who asks whether its user places it has read what names devices.
+        self.addressed = isPlacedByUser(self.name) or addressOf(self.name) is not None
         self.acknowledges = self.addressed
         self.sharesAddresses = not self.addressed
         self.sessions: dict[Any, Session] = {}
         self.calls: dict[Any, Call] = {}
+        self._domains: dict[Any, Domain] = {}
         self._laters: dict[Path, Later] = {}
         self._bound: dict[str, dict[int, Any]] = {}
         self._services: dict[Any, Any] = {}
@@ -171,7 +174,40 @@ class RCMedium:
             session.close()
         for call in list(self.calls.values()):
             call.done()
+        domains, self._domains = self._domains, {}
+        for domain in domains.values():
+            domain.close()
         return succeed(None)
+
+    # -- memory
+
+    def domain(self, address: str) -> Domain:
+        """
+        @param address: ours.
+        @return: the memory of the device that has it.
+        @raise ResourceLimitError: there are too many domains.
+        """
+        return self.domainOf(self.channel(address).device)
+
+    def domainOf(self, device: Any) -> Domain:
+        """
+        @return: the memory of a device.
+        @raise ResourceLimitError: there are too many domains.
+        """
+        found = self._domains.get(device)
+        if found is None:
+            found = self._domains[device] = Domain(device)
+        return found
+
+    def expose(self, domain: Domain) -> None:
+        """
+        Peers may use memory from now on.
+        """
+        if not domain.isOpen:
+            domain.isOpen = True
+            for session in list(self.sessions.values()):
+                if session.channel.device is domain.device:
+                    session.beginOperations()
 
     # -- paths
 
@@ -417,8 +453,8 @@ class RCMedium:
             session.peerHas = has
             reply = REP(
                 localQPN=session.queuePair.number,
-                responderResources=0,
-                initiatorDepth=0,
+                responderResources=min(limits.RDMA_READS, request.initiatorDepth),
+                initiatorDepth=min(limits.RDMA_READS, request.responderResources),
                 rnrRetryCount=RETRIES,
                 privateData=answer,
             )

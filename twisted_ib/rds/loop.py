@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.rds.machine import Message
+from twisted_ib.rds.operations import OperationMessage
 from twisted_ib.rds.wire import NO_PADDING, PING_PORT, Fields
 
 if TYPE_CHECKING:
@@ -95,7 +96,11 @@ class LoopPath:
             if self._blockers or not self._waiting:
                 break
             message = self._waiting.popleft()
-            if message.destinationPort == PING_PORT:
+            if isinstance(message, OperationMessage):
+                message.execute(network.medium.domain(self.local))
+            if message.once and message.silent:
+                pass
+            elif message.destinationPort == PING_PORT:
                 network.counters["recv_ping"] += 1
                 network.counters["send_pong"] += 1
                 opposite.send(Message(PING_PORT, message.sourcePort))

@@ -90,6 +90,9 @@ class Message:
         "sourcePort",
     )
 
+    #: Whether nothing is sent but the operation.
+    silent = False
+
     def __init__(
         self,
         sourcePort: int,
@@ -291,6 +294,18 @@ class PathMachine:
             self.unacknowledged = deque(message for message in self.unacknowledged if not isMeant(message))
         return dropped + sent
 
+    def finished(self, message: Message) -> bool:
+        """
+        An operation without a message was done; nobody acknowledges it.
+
+        @return: whether it was on its way.
+        """
+        try:
+            self.unacknowledged.remove(message)
+        except ValueError:
+            return False
+        return True
+
     def isIdle(self) -> bool:
         """
         @return: whether nothing waits and all is acknowledged.
@@ -326,7 +341,7 @@ class PathMachine:
         if not message.sequence:
             message.sequence = self.nextTransmit
             self.nextTransmit += 1
-        if self.acknowledges and not self._asked:
+        if self.acknowledges and not self._asked and not (message.once and message.silent):
             message.flags |= ACK_REQUIRED
         return message
 
@@ -365,7 +380,7 @@ class PathMachine:
             self.counters["send_ack_required"] += 1
             self._asked = limits.RDS_UNACKNOWLEDGED - 1
             self._askedBytes = limits.RDS_UNACKNOWLEDGED_BYTES
-        elif self.acknowledges:
+        elif self.acknowledges and self._asked:
             self._asked -= 1
             self._askedBytes -= len(message.payload)
             if self._askedBytes <= 0:

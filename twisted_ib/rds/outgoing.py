@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError, ResourceLimitError
+from twisted_ib.hca.core.completion import WCStatus
+from twisted_ib.hca.core.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.core.requests import Capabilities
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.core.work import WorkQueues
@@ -37,6 +39,10 @@ DUE = 64 * 1024
 EACH = 4 * 1024
 #: The code of 4096 bytes.
 MTU = 5
+#: What peers may do who have a cookie.
+_ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
+#: Timeout code between processes: 67 ms.
+_TIMEOUT = 14
 
 
 class Outgoing:
@@ -47,7 +53,9 @@ class Outgoing:
     @ivar key: what the medium knows it by.
     @ivar channel: the device in its reactor.
     @ivar queuePair: the queue pair.
-    @ivar work: its work queues; between processes there are none, as nothing is refused there.
+    @ivar work: its work queues; between processes there are none, as nothing is refused there, until
+        there is an operation.
+    @ivar domain: the memory that operations use.
     @ivar connection: the CM's side, or L{None}.
     @ivar isUp: whether messages can be sent.
     @ivar fragment: bytes of payload in one fragment.
@@ -57,6 +65,7 @@ class Outgoing:
     @ivar corked: whether the end of the batch is still to come.
     @ivar backlog: fragments for which there was no place.
     @ivar gathered: headers and payloads that leave together.
+    @ivar wanting: carriers that were told there is no room.
     @ivar owing: carriers whose peers have not been sent an acknowledgement.
     @ivar ackCall: what sends those in a while, or L{None}.
     @ivar loss: why it is over, until the paths are told.
@@ -81,15 +90,23 @@ class Outgoing:
         self.backlog: deque[tuple[bytes, Any, int]] = deque()
         self.owing: dict[RCCarrier, None] = {}
         self.gathered: list[bytes] = []
+        self.wanting: dict[RCCarrier, None] = {}
         self.ackCall: Any = None
         self.loss: Exception | None = None
         self._gatheredBytes = 0
         self.queuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = HEADER_BYTES + self.fragment
-        self.pd: Any = None
+        self.domain: Any = None
         self.work: Any = None
+        self._operations: dict[int, tuple[RCCarrier, Any]] = {}
+        self._completions: deque[Any] = deque()
+        self._numbers = 0
         if not shared:
-            self._makeWork(device)
+            try:
+                self._makeWork()
+            except HCAError:
+                self.queuePair.close()
+                raise
         self.queuePair.posted = RECEIVES
 
     def broken(self, reason: Exception) -> None:
@@ -101,18 +118,17 @@ class Outgoing:
             self.queuePair.posted = 0
             self.cork()
 
-    def _makeWork(self, device: Any) -> None:
+    def _makeWork(self) -> None:
         """
         Hang work queues on the queue pair, which repeat what was refused.
+
+        @raise ResourceLimitError: there are too many protection domains.
         """
-        try:
-            self.pd = device.memory.allocateDomain()
-        except HCAError:
-            self.queuePair.close()
-            raise
+        device = self.channel.device
+        self.domain = self.medium.domainOf(device)
         places = Capabilities(limits.RDS_SENDS, 0, 1, 0, 0)
         queue: Any = self
-        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
+        self.work = WorkQueues(self.queuePair, self.domain.pd, queue, queue, device.timers, places)
 
     # -- connecting
 
@@ -127,16 +143,18 @@ class Outgoing:
         if self.shared:
             self.queuePair.connect(connection.destination, message.localQPN, message)
             self.isUp = True
+            if self.medium.domainOf(self.channel.device).isOpen:
+                self.beginOperations()
             return
         modify, proposal = self.queuePair.modify, self.queuePair.proposal
-        modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=0)
+        modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
         modify(
             QPState.RTR,
             ah_attr=connection.destination,
             path_mtu=MTU if proposal is None else proposal.mtu,
             dest_qp_num=message.localQPN,
             rq_psn=0 if proposal is None else proposal.expectedPSN,
-            max_dest_rd_atomic=0,
+            max_dest_rd_atomic=min(limits.RDMA_READS, message.initiatorDepth),
             min_rnr_timer=_RNR_TIMER,
         )
         modify(
@@ -145,7 +163,7 @@ class Outgoing:
             timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
             retry_cnt=_RETRIES,
             rnr_retry=_RETRIES,
-            max_rd_atomic=0,
+            max_rd_atomic=min(limits.RDMA_READS, message.responderResources),
         )
         self.isUp = True
 
@@ -215,7 +233,17 @@ class Outgoing:
             self.stuck = queuePair.pending is not None
             return True
         try:
-            self.stuck = not work.postInline([header, payload] if length else header, HEADER_BYTES + length)
+            if queuePair.pending is not None:
+                # What was posted without work queues leaves first.
+                self.stuck = True
+                return False
+            size = len(header) + length
+            if not header:
+                self.stuck = not work.postInline(payload, size)
+            elif payload.__class__ is list:
+                self.stuck = not work.postInline([header, *payload], size)
+            else:
+                self.stuck = not work.postInline([header, payload] if length else header, size)
         except ResourceLimitError:
             self.stuck = True  # C{resume} is called when there are places.
             return False
@@ -283,13 +311,90 @@ class Outgoing:
         except QueuePairError as reason:
             self.broken(reason)
 
-    # -- where the work queues complete: nothing is signalled
+    # -- operations
+
+    def beginOperations(self) -> None:
+        """
+        Give the queue pair its work queues, if it has none: the peer may read and write from now on,
+        what it has keys for.  Messages then go through them too, behind the operations before them.
+
+        @raise ResourceLimitError: there are too many protection domains.
+        """
+        if self.work is None and self.isUp:
+            self._makeWork()
+            work: Any = self.work
+            attributes = work.attributes
+            attributes.access = _ACCESS
+            attributes.reads = attributes.peerReads = limits.RDMA_READS
+            attributes.retries = attributes.rnrRetries = _RETRIES
+            attributes.timeout = _TIMEOUT
+            attributes.minRNRTimer = _RNR_TIMER
+
+    def postOperation(self, carrier: RCCarrier, message: Any) -> bool:
+        """
+        Post an operation.
+
+        @param message: its L{OperationMessage<twisted_ib.rds.operations.OperationMessage>}.
+        @return: whether there was a place.
+        """
+        self.beginOperations()
+        if self.gathered:
+            self.flushGathered()
+        if self.backlog or self.queuePair.pending is not None:
+            return False
+        if len(self._operations) >= limits.RDS_OPERATIONS_POSTED or not self.work.canPost():
+            return False
+        self._numbers = number = self._numbers + 1
+        self._operations[number] = carrier, message
+        try:
+            self.work.postSend(message.request(number, self.domain))
+        except QueuePairError as reason:
+            self.broken(reason)
+        except HCAError:
+            # It can not use the memory here any more.
+            self._operations.pop(number)
+            message.withdraw(self.domain)
+            message.completed(WCStatus.LOC_PROT_ERR)
+            return True
+        counters = self.medium.network.counters
+        counters["send_rdma"] += 1
+        counters["send_rdma_bytes"] += message.length
+        return True
 
     def push(self, completion: Any, solicited: bool = False) -> bool:
         """
-        A request ended, with an error: see C{failed}.
+        An operation ended; it is told at the end of the batch.
         """
+        self._completions.append(completion)
+        self.cork()
         return True
+
+    def tellOperations(self) -> None:
+        """
+        Tell what ended.  What was flushed ends with the connection.
+        """
+        completions = self._completions
+        while completions:
+            completion = completions.popleft()
+            if completion.status == WCStatus.WR_FLUSH_ERR:
+                continue
+            found = self._operations.pop(completion.workRequestID, None)
+            if found is not None:
+                carrier, message = found
+                message.withdraw(self.domain)
+                if message.silent and carrier.path is not None:
+                    carrier.path.operationDone(carrier, message)
+                message.completed(completion.status)
+
+    def dropOperations(self) -> None:
+        """
+        The queue pair is gone.
+        """
+        operations, self._operations = self._operations, {}
+        for _, message in operations.values():
+            message.withdraw(self.domain)
+        for _, message in operations.values():
+            message.completed(WCStatus.WR_FLUSH_ERR)
 
     def hold(self, kind: str) -> None:
         """

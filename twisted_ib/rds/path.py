@@ -299,6 +299,13 @@ class Path:
             machine.probeAcknowledged(sequence, self.network.reactor.seconds())
             self._armTick()
 
+    def operationDone(self, carrier: Any, message: Message) -> None:
+        """
+        See L{IRDSCarrierUser.operationDone}.
+        """
+        if self.machine.finished(message):
+            message.owner.messageDone(message)
+
     def messageReceived(self, carrier: Any, fields: Fields, payload: bytes) -> None:
         """
         See L{IRDSCarrierUser.messageReceived}.

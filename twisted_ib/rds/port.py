@@ -30,10 +30,12 @@ from twisted_ib.errors import (
 from twisted_ib.hca.endpoints.addresses import scopeOf
 from twisted_ib.hca.endpoints.arguments import octets
 from twisted_ib.hca.fabric.addresses import normalise, sourceFor
-from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
+from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
 from twisted_ib.rds.machine import Message
 from twisted_ib.rds.network import Network, networkFor
+from twisted_ib.rds.operations import OperationMessage, RDMAStatus
 from twisted_ib.rds.ping import Ping
+from twisted_ib.rds.rdma import Operations
 from twisted_ib.rds.receiving import Receiving
 from twisted_ib.rds.wire import LOWEST_PORT
 
@@ -66,8 +68,8 @@ class _Held:
         self.waiters: list[Deferred[None]] = []
 
 
-@implementer(IListeningPort, IRDSTransport, IPushProducer)
-class Port(Receiving):
+@implementer(IListeningPort, IRDSTransport, IRDSMemoryTransport, IPushProducer)
+class Port(Operations, Receiving):
     """
     A socket.
 
@@ -232,10 +234,14 @@ class Port(Receiving):
             path.release()
             network.counters["send_drop_closed"] += len(held.messages)
             self._waiters += held.waiters
+            self.canceled(held.messages)
         self._held.clear()
         paths: list[Any] = [*network.paths.values(), *network.loops.values()]
         for path in paths:
-            network.counters["send_drop_closed"] += len(path.drop(self))
+            dropped = path.drop(self)
+            network.counters["send_drop_closed"] += len(dropped)
+            self.canceled(dropped)
+        self.freeAll()
         network.unbind(self.addresses, self._realPort)
         self._queued = self._heldBytes = 0
         producer, self._producer = self._producer, None
@@ -276,13 +282,21 @@ class Port(Receiving):
         path = self._routes.get(addr)
         if path is None or path.closed or self._epoch != self._network.epoch:  # type: ignore[union-attr]
             path = self._pathTo(addr)
-        message = Message(self._realPort, addr[1], data, self)
+        return self.place(path, addr, Message(self._realPort, addr[1], data, self))
+
+    def place(self, path: Any, addr: tuple[str, int], message: Message) -> Deferred[None] | None:
+        """
+        Send a message, or hold it back.
+
+        @return: As C{write}.
+        @raise SendBudgetError: too much waits.
+        """
         if path.isCongested(addr[1]) or (path.held and (path, addr[1]) in self._held):
             return self._hold(path, addr, message)
         if self._queued >= limits.RDS_SEND_BUDGET:
             self.network.counters["send_queue_full"] += 1
             raise SendBudgetError(f"{self._queued} bytes wait to be sent already")
-        self._queued += len(data) + _OVERHEAD
+        self._queued += len(message.payload) + _OVERHEAD
         path.send(message)
         if self._queued < limits.RDS_SEND_BUDGET:
             return None
@@ -406,6 +420,7 @@ class Port(Receiving):
             dropped += held.messages
             self._fire(held.waiters)
         self._release()
+        self.canceled(dropped)
         return len(dropped)
 
     def messageDone(self, message: Message) -> None:
@@ -416,8 +431,13 @@ class Port(Receiving):
         if self._pausedBy or self._waiters or self._producer is not None or self._closing is not None:
             self._release()
 
-    #: Its operation was lost with a connection.
-    messageDropped = messageDone
+    def messageDropped(self, message: Message) -> None:
+        """
+        A message's operation was lost with a connection.
+        """
+        self.messageDone(message)
+        if isinstance(message, OperationMessage):
+            message.ended(RDMAStatus.DROPPED)
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """

@@ -71,7 +71,6 @@ class Session(Outgoing):
     """
     One queue pair and the paths that it carries.
 
-    @ivar wanting: carriers that were told there is no room.
     @ivar ours: carriers by the index that we announced.
     @ivar theirs: by the index that the peer announced: the carrier, and the path's addresses here.
     @ivar peerHas: the sequence number up to which the peer has everything, if it said so when it
@@ -85,7 +84,6 @@ class Session(Outgoing):
         @raise ResourceLimitError: There are too many.
         """
         Outgoing.__init__(self, medium, key, channel, shared)
-        self.wanting: dict[RCCarrier, None] = {}
         self.ours: dict[int, RCCarrier] = {}
         self.theirs: dict[int, tuple[RCCarrier | None, str, str]] = {}
         self.peerHas = 0
@@ -131,6 +129,8 @@ class Session(Outgoing):
         The turn is over: acknowledge, send what waits, tell what happened.
         """
         self.corked = False
+        if self._completions:
+            self.tellOperations()
         if self.loss is not None:
             self._over()
             return
@@ -445,8 +445,7 @@ class Session(Outgoing):
         device = self.channel.device
         if self.queuePair.device is not None:
             self.queuePair.close()
-            if self.pd is not None and not device.closed:
-                device.memory.deallocateDomain(self.pd)
+        self.dropOperations()
         if connection is not None and not device.closed:
             device.disconnect(connection)
         self.medium.sessionClosed(self)

@@ -57,6 +57,12 @@ class RCCarrier:
         if session.stuck or session.peerPaused or session.backlog:
             session.wanting[self] = None
             return False
+        if message.once:
+            if not session.postOperation(self, message):
+                session.wanting[self] = None
+                return False
+            if message.silent:
+                return True
         payload = message.payload
         length = len(payload)
         self.owing = 0

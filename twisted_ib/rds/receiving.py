@@ -12,8 +12,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_ib import limits
+from twisted_ib.interfaces import IRDSCookieProtocol
 from twisted_ib.rds.network import Network
-from twisted_ib.rds.wire import Fields
+from twisted_ib.rds.wire import NO_EXTENSIONS, Fields
 
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
@@ -23,7 +24,7 @@ class Receiving:
     """
     What a L{Port<twisted_ib.rds.port.Port>} does with what comes.
 
-    @ivar _received: what waits: path, sender's port, payload.
+    @ivar _received: what waits: path, sender's port, payload, cookie.
     @ivar _receivedBytes: how much that is.
     @ivar _congested: whether peers were told that this is too much.
     @ivar _blocked: paths that are not read, as it is far too much.
@@ -45,7 +46,8 @@ class Receiving:
         """
         Nothing came yet.
         """
-        self._received: deque[tuple[Any, int, bytes]] = deque()
+        self._received: deque[tuple[Any, int, bytes, int | None]] = deque()
+        self._takesCookies = IRDSCookieProtocol.providedBy(self.protocol)
         self._receivedBytes = 0
         self._blocked: set[Any] = set()
 
@@ -80,11 +82,13 @@ class Receiving:
         counters = self.network.counters
         if self._closing is not None:
             counters["recv_drop_dead_sock"] += 1
-        elif self._reading and not self._received:
-            self._deliver(path.remote, fields[3], payload)
+            return
+        cookie = None if fields[9] == NO_EXTENSIONS else self.extended(fields[9])
+        if self._reading and not self._received:
+            self._deliver(path.remote, fields[3], payload, cookie)
         else:
             counters["recv_queued"] += 1
-            self._received.append((path, fields[3], payload))
+            self._received.append((path, fields[3], payload, cookie))
             self._receivedBytes += len(payload) + _OVERHEAD
             if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
                 self._mark(True)
@@ -92,7 +96,13 @@ class Receiving:
                     self._blocked.add(path)
                     path.block(self)
 
-    def _deliver(self, host: str, port: int, payload: bytes) -> None:
+    def extended(self, extensions: bytes) -> int | None:
+        """
+        A message with extension headers came: see L{Operations<twisted_ib.rds.rdma.Operations>}.
+        """
+        raise NotImplementedError
+
+    def _deliver(self, host: str, port: int, payload: bytes, cookie: int | None = None) -> None:
         """
         Give a datagram to the protocol.
         """
@@ -100,7 +110,10 @@ class Receiving:
         if len(payload) > self.maxPacketSize:
             payload = payload[: self.maxPacketSize]
         try:
-            self.protocol.datagramReceived(payload, (host, port))
+            if cookie is not None and self._takesCookies:
+                self.protocol.datagramWithCookieReceived(payload, (host, port), cookie)
+            else:
+                self.protocol.datagramReceived(payload, (host, port))
         except Exception:
             _log.failure("a datagram from {host}:{port}", host=host, port=port)
 
@@ -120,9 +133,9 @@ class Receiving:
         for _ in range(min(len(received), limits.RDS_MESSAGES_PER_TURN)):
             if not self._reading or not received:
                 break
-            path, port, payload = received.popleft()
+            path, port, payload, cookie = received.popleft()
             self._receivedBytes -= len(payload) + _OVERHEAD
-            self._deliver(path.remote, port, payload)
+            self._deliver(path.remote, port, payload, cookie)
         if self._receivedBytes < limits.RDS_RECEIVE_BUDGET // 2 and self.connected:
             self._mark(False)
         if self._receivedBytes < limits.RDS_RECEIVE_MOST // 2:
