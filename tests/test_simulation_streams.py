@@ -67,6 +67,14 @@ class TransferTests(StreamTestCase):
         """
         self.transfers(lambda dice: [faults.Loss(dice, 0.02)])
 
+    def test_heavyLoss(self) -> None:
+        """
+        30 % are lost, each way: 100 kB still come through, whatever is lost.
+        """
+        for seed in range(10):
+            streams = self.streams(lambda dice: [faults.Loss(dice, 0.3)], seed)
+            self.assertLess(streams.transfer(100_000, LONG), LONG, seed)
+
     def test_corruption(self) -> None:
         """
         2 % are damaged.
