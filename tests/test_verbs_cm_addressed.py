@@ -78,9 +78,31 @@ class RefusalTests(OnAddress, test_verbs_cm.RefusalTests):
         active = self.routed(listener.local_addr[1])
         active.create_qp(attributes())
         with mock.patch.object(cmconnected, "mtuCode", lambda path: 5):
-            self.patch(active._id.device.fabric.link, "pathMTU", 2048)
+            fabric = active._id.device.fabric
+            self.patch(fabric.link, "pathMTU", 2048)
+            self.patch(fabric, "pathMTU", 2048)
             active.connect()
         self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.INVALID_MTU)
+
+    def test_narrowerWay(self) -> None:
+        """
+        What the kernel thinks of the way changes, which strangers can have it do: nobody is refused, and
+        both ends keep to what the REQ has said.
+        """
+        listener = self.listening()
+        for before, after in ((4096, 256), (256, 4096)):
+            active = self.routed(listener.local_addr[1])
+            active.create_qp(attributes())
+            link = active._id.device.fabric.link
+            with mock.patch.object(link, "pathMTUTo", return_value=before):
+                active.connect()
+            with mock.patch.object(link, "pathMTUTo", return_value=after):
+                passive = self.called(listener)
+                passive.accept()
+                self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+            self.expect(self.far, Kind.RDMA_CM_EVENT_ESTABLISHED)
+            ends = [end.query_qp(-1)[0].path_mtu for end in (active, passive)]
+            self.assertEqual(ends, [5, 5] if before == 4096 else [1, 1])
 
     def test_forgedAddress(self) -> None:
         """

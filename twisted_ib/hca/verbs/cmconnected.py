@@ -66,7 +66,7 @@ class Connected(Call):
         self.terms: Terms | None = None
         self._agreement: Agreement | None = None
         self._connection: Any = None
-        self._psn = 0
+        self._psn = self._mtu = 0
         self._isEnding = False
         self._timer: Any = None
 
@@ -128,8 +128,8 @@ class Connected(Call):
             hopLimit=HOP_LIMIT,
         )
         service = serviceID(identifier.portSpace, there.port)
-        header, mtu = self.header(), mtuCode(path)
-        request = makeREQ(terms, service, self._psn, identifier.lifetime, way, header, mtu)
+        self._mtu = mtuCode(path)
+        request = makeREQ(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
         self._connection = identifier.device.cm.connect(path, request, self, identifier.now())
 
     def pathNotFound(self, error: HCAError) -> None:
@@ -151,7 +151,9 @@ class Connected(Call):
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None
         label = flowLabel(here.port, there.port)
-        heard, self._agreement = answered(reply, terms, path, self._psn, identifier.lifetime, label)
+        heard, self._agreement = answered(
+            reply, terms, path, self._mtu, self._psn, identifier.lifetime, label
+        )
         if identifier.qp is None:
             identifier.stage = Stage.ANSWERED
             connection.think(identifier.now())

@@ -347,8 +347,7 @@ def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
     """
     if request.transportServiceType != _RELIABLE_CONNECTION:
         raise UnfitRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)
-    most = mtuCode(path)
-    if request.pathMTU not in list(ibv_mtu) or (request.pathMTU > most and path.fabric.addressed):
+    if request.pathMTU not in list(ibv_mtu) or not _isPossible(request.pathMTU, path):
         # Packets of the size that the peer will send do not reach it from here.
         raise UnfitRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
     terms = heard(request, Terms())
@@ -359,7 +358,7 @@ def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
         request.localQPN,
         psn,
         request.startingPSN,
-        min(request.pathMTU, most),
+        min(request.pathMTU, _MTU_CODE),
         terms.responderResources,
         terms.initiatorDepth,
         request.retryCount,
@@ -368,14 +367,27 @@ def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
     )
 
 
+def _isPossible(code: int, path: Any) -> bool:
+    """
+    Whether packets of a size reach a peer.  What the interface carries is not doubted: what the kernel
+    knows of the way, strangers may have told it.
+
+    @param code: of the path MTU.
+    @param path: the way to the peer's HCA.
+    """
+    fabric = path.fabric
+    return not fabric.addressed or code <= attributes.MTU_CODES[fabric.pathMTU] or code <= mtuCode(path)
+
+
 def answered(
-    reply: REP, own: Terms, path: Any, psn: int, lifetime: int, label: int
+    reply: REP, own: Terms, path: Any, mtu: int, psn: int, lifetime: int, label: int
 ) -> tuple[Terms, Agreement]:
     """
     What a REP gives to an active side.
 
     @param own: what this side has said.
     @param path: the way it came.
+    @param mtu: the code of what a packet carries, as the REQ has said.
     @param psn: what this side wants to hear first.
     @param lifetime: of packets, a timeout code.
     @param label: the flow label of the path.
@@ -388,7 +400,7 @@ def answered(
         reply.localQPN,
         psn,
         reply.startingPSN,
-        mtuCode(path),
+        mtu,
         terms.responderResources,
         terms.initiatorDepth,
         own.retries,
