@@ -307,6 +307,21 @@ class LinkTests(LinkCase):
         self.assertEqual(self.link(1).pathMTU, 4096)
         self.assertEqual(mtuOf(1 << 30), 1500)
 
+    def test_forgedWay(self) -> None:
+        """
+        What is sent may be as long as an interface permits, whatever ICMP has said of the way: anybody can
+        forge that, and what the two ends have agreed on can not change.
+        """
+        probe = 3  # IP_PMTUDISC_PROBE, of both IP versions.
+        link = self.link(1)
+        link.sourcePort(0xC123)
+        for made in (link._main, *link._senders.values()):
+            self.assertEqual(made.getsockopt(socket.IPPROTO_IP, 10), probe)
+        alone(self)
+        other = RoCELink("::1")
+        self.addCleanup(other.close)
+        self.assertEqual(other._main.getsockopt(socket.IPPROTO_IPV6, 23), probe)
+
     def test_route(self) -> None:
         """
         On the way to an address of this host more fits than into an interface's packets, unless it is

@@ -31,7 +31,7 @@ from twisted_ib.hca.wire.rocev2 import PORT
 
 # Linux's numbers (C{linux/in.h}, C{in6.h}, C{udp.h}, C{sockios.h}, C{asm-generic/socket.h}), which
 # not all versions of Python have.
-_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _IP_TOS, _IP_TTL, _IP_RECVTOS = 1, 2, 13
 _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
@@ -187,13 +187,13 @@ class RoCELink:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self._isIPv6:
                 made.setsockopt(_IPV6, socket.IPV6_V6ONLY, 1)
-                made.setsockopt(_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+                made.setsockopt(_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
                 made.setsockopt(_IPV6, socket.IPV6_MULTICAST_HOPS, _HOP_LIMIT)
                 made.setsockopt(_IPV6, socket.IPV6_UNICAST_HOPS, _HOP_LIMIT)
                 if self._interface:
                     made.setsockopt(_IPV6, socket.IPV6_MULTICAST_IF, self._interface)
             else:
-                made.setsockopt(_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+                made.setsockopt(_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
                 made.setsockopt(_IP, socket.IP_MULTICAST_TTL, _HOP_LIMIT)
                 made.setsockopt(_IP, _IP_TTL, _HOP_LIMIT)
                 made.setsockopt(_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self.address))
