@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests import packets
 from tests.generated import given
-from twisted_ib.hca.fabric.invariant import Flow
+from twisted_ib.hca.fabric import invariant
+from twisted_ib.hca.fabric.invariant import LONGEST_PACKET, Flow
 from twisted_ib.hca.wire.rdmacm import gidOf
 from twisted_ib.hca.wire.rocev2 import Datagram
 
@@ -98,6 +99,38 @@ class FlowTests(SynchronousTestCase):
         self.assertEqual(answers, [False] * 3 + [True] * 7)
         self.assertTrue(self.right(packet(0)))
         self.assertTrue(self.right(packet(7000)))
+
+    def test_impostor(self) -> None:
+        """
+        Somebody forges the address of who counts, and has what is expected before it and between: little
+        is lost by that.
+        """
+        self.assertTrue(self.right(packet(0)))
+        self.assertTrue(self.right(packet(0)))
+        answers = []
+        for n in range(5000, 5010):
+            answers.append(self.right(packet(n)))
+            self.assertTrue(self.right(packet(0)))
+        self.assertEqual(answers, [False] * 3 + [True] * 7)
+
+    def test_sizes(self) -> None:
+        """
+        What is remembered of a flow has a bound, which grows with trust; what it takes to check a packet
+        of any length is found once.
+        """
+        stranger = Flow(HERE, THERE, 0xC001, 3)
+        for size in range(16, 200, 4):
+            stranger.state(size)
+            self.assertLessEqual(len(stranger.states), 3)
+        stranger.most = 100
+        for size in range(16, 200, 4):
+            stranger.state(size)
+        self.assertEqual(len(stranger.states), 46)
+        invariant._undoing.cache_clear()
+        for _ in range(2):
+            for octets in range(12, LONGEST_PACKET, 4):
+                invariant.identificationOf(0, octets)
+        self.assertEqual(invariant._undoing.cache_info().misses, len(range(12, LONGEST_PACKET, 4)))
 
     def test_damaged(self) -> None:
         """

@@ -15,12 +15,14 @@ beforehand.  A flow that begins with those is taken to be of that kind: then all
 
 from __future__ import annotations
 
+from array import array
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.wire.headers import BTH, ICRC
+from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.rocev2 import PORT
 
 try:
@@ -28,7 +30,7 @@ try:
 except ImportError:
     from zlib import crc32
 
-__all__ = ["Flow", "crc32", "identificationOf"]
+__all__ = ["LONGEST_PACKET", "Flow", "crc32", "identificationOf"]
 
 #: The CRC of eight octets of ones.
 _START: Final = 0x2144DF1C
@@ -43,8 +45,10 @@ _BEHIND_IDENTIFICATION: Final = _IPV4_BYTES - 6 + _UDP_BYTES
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 0x80000000
 _OCTETS: Final = 0xFFFF
+#: Octets from the base transport header to the invariant CRC.
+LONGEST_PACKET: Final = max(row.start for row in OPCODES.values()) + max(MTU_BYTES.values()) + ICRC.size
 #: So many packets in a row as expected, from the first on, and no other one is believed; unless so many
-#: come in a row that are right otherwise.
+#: come that are right otherwise, whatever comes between them: anybody can forge that.
 _TRUST: Final = 2
 _DOUBT: Final = 4
 #: Segments of one call have identifications below this.
@@ -79,16 +83,19 @@ class Flow:
     @ivar states: By size << 16 | identification, what L{state} has given.
     @ivar expected: Packets that had the identification expected, as long as all had.
     @ivar doubt: The others since.
+    @ivar most: How many C{states} are remembered.
     """
 
-    __slots__ = ("_port", "_source", "_target", "doubt", "expected", "isIPv4", "states")
+    __slots__ = ("_port", "_source", "_target", "doubt", "expected", "isIPv4", "most", "states")
 
-    def __init__(self, source: bytes, target: bytes, port: int) -> None:
+    def __init__(self, source: bytes, target: bytes, port: int, most: int = limits.PACKET_SIZES) -> None:
         """
         @param source: The GID that sends.
         @param target: The GID that receives.
         @param port: The UDP source port.
+        @param most: How many C{states} are remembered.
         """
+        self.most = most
         self.isIPv4 = source[:12] == target[:12] == b"\0" * 10 + b"\xff\xff"
         self._source, self._target = (source[12:], target[12:]) if self.isIPv4 else (source, target)
         self._port = port
@@ -104,7 +111,7 @@ class Flow:
         key = size << 16 | identification
         found = self.states.get(key)
         if found is None:
-            if len(self.states) >= limits.PACKET_SIZES:
+            if len(self.states) >= self.most:
                 self.states.clear()
             found = self.states[key] = self._state(size + _UDP_BYTES, identification)
         return found
@@ -162,7 +169,6 @@ class Flow:
             found = crc32(buffer[start + BTH.size : end], crc32(head, self.state(size, identification)))
         if found == told:
             self.expected += 1
-            self.doubt = 0
             return True
         return self.isIPv4 and self._isOther(identificationOf(found ^ told, end - start), identification)
 
@@ -202,8 +208,8 @@ def identificationOf(difference: int, octets: int) -> int | None:
     return None if found >> 16 else (found & 0xFF) << 8 | found >> 8
 
 
-@lru_cache(maxsize=limits.PACKET_SIZES)
-def _undoing(octets: int) -> tuple[tuple[int, ...], ...]:
+@lru_cache(maxsize=LONGEST_PACKET // 4 + 1)  # All lengths: whoever sends them chooses, and it is work.
+def _undoing(octets: int) -> tuple[array[int], ...]:
     """
     What undoes the steps from the identification on: for each four bits of a register, from the lowest
     on, by their value.
@@ -219,7 +225,7 @@ def _undoing(octets: int) -> tuple[tuple[int, ...], ...]:
         values = [0]
         for bit in range(4):
             values += [value ^ images[first + bit] for value in values]
-        tables.append(tuple(values))
+        tables.append(array("I", values))
     return tuple(tables)
 
 
