@@ -64,6 +64,7 @@ class MemoryLink:
     One end.
 
     @ivar room: Datagrams that it sends before it has no room; L{None} for any number.
+    @ivar coalesces: Whether datagrams that follow each other are given together, as UDP_GRO does it.
     """
 
     def __init__(self, wire: Wire, address: str, pathMTU: int = 1024) -> None:
@@ -76,6 +77,7 @@ class MemoryLink:
         self.burst = 1
         self.user: Any = None
         self.room: int | None = None
+        self.coalesces = False
         self.queue: deque[Datagram] = deque()
         wire.links[address] = self
 
@@ -129,7 +131,13 @@ class MemoryLink:
         while self.queue and n < budget:
             source, destination, port, trafficClass, data = self.queue.popleft()
             n += 1
-            self.user.arrived(source, port, destination, data, 0, len(data), len(data), trafficClass)
+            size, kind = len(data), (source, destination, port, trafficClass)
+            while self.coalesces and not len(data) % size and self.queue and self.queue[0][:4] == kind:
+                if len(self.queue[0][4]) > size or len(data) >= size * self.burst:
+                    break
+                data += self.queue.popleft()[4]
+                n += 1
+            self.user.arrived(source, port, destination, data, 0, len(data), size, trafficClass)
         return n
 
     def pending(self) -> bool:

@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib import limits
 from twisted_ib.hca.endpoints.addresses import addressOf
 from twisted_ib.hca.holding import Holding
 from twisted_ib.hca.wire.cm import REP, REQ
@@ -115,6 +116,14 @@ class FakeQueuePair:
         self.path = None
 
 
+class FakePath(str):
+    """
+    The way to a peer.
+    """
+
+    messageBytes = limits.INLINE_RECORD
+
+
 class FakeConnection:
     """
     The CM's connection, as a log of what was done with it.
@@ -123,7 +132,7 @@ class FakeConnection:
     @ivar answer: What C{accept} gives.
     """
 
-    def __init__(self, destination: object = "path", user: Any = None) -> None:
+    def __init__(self, destination: object = FakePath("path"), user: Any = None) -> None:
         """
         @param destination: The path.
         @param user: Who is told.
@@ -299,7 +308,7 @@ class FakeDevice:
             route = FakeRoute(address, port, user)
             self.routes.append(route)
             if address in self.paths:
-                user.pathReady(f"path to {address}")
+                user.pathReady(FakePath(f"path to {address}"))
             return route
         path, request, user, _ = arguments
         if self.requestError is not None:

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.sdp_fakes import FakeChannel, FakeReactor, RecordingClientFactory, acceptance
+from tests.sdp_fakes import FakeChannel, FakePath, FakeReactor, RecordingClientFactory, acceptance
 from twisted_ib import limits
 from twisted_ib.errors import (
     NoListenerError,
@@ -127,7 +127,7 @@ class SuccessTests(ConnectorTestCase):
         connector = self.begin()
         [route] = self.device.routes
         self.assertEqual((route.address, route.port), ("127.0.0.1", 5001))
-        route.user.pathReady("path")
+        route.user.pathReady(FakePath("path"))
         [(request, connection)] = self.device.requests
         self.assertEqual(request.serviceID, 0x11389)
         self.assertEqual(connection.destination, "path")
@@ -217,7 +217,7 @@ class SuccessTests(ConnectorTestCase):
         self.assertEqual([route.address for route in self.device.routes], ["127.0.0.1"])
         self.device.routes[0].user.connectFailed(NoListenerError("nobody"))
         self.assertEqual([route.address for route in self.device.routes], ["127.0.0.1", "::1"])
-        self.device.routes[1].user.pathReady("path")
+        self.device.routes[1].user.pathReady(FakePath("path"))
         connection = self.device.requests[0][1]
         connection.user.replied(connection, acceptance())
         self.assertEqual(connector.transport.getPeer().host, "::1")
@@ -514,7 +514,7 @@ class FailureTests(ConnectorTestCase):
         connector.stopConnecting()
         self.failure(error.UserError)
         self.assertTrue(route.cancelled)
-        route.user.pathReady("path")
+        route.user.pathReady(FakePath("path"))
         route.user.connectFailed(NoListenerError("x"))
         self.assertEqual(self.device.requests, [])
         self.factory.__init__()  # type: ignore[misc]

@@ -124,12 +124,13 @@ class SendingTests(RequesterCase):
 
     def test_only(self) -> None:
         """
-        A short SEND is one packet that asks for an acknowledgement; no bytes are one, too.
+        A short SEND is one packet; no bytes are one, too.  The last of those that leave together asks for
+        an acknowledgement.
         """
         self.post(SEND_ONLY, b"hello")
         self.post(SEND_ONLY | SOLICITED, b"")
         self.assertEqual(
-            self.sent(), [(0x04, ASK, A, b"", b"hello"), (0x04, ASK | SOLICIT, B, b"", b"")]
+            self.sent(), [(0x04, 0, A, b"", b"hello"), (0x04, ASK | SOLICIT, B, b"", b"")]
         )
         self.assertFalse(self.connection.pending())
 

@@ -289,3 +289,6 @@ def _join(
     if message.responderResources < READ_DEPTH:
         stream.reads = message.responderResources
     stream.queuePair.connect(connection.destination, message.localQPN, message)
+    longest = stream.queuePair.path.messageBytes - BSDH_BYTES  # type: ignore[union-attr]
+    if longest < limits.INLINE_MESSAGE:
+        stream.longest = longest

@@ -45,6 +45,7 @@ class Sender:
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar owes: Control messages that wait for credits: id, body and flags.
     @ivar exchange: What it has that uses more of SDP than Data, or L{None}.
+    @ivar longest: Bytes of the longest message that its path carries well.
     @ivar reads: READs that the peer answers at a time, once connected.
     @ivar prompt: Whether the first write of a turn leaves at once.
     @ivar direct: Whether such a write has nothing to do with the end of its batch: nobody waits for that,
@@ -73,6 +74,7 @@ class Sender:
     )
 
     # For most connections; a transport has a dictionary for what changes.
+    longest = limits.INLINE_MESSAGE
     prompt: Any = Computed(lambda stream: stream.channel.polled)
     reads = READ_DEPTH
     saidEnd = False
@@ -229,7 +231,7 @@ class Sender:
             self._payOwed()
             if self.owes is not None:
                 return  # Among it may be what belongs before these bytes: RdmaWrCompl.
-        most = machine.maxPayload
+        most, longest = machine.maxPayload, self.longest
         left = limits.MESSAGES_PER_FLUSH
         while buffer.size:
             if not left:
@@ -243,7 +245,7 @@ class Sender:
                 break
             if not queuePair.canPost():
                 break
-            payload, n = buffer.take(most)
+            payload, n = buffer.take(most if most < longest else longest)
             header = machine.header(n, queuePair.posted)
             assert header is not None
             queuePair.postInline(header, payload, n)

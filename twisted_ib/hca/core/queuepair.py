@@ -384,7 +384,7 @@ class QueuePair:
             raise ResourceLimitError(
                 f"queue pair {self.number} has {len(pending)} sends waiting"
             )
-        if payload.__class__ is memoryview:
+        if payload.__class__ is memoryview and payload.obj.__class__ is not bytes:
             payload = bytes(payload)  # Whoever lent it does not wait.
         if not pending:
             assert self.path is not None

@@ -27,7 +27,15 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.fabric.invariant import Flow, crc32
-from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.operation import (
+    GSI_QPN,
+    QPN_MASK,
+    SEND_MIDDLE,
+    SOLICITED,
+    UD_SEND_ONLY,
+    UD_SEND_ONLY_IMMEDIATE,
+    WRITE_MIDDLE,
+)
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
@@ -40,6 +48,12 @@ _PAD_SHIFT: Final = 4
 _VERSION_MASK: Final = 0xF
 _SERVICE_MASK: Final = 0xE0
 _HOP_LIMIT: Final = 64
+#: What stands before the word with the sequence number is the same in all packets of a message's middle,
+#: which have neither pad nor solicited event.
+_KIND_BYTES: Final = 8
+_SPECIAL: Final = SOLICITED | 3 << _PAD_SHIFT
+_WORD: Final = Struct(">I")
+_MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE))
 #: The two bits of the traffic class that routers set, both if there is congestion.
 _CONGESTED: Final = 3
 #: The shortest packet.
@@ -102,14 +116,19 @@ class Arrivals:
             return
         key = source, destination, port
         flow = self._flows.get(key)
+        isNew = flow is None
         if flow is None:
-            flow = self._remember(key)
+            flow = Flow(gidOf(source), gidOf(destination), port)
         fabric, sessions, count = self._fabric, self._sessions, self._owner.count
         view, now = memoryview(buffer), fabric.clock()
         states, unpackBTH, unpackICRC = flow.states, BTH.unpack_from, ICRC.unpack_from
         isMarked = trafficClass & _CONGESTED == _CONGESTED
         self.packets += -(-(stop - start) // size) or 1
-        for number, at in enumerate(range(start, stop, size)):
+        joining = None
+        number, end = -1, start
+        while end < stop:
+            number += 1
+            at = end
             end = at + size
             if end > stop:
                 end = stop
@@ -141,6 +160,9 @@ class Arrivals:
                 count("packets_bad_pkey")
                 continue
             target &= QPN_MASK
+            if isNew and target != GSI_QPN:  # Of strangers who only ask nothing is kept.
+                isNew = False
+                self._remember(key, flow)
             session = sessions.get(target)
             if session is None:
                 self._takeDatagram(
@@ -154,6 +176,17 @@ class Arrivals:
                 if isMarked:
                     count("packets_marked")
                     fabric.outlet.notify(session, now)
+                if opcode in _MIDDLES and end < stop and not isMarked and not flags & _SPECIAL:
+                    parts, word = self._run(flow, view, at, stop, size, number)
+                    several = len(parts)
+                    if several > 1 and session.connection.continued(opcode, psn & PSN_MASK, word, parts):
+                        joining = session
+                        end = at + several * size
+                        number += several - 1
+                        if not session.bell:
+                            session.bell = True
+                            fabric.bells.append(session)
+                        continue
                 if flags & SOLICITED:
                     opcode |= SOLICITED
                 session.connection.receive(
@@ -162,17 +195,52 @@ class Arrivals:
                 if not session.bell:
                     session.bell = True
                     fabric.bells.append(session)
+        if joining is not None:
+            joining.settle()
 
-    def _remember(self, key: tuple[str, str, int]) -> Flow:
+    def _run(
+        self, flow: Flow, view: memoryview, at: int, stop: int, size: int, number: int
+    ) -> tuple[list[memoryview], bool]:
+        """
+        Find the packets of bulk: a middle one, and those behind it that are just like it and right, each
+        with the next number.
+
+        @param at: Offset of the first, which is right.
+        @param number: Which one of its datagrams that is.
+        @return: Their payloads, which last as long as C{view}'s buffer, and whether one of them asks for
+            an acknowledgement.
+        """
+        kind, body, tail = view[at : at + _KIND_BYTES], at + BTH.size, at + size - ICRC.size
+        unpack, unpackICRC, states = _WORD.unpack_from, ICRC.unpack_from, flow.states
+        parts = [view[body:tail]]
+        (first,) = unpack(view, at + _KIND_BYTES)
+        psn, asks = first & PSN_MASK, first
+        for start in range(at + size, stop - size + 1, size):
+            number += 1
+            psn = psn + 1 & PSN_MASK
+            body += size
+            tail += size
+            (word,) = unpack(view, start + _KIND_BYTES)
+            if word & PSN_MASK != psn or view[start : start + _KIND_BYTES] != kind:
+                break
+            state = states.get(size << 16 | number)
+            if state is None:
+                state = flow.state(size, number)
+            if crc32(view[start:tail], state) != unpackICRC(view, tail)[0]:
+                break
+            asks |= word
+            parts.append(view[body:tail])
+        return parts, asks >= _ACKNOWLEDGE
+
+    def _remember(self, key: tuple[str, str, int], flow: Flow) -> None:
         """
         @param key: Source, destination and source port of packets.
-        @return: Their flow.
+        @param flow: What their checksums begin with.
         """
         flows = self._flows
         if len(flows) >= limits.PACKET_FLOWS:
             del flows[next(iter(flows))]
-        flow = flows[key] = Flow(gidOf(key[0]), gidOf(key[1]), key[2])
-        return flow
+        flows[key] = flow
 
     def _takeDatagram(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.fabric.invariant import Flow, crc32
 from twisted_ib.hca.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
-from twisted_ib.hca.operation import SOLICITED
+from twisted_ib.hca.operation import GSI_QPN, SOLICITED
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.opcodes import CONGESTION
 from twisted_ib.hca.wire.rocev2 import datagramPort
@@ -65,7 +65,10 @@ class Outlet:
         """
         Send packets of one queue pair, as many of one size as possible at a time.
         """
-        if packets[0][0] == ACKNOWLEDGEMENT and len(packets) > 1:
+        if len(packets) == 1:
+            self._sendOne(path, *packets[0])
+            return
+        if packets[0][0] == ACKNOWLEDGEMENT:
             packets.append(packets.pop(0))  # What is shorter can leave with what is before it.
         flow, remote, pack, packICRC = path.flow, path.remote, BTH.pack, ICRC.pack
         states = flow.states
@@ -74,7 +77,17 @@ class Outlet:
         first = count = 0
         isOver = True
         for opcode, flags, psn, header, payload in packets:
-            length = len(header) + len(payload)
+            length = len(payload)
+            if length + _LEAST == first and not header and flags <= 1 and count < most and not isOver:
+                # Bulk: what is done below, for one packet more of the same size.
+                head = pack(opcode, 0, _PARTITION, remote, psn | ACKNOWLEDGE if flags else psn)
+                state = states.get(first << 16 | count)
+                if state is None:
+                    state = flow.state(first, count)
+                pieces += (head, payload, packICRC(crc32(payload, crc32(head, state))))
+                count += 1
+                continue
+            length += len(header)
             pad = -length & 3
             size = _LEAST + length + pad
             if isOver or size > first or count >= most:
@@ -97,6 +110,18 @@ class Outlet:
             count += 1
         if count:
             self._transmit(self._call(path, pieces, first), count)
+
+    def _sendOne(self, path: Any, opcode: int, flags: int, psn: int, header: bytes, payload: Any) -> None:
+        """
+        Send one packet, the answer to a small message perhaps.
+        """
+        pad = -(len(header) + len(payload)) & 3
+        head = BTH.pack(
+            *(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, path.remote),
+            psn | ACKNOWLEDGE if flags & 1 else psn,
+        )
+        packet = path.flow.sign(b"".join((head, header, payload, _PADS[pad])))
+        self._transmit(self._call(path, [packet], len(packet)), 1)
 
     @staticmethod
     def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
@@ -172,9 +197,11 @@ class Outlet:
         port = self.link.sourcePort(datagramPort(source))
         flow = self._flows.get((address, port))
         if flow is None:
-            if len(self._flows) >= limits.PACKET_FLOWS:
-                del self._flows[next(iter(self._flows))]
-            flow = self._flows[address, port] = self._fabric.flowTo(address, port)
+            flow = self._fabric.flowTo(address, port)
+            if source != GSI_QPN:  # Of strangers who only ask nothing is kept.
+                if len(self._flows) >= limits.PACKET_FLOWS:
+                    del self._flows[next(iter(self._flows))]
+                self._flows[address, port] = flow
         pad = -len(rest) & 3
         self._sequence = sequence = self._sequence + 1 & PSN_MASK
         head = BTH.pack(

@@ -32,6 +32,7 @@ from twisted_ib.hca.operation import (
 )
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
+from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 #: What a stream takes as one.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
+#: Octets of the shortest packet.
+_LEAST: Final = BTH.size + ICRC.size
 #: What a connection counts when it sends something again.
 _SENT_AGAIN: Final = "completer_retry_err"
 
@@ -77,6 +80,7 @@ class ConnectionPath(Path):
         "flow",
         "hopLimit",
         "localID",
+        "messageBytes",
         "notified",
         "port",
         "queuePair",
@@ -113,7 +117,7 @@ class ConnectionPath(Path):
         self._position = self._asked = self._acknowledged = 0
         self._isRoomy = False
         self._isStream = message is not None
-        self._parts: list[bytes] = []
+        self._parts: list[Any] = []
         self._size = 0
         self.queuePair = queuePair
         self.localID: int = queuePair.number
@@ -133,9 +137,12 @@ class ConnectionPath(Path):
         isReliable = queuePair.type == QPType.RC
         self.service = 0 if isReliable else UNRELIABLE
         connection: Any = ReliableConnection if isReliable else UnreliableConnection
-        self.connection: Any = connection(
-            agreement.termsOf(fabric, queuePair, message), queuePair.remote, self
-        )
+        terms = agreement.termsOf(fabric, queuePair, message)
+        self.connection: Any = connection(terms, queuePair.remote, self)
+        link = fabric.link
+        several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
+        #: What fills the datagrams that leave together: for a few bytes more one would leave alone.
+        self.messageBytes = limits.INLINE_MESSAGE // several * several
 
     @property
     def way(self) -> Path:
@@ -293,6 +300,28 @@ class ConnectionPath(Path):
         except BaseException as error:
             self.fabric.failed(error)
             return 0
+
+    def continued(self, opcode: int, parts: list[Any], size: int) -> int:
+        """
+        Several packets came from the middle of a message, one behind the other.
+
+        @param parts: Their payloads, which are valid until L{settle}.
+        @return: 0, or the syndrome of a refusal.
+        """
+        queuePair = self.queuePair
+        if opcode == SEND_MIDDLE and self._parts and queuePair is not None:
+            if self._size + size <= limits.INLINE_RECORD:
+                self._size += size
+                self._parts += parts
+                return 0
+        return self.delivered(opcode, b"".join(parts), 0, size)
+
+    def settle(self) -> None:
+        """
+        What L{continued} was given is not valid any more: keep a copy of what is left of it.
+        """
+        if self._parts:
+            self._parts = [b"".join(self._parts)]
 
     def _join(self, queuePair: Any, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """

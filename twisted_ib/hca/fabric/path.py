@@ -132,6 +132,7 @@ class Path:
     @ivar requesters: By the peer's queue pair number: who is told that it does
         not exist.  Only requesters that keep what they sent are in here.
     @cvar retransmits: How often something was sent again; on fabrics of operations nothing is.
+    @cvar messageBytes: The longest message of a stream that it carries well.
     @cvar inPackets: Whether what was refused comes again alone, and not its whole message.
     @ivar turns: Whose answers to the peer's READs have their turn, once there are any.
     @ivar twin: Of a path from an HCA to itself, the other end; else L{None}.
@@ -139,6 +140,7 @@ class Path:
 
     inPackets = False
     retransmits = 0
+    messageBytes = limits.INLINE_RECORD
 
     __slots__ = (
         "absent",

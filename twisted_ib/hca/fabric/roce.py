@@ -298,13 +298,17 @@ class RoCELink:
         See L{ILink}.
         """
         sender = self._senders.get(port, self._main)
-        ancillary: list[Any] = []
-        if self.burst > 1 and len(pieces) > 1:
-            ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
-        if trafficClass or hopLimit != _HOP_LIMIT:
-            ancillary += self._marks(trafficClass, hopLimit)
         where = self._where(destination, PORT) if self._isIPv6 else (destination, PORT)
+        isMarked = trafficClass or hopLimit != _HOP_LIMIT
         try:
+            if len(pieces) == 1 and not isMarked:
+                sender.sendto(pieces[0], where)
+                return True
+            ancillary: list[Any] = []
+            if self.burst > 1 and len(pieces) > 1:
+                ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
+            if isMarked:
+                ancillary += self._marks(trafficClass, hopLimit)
             sender.sendmsg(pieces, ancillary, 0, where)
         except OSError as error:
             return self._failed(error)

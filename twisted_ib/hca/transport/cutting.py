@@ -137,9 +137,8 @@ class Record:
             acknowledgement.
         """
         start, end, body, append = self.start, self.end, self._body, out.append
-        ask = ACKNOWLEDGE_REQUEST if self.ends and acknowledge else 0
         if end - start == 1:
-            append((self._code, self._solicited | ask, start & PSN_MASK, self._head, body))
+            append((self._code, self._solicited, start & PSN_MASK, self._head, body))
             return
         first, middle, last = _SEVERAL[self._code]
         if at == start:
@@ -151,4 +150,4 @@ class Record:
             append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
             offset += mtu
         if stop == end and at < end:
-            append((last, self._solicited | ask, end - 1 & PSN_MASK, self._tail, body[offset:]))
+            append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))

@@ -15,15 +15,15 @@ from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST
 _CODE_MASK: Final = 0x7F
 
 
-def joined(payload: Any) -> bytes:
+def joined(payload: Any) -> Any:
     """
     Copy what a record carries, unless it can not change.
 
     @param payload: bytes-like, or a list of bytes-like objects.
+    @return: bytes, or a view of some.
     """
-    if payload.__class__ is bytes:
-        found: bytes = payload
-        return found
+    if payload.__class__ is bytes or (payload.__class__ is memoryview and payload.obj.__class__ is bytes):
+        return payload
     return b"".join(payload) if payload.__class__ is list else bytes(payload)
 
 
@@ -104,6 +104,19 @@ class ReliableConnection:
             self._requester.responded(code, psn, buffer, start, stop, now)
         else:
             self._responder.asked(opcode, psn, acknowledge, buffer, start, stop)
+
+    def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
+        """
+        Middle packets of a message came, one behind the other.
+
+        @param code: their operation code.
+        @param psn: the number of the first.
+        @param acknowledge: whether one of them asks for an acknowledgement.
+        @param parts: their payloads, which have one size; used during this call only, and until
+            the user's C{settle}.
+        @return: whether they were the expected ones; if not L{receive} has to look at each.
+        """
+        return self._responder.continued(code, psn, acknowledge, parts)
 
     def outputs(self, budget: int, now: float) -> list[Packet]:
         """

@@ -159,7 +159,20 @@ class Requester:
             return False
         if unsent[0].asks:
             return self._mayAsk(unsent[0])
-        return self._next - self._una < self._pacing.window
+        return self._next < self._limit()
+
+    def _limit(self) -> int:
+        """
+        The number up to which messages may be sent now.  While something is on the way whose
+        acknowledgement makes room, no part of the window that is smaller than a quarter is filled,
+        unless it takes all that waits: packets that leave together cost less (the sender's part of
+        what TCP calls the silly window, RFC 1122 4.2.3.4).
+        """
+        at, una, window = self._next, self._una, self._pacing.window
+        limit = una + window
+        if at > una and limit < self._end and limit - at < window >> 2:
+            return at
+        return limit
 
     def _mayAsk(self, question: Any) -> bool:
         """
@@ -184,12 +197,13 @@ class Requester:
         before = len(out)
         budget += before
         mtu, at = self._terms.mtu, self._next
-        limit = self._una + self._pacing.window
+        limit = self._limit()
+        quarter = self._pacing.window >> 2
         while unsent and len(out) < budget and self._pauseUntil is None:
             record = unsent[0]
             if record.__class__ is Record:
-                if at >= limit:
-                    break
+                if at >= limit or (limit < record.end <= at + quarter and at > self._una):
+                    break  # Nothing fits, or not all of one for which there will be room.
                 stop = min(record.end, limit, at + budget - len(out))
                 record.cut(at, stop, mtu, out, limits.TRANSPORT_ACKNOWLEDGE - 1)
             else:

@@ -190,6 +190,32 @@ class Responder:
             if acknowledge:
                 self._want(number)
 
+    def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
+        """
+        Middle packets of a message came: what L{asked} does with each, for all of them.
+
+        @return: whether they were expected; if not, nothing has changed.
+        """
+        number, mtu = self._expected, self._terms.mtu
+        if (
+            psn != number & PSN_MASK
+            or self._dead
+            or self._inside != REQUESTS[code][0]
+            or len(parts[0]) != mtu
+        ):
+            return False
+        syndrome = self._user.continued(code, parts, len(parts) * mtu)
+        if syndrome:
+            self._refuse(syndrome, number)
+            return True
+        self._expected = number + len(parts)
+        self._refused = self._later = False
+        if self._nak is not None and not self._dead:
+            self._nak = None
+        if acknowledge:
+            self._want(number)
+        return True
+
     def _want(self, number: int) -> None:
         """
         A packet is to be acknowledged.

@@ -60,6 +60,15 @@ class User(Protocol):
         @return: 0, or the syndrome of a refusal.
         """
 
+    def continued(self, opcode: int, parts: list[Any], size: int) -> int:
+        """
+        Middle packets of a message arrived: what L{delivered} hears of, in pieces.
+
+        @param parts: their payloads, bytes-like, not to be used after the batch.
+        @param size: bytes in them.
+        @return: 0, or the syndrome of a refusal.
+        """
+
     def acknowledged(self, position: int) -> None:
         """
         The peer has done everything up to a record.

@@ -1,0 +1,196 @@
+"""
+Packets of bulk, which come together and are looked at together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from tests.hcas import settle
+from tests.memorylink import Datagram
+from tests.test_packet_devices import HERE
+from tests.test_packet_streams import StreamTests
+from twisted_ib import limits
+from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.fabric.packetpath import ConnectionPath
+
+BURST = 15
+
+
+class RunTests(StreamTests):
+    """
+    Two streams over links that send and receive many datagrams at a time; all that holds for others holds
+    for them.
+    """
+
+    def joined(self) -> tuple[QueuePair, QueuePair]:
+        """
+        @return: Two queue pairs that are connected.
+        """
+        one, two = super().joined()
+        for link in self.wire.links.values():
+            link.burst, link.coalesces = BURST, True
+        self.runs: list[tuple[int, int]] = []
+        continued = ConnectionPath.continued
+
+        def counted(path: Any, opcode: int, parts: list[Any], size: int) -> int:
+            """
+            Remember how many came.
+            """
+            self.runs.append((opcode, len(parts)))
+            return continued(path, opcode, parts, size)
+
+        patcher = patch.object(ConnectionPath, "continued", counted)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+        return one, two
+
+    def send(self, one: QueuePair, two: QueuePair, *sizes: int) -> None:
+        """
+        Send messages, and see that they arrive.
+        """
+        before = len(self.messages(two))
+        sent = [bytes(range(256)) * (size // 256) + b"end" for size in sizes]
+        for data in sent:
+            self.post(one, data)
+        self.until(one.device, two.device, seconds=3.0)
+        self.assertEqual(self.messages(two)[before:], sent)
+        self.assertEqual({type(data) for data in self.messages(two)}, {bytes})
+
+    def test_together(self) -> None:
+        """
+        The middle of a message is taken at once, as far as it came at once.
+        """
+        one, two = self.joined()
+        self.send(one, two, 10 * 1024)
+        self.assertEqual(self.runs, [(1, 9)])
+        self.send(one, two, 20 * 1024)
+        self.assertEqual(sum(count for _, count in self.runs[1:]), 19)
+
+    def test_several(self) -> None:
+        """
+        Messages that come together stay apart.
+        """
+        one, two = self.joined()
+        self.send(one, two, 5 * 1024, 4 * 1024, 100, 60 * 1024, 7 * 1024)
+        self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+
+    def test_lost(self) -> None:
+        """
+        One is lost in the middle: what is before it is taken, the rest comes again.
+        """
+        for number in (0, 1, 2, 5, 9, 10):
+            one, two = self.joined()
+            self.lose(number)
+            self.send(one, two, 10 * 1024, 3 * 1024)
+            self.doCleanups()
+            self.setUp()
+
+    def test_corrupted(self) -> None:
+        """
+        One has a bit wrong, in its payload or its header.
+        """
+        for number, at in ((1, 100), (4, 20), (4, 8), (4, 11), (4, 0), (9, 1000), (4, -1)):
+            one, two = self.joined()
+            count = iter(range(1 << 30))
+
+            def change(
+                datagram: Datagram, count: Any = count, wanted: int = number, at: int = at
+            ) -> tuple[Datagram]:
+                """
+                Change one.
+                """
+                if next(count) != wanted:
+                    return (datagram,)
+                data = bytearray(datagram[4])
+                data[at] ^= 0x10
+                return ((*datagram[:4], bytes(data)),)
+
+            self.wire.pass_ = change
+            self.send(one, two, 10 * 1024, 3 * 1024)
+            self.assertEqual(two.device.counters["packets_bad_icrc"], 1)
+            self.doCleanups()
+            self.setUp()
+
+    def test_swapped(self) -> None:
+        """
+        Two have changed places: the run ends before them.
+        """
+        one, two = self.joined()
+        held: list[Datagram] = []
+        count = iter(range(1 << 30))
+
+        def swap(datagram: Datagram) -> tuple[Datagram, ...]:
+            """
+            Hold one back behind the next.
+            """
+            number = next(count)
+            if number == 5:
+                held.append(datagram)
+                return ()
+            return (datagram, *held) if number == 6 else (datagram,)
+
+        self.wire.pass_ = swap
+        self.send(one, two, 10 * 1024)
+        self.assertEqual(self.runs[0], (1, 4))
+
+    def test_tooLong(self) -> None:
+        """
+        A message that never ends is refused as it is elsewhere.
+        """
+        one, two = self.joined()
+        one.maxMessage = 1 << 20
+        self.post(one, b"x" * (limits.INLINE_RECORD + 8192))
+        settle(one.device, two.device)
+        self.assertEqual(self.messages(two), [])
+        self.assertIsNone(two.path)
+
+    def test_kept(self) -> None:
+        """
+        What has come of a message before the rest of it does not depend on what the link does with its
+        buffer meanwhile.
+        """
+        one, two = self.joined()
+        link = two.device.fabric.link
+        arrived = link.user.arrived
+
+        def lent(source: str, port: int, destination: str, data: bytes, start: int, *rest: Any) -> None:
+            """
+            Give a buffer that is overwritten behind the call.
+            """
+            buffer = _Lent(data)
+            arrived(source, port, destination, buffer, start, *rest)
+            buffer[:] = bytes(len(buffer))
+
+        link.user.arrived = lent
+        self.send(one, two, 50 * 1024)
+        self.assertGreater(len(self.runs), 2)
+
+    def test_acknowledged(self) -> None:
+        """
+        Packets that ask for an acknowledgement are acknowledged in a run, too.
+        """
+        one, two = self.joined()
+        self.wire.log = []
+        self.send(one, two, 60 * 1024)
+        acknowledgements = [each for each in self.wire.log if each[1] == HERE and each[4][0] == 0x11]
+        self.assertTrue(acknowledgements)
+        assert one.path is not None
+        self.assertTrue(one.path.isDone)  # type: ignore[attr-defined]
+
+
+class _Lent(bytearray):
+    """
+    A buffer of a link: its slices are bytes.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        """
+        See C{bytearray}.
+        """
+        found = super().__getitem__(key)
+        return bytes(found) if isinstance(found, bytearray) else found
+
+
+del StreamTests
