@@ -17,11 +17,20 @@ from twisted_ib.sdp import handshake, wire
 from twisted_ib.sdp.machine import Machine
 
 
+class _Path:
+    """
+    The way to a peer.
+    """
+
+    messageBytes = limits.INLINE_RECORD
+
+
 class _QueuePair:
     """
     Remembers what it is connected to.
     """
 
+    path = _Path()
     number = 0x123456
     posted = 24
     connected: tuple[Any, int] | None = None
@@ -39,6 +48,7 @@ class _Stream:
     """
 
     reads = 16
+    longest = limits.INLINE_MESSAGE
 
     def __init__(self) -> None:
         """
@@ -159,6 +169,19 @@ class ActiveTests(SynchronousTestCase):
         self.assertEqual(stream.machine.maxPayload, 4080)
         self.assertIs(stream.connection, connection)
         self.assertIs(connection.user, stream)
+        self.assertEqual(stream.longest, limits.INLINE_MESSAGE)
+
+    def test_longest(self) -> None:
+        """
+        Messages that are sent are no longer than what the path carries well, with their headers.
+        """
+        stream: Any = _Stream()
+        stream.queuePair.path = _Path()
+        stream.queuePair.path.messageBytes = 15 * 4096
+        message = REP(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=1 << 20).pack())
+        handshake.replied(stream, _Connection(), message)
+        self.assertEqual(stream.longest, 15 * 4096 - 16)
+        self.assertEqual(stream.machine.maxPayload, limits.INLINE_MESSAGE)
 
     def test_badReplies(self) -> None:
         """
