@@ -214,6 +214,16 @@ class InlineTests(RequesterTestCase):
         (done,) = self.a.sends.poll(9)
         self.assertEqual((done.workRequestID, done.opcode, done.byteLength), (9, WCOpcode.SEND, 1))
 
+    def test_solicited(self) -> None:
+        """
+        The last record says that the peer's completion is solicited.
+        """
+        self.patch(limits, "INLINE_MESSAGE", 100)
+        for immediate, last in ((None, 0x82), (6, 0x83)):
+            self.connect()
+            self.a.work.postInline(bytes(150), 150, immediate, solicited=True)
+            self.assertEqual([code for code, _ in self.wire()], [0x00, last])
+
     def test_long(self) -> None:
         """
         A message longer than a record holds.

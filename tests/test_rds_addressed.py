@@ -206,11 +206,12 @@ class FormTests(AddressedTestCase):
             Notes what is posted.
             """
 
-            def postInline(self, payload: Any, length: int) -> bool:
+            def postInline(self, payload: Any, length: int, solicited: bool) -> bool:
                 data = b"".join(payload) if isinstance(payload, list) else bytes(payload)
                 assert len(data) == length
+                assert solicited, "Linux sleeps on"
                 sent.append(data)
-                answer: bool = post(payload, length)
+                answer: bool = post(payload, length, solicited=True)
                 return answer
 
         session.work = Work()

@@ -323,13 +323,29 @@ class AcknowledgingTests(MachineCase):
         The first asks, then every so many; a probe always.
         """
         self.machine.connected(0.0)
-        self.assertEqual(self.sent()[1], (1, 1, 0, ACK_REQUIRED))
-        self.receive(1, 0, 1)
+        self.assertEqual(self.sent()[1], (1, 65535, 0, ACK_REQUIRED))
+        self.receive(1, 0, 65535)
         for _ in range(20):
             self.machine.send(self.message())
         asked = [n for n, _, _, flags in self.sent() if flags]
         self.assertEqual(asked, [1 + limits.RDS_UNACKNOWLEDGED, 1 + 2 * limits.RDS_UNACKNOWLEDGED])
         self.machine.disconnected(0.0)
+
+    def test_probePort(self) -> None:
+        """
+        The probe does not come from port 1: Linux (6.1) warns of that in its log, since it has probes
+        over TCP only.  The port is a socket's, for all but the answer.
+        """
+        self.machine.connected(0.0)
+        probe = self.outputs()[1]
+        self.assertEqual((probe.sourcePort, probe.destinationPort), (65535, 0))
+        self.assertEqual(self.receive(1, 4000, 65535, payload=b"x"), Outcome.DELIVER)
+        self.assertEqual(self.receive(2, 65535, 0), Outcome.NOTHING)
+        self.assertEqual(self.sent(), [(2, 0, 65535, 0)])
+        self.assertFalse(self.machine.isOpen)
+        self.assertEqual(self.receive(3, 0, 65535), Outcome.NOTHING)
+        self.assertTrue(self.machine.isOpen)
+        self.assertEqual(self.receive(4, 0, 65535), Outcome.DELIVER)
 
     def test_askedForBytes(self) -> None:
         """

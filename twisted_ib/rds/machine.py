@@ -9,8 +9,8 @@ normal, and congestion maps have none.
 A process that begins anew counts from 1, while its peer may remember high numbers from the
 process before: what such a peer is sent without the flag it takes, but if the connection is lost
 just then, the repetition would be dropped.  So the first thing on a new path is a probe (a ping
-from port 1), never flagged, with the number of our instance (GEN_NUM); until the peer has
-answered nothing that matters is sent.
+from port 1, or on RC from one that Linux takes for a socket's), never flagged, with the number of
+our instance (GEN_NUM); until the peer has answered nothing that matters is sent.
 
 Linux differs in one point: when it learns that the peer was restarted it counts from 1 again and
 forgets what was sent and not acknowledged.  Here both stay as they are, as the new instance takes
@@ -37,6 +37,7 @@ from twisted_ib.rds.wire import (
     NO_EXTENSIONS,
     PING_PORT,
     PROBE_PORT,
+    RC_PROBE_PORT,
     RETRANSMITTED,
     Extension,
     Fields,
@@ -128,6 +129,7 @@ class PathMachine:
     @ivar marked: ports that the last map brought into congestion.
     @ivar cleared: ports that it took out.
     @ivar peerGeneration: the number of the peer's instance; 0 if it has not said.
+    @ivar probePort: the port that probes come from.
     @ivar isUp: whether there is a connection.
     @ivar isOpen: whether the peer has answered the first probe.
     """
@@ -149,6 +151,7 @@ class PathMachine:
         self.generation = generation
         self.counters = counters
         self.acknowledges = acknowledges
+        self.probePort = RC_PROBE_PORT if acknowledges else PROBE_PORT
         self.nextTransmit = 1
         self.nextReceive = 0
         self.waiting: deque[Message] = deque()
@@ -230,7 +233,9 @@ class PathMachine:
             self.counters["recv_ack_required"] += 1
         if extensions != NO_EXTENSIONS and not areExtensionsGood(extensions):
             self.counters["recv_bad_extension"] += 1
-        if destinationPort > PROBE_PORT:
+        if destinationPort > PROBE_PORT and (
+            sourcePort != PING_PORT or destinationPort != self.probePort or self.isOpen
+        ):
             return Outcome.DELIVER
         return self._serviceReceived(sourcePort, destinationPort, extensions)
 
@@ -331,7 +336,7 @@ class PathMachine:
         if self._probe is None:
             extensions = pathsExtensions(1, self.generation)
             flags = ACK_REQUIRED if self.acknowledges else 0
-            return self._numbered(Message(PROBE_PORT, PING_PORT, extensions=extensions, flags=flags))
+            return self._numbered(Message(self.probePort, PING_PORT, extensions=extensions, flags=flags))
         return None
 
     def _numbered(self, message: Message) -> Message:
@@ -400,7 +405,7 @@ class PathMachine:
             self.unacknowledged.append(message)
             if message.flags & RETRANSMITTED:
                 self.counters["send_retransmitted"] += 1
-        elif message.sourcePort == PROBE_PORT:
+        elif message.sourcePort == self.probePort:
             self._probe = message
         else:
             self._early.popleft()
@@ -422,7 +427,7 @@ class PathMachine:
         """
         Something for port 0 or 1: a ping, or the answer to our probe.
         """
-        if destinationPort == PROBE_PORT:
+        if destinationPort:
             if sourcePort != PING_PORT:
                 # Nobody has this port.
                 self.counters["recv_drop_no_sock"] += 1
@@ -434,7 +439,7 @@ class PathMachine:
             return Outcome.NOTHING
         self.counters["recv_ping"] += 1
         self._pong(sourcePort)
-        return self._greeted(extensions) if sourcePort == PROBE_PORT else Outcome.NOTHING
+        return self._greeted(extensions) if sourcePort == self.probePort else Outcome.NOTHING
 
     def _pong(self, port: int) -> None:
         """
@@ -443,12 +448,13 @@ class PathMachine:
         if port in self.peerMap:
             self.counters["cong_send_error"] += 1
             return
-        early = port == PROBE_PORT and not self.isOpen
+        isProbe = port == self.probePort
+        early = isProbe and not self.isOpen
         if (len(self._early) if early else self._pongs) >= limits.RDS_PONGS:
             self.counters["send_drop_pong"] += 1
             return
         # One path: 1 is what a peer with more of them takes for that.
-        extensions = pathsExtensions(1, self.generation) if port == PROBE_PORT else NO_EXTENSIONS
+        extensions = pathsExtensions(1, self.generation) if isProbe else NO_EXTENSIONS
         message = Message(PING_PORT, port, extensions=extensions)
         self.counters["send_pong"] += 1
         if early:

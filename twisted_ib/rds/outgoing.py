@@ -238,12 +238,14 @@ class Outgoing:
                 self.stuck = True
                 return False
             size = len(header) + length
+            # Linux sleeps until something solicited comes.
             if not header:
-                self.stuck = not work.postInline(payload, size)
+                self.stuck = not work.postInline(payload, size, solicited=True)
             elif payload.__class__ is list:
-                self.stuck = not work.postInline([header, *payload], size)
+                self.stuck = not work.postInline([header, *payload], size, solicited=True)
             else:
-                self.stuck = not work.postInline([header, payload] if length else header, size)
+                body = [header, payload] if length else header
+                self.stuck = not work.postInline(body, size, solicited=True)
         except ResourceLimitError:
             self.stuck = True  # C{resume} is called when there are places.
             return False

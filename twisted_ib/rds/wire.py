@@ -43,6 +43,9 @@ FRAGMENT_BYTES = 4096
 PING_PORT = 0
 #: The port that the kernel's probes come from; nobody binds it (RDS_FLAG_PROBE_PORT).
 PROBE_PORT = 1
+#: The port that ours come from on RC: there Linux has none, and at one from port 1 it warns that the
+#: transport is not TCP (C{rds_conn_peer_gen_update}).
+RC_PROBE_PORT = 65535
 #: The lowest port that a socket may have.
 LOWEST_PORT = 2
 

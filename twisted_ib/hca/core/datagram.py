@@ -141,7 +141,9 @@ class DatagramRequester(SendQueue):
             _checkDestination(request.destination, self.work)
         super().enqueue(request)
 
-    def enqueueInline(self, payload: Any, length: int, immediate: int | None, id: int | None) -> bool:
+    def enqueueInline(
+        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
+    ) -> bool:
         """
         A datagram needs a destination, so there are none without a request.
 

@@ -265,19 +265,23 @@ class Inline(Message):
 
     __slots__ = ("immediate",)
 
-    def __init__(self, payload: Any, length: int, immediate: int | None, id: int | None) -> None:
+    def __init__(
+        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
+    ) -> None:
         """
         Nothing of it is sent.
 
         @param payload: bytes-like, or a list of bytes-like objects.
         @param length: bytes in C{payload}.
+        @param solicited: whether the peer's completion is.
         """
         if length > limits.INLINE_MESSAGE and payload.__class__ is list:
             payload = b"".join(payload)
         self.inline = payload
         self.immediate = immediate
         self.completionOpcode = WCOpcode.SEND
-        Operation.__init__(self, id, 0 if id is None else _SIGNALED_FLAG, length)
+        flags = 0 if id is None else _SIGNALED_FLAG
+        Operation.__init__(self, id, flags | _SOLICITED_FLAG if solicited else flags, length)
 
     def _header(self, ends: bool) -> tuple[int, bytes]:
         """
@@ -285,10 +289,11 @@ class Inline(Message):
         """
         if not ends:
             return SEND_MIDDLE if self.begun else SEND_FIRST, b""
+        solicited = SOLICITED if self.flags & _SOLICITED_FLAG else 0
         if self.immediate is None:
-            return SEND_LAST if self.begun else SEND_ONLY, b""
+            return (SEND_LAST if self.begun else SEND_ONLY) | solicited, b""
         return (
-            SEND_LAST_IMMEDIATE if self.begun else SEND_ONLY_IMMEDIATE,
+            (SEND_LAST_IMMEDIATE if self.begun else SEND_ONLY_IMMEDIATE) | solicited,
             IMMEDIATE.pack(self.immediate),
         )
 

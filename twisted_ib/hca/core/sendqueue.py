@@ -90,7 +90,9 @@ class SendQueue:
             made.flags |= _SIGNALED
         self._append(work, made)
 
-    def enqueueInline(self, payload: Any, length: int, immediate: int | None, id: int | None) -> bool:
+    def enqueueInline(
+        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
+    ) -> bool:
         """
         Take a SEND of bytes; the state was checked.
 
@@ -100,7 +102,7 @@ class SendQueue:
         work = self.work
         assert work is not None
         self.canPost()  # The consumer hears of room if there is none.
-        self._append(work, Inline(payload, length, immediate, id))
+        self._append(work, Inline(payload, length, immediate, id, solicited))
         if self._unsent:
             self._awaited |= _SENT
             return False

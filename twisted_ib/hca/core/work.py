@@ -192,7 +192,12 @@ class WorkQueues:
         return request
 
     def postInline(
-        self, payload: Any, length: int, immediate: int | None = None, id: int | None = None
+        self,
+        payload: Any,
+        length: int,
+        immediate: int | None = None,
+        id: int | None = None,
+        solicited: bool = False,
     ) -> bool:
         """
         Send bytes without a request or a region; they are kept until the peer has taken
@@ -203,6 +208,7 @@ class WorkQueues:
         @param immediate: 32 bits for the peer, if any.
         @param id: the number of its completion; without it there is none, and if the SEND
             fails the queue pair does.
+        @param solicited: whether the peer's completion is.
 
         @return: whether the medium has all that was posted; if not, C{consumer.resume()}
             is called when it has.
@@ -218,7 +224,7 @@ class WorkQueues:
             raise QueuePairError(
                 f"queue pair {queuePair.number} sends at most {queuePair.maxMessage} bytes, not {length}"
             )
-        posted: bool = self.requester.enqueueInline(payload, length, immediate, id)
+        posted: bool = self.requester.enqueueInline(payload, length, immediate, id, solicited)
         return posted
 
     def canPost(self) -> bool:
