@@ -94,7 +94,7 @@ class Socket(DatagramProtocol):
         """
         There is no way at the moment.
         """
-        say("gone")
+        say("gone", reason)
 
 
 class Talk(Socket):
