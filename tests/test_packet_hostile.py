@@ -14,12 +14,13 @@ from twisted_ib import limits
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.requests import SendOpcode
 from twisted_ib.hca.device import Device
-from twisted_ib.hca.fabric.invariant import Flow
+from twisted_ib.hca.fabric.invariant import LONGEST_PACKET, Flow
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES
 from twisted_ib.hca.wire.rdmacm import gidOf
 
 STRANGER = "192.0.2.66"
+GROUP = "239.1.2.3"
 SOURCE_PORT = 50000
 SEND_ONLY, WRITE_ONLY, UC_SEND_ONLY, UD_SEND_ONLY, CNP = 0x04, 0x0A, 0x24, 0x64, 0x81
 ACKNOWLEDGE = 0x11
@@ -87,6 +88,7 @@ class HostileTests(PacketTestCase):
             ("packets_malformed", packet(SEND_ONLY, number, flags=1)),
             ("packets_malformed", packet(SEND_ONLY, number, flags=0x30)),
             ("packets_malformed", packet(WRITE_ONLY, number, bytes(12))),
+            ("packets_malformed", packet(SEND_ONLY, number, bytes(LONGEST_PACKET))),
             ("packets_bad_opcode", packet(0x15, number)),
             ("packets_bad_opcode", packet(0xFF, number)),
             ("packets_bad_icrc", bad),
@@ -112,6 +114,48 @@ class HostileTests(PacketTestCase):
         self.assertEqual(device.cm.counters["unknownAttribute"], 1)
         self.assertEqual((two.failures, two.done()), ([], []))
         self.checkAlive(one, two)
+
+    def test_toAll(self) -> None:
+        """
+        What is for a group is for its members, and no way to have many hosts answer somebody, or to
+        reach a connection.
+        """
+        one, two = self.connected()
+        device, number = two.device, two.queuePair.number
+        device.fabric.join(int.from_bytes(gidOf(GROUP), "big"))
+        refused = DETH.pack(QUEUE_KEY, 1) + b"\x01\x07\x02\x03" + bytes(12) + b"\0\x10" + bytes(238)
+        psn = one.queuePair.query()["sq_psn"]
+        self.wire.log = []
+        for data in (
+            packet(UD_SEND_ONLY, 1, refused, destination=GROUP),
+            packet(UD_SEND_ONLY, 77, refused, destination=GROUP),
+            packet(SEND_ONLY, number, b"data", psn, destination=GROUP),
+        ):
+            before = device.counters["packets_unknown_qp"]
+            self.wire.deliver((HERE, GROUP, SOURCE_PORT, 0, data))
+            settle(device)
+            self.assertEqual(device.counters["packets_unknown_qp"], before + 1)
+        self.assertEqual(self.wire.log, [])
+        self.checkAlive(one, two)
+
+    def test_strangersFlows(self) -> None:
+        """
+        Nothing is remembered of who only guesses, little of who sends datagrams, much of who is connected.
+        """
+        one, two = self.connected()
+        number = two.queuePair.number
+        for octets in range(0, 1024, 4):
+            self.give(two.device, packet(SEND_ONLY, number, bytes(octets), source=STRANGER), STRANGER)
+        flows = two.device.fabric._arrivals._flows
+        self.assertEqual([key[0] for key in flows if key[0] == STRANGER], [])
+        for octets in range(0, 1024, 4):
+            body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
+            self.give(two.device, packet(UD_SEND_ONLY, 77, body, source=STRANGER), STRANGER)
+        (kept,) = (len(flow.states) for key, flow in flows.items() if key[0] == STRANGER)
+        self.assertLessEqual(kept, limits.PACKET_SIZES_OF_STRANGERS)
+        self.checkAlive(one, two)
+        (most,) = (flow.most for key, flow in flows.items() if key[0] == HERE)
+        self.assertEqual(most, limits.PACKET_SIZES)
 
     def checkAlive(self, one: End, two: End) -> None:
         """

@@ -349,6 +349,8 @@ PACKET_OUTPUTS = 128
 #: Peers' flows whose checksums are remembered in part, and for each of them the sizes of packets.
 PACKET_FLOWS = 512
 PACKET_SIZES = 512
+#: The same for those that go to no connection.
+PACKET_SIZES_OF_STRANGERS = 8
 #: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
 PACKET_TRANSACTIONS = 2048
 #: Requests for something new that wait until the rest is taken, over which the oldest goes; and how many

@@ -5,11 +5,12 @@ A packet is checked before any state is asked: length, operation code, invariant
 the queue pair that it is for, and that it comes from that one's peer.  What is wrong is dropped, as a
 wire would lose it, and counted by what is wrong with it:
 
-  - C{packets_malformed}: too short, not whole words, another version;
+  - C{packets_malformed}: too short or too long, not whole words, another version;
   - C{packets_bad_opcode}: an operation code that nobody has;
   - C{packets_bad_icrc}: damaged on its way;
   - C{packets_bad_pkey}: of another partition;
-  - C{packets_unknown_qp}: for a queue pair that is not there, or not connected;
+  - C{packets_unknown_qp}: for a queue pair that is not there, or not connected, or for one queue pair
+    but sent to a group;
   - C{packets_wrong_service}: for a queue pair of another transport service;
   - C{packets_wrong_source}: not from the peer of its queue pair;
   - C{qkey_violations}: a datagram with a wrong Q_Key;
@@ -26,9 +27,10 @@ from struct import Struct
 from typing import Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.fabric.invariant import Flow, crc32
+from twisted_ib.hca.fabric.invariant import LONGEST_PACKET, Flow, crc32
 from twisted_ib.hca.operation import (
     GSI_QPN,
+    MULTICAST_QPN,
     QPN_MASK,
     SEND_MIDDLE,
     SOLICITED,
@@ -61,6 +63,8 @@ _LEAST: Final = BTH.size + ICRC.size
 #: Operation code -> where the payload begins.
 _STARTS: Final = {code: row.start for code, row in OPCODES.items()}
 _DATAGRAMS: Final = frozenset((UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE))
+#: The connections that packets for a group are for.
+_NO_SESSIONS: Final[dict[int, Any]] = {}
 #: What stands in front of a datagram that came, where a GRH does elsewhere: 20 octets of zeros and the
 #: IPv4 header, or the IPv6 header (Linux's C{union rdma_network_hdr}).
 _IPV4: Final = Struct(">20xBBHHHBBH4s4s")
@@ -118,8 +122,10 @@ class Arrivals:
         flow = self._flows.get(key)
         isNew = flow is None
         if flow is None:
-            flow = Flow(gidOf(source), gidOf(destination), port)
+            flow = Flow(gidOf(source), gidOf(destination), port, limits.PACKET_SIZES_OF_STRANGERS)
         fabric, sessions, count = self._fabric, self._sessions, self._owner.count
+        if destination != fabric.address:
+            sessions = _NO_SESSIONS
         view, now = memoryview(buffer), fabric.clock()
         states, unpackBTH, unpackICRC = flow.states, BTH.unpack_from, ICRC.unpack_from
         isMarked = trafficClass & _CONGESTED == _CONGESTED
@@ -133,7 +139,7 @@ class Arrivals:
             if end > stop:
                 end = stop
             octets = end - at
-            if octets < _LEAST or octets & 3:
+            if not _LEAST <= octets <= LONGEST_PACKET or octets & 3:
                 count("packets_malformed")
                 continue
             opcode, flags, partition, target, psn = unpackBTH(buffer, at)
@@ -152,7 +158,6 @@ class Arrivals:
                 and crc32(view[at : end - 4], state) == unpackICRC(view, end - 4)[0]
             ):
                 flow.expected += 1
-                flow.doubt = 0
             elif not flow.isRight(view, at, end, number):
                 count("packets_bad_icrc")
                 continue
@@ -160,11 +165,11 @@ class Arrivals:
                 count("packets_bad_pkey")
                 continue
             target &= QPN_MASK
-            if isNew and target != GSI_QPN:  # Of strangers who only ask nothing is kept.
-                isNew = False
-                self._remember(key, flow)
             session = sessions.get(target)
             if session is None:
+                if isNew and target != GSI_QPN and opcode in _DATAGRAMS:
+                    isNew = False
+                    self._remember(key, flow)
                 self._takeDatagram(
                     *(source, destination, trafficClass, opcode, flags, target, view, at, end, tail)
                 )
@@ -173,6 +178,10 @@ class Arrivals:
             elif session.peer.address != source:
                 count("packets_wrong_source")
             else:
+                if isNew:  # Of strangers who only ask, or guess, nothing is kept.
+                    isNew = False
+                    flow.most = limits.PACKET_SIZES
+                    self._remember(key, flow)
                 if isMarked:
                     count("packets_marked")
                     fabric.outlet.notify(session, now)
@@ -195,6 +204,7 @@ class Arrivals:
                 if not session.bell:
                     session.bell = True
                     fabric.bells.append(session)
+                    flow.most = limits.PACKET_SIZES
         if joining is not None:
             joining.settle()
 
@@ -260,7 +270,10 @@ class Arrivals:
 
         @param at: Offset of its base transport header, C{tail} that after the payload, C{end} after all.
         """
-        if target == GSI_QPN and opcode == UD_SEND_ONLY:
+        if destination != self._fabric.address and target != MULTICAST_QPN:
+            # Else many hosts would answer one packet, to whoever it says that it is from.
+            self._owner.count("packets_unknown_qp")
+        elif target == GSI_QPN and opcode == UD_SEND_ONLY:
             body = at + _STARTS[opcode]
             if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
                 self._owner.count("qkey_violations")
