@@ -347,12 +347,12 @@ PACKET_BURST_BYTES = 62 * 1024
 #: Packets that one queue pair sends before others have their turn.
 PACKET_OUTPUTS = 128
 #: Peers' flows whose checksums are remembered in part, and for each of them the sizes of packets.
-PACKET_FLOWS = 512
+PACKET_FLOWS = 1024
 PACKET_SIZES = 512
 #: The same for those that go to no connection.
 PACKET_SIZES_OF_STRANGERS = 8
 #: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
-PACKET_TRANSACTIONS = 2048
+PACKET_TRANSACTIONS = 1024
 #: Requests for something new that wait until the rest is taken, over which the oldest goes; and how many
 #: are answered before the next look at what has arrived.
 PACKET_QUESTIONS = 512
@@ -555,6 +555,11 @@ PERF_DISTINCT = 65536
 
 # -- ib-ping
 
+#: Of rds-stress: tasks of one side, and requests of one on the way to another.
+PERF_TASKS = 64
+PERF_DEPTH = 4096
+#: How long it goes on answering at its end, in seconds.
+PERF_SETTLE_SECONDS = 0.2
 #: Rounds that a client may be asked for.
 PING_COUNT = (1 << 31) - 1
 #: Connections of one program.

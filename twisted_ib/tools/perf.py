@@ -15,6 +15,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
+from twisted_ib.tools import perfrds
 from twisted_ib.tools.perfclient import MEASUREMENTS, Client
 from twisted_ib.tools.perfmethod import Test
 from twisted_ib.tools.perfreport import Progress, Row, described, heading, write
@@ -92,6 +93,9 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         description = f"Measure {test.summary}."
         options = tests.add_parser(test.name, help=test.summary, description=description, epilog=_EPILOG)
         _addOptions(options, test)
+    # It has a talk and options of its own: see L{main}.
+    summary = "requests and acknowledgements over RDS, as rds-stress"
+    tests.add_parser(perfrds.NAME, help=summary, add_help=False)
     return parser.parse_args(arguments)
 
 
@@ -220,7 +224,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     @return: the exit status.
     """
-    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == [perfrds.NAME]:
+        return perfrds.main(given[1:])
+    options = parseArguments(given)
     try:
         return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options)))
     except OSError as error:
