@@ -209,7 +209,7 @@ KINDS: dict[str, Make] = {
     "delay": _delay,
     "corruption": _both(faults.Corruption),
     "truncation": _both(faults.Truncation),
-    "bursts": _both(_burst, (2, 4, 8)),
+    "bursts": _both(_burst, (2, 4, 6)),
     "blackouts": _blackOuts,
     "ackloss": _both(faults.AcknowledgementLoss, (0.1, 0.2, 0.6)),
     "stale": _stale,
