@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import Any
 
 from tests.hcas import settle
 from tests.memorylink import Datagram
@@ -18,6 +19,7 @@ from twisted_ib.hca.fabric.invariant import LONGEST_PACKET, Flow
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES
 from twisted_ib.hca.wire.rdmacm import gidOf
+from twisted_ib.hca.wire.rocev2 import datagramPort
 
 STRANGER = "192.0.2.66"
 GROUP = "239.1.2.3"
@@ -291,3 +293,43 @@ class HostileTests(PacketTestCase):
         self.assertEqual((one.done(), two.done()), ([(2, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
         self.assertEqual(two.memory[:50000], one.memory[:50000])
         self.assertEqual(one.device.deadline(), None)
+
+    def test_noRoomForAnswers(self) -> None:
+        """
+        What is answered to somebody who is not there may fill a socket for seconds, while the kernel looks
+        for them: that keeps no connection waiting.
+        """
+        one, two = self.connected()
+        link = one.device.fabric.link
+        refused = False
+        send, before = link.send, one.device.counters["packets_dropped"]
+        management = link.sourcePort(datagramPort(1))
+
+        def sending(destination: str, port: int, *rest: Any) -> bool:
+            """
+            The socket of management is full.
+            """
+            nonlocal refused
+            if port == management:
+                refused = True
+                return False
+            taken: bool = send(destination, port, *rest)
+            return taken
+
+        self.patch(link, "send", sending)
+        body = DETH.pack(QUEUE_KEY, 1) + b"\x01\x07\x02\x03" + bytes(12) + b"\0\x15" + bytes(238)
+        self.give(one.device, packet(UD_SEND_ONLY, 1, body, source=STRANGER, destination=HERE), STRANGER)
+        self.assertTrue(refused)
+        self.assertEqual(one.device.counters["packets_dropped"], before + 1)
+        self.assertEqual(one.device.deadline(), None)
+        self.checkAlive(one, two)
+        # Nor does it when it had to wait for others.
+        two.receive(1, 0, 60000)
+        link.room = 0
+        one.send(2, SendOpcode.SEND, 0, 5000)
+        settle(one.device, two.device)
+        self.give(one.device, packet(UD_SEND_ONLY, 1, body, source=STRANGER, destination=HERE), STRANGER)
+        link.room = None
+        self.settle(one, two, seconds=0.05)
+        self.assertEqual(one.done(), [(2, WCStatus.SUCCESS)])
+        self.assertEqual(one.device.counters["packets_dropped"], before + 2)

@@ -48,8 +48,8 @@ class Outlet:
         self._fabric = fabric
         self.link = fabric.link
         self._flows: dict[tuple[str, int], Flow] = {}
-        #: Arguments of the link's C{send}, and how many packets they are.
-        self._stalled: deque[tuple[tuple[Any, ...], int]] = deque()
+        #: Arguments of the link's C{send}, how many packets they are, and whether they may be lost.
+        self._stalled: deque[tuple[tuple[Any, ...], int, bool]] = deque()
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
         self.packets = 0
@@ -130,17 +130,21 @@ class Outlet:
         """
         return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
 
-    def _transmit(self, call: tuple[Any, ...], count: int) -> None:
+    def _transmit(self, call: tuple[Any, ...], count: int, isLossy: bool = False) -> None:
         """
         Give datagrams to the link, now or when there is room.
 
         @param count: How many they are.
+        @param isLossy: Whether they are lost rather than have others wait for them.
         """
         if self._stalled or not self.link.send(*call):
             if not self._stalled:
+                if isLossy:
+                    self._fabric.count("packets_dropped")
+                    return
                 self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
             if len(self._stalled) < limits.PACKET_OUTPUTS:
-                self._stalled.append((call, count))
+                self._stalled.append((call, count, isLossy))
             else:
                 self._fabric.count("packets_dropped")
         else:
@@ -154,11 +158,14 @@ class Outlet:
         """
         stalled = self._stalled
         while stalled:
-            call, count = stalled[0]
-            if not self.link.send(*call):
+            call, count, isLossy = stalled[0]
+            if self.link.send(*call):
+                self.packets += count
+            elif isLossy:
+                self._fabric.count("packets_dropped")
+            else:
                 self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
                 return False
-            self.packets += count
             stalled.popleft()
         return True
 
@@ -209,7 +216,10 @@ class Outlet:
             *(number, sequence | flags),
         )
         packet = flow.sign(b"".join((head, rest, _PADS[pad])))
-        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1)
+        # Anybody has management answer whom they like: while the kernel looks for somebody who is not
+        # there, that fills its socket.  What is lost is repeated.
+        isLossy = source == GSI_QPN
+        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1, isLossy)
 
     def clear(self) -> None:
         """
