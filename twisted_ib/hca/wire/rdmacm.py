@@ -102,7 +102,7 @@ def textOf(gid: bytes) -> str:
     @param gid: 16 octets.
     """
     if gid[:12] == _MAPPED:
-        return "%d.%d.%d.%d" % tuple(gid[12:])
+        return ".".join(map(str, gid[12:]))
     return str(IPv6Address(gid))
 
 
@@ -115,7 +115,7 @@ def unpackAddress(version: int, packed: bytes) -> str:
     @param packed: 16 octets, of which IPv4 uses the last four.
     """
     if version == 4:
-        return "%d.%d.%d.%d" % tuple(packed[12:16])
+        return ".".join(map(str, packed[12:16]))
     return str(IPv6Address(packed))
 
 
