@@ -137,7 +137,7 @@ class SendingTests(RequesterCase):
     def test_cut(self) -> None:
         """
         A long one is First, Middle and Last; the last is asked to be acknowledged, and has the
-        solicited event.  PSNs wrap; of 32 in a row the last one asks, too.
+        solicited event.  PSNs wrap.
         """
         data = bytes(range(256)) * 2 + b"end"
         self.post(SEND_ONLY | SOLICITED, data)
@@ -145,7 +145,7 @@ class SendingTests(RequesterCase):
             self.sent(),
             [
                 (0x00, 0, A, b"", data[:256]),
-                (0x01, ASK, B, b"", data[256:512]),
+                (0x01, 0, B, b"", data[256:512]),
                 (0x02, ASK | SOLICIT, C, b"", b"end"),
             ],
         )
@@ -210,17 +210,35 @@ class SendingTests(RequesterCase):
 
     def test_acknowledgeRequests(self) -> None:
         """
-        A long message asks every 32 packets, and with the last packet that goes for now: here
-        those are one.
+        A long message asks every 64 packets of those that leave together, and with the last packet that
+        goes for now.
         """
         self.connect(evolve(self.terms, firstPSN=0))
-        self.post(SEND_FIRST, bytes(256 * 70))
-        asks = [psn for _, flags, psn, _, _ in self.sent() if flags & ASK]
-        self.assertEqual(asks, [31])
-        self.acknowledge(ACK, 31)
-        asks = [psn for _, flags, psn, _, _ in self.sent() if flags & ASK]
-        self.assertEqual(asks, [63, 69])
-        self.assertEqual(limits.TRANSPORT_ACKNOWLEDGE, 32)
+        self.post(SEND_FIRST, bytes(256 * 250))
+        asks = []
+        for _ in range(4):
+            packets = self.sent()
+            asks.append([psn for _, flags, psn, _, _ in packets if flags & ASK])
+            self.acknowledge(ACK, packets[-1][2])
+        self.assertEqual(asks, [[31], [95], [159, 223], [249]])
+        self.assertEqual(limits.TRANSPORT_ACKNOWLEDGE, 64)
+
+    def test_halves(self) -> None:
+        """
+        While something is on the way, there is to be room for half of the window, or for all that waits; a
+        message that will have room as a whole does not leave in parts.
+        """
+        self.connect(evolve(self.terms, firstPSN=0))
+        for _ in range(6):
+            self.post(SEND_ONLY, bytes(256 * 12))
+        self.assertEqual([packet[2] for packet in self.sent()], list(range(24)))
+        self.assertFalse(self.connection.pending())
+        self.acknowledge(ACK, 11)  # A window of 44, 12 of it in use.
+        self.assertEqual([packet[2] for packet in self.sent()], list(range(24, 48)))
+        self.assertFalse(self.connection.pending())
+        self.assertEqual(self.sent(), [])
+        self.acknowledge(ACK, 23)  # One of 56, 24 in use: room for all.
+        self.assertEqual([packet[2] for packet in self.sent()], list(range(48, 72)))
 
     def test_question(self) -> None:
         """

@@ -511,7 +511,7 @@ TRANSPORT_WINDOW = 128
 #: Of those, the first ones of a connection, until it is known what the way takes.
 TRANSPORT_WINDOW_FIRST = 32
 #: A requester asks for an acknowledgement after so many packets, at the latest.
-TRANSPORT_ACKNOWLEDGE = 32
+TRANSPORT_ACKNOWLEDGE = 64
 #: Packets of the answer to a READ that are asked for at a time: a longer READ is asked for in
 #: parts, so that what is lost of it costs no more than a part.
 TRANSPORT_READ = 64

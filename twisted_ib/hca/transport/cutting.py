@@ -133,8 +133,8 @@ class Record:
         @param stop: the number after the last one.
         @param mtu: the path MTU in bytes.
         @param out: where they are appended.
-        @param acknowledge: those whose low bits are all ones in this mask ask for an
-            acknowledgement.
+        @param acknowledge: the number of one that asks for an acknowledgement, if it is in the
+            middle of the record.
         """
         start, end, body, append = self.start, self.end, self._body, out.append
         if end - start == 1:
@@ -146,7 +146,7 @@ class Record:
             at += 1
         offset = (at - start) * mtu - self._lead
         for number in range(at, min(stop, end - 1)):
-            flags = ACKNOWLEDGE_REQUEST if acknowledge and number & acknowledge == acknowledge else 0
+            flags = ACKNOWLEDGE_REQUEST if number == acknowledge else 0
             append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
             offset += mtu
         if stop == end and at < end:

@@ -164,13 +164,13 @@ class Requester:
     def _limit(self) -> int:
         """
         The number up to which messages may be sent now.  While something is on the way whose
-        acknowledgement makes room, no part of the window that is smaller than a quarter is filled,
+        acknowledgement makes room, no part of the window that is smaller than a half is filled,
         unless it takes all that waits: packets that leave together cost less (the sender's part of
         what TCP calls the silly window, RFC 1122 4.2.3.4).
         """
         at, una, window = self._next, self._una, self._pacing.window
         limit = una + window
-        if at > una and limit < self._end and limit - at < window >> 2:
+        if at > una and limit < self._end and limit - at < window >> 1:
             return at
         return limit
 
@@ -197,15 +197,18 @@ class Requester:
         before = len(out)
         budget += before
         mtu, at = self._terms.mtu, self._next
+        ask = at + limits.TRANSPORT_ACKNOWLEDGE - 1
         limit = self._limit()
-        quarter = self._pacing.window >> 2
+        half = self._pacing.window >> 1
         while unsent and len(out) < budget and self._pauseUntil is None:
             record = unsent[0]
             if record.__class__ is Record:
-                if at >= limit or (limit < record.end <= at + quarter and at > self._una):
+                if at >= limit or (limit < record.end <= at + half and at > self._una):
                     break  # Nothing fits, or not all of one for which there will be room.
                 stop = min(record.end, limit, at + budget - len(out))
-                record.cut(at, stop, mtu, out, limits.TRANSPORT_ACKNOWLEDGE - 1)
+                record.cut(at, stop, mtu, out, ask)
+                if stop > ask:
+                    ask += limits.TRANSPORT_ACKNOWLEDGE
             else:
                 if not self._mayAsk(record):
                     break

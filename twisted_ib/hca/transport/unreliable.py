@@ -140,7 +140,7 @@ class UnreliableConnection:
             record = unsent[0]
             at = self._next
             self._next = stop = min(record.end, at + budget - len(out))
-            record.cut(at, stop, mtu, out, 0)
+            record.cut(at, stop, mtu, out, -1)
             if stop == record.end:
                 unsent.popleft()
                 self._held -= record.size
