@@ -79,8 +79,9 @@ class TermsTests(SynchronousTestCase):
         data = bytearray(SAID)
         data[15] = 1
         self.assertIn("RDMA", str(self.assertRaises(ProgramError, Terms.parse, bytes(data))))
-        wrong: list[dict[str, Any]] = [{"depth": 0}, {"tasks": 0}, {"request": 62}, {"ack": 62}, {"port": 65535}]
-        for changes in wrong:
+        wrong = {"depth": 0, "tasks": 0, "request": 62, "ack": 62, "port": 65535}
+        for name, value in wrong.items():
+            changes: dict[str, Any] = {name: value}
             self.assertRaises(ProgramError, attrs.evolve(TERMS, **changes).check)
         much = attrs.evolve(TERMS, depth=limits.PERF_DEPTH, request=limits.RDS_MESSAGE)
         self.assertRaises(ProgramError, much.check)

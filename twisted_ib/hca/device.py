@@ -141,6 +141,8 @@ class Device:
         self.onEvent: Callable[[EventType, object], None] | None = None
         #: Gives a row for each listener and connection; see L{twisted_ib.hca.sockets}.
         self.socketRows: Callable[[], Iterable[Row | None]] | None = None
+        #: Gives what layers above count, by what their names begin with.
+        self.counting: dict[str, Callable[[], Mapping[str, int]]] = {}
         self.services = Services(self, randomBits)
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
@@ -333,6 +335,8 @@ class Device:
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
         if self.pollingCounters is not None:
             events |= self.pollingCounters()
+        for prefix, read in self.counting.items():
+            events |= {f"{prefix}_{name}": count for name, count in read().items()}
         found = counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
         if self.addressed:
             found["sent_pkts"], found["rcvd_pkts"] = self.fabric.packetsSent, self.fabric.packetsReceived

@@ -52,7 +52,7 @@ class Row:
     One listener or connection.
 
     @ivar kind: L{LISTENER} or L{CONNECTION}.
-    @ivar provider: What carries it: C{sdp}, C{rdma} or C{tcp}.
+    @ivar provider: What carries it: C{sdp}, C{rdma}, C{rds} or C{tcp}.
     @ivar local: The address of this end, C{HOST:PORT}, or L{None} if it has none yet.
     @ivar remote: That of the other end, or L{None}.
     @ivar state: In capital letters.
@@ -114,13 +114,19 @@ def _text(value: object) -> str | None:
 
 def usersRows(users: Iterable[Any], device: str, whyOf: WhyOf) -> Iterator[list[Any] | None]:
     """
-    @param users: Of a device in a reactor: ports and connections have C{socketRow()}.
+    @param users: Of a device in a reactor: ports and connections have C{socketRow()}, who has many of
+        them C{socketRows()}.
     @param device: The device's name.
     @param whyOf: Gives their C{Why}.
     @return: Their rows; L{None} for each that has none (any more).
     """
     for user in users:
-        yield rowOf(user, device, whyOf)
+        describe = getattr(user, "socketRows", None)
+        if describe is None:
+            yield rowOf(user, device, whyOf)
+            continue
+        for row in describe():
+            yield values(row, device, None)
 
 
 def rowOf(user: Any, device: str | None, whyOf: WhyOf) -> list[Any] | None:

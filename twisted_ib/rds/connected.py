@@ -54,6 +54,7 @@ from twisted_ib.rds.private import (
     servicePort,
 )
 from twisted_ib.rds.queuepairs import Session
+from twisted_ib.rds.rows import networkRows
 from twisted_ib.rds.wire import PING_PORT
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class RCMedium:
             raise
         ports[port] = service
         channel.acquire(self)
+        channel.device.counting["rds"] = self.counters
 
     def unbind(self, address: str, port: int) -> None:
         """
@@ -535,10 +537,17 @@ class RCMedium:
 
     # -- in the reactor
 
-    def socketRow(self) -> None:
+    def socketRows(self) -> Any:
         """
-        @return: Nothing for C{ib-ss}: sockets and paths have rows of their own.
+        @return: What C{ib-ss} shows.
         """
+        return networkRows(self.network)
+
+    def counters(self) -> dict[str, int]:
+        """
+        @return: What C{ib-devinfo} shows besides what the device counts.
+        """
+        return self.network.counters
 
     def connectionLost(self, reason: Any) -> None:
         """

@@ -130,6 +130,7 @@ class PathMachine:
     @ivar cleared: ports that it took out.
     @ivar peerGeneration: the number of the peer's instance; 0 if it has not said.
     @ivar probePort: the port that probes come from.
+    @ivar repeated: how many messages were sent again.
     @ivar isUp: whether there is a connection.
     @ivar isOpen: whether the peer has answered the first probe.
     """
@@ -160,6 +161,7 @@ class PathMachine:
         self.marked: list[int] = []
         self.cleared: list[int] = []
         self.peerGeneration = 0
+        self.repeated = 0
         self.isUp = False
         # Answers to probes before the first own is answered: not kept, as nothing else has a number.
         self._early: deque[Message] = deque()
@@ -404,6 +406,7 @@ class PathMachine:
             self.waiting.popleft()
             self.unacknowledged.append(message)
             if message.flags & RETRANSMITTED:
+                self.repeated += 1
                 self.counters["send_retransmitted"] += 1
         elif message.sourcePort == self.probePort:
             self._probe = message

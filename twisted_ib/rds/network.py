@@ -291,6 +291,13 @@ class Network:
 _networks: WeakKeyDictionary[Any, dict[str, Network]] = WeakKeyDictionary()
 
 
+def networksOf(reactor: Any) -> list[Network]:
+    """
+    @return: the networks of a reactor.
+    """
+    return list(_networks.get(reactor, {}).values())
+
+
 def networkFor(reactor: Any, device: str | None) -> Network:
     """
     @param reactor: The reactor.

@@ -460,6 +460,12 @@ class Port(Operations, Receiving):
         ping.start()
         return ping.answer
 
+    def queued(self) -> int:
+        """
+        @return: How many bytes of messages are not with the peers.
+        """
+        return self._queued + self._heldBytes
+
     def counters(self) -> dict[str, int]:
         """
         See L{IRDSTransport.counters}.

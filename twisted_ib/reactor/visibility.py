@@ -9,6 +9,7 @@ else is different.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ class Visibility:
         """
         from twisted_ib.hca.channel import channelsOf
         from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE
-        from twisted_ib.hca.sockets import usersRows
+        from twisted_ib.hca.sockets import usersRows, values
         from twisted_ib.reactor.tcprows import tcpRows
 
         if channel.device.name != DEFAULT_DEVICE:
@@ -98,6 +99,13 @@ class Visibility:
         for other in channelsOf(reactor):
             if other is not channel and not other.device.isAsked:
                 yield from usersRows(list(other.users), other.device.name, self.whyOf)
+        rds = sys.modules.get("twisted_ib.rds.network")
+        for network in () if rds is None else rds.networksOf(reactor):
+            # On devices their channels answer for them.
+            if network.medium.name == "tcp":
+                from twisted_ib.rds.rows import networkRows
+
+                yield from [values(row, None, None) for row in networkRows(network)]
         selectables = reactor.selectables()
         switch = reactor.openSwitch
         paused = {client.fileno(): client for client in getattr(switch, "clients", ())}
