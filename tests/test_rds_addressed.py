@@ -124,6 +124,22 @@ class AddressedTests(AddressedTestCase):
         self.session(self.a)
         self.session(self.b)
 
+    def test_duelWithLinux(self) -> None:
+        """
+        The no has no words: Linux (6.1) takes notice of a REJ only if its private data begin with a number
+        that it knows, such as 0; else it waits for ever for an answer, and rejects everybody meanwhile.
+        """
+        self.wire.log = []
+        self.one.transport.write(b"a", (THERE, 5000))
+        self.two.transport.write(b"b", (HERE, 4000))
+        self.pass_(5.0, 0.01)
+        mads = [data[20:-4] for *_, data in self.wire.log if data[0] == 0x64]
+        # The attribute is at 16, a REJ's reason at 10 of what follows the header, its private data at 84.
+        rejects = [mad[24:] for mad in mads if mad[16:18] == b"\0\x12"]
+        self.assertTrue(rejects)
+        for reject in rejects:
+            self.assertEqual((reject[10:12], reject[84:]), (b"\0\x1c", bytes(148)))
+
     def test_reconnected(self) -> None:
         """
         A connection that breaks is made again, and nothing is lost or comes twice.

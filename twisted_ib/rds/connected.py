@@ -60,8 +60,9 @@ from twisted_ib.rds.wire import PING_PORT
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
-#: The REJ of who asks itself.
-_BUSY = b"busy"
+#: The REJ of who asks itself.  Linux asks again only after zeros (C{rds_rdma_cm_event_handler_cmn}); of
+#: anything else that is no number of a refusal it takes no notice, and waits for ever.
+_BUSY = bytes(4)
 
 _LONG_AGO = float("-inf")
 
