@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+from tests import test_packet_streams
 from tests.hcas import settle
-from tests.memorylink import Datagram
+from tests.memorylink import Datagram, MemoryLink
 from tests.test_packet_devices import HERE
 from tests.test_packet_streams import StreamTests
 from twisted_ib import limits
@@ -166,6 +167,45 @@ class RunTests(StreamTests):
         link.user.arrived = lent
         self.send(one, two, 50 * 1024)
         self.assertGreater(len(self.runs), 2)
+
+    def test_sharedPort(self) -> None:
+        """
+        Nor if packets of several connections come together, which share a source port as there are many.
+        """
+        self.patch(MemoryLink, "sourcePort", lambda link, wanted: 0xC000)
+        here, there = "2001:db8::1", "2001:db8::2"  # Where any place in a burst is right.
+        self.patch(test_packet_streams, "HERE", here)
+        self.patch(test_packet_streams, "THERE", there)
+        devices = {address: self.device(address) for address in (here, there)}
+        self.patch(self, "device", devices.__getitem__)
+        ends = [self.joined() for _ in range(2)]
+        device = devices[there]
+        held: list[Datagram] = []
+        self.wire.pass_ = lambda datagram: held.append(datagram) or ()  # type: ignore[func-returns-value]
+        sent = [bytes([65 + n]) * (10 << 10) for n in range(2)]
+        for (one, _), data in zip(ends, sent, strict=True):
+            self.post(one, data)
+            settle(one.device)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        first, second = ([each for each in held if sent[n][:64] in each[4]] for n in range(2))
+        link = device.fabric.link
+        arrived = link.user.arrived
+
+        def lent(source: str, port: int, destination: str, data: bytes, start: int, *rest: Any) -> None:
+            """
+            Give a buffer that is overwritten behind the call.
+            """
+            buffer = _Lent(data)
+            arrived(source, port, destination, buffer, start, *rest)
+            buffer[:] = bytes(len(buffer))
+
+        link.user.arrived = lent
+        for part in (*first[:4], *second[:4]), (*first[4:], *second[4:]):
+            for each in part:
+                self.wire.deliver(each)
+            settle(*devices.values())
+        self.assertGreater(len(self.runs), 2)
+        self.assertEqual([self.messages(two) for _, two in ends], [[data] for data in sent])
 
     def test_acknowledged(self) -> None:
         """

@@ -189,6 +189,8 @@ class Arrivals:
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
                     if several > 1 and session.connection.continued(opcode, psn & PSN_MASK, word, parts):
+                        if joining is not None and joining is not session:
+                            joining.settle()  # Of connections that share a source port.
                         joining = session
                         end = at + several * size
                         number += several - 1
