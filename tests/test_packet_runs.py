@@ -11,10 +11,13 @@ from tests import test_packet_streams
 from tests.hcas import settle
 from tests.memorylink import Datagram, MemoryLink
 from tests.test_packet_devices import HERE
+from tests.test_packet_hostile import packet
 from tests.test_packet_streams import StreamTests
 from twisted_ib import limits
 from twisted_ib.hca.core.queuepair import QueuePair
+from twisted_ib.hca.fabric.invariant import Flow
 from twisted_ib.hca.fabric.packetpath import ConnectionPath
+from twisted_ib.hca.wire.rdmacm import gidOf
 
 BURST = 15
 
@@ -206,6 +209,32 @@ class RunTests(StreamTests):
             settle(*devices.values())
         self.assertGreater(len(self.runs), 2)
         self.assertEqual([self.messages(two) for _, two in ends], [[data] for data in sent])
+
+    def test_failure(self) -> None:
+        """
+        Nor if somebody fails who gets something behind it.
+        """
+        one, two = self.joined()
+        device: Any = two.device
+        held: list[Datagram] = []
+        self.wire.pass_ = lambda datagram: held.append(datagram) or ()  # type: ignore[func-returns-value]
+        data = b"A" * (10 << 10)
+        self.post(one, data)
+        settle(one.device)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        buffer = _Lent(b"".join(each[4] for each in held[:4]) + packet(0x64, 77, bytes(8)))
+        self.patch(device.paths, "datagramReceived", lambda *arguments: 1 // 0)
+        source, destination, port, _, first = held[0]
+        # One that is behind those is of the same flow.
+        flow = Flow(gidOf(source), gidOf(destination), port)
+        buffer[-24:] = flow.sign(bytes(buffer[-24:-4]))
+        with self.assertRaises(ZeroDivisionError):
+            device.fabric.arrived(source, port, destination, buffer, 0, len(buffer), len(first))
+        buffer[:] = bytes(len(buffer))
+        for each in held[4:]:
+            self.wire.deliver(each)
+        settle(one.device, device)
+        self.assertEqual(self.messages(two), [data])
 
     def test_acknowledged(self) -> None:
         """

@@ -167,6 +167,9 @@ class Arrivals:
             target &= QPN_MASK
             session = sessions.get(target)
             if session is None:
+                if joining is not None:  # Who gets this may fail.
+                    joining.settle()
+                    joining = None
                 if isNew and target != GSI_QPN and opcode in _DATAGRAMS:
                     isNew = False
                     self._remember(key, flow)
