@@ -9,6 +9,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, Sender, Streams
+from twisted_ib import limits
 from twisted_ib.hca.fabric import faults
 from twisted_ib.hca.wire.cm import DREQ, REJ, REP, RTU
 
@@ -125,16 +126,19 @@ class PromiseTests(SynchronousTestCase):
 
     def test_strangersData(self) -> None:
         """
-        What comes from elsewhere says nothing.
+        What comes from elsewhere says nothing, nor what has not the numbers that only the peer knows.
         """
         self.lose(0, RTU)
         self.streams.connect(Recorder())
         self.wait(0.1)
         (number,) = self.device.promised
-        self.device.arrivedEarly(number, "10.0.0.9")
-        self.device.arrivedEarly(number ^ 1, ADDRESSES[0])
+        psn = self.device.promised[number].proposal.expectedPSN
+        self.device.arrivedEarly(number, "10.0.0.9", psn)
+        self.device.arrivedEarly(number ^ 1, ADDRESSES[0], psn)
+        for other in (-1, limits.TRANSPORT_WINDOW, 1 << 23):
+            self.device.arrivedEarly(number, ADDRESSES[0], psn + other & 0xFFFFFF)
         self.assertEqual(self.made, [])
-        self.device.arrivedEarly(number, ADDRESSES[0])
+        self.device.arrivedEarly(number, ADDRESSES[0], psn + limits.TRANSPORT_WINDOW - 1 & 0xFFFFFF)
         self.assertEqual((len(self.made), list(self.device.queuePairs)), (1, [number]))
 
     def test_givenUp(self) -> None:

@@ -55,6 +55,7 @@ from twisted_ib.hca.paths import Paths
 from twisted_ib.hca.services import Manager, Service, Services
 from twisted_ib.hca.sockets import COLUMNS
 from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.headers import PSN_MASK
 from twisted_ib.hca.wire.rdmacm import gidOf, textOf
 
 if TYPE_CHECKING:
@@ -501,14 +502,18 @@ class Device:
         finally:
             self._next = None
 
-    def arrivedEarly(self, number: int, address: str) -> None:
+    def arrivedEarly(self, number: int, address: str, psn: int) -> None:
         """
-        Something came for a queue pair that is promised: that is as good as an RTU.
+        Something came for a queue pair that is promised: that is as good as an RTU, if it has a packet
+        number that only who was told can know.
 
         @param address: Where from.
+        @param psn: 24 bits.
         """
         promise = self.promised.get(number)
-        if promise is not None and promise.connection.destination.peer.address == address:
+        if promise is None or promise.connection.destination.peer.address != address:
+            return
+        if (psn - promise.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
             promise.connection.established(self.clock())
             self.services.dispatch()
 

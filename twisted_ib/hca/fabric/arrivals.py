@@ -293,7 +293,8 @@ class Arrivals:
         else:
             self._owner.count("packets_unknown_qp")
             if not opcode & _SERVICE_MASK:
-                self._owner.arrivedEarly(target, source)
+                psn = BTH.unpack_from(view, at)[-1] & PSN_MASK
+                self._owner.arrivedEarly(target, source, psn)
 
 
 def _header(source: str, destination: str, trafficClass: int, size: int) -> bytes:
