@@ -14,6 +14,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -114,6 +115,7 @@ class ClientStrings(Int32StringReceiver):
     """
 
     MAX_LENGTH = 1 << 21
+    factory: Any
     take: Callable[[bytes], None]
     isPaused = False
     _waiting: Deferred[None] | None = None
@@ -125,7 +127,7 @@ class ClientStrings(Int32StringReceiver):
         self.send = self.sendString
         self.transport.setTcpNoDelay(True)  # type: ignore[union-attr]
         self.transport.registerProducer(self, True)  # type: ignore[union-attr]
-        self.factory.made.callback(self)  # type: ignore[union-attr]
+        self.factory.made.callback(self)
 
     def stringReceived(self, string: bytes) -> None:
         """
@@ -164,7 +166,7 @@ class ClientStrings(Int32StringReceiver):
                 self._waiting = Deferred()
                 await self._waiting
             elif not number % TURN:
-                await deferLater(self.factory.reactor, 0)  # type: ignore[union-attr]
+                await deferLater(self.factory.reactor, 0)
 
     async def close(self) -> None:
         """
@@ -272,7 +274,8 @@ class ClientDatagrams(DatagramProtocol):
         """
         Close the socket.
         """
-        await self.transport.stopListening()  # type: ignore[union-attr]
+        transport: Any = self.transport
+        await transport.stopListening()
 
 
 class ClientLossy(ClientDatagrams):
@@ -452,11 +455,7 @@ async def _serve(reactor: Any, kind: str) -> dict[str, object]:
     places: dict[str, object] = {}
     for name in ("echo", "sink"):
         if kind == "int32":
-            factory = Factory()
-            factory.buildProtocol = (  # type: ignore[method-assign]
-                lambda addr, name=name: _strings(name)
-            )
-            port = reactor.listenTCP(0, factory, interface=HOST)
+            port = reactor.listenTCP(0, Factory.forProtocol(partial(_strings, name)), interface=HOST)
             port.socket.setsockopt(6, 1, 1)  # An accepted socket has its listener's TCP_NODELAY.
         else:
             protocol = ServerEcho() if name == "echo" else ServerDatagrams(Sink().received)

@@ -71,6 +71,10 @@ class RowTests(SynchronousTestCase):
         packets = ("roce64", "p50", 3), ("roce64-asleep", "p50", 1), ("roce1m", "MB/s", 0.7)
         for row, metric, bound in packets:
             self.assertEqual(rowByName[row].targets["split", metric], Target(bound), row)
+        for row in ("dgs64", "dgs1k", "dgs16k", "dgs64k"):
+            self.assertEqual(rowByName[row].targets["split", "msg/s"], Target(3), row)
+        for placement in ("split", "same", "free", "contended"):
+            self.assertEqual(rowByName["dg64"].targets[placement, "p50"], Target(1), placement)
         for row in ("import", "twistd"):
             self.assertEqual(rowByName[row].targets["free", "wall"], Target(30, "over"))
 
@@ -87,7 +91,9 @@ class RowTests(SynchronousTestCase):
             self.assertTrue(compare.Comparison._runs(subjectByName[row.subject], row), row.name)
             self.assertTrue(compare.Comparison._runs(subjectByName[row.baseline], row), row.name)
             if not row.isStart:
-                self.assertIn(workloadOf(row, subjectByName[row.subject]), WORKLOADS)
+                subject = subjectByName[row.subject]
+                known = WORKLOADS if subject.program == "worker" else subject.workloads
+                self.assertIn(workloadOf(row, subject), known)
 
     def test_names(self):
         """
