@@ -223,7 +223,8 @@ class Results:
             ", ".join(f"{name} {value}" for name, value in self.settings.items()) + ".",
             "",
             "Each cell: median of the rounds, **median of the per-round ratios** "
-            "against TCP with NODELAY, of what packets carry against blocking TCP, of messages against Int32StringReceiver "
+            "against TCP with NODELAY, of what packets carry against blocking TCP, "
+            "of messages against Int32StringReceiver "
             "(lowest-highest; above 1 is better).",
         ]
         if self.absent:
