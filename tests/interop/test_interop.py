@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.interop.lab import lacking
 
 #: The modules that have them.
-MODULES = ("plain", "rping", "examples", "pingpong")
+MODULES = ("plain", "rping", "examples", "pingpong", "rds")
 
 
 class NoKernelTests(SynchronousTestCase):
