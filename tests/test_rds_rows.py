@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ownaddress import ownAddress
 from tests.rds_ends import HOST, ProcessesTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
@@ -138,10 +139,10 @@ class TCPTests(SynchronousTestCase):
         from twisted_ib.reactor.ibreactor import IBReactor
 
         ownRunDirectory(self)
-        reactor = IBReactor()
-        port = listenRDS(reactor, 4000, DatagramProtocol(), "127.0.41.21", device="tcp")
+        reactor, own = IBReactor(), ownAddress(1)
+        port = listenRDS(reactor, 4000, DatagramProtocol(), own, device="tcp")
         channel = channelFor(reactor)
         self.addCleanup(channel.close)
         self.addCleanup(port.stopListening)
         found = [row for row in channel.socketRows() if row is not None and row[1] == "rds"]
-        self.assertEqual([(row[2], row[3], row[5]) for row in found], [(None, "127.0.41.21:4000", "LISTEN")])
+        self.assertEqual([(row[2], row[3], row[5]) for row in found], [(None, f"{own}:4000", "LISTEN")])

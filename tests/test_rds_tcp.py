@@ -18,6 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, TestCase
 from zope.interface.verify import verifyClass, verifyObject
 
+from tests.ownaddress import ownAddress
 from tests.rds_net import Told
 from tests.rds_vectors import streams
 from twisted_ib import limits
@@ -38,7 +39,7 @@ from twisted_ib.rds.wire import (
 from twisted_ib.reactor.ibreactor import IBReactor
 
 reactor: Any = anyReactor
-SMALL, LARGE = "127.0.0.51", "127.0.0.52"
+STRANGER, SMALL, LARGE = ownAddress(1), ownAddress(2), ownAddress(3)
 MAP = Header(0, length=8192, flags=CONG_BITMAP).pack() + bytes(8192)
 PROBE = Header(1, sourcePort=1, extensions=pathsExtensions(8, 0)).pack()
 
@@ -535,7 +536,7 @@ class AcceptedTests(TCPCase):
         """
         self.patch(limits, "RDS_PATHS", 1)
         await self.begun()
-        peer = self.connectRaw("127.0.0.50", LARGE)
+        peer = self.connectRaw(STRANGER, LARGE)
         await self.until(lambda: peer.look() or peer.ended)
 
 

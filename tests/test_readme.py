@@ -13,6 +13,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ownaddress import ownAddress
+
 ROOT = Path(__file__).resolve().parent.parent
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/ib-demo"
@@ -115,9 +117,10 @@ class ReadmeTests(SynchronousTestCase):
 
     def test_rds(self) -> None:
         """
-        The program with reliable datagrams.
+        The program with reliable datagrams, as it stands there but for the address.
         """
-        self.assertEqual(self.run_(self.programs()[4]), ("hello over RDS from port 4000\n", ""))
+        program = self.programs()[4].replace("127.0.0.1", ownAddress(1))
+        self.assertEqual(self.run_(program), ("hello over RDS from port 4000\n", ""))
 
     def test_rdma(self) -> None:
         """

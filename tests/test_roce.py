@@ -17,6 +17,7 @@ from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ownaddress import ownAddress, ownGroup
 from tests.test_packet_devices import PORT, End
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
@@ -31,17 +32,8 @@ from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.rdmacm import PortSpace, gidOf
 
 UDP_PORT = 4791
-GROUP = "239.77.1.2"
 SECONDS = 20.0
 OK = WCStatus.SUCCESS
-
-
-def address(number: int) -> str:
-    """
-    @return: An address of this host that no other process of these tests has.
-    """
-    pid = os.getpid()
-    return f"127.{64 + (pid >> 16 & 0x3F)}.{pid >> 8 & 0xFF}.{(pid & 0x3F) << 2 | number or 255}"
 
 
 def alone(case: SynchronousTestCase) -> None:
@@ -113,7 +105,7 @@ class LinkCase(SynchronousTestCase):
         """
         @return: A link of an address of ours, closed after the test.
         """
-        link = RoCELink(address(number), **options)
+        link = RoCELink(ownAddress(number), **options)
         link.user = Listener()
         self.addCleanup(link.close)
         return link
@@ -151,10 +143,11 @@ class LinkTests(LinkCase):
         """
         A link that is closed, or could not be opened, leaves no descriptor.
         """
+        address = ownAddress(1)
         gc.collect()
         before = os.listdir("/proc/self/fd")
-        link = RoCELink(address(1))
-        self.assertRaises(DeviceError, RoCELink, address(1))
+        link = RoCELink(address)
+        self.assertRaises(DeviceError, RoCELink, address)
         for wanted in range(0xC000, 0xC010):
             link.sourcePort(wanted)
         link.close()
@@ -193,7 +186,7 @@ class LinkTests(LinkCase):
             raise SkipTest("raw sockets need privileges") from None
         with raw:
             raw.settimeout(SECONDS)
-            here, there = self.link(1), address(2)
+            here, there = self.link(1), ownAddress(2)
             raw.bind((there, 0))
             port = here.sourcePort(0xC321)
             flow = Flow(gidOf(here.address), gidOf(there), port)
@@ -257,7 +250,7 @@ class LinkTests(LinkCase):
         link = self.link(1)
         port = link.sourcePort(0xC123)
         self.assertTrue(link.send("255.255.255.255", port, [bytes(20)], 20))
-        self.assertTrue(link.send(address(2), port, [bytes(70000)], 70000))
+        self.assertTrue(link.send(ownAddress(2), port, [bytes(70000)], 70000))
         self.assertEqual(link.user.counters, ["packets_unsendable"] * 2)
 
     def test_empty(self) -> None:
@@ -276,23 +269,23 @@ class LinkTests(LinkCase):
         join one.
         """
         self.patch(limits, "PACKET_GROUPS", 1)
-        here, there = self.link(1), self.link(2)
+        here, there, group = self.link(1), self.link(2), ownGroup(1)
         try:
-            here.join(GROUP)
+            here.join(group)
         except NoRouteError as error:
             raise SkipTest(str(error)) from None
-        here.join(GROUP)
-        there.join(GROUP)
-        self.assertRaises(ResourceLimitError, there.join, "239.77.1.3")
-        here.send(GROUP, here.sourcePort(0xC123), [b"all" * 7], 21)
+        here.join(group)
+        there.join(group)
+        self.assertRaises(ResourceLimitError, there.join, ownGroup(2))
+        here.send(group, here.sourcePort(0xC123), [b"all" * 7], 21)
         if here.user.counters:
             raise SkipTest("no multicast over the loopback interface here")
         for link in (here, there):
             self.assertEqual(self.receive(link, 1), [b"all" * 7])
-            self.assertEqual(link.user.calls[0][2], GROUP)
-        there.leave(GROUP)
-        there.leave(GROUP)
-        here.send(GROUP, here.sourcePort(0xC123), [b"again" * 4], 20)
+            self.assertEqual(link.user.calls[0][2], group)
+        there.leave(group)
+        there.leave(group)
+        here.send(group, here.sourcePort(0xC123), [b"again" * 4], 20)
         self.receive(here, 2)
         there.receive(64)
         self.assertEqual(len(there.user.datagrams), 1)
@@ -329,9 +322,9 @@ class LinkTests(LinkCase):
         """
         link = self.link(1)
         link.pathMTU = 1024
-        self.assertEqual(link.pathMTUTo(address(2)), 4096)
+        self.assertEqual(link.pathMTUTo(ownAddress(2)), 4096)
         self.assertEqual(link.pathMTUTo("255.255.255.255"), 1024)
-        self.assertEqual(self.link(2, mtu=256).pathMTUTo(address(1)), 256)
+        self.assertEqual(self.link(2, mtu=256).pathMTUTo(ownAddress(1)), 256)
 
 
 class DeviceTests(SynchronousTestCase):
@@ -410,7 +403,7 @@ class DeviceTests(SynchronousTestCase):
         Connecting and moving data, with the kernel's help for many datagrams, and without.
         """
         for options in ({}, {"segments": False, "coalesces": False}, {"mtu": 256}):
-            one, two = self.device(address(1), **options), self.device(address(2), **options)
+            one, two = self.device(ownAddress(1), **options), self.device(ownAddress(2), **options)
             self.exchange(one, two)
             one.close()
             two.close()
@@ -420,7 +413,7 @@ class DeviceTests(SynchronousTestCase):
         An HCA that connects to itself, by IPv6 too.
         """
         alone(self)
-        for host in (address(3), "::1"):
+        for host in (ownAddress(3), "::1"):
             try:
                 device = self.device(host)
             except DeviceError:
@@ -435,8 +428,8 @@ class DeviceTests(SynchronousTestCase):
         A peer whose packets have identifications that nobody knows is understood, as its checksum says
         which.
         """
-        device = self.device(address(1))
-        source = address(2)
+        device = self.device(ownAddress(1))
+        source = ownAddress(2)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.bind((source, 0xC777))
             flow = Flow(gidOf(source), gidOf(device.fabric.address), 0xC777)
@@ -453,13 +446,14 @@ class DeviceTests(SynchronousTestCase):
         """
         A device that is closed leaves no descriptor; one of a parent process is closed in a child.
         """
+        address = ownAddress(1)
         gc.collect()
         before = os.listdir("/proc/self/fd")
-        device = self.device(address(1))
+        device = self.device(address)
         device.fabric.fileno()
         device.close()
         self.assertEqual(os.listdir("/proc/self/fd"), before)
-        device = self.device(address(1))
+        device = self.device(address)
         device.fabric.fileno()
         child = os.fork()
         if not child:

@@ -18,6 +18,7 @@ from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.commands import CommandTestCase, programOf
+from tests.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools import perf, perfrds
@@ -251,7 +252,7 @@ class ProcessTests(CommandTestCase):
         Both have figures, and all contents are right.
         """
         passive = subprocess.Popen(
-            [sys.executable, "-c", self.program, "rds", "-p", "0", "-r", "127.0.41.11", "--json"],
+            [sys.executable, "-c", self.program, "rds", "-p", "0", "-r", ownAddress(1), "--json"],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -263,8 +264,8 @@ class ProcessTests(CommandTestCase):
         said = passive.stderr.readline()
         match = re.fullmatch(r"ib-perf rds: waits for the active side on port (\d+)\n", said)
         assert match is not None, said
-        options = ["-r", "127.0.41.12", "-p", match[1], "-t", "2", "-d", "4", "-q", "5000", "-v", "-T", "1"]
-        active = json.loads(self.said("rds", "127.0.41.11", *options, "--json"))
+        options = ["-r", ownAddress(2), "-p", match[1], "-t", "2", "-d", "4", "-q", "5000", "-v", "-T", "1"]
+        active = json.loads(self.said("rds", ownAddress(1), *options, "--json"))
         out, err = passive.communicate(timeout=30)
         other = json.loads(out)
         for found in (active, other):

@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.commands import PATH, CommandTestCase, programOf
+from tests.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools import ping, pingrds
@@ -235,15 +236,15 @@ class ProcessTests(CommandTestCase):
         """
         RDS over TCP answers, the smaller address and the larger.
         """
-        self.start(SERVER, "tcp", "127.0.41.5")
-        self.ping("tcp", "127.0.41.4", "127.0.41.5")
-        self.ping("tcp", "127.0.41.6", "127.0.41.5")
+        self.start(SERVER, "tcp", ownAddress(2))
+        self.ping("tcp", ownAddress(1), ownAddress(2))
+        self.ping("tcp", ownAddress(3), ownAddress(2))
 
     def test_roce(self) -> None:
         """
         RDS over RoCE answers, also a second process at the same address, though the peer tries to reach
         the first again.
         """
-        self.start(SERVER, "roce0", "127.0.41.7")
-        self.ping("roce0", "127.0.41.8", "127.0.41.7")
-        self.ping("roce0", "127.0.41.8", "127.0.41.7")
+        self.start(SERVER, "roce0", ownAddress(1))
+        self.ping("roce0", ownAddress(2), ownAddress(1))
+        self.ping("roce0", ownAddress(2), ownAddress(1))

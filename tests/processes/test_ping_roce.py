@@ -4,15 +4,11 @@ C{ib-ping} over RoCEv2: two processes, each with an address of its own.
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
+from tests.ownaddress import ownAddress, ownGroup
 from tests.processes.test_ping import SOON, PingTestCase
-
-#: Of addresses that no other process of these tests has.
-_NUMBER = os.getpid()
-NETWORK = f"127.{100 + _NUMBER // 250 % 100}.{1 + _NUMBER % 250}"
 
 
 class RoCETests(PingTestCase):
@@ -22,11 +18,10 @@ class RoCETests(PingTestCase):
 
     def setUp(self) -> None:
         """
-        Take addresses that no other test has.
+        Take addresses.
         """
         super().setUp()
-        number = 1 + 2 * (sum(self.id().encode()) % 120)
-        self.here, self.there = f"{NETWORK}.{number}", f"{NETWORK}.{number + 1}"
+        self.here, self.there = ownAddress(1), ownAddress(2)
 
     def ends(self, *arguments: str) -> list[str]:
         """
@@ -104,7 +99,7 @@ class RoCETests(PingTestCase):
         """
         Datagrams to a group.
         """
-        group = "--as", "mckey", "--device", "roce0", "-m", "239.1.2.3", "-C", "3", "-S", "200", "-b"
+        group = "--as", "mckey", "--device", "roce0", "-m", ownGroup(1), "-C", "3", "-S", "200", "-b"
         receiver = self.begun(*group, self.here)
         self.begins(receiver)
         self.assertEqual(self.over(self.begun(*group, self.there, "-s"))[::2], (0, ""))

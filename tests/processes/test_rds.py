@@ -7,10 +7,10 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from tests.ownaddress import ownAddress
 from tests.processes.processes import Child, ProcessTestCase
 
 LONG = 60
-SMALL, LARGE = "127.0.0.71", "127.0.0.72"
 
 
 class TCPTests(ProcessTestCase):
@@ -24,10 +24,14 @@ class TCPTests(ProcessTestCase):
     reactors = ("ib", "ib")
 
     def setUp(self) -> None:
+        """
+        Find addresses.
+        """
+        self.hosts = ownAddress(1), ownAddress(2)
         with socket.socket() as probe:
             try:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((LARGE, 16385))
+                probe.bind((self.hosts[1], 16385))
             except OSError as e:
                 self.skipTest(f"port 16385 can not be had: {e}")
         ProcessTestCase.setUp(self)
@@ -37,7 +41,7 @@ class TCPTests(ProcessTestCase):
         A process with a socket.
         """
         child = self.spawn(self.reactors[index])
-        child.ask("listen", interface=(SMALL, LARGE)[index], port=port, device="tcp")
+        child.ask("listen", interface=self.hosts[index], port=port, device="tcp")
         return child
 
     def assertHeard(self, child: Child, port: int, sent: dict[str, list[Any]]) -> None:
@@ -53,7 +57,7 @@ class TCPTests(ProcessTestCase):
         """
         for first in (0, 1):
             ends = [self.open(0, 4000), self.open(1, 5000)]
-            ports, hosts = (4000, 5000), (SMALL, LARGE)
+            ports, hosts = (4000, 5000), self.hosts
             order = (first, 1 - first)
             sent = {}
             for mine in order:
@@ -74,11 +78,11 @@ class TCPTests(ProcessTestCase):
         """
         one, two = self.open(0, 4000), self.open(1, 5000)
         two.ask("pause", port=5000)
-        one.begin("write", port=4000, host=LARGE, to=5000, count=8000)
-        self.assertGreater(two.ask("ping", port=5000, host=SMALL), 0)
+        one.begin("write", port=4000, host=self.hosts[1], to=5000, count=8000)
+        self.assertGreater(two.ask("ping", port=5000, host=self.hosts[0]), 0)
         two.ask("resume", port=5000)
         digest = one.answer(LONG)
-        self.assertHeard(two, 5000, {f"{SMALL}:4000": [8000, digest]})
+        self.assertHeard(two, 5000, {f"{self.hosts[0]}:4000": [8000, digest]})
 
     def test_killed(self) -> None:
         """
@@ -86,7 +90,7 @@ class TCPTests(ProcessTestCase):
         delivered to the new one, and what the new one writes is.
         """
         for victim in (0, 1):
-            ports, hosts = (4000, 5000), (SMALL, LARGE)
+            ports, hosts = (4000, 5000), self.hosts
             other = 1 - victim
             ends = [self.open(0, 4000), self.open(1, 5000)]
             old = ends[victim].ask("write", port=ports[victim], host=hosts[other], to=ports[other], count=500)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.ownaddress import ownAddress
 from tests.processes.processes import Child, ChildError, ProcessTestCase
 
 LONG = 60
@@ -141,7 +142,7 @@ class RoCETests(MeshTestCase):
         """
         Thousands of datagrams, both ways at once.
         """
-        hosts, ports = ("127.0.0.81", "127.0.0.82"), (4000, 5000)
+        hosts, ports = (ownAddress(1), ownAddress(2)), (4000, 5000)
         children = [self.spawn("ib"), self.spawn("epoll")]
         for child, host, port in zip(children, hosts, ports, strict=True):
             child.ask("listen", interface=host, port=port, device="roce0")
@@ -157,7 +158,7 @@ class RoCETests(MeshTestCase):
         Streams.
         """
         server, client = self.spawn("ib"), self.spawn("ib")
-        port = server.ask("serve", endpoint="rds:0:interface=127.0.0.81:device=roce0")
-        where = f"rds:127.0.0.81:{port}:device=roce0:bindAddress=127.0.0.82"
+        port = server.ask("serve", endpoint=f"rds:0:interface={ownAddress(1)}:device=roce0")
+        where = f"rds:{ownAddress(1)}:{port}:device=roce0:bindAddress={ownAddress(2)}"
         found = client.ask("ask", LONG, endpoint=where, count=2_000_000, clients=3)
         self.assertEqual(found, [True] * 3)

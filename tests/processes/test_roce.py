@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import Any
 
+from tests.ownaddress import ownAddress
 from tests.processes import test_rdma
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
 from twisted_ib.hca.fabric.addresses import isLocalAddress
@@ -17,14 +18,6 @@ from twisted_ib.hca.fabric.addresses import isLocalAddress
 #: Longer than a transfer takes, in seconds.
 LONG = 60
 BYTES = 2_000_000
-
-
-def addresses() -> list[str]:
-    """
-    @return: three addresses of this host that no other test process has.
-    """
-    pid = os.getpid()
-    return [f"127.{64 + (pid >> 16 & 63)}.{pid >> 8 & 255}.{(pid & 63) * 4 + n}" for n in range(3)]
 
 
 class AddressedTestCase(ProcessTestCase):
@@ -37,7 +30,7 @@ class AddressedTestCase(ProcessTestCase):
         Find addresses.
         """
         super().setUp()
-        self.here, self.there, self.third = addresses()
+        self.here, self.there = ownAddress(1), ownAddress(2)
         if not isLocalAddress(self.here):
             self.skipTest(f"{self.here} is not an address of this host")
 
@@ -117,7 +110,6 @@ class StreamTests(AddressedTestCase):
         nowhere = f"sdp:{port}:device=roce7"
         error = self.assertRaises(ChildError, client.ask, "listen", endpoint=nowhere, **terms)
         self.assertIn("device roce7 has no address: bind one", str(error))
-
 
     def test_shown(self) -> None:
         """

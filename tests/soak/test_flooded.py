@@ -17,10 +17,11 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests import packet_flood
+from tests.ownaddress import ownAddress
 from tests.processes.flooded import PORT
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-CLIENT, SERVER = "127.79.0.3", "127.79.0.2"
+CLIENT, SERVER = ownAddress(2), ownAddress(1)
 REQUESTS, MUTATIONS, RATE = 100_000, 30_000, 5000
 #: So many different ones are made; they come again and again.
 MADE = 20_000
