@@ -251,3 +251,94 @@ class StreamTests(PacketTestCase):
             self.post(one, data)
         self.until(one.device, two.device, seconds=5.0)
         self.assertEqual(self.messages(two), sent)
+
+
+class PatienceTests(StreamTests):
+    """
+    The same with fabrics that are patient, as on a reactor that looks at them all the time.
+    """
+
+    def device(self, address: str) -> Device:
+        """
+        @return: A patient HCA at an address.
+        """
+        device = super().device(address)
+        device.fabric.patient = True
+        return device
+
+    def acknowledgements(self) -> int:
+        """
+        @return: How many have left.
+        """
+        assert self.wire.log is not None
+        return sum(each[4][0] == 0x11 for each in self.wire.log)
+
+    def exchange(self, one: QueuePair, two: QueuePair, times: int) -> None:
+        """
+        Send messages there and back again.
+        """
+        for number in range(times):
+            for here, there in ((one, two), (two, one)):
+                self.post(here, b"%16d" % number)
+                here.device.progress()
+                self.assertTrue(there.device.busy())
+                there.device.fabric.progress()
+                self.assertEqual(self.messages(there)[-1], b"%16d" % number)
+
+    def test_answersFirst(self) -> None:
+        """
+        While one message follows the other few are acknowledged; when nothing comes any more, all are.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = []
+        many = 5 * limits.TRANSPORT_DEFERRED
+        self.exchange(one, two, many)
+        self.assertLess(self.acknowledgements(), many // 4)
+        self.assertGreaterEqual(self.acknowledgements(), 2 * many // limits.TRANSPORT_DEFERRED - 4)
+        self.assertFalse(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+        for device in (one.device, two.device):
+            device.progress()
+            device.progress()
+        settle(one.device, two.device)
+        self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+        self.assertIsNone(one.device.deadline())
+
+    def test_beforeSleep(self) -> None:
+        """
+        Who goes to sleep has acknowledged all.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.exchange(one, two, 3)
+        two.device.progress()
+        self.wire.log = []
+        two.device.arm()
+        one.device.arm()
+        self.assertGreater(self.acknowledgements(), 0)
+        settle(one.device, two.device)
+        self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+
+    def test_notOften(self) -> None:
+        """
+        One that comes alone is acknowledged with its answer.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = []
+        for number in range(1, 4):
+            self.clock.advance(2 * limits.PACKET_PATIENCE_SECONDS)
+            self.exchange(one, two, 1)
+            self.assertEqual(self.acknowledgements(), 2 * number - 1)
+
+    def test_closedMeanwhile(self) -> None:
+        """
+        A queue pair that closes while it owes an acknowledgement still sends it.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.exchange(one, two, 2)
+        device, path = two.device, one.path
+        two.close()
+        settle(one.device, device)
+        self.assertTrue(path.isDone)  # type: ignore[union-attr]

@@ -366,6 +366,8 @@ PACKET_LINGER_SECONDS = 10.0
 PACKET_GROUPS = 256
 #: The least time between two congestion notifications for one queue pair, in seconds.
 PACKET_NOTIFICATION_SECONDS = 50e-6
+#: Who is heard of again within this time, in seconds, waits for acknowledgements until nothing comes.
+PACKET_PATIENCE_SECONDS = 0.0005
 #: The longest time from a message of connection management to its answer that counts as a round trip,
 #: in seconds.
 PACKET_ROUND_TRIP_SECONDS = 3.0
@@ -512,6 +514,8 @@ TRANSPORT_WINDOW = 128
 TRANSPORT_WINDOW_FIRST = 32
 #: A requester asks for an acknowledgement after so many packets, at the latest.
 TRANSPORT_ACKNOWLEDGE = 64
+#: A responder that is patient acknowledges after so many, at the latest.
+TRANSPORT_DEFERRED = 16
 #: Packets of the answer to a READ that are asked for at a time: a longer READ is asked for in
 #: parts, so that what is lost of it costs no more than a part.
 TRANSPORT_READ = 64

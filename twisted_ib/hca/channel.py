@@ -77,7 +77,9 @@ class DeviceChannel:
         device.pollingCounters = getattr(polling, "counters", None)
         device.warn = self._warn  # type: ignore[method-assign]
         device.socketRows = self.socketRows
-        if not self.polled:
+        if self.polled:
+            device.fabric.patient = True
+        else:
             device.wanted = self._wantTurn
 
     def _warn(self, text: str) -> None:

@@ -81,6 +81,12 @@ class Deadlines(Generic[Waits]):
             heappop(heap)
         return heap[0][0] if heap else None
 
+    def first(self) -> Waits | None:
+        """
+        Who has the next deadline.
+        """
+        return None if self.soonest() is None else self._waiting[self._heap[0][1]]
+
     def takeDue(self, now: float) -> list[Waits]:
         """
         Clear the deadlines that are over.

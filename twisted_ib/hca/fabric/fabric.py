@@ -17,6 +17,7 @@ class Fabric:
     @ivar delayed: The paths on which connection management waits for room.
     @ivar rung: How often another was woken.
     @ivar sleeps: How often this side went to sleep.
+    @ivar patient: Whether somebody calls C{progress} again at once, until nothing comes.
     @cvar addressed: Whether peers are IP addresses, and not processes of this host.
     """
 
@@ -34,6 +35,7 @@ class Fabric:
         self.bells: list[Any] = []
         self.delayed: dict[Any, None] = {}
         self.rung = self.sleeps = 0
+        self.patient = False
 
     def count(self, name: str) -> None:
         """

@@ -115,13 +115,18 @@ class Outlet:
         """
         Send one packet, the answer to a small message perhaps.
         """
-        pad = -(len(header) + len(payload)) & 3
-        head = BTH.pack(
-            *(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, path.remote),
-            psn | ACKNOWLEDGE if flags & 1 else psn,
-        )
-        packet = path.flow.sign(b"".join((head, header, payload, _PADS[pad])))
-        self._transmit(self._call(path, [packet], len(packet)), 1)
+        length, flow = len(header) + len(payload), path.flow
+        pad = -length & 3
+        size = _LEAST + length + pad
+        if flags & 1:
+            psn |= ACKNOWLEDGE
+        head = BTH.pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, path.remote, psn)
+        packet = b"".join((head, header, payload, _PADS[pad]))
+        state = flow.states.get(size << 16)
+        if state is None:
+            state = flow.state(size)
+        packet += ICRC.pack(crc32(packet, state))
+        self._transmit((path.peer.address, path.port, [packet], size, path.trafficClass, path.hopLimit), 1)
 
     @staticmethod
     def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -68,6 +69,8 @@ class PacketFabric(Fabric):
     @ivar outlet: What sends packets.
     @ivar arrived: Takes datagrams: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
     @ivar roomy: Queue pairs' paths that have room for who waits.
+    @ivar patient: Whether acknowledgements to streams may wait until nothing comes any more; then somebody
+        calls L{progress} at once when nothing has come.
     @ivar asleep: Whether the descriptor must tell of work.
     """
 
@@ -97,7 +100,9 @@ class PacketFabric(Fabric):
         self.gid = int.from_bytes(gidOf(self.address), "big")
         self.pathMTU: int = link.pathMTU
         self.roomy: list[ConnectionPath] = []
-        self.asleep = self._closed = self._busy = False
+        self.patient = self.asleep = self._closed = self._busy = False
+        #: Paths with acknowledgements that wait.
+        self._owing: dict[ConnectionPath, None] = {}
         self._published = Published(self.address)
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = Sessions(clock)
@@ -307,7 +312,22 @@ class PacketFabric(Fabric):
         finally:
             self._busy = False
         self._raise()
-        return n if self.outlet.isStalled else n + len(self.bells)
+        if not self.outlet.isStalled:
+            n += len(self.bells)
+        if self._owing and not n:
+            self._acknowledge()
+        return n
+
+    def _acknowledge(self) -> None:
+        """
+        Nothing comes any more: what was not acknowledged leaves at the end of the batch.
+        """
+        owing, self._owing = self._owing, {}
+        for path in owing:
+            path.flushed = -inf
+            if not path.bell:
+                path.bell = True
+                self.bells.append(path)
 
     # -- down
 
@@ -345,13 +365,23 @@ class PacketFabric(Fabric):
         isLast = path.queuePair is None and not path.until
         if isLast:
             connection.close()
-        packets = connection.outputs(limits.PACKET_OUTPUTS, now)
+        patient = (
+            self.patient
+            and now - path.flushed < limits.PACKET_PATIENCE_SECONDS
+            and connection.owes
+            and path.isPlain
+        )
+        path.flushed = now
+        packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
         if packets:
             self.outlet.send(path, packets)
         if isLast and not (packets and connection.pending()):
             self.sessions.drop(path)
             return
-        if connection.pending() and not path.bell:
+        if patient and connection.owes:
+            self._owing[path] = None
+        # With fewer than there might be, there are no more.
+        if len(packets) >= limits.PACKET_OUTPUTS - 1 and connection.pending() and not path.bell:
             path.bell = True
             self.bells.append(path)
         self.sessions.schedule(path)
@@ -421,6 +451,9 @@ class PacketFabric(Fabric):
 
         @return: False if there is work after all.
         """
+        if self._owing:
+            self._acknowledge()
+            self.ringBells()
         if self.pending():
             return False
         self.asleep = True
@@ -499,6 +532,7 @@ class PacketFabric(Fabric):
         """
         self._closed = True
         self.bells, self.roomy = [], []
+        self._owing.clear()
         self.outlet.clear()
         self._closeAll()
 
@@ -526,6 +560,7 @@ class PacketFabric(Fabric):
         for session in list(self.sessions.byNumber.values()):
             self.sessions.drop(session)
         self.bells, self.roomy = [], []
+        self._owing.clear()
         self._closeAll()
         self._raise()
 

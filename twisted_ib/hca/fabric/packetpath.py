@@ -62,6 +62,7 @@ class ConnectionPath(Path):
     @ivar trafficClass: Of its packets.
     @ivar hopLimit: Of its packets.
     @ivar flow: What its packets' checksums begin with.
+    @ivar flushed: When it last had something to send, or to acknowledge.
     @ivar until: How long it goes on without its queue pair.
     @ivar notified: When the peer was told that the way is congested.
     """
@@ -78,6 +79,7 @@ class ConnectionPath(Path):
         "connection",
         "deadline",
         "flow",
+        "flushed",
         "hopLimit",
         "localID",
         "messageBytes",
@@ -124,7 +126,7 @@ class ConnectionPath(Path):
         self.remote: int = queuePair.remote
         self.deadline: float | None = None
         self.until = 0.0
-        self.notified = -inf
+        self.notified = self.flushed = -inf
         vector = queuePair.vector
         label = 0 if vector is None else vector.flowLabel
         if not label and queuePair.proposal is not None:
@@ -180,6 +182,15 @@ class ConnectionPath(Path):
         self.requesters.clear()
         self.fabric.sessions.parted(self, self._isStream and not self.isDone)
         self.mark()
+
+    @property
+    def isPlain(self) -> bool:
+        """
+        Whether it is one of a stream that has no work requests: then nobody at the other end waits for an
+        acknowledgement.
+        """
+        queuePair = self.queuePair
+        return self._isStream and queuePair is not None and queuePair.work is None
 
     @property
     def isDone(self) -> bool:

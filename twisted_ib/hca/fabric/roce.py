@@ -54,6 +54,8 @@ _ANCILLARY_BYTES: Final = 128
 _OVERHEAD: Final = 40 + 8 + 12 + 4 + 28 + 4
 _LOOPBACK_MTU: Final = 65536
 _ETHERNET_MTU: Final = 1500
+#: A datagram of so many octets that comes alone is a small message, and seldom one of many.
+_SHORT_BYTES: Final = 512
 #: Ports that are tried for a flow whose own is somebody else's.
 _PORT_ATTEMPTS: Final = 8
 _LOWEST_PORT: Final = 0xC000
@@ -159,6 +161,10 @@ class RoCELink:
         self._groups: dict[str, socket.socket] = {}
         #: Descriptor -> socket, and what its datagrams are for.
         self._receivers: dict[int, tuple[socket.socket, str]] = {}
+        #: What a look has found and nobody has taken.
+        self._ready: list[tuple[int, int]] | None = None
+        #: Octets that the last call gave.
+        self._length = 0
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
         self._view = [memoryview(self._buffer)]
         self._poller = select.epoll()
@@ -348,14 +354,20 @@ class RoCELink:
         """
         n = 0
         poll, receivers = self._poller.poll, self._receivers
+        ready, self._ready = self._ready, None
         while n < budget and receivers:  # Who takes something may close this.
-            ready = poll(0)
+            if ready is None:
+                ready = poll(0)
             if not ready:
                 break
+            before = n
             for descriptor, _ in ready:
                 found = receivers.get(descriptor)
                 if found is not None:
                     n += self._take(*found)
+            if n == before + 1 and self._length <= _SHORT_BYTES:
+                break  # Its answer had better leave than wait for a look that is mostly in vain.
+            ready = None
         return n
 
     def _take(self, receiver: socket.socket, destination: str) -> int:
@@ -368,6 +380,7 @@ class RoCELink:
             length, ancillary, _, where = receiver.recvmsg_into(self._view, _ANCILLARY_BYTES)
         except OSError:
             return 1  # Nothing after all, such as one with a bad checksum.
+        self._length = length
         size, trafficClass = length, 0
         for level, kind, data in ancillary:
             if level == _SOL_UDP:
@@ -388,7 +401,8 @@ class RoCELink:
         """
         See L{ILink}.
         """
-        return bool(self._poller.poll(0))
+        self._ready = ready = self._poller.poll(0) or None
+        return ready is not None
 
     def fileno(self) -> int:
         """

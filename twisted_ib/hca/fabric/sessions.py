@@ -70,22 +70,35 @@ class Sessions:
 
     def schedule(self, path: ConnectionPath) -> None:
         """
-        Something has happened to a connection, which may want to be called at another time.
+        Something has happened to a connection, which may want to be called at another time.  One that is
+        later than before, or never, is found out when somebody asks for the soonest.
         """
-        deadline: float | None = path.connection.deadline()
-        if path.until and (deadline is None or path.until < deadline):
-            deadline = path.until
-        if deadline != path.deadline:
-            if deadline is None:
-                self._deadlines.clear(path)
-            else:
-                self._deadlines.set(path, deadline)
+        wanted = self._wanted(path)
+        if wanted is not None and (path.deadline is None or wanted < path.deadline):
+            self._deadlines.set(path, wanted)
+
+    def _wanted(self, path: ConnectionPath) -> float | None:
+        """
+        @return: When a path wants to be called.
+        """
+        wanted: float | None = path.connection.deadline()
+        if path.until and (wanted is None or path.until < wanted):
+            return path.until
+        return wanted
 
     def deadline(self) -> float | None:
         """
         @return: When L{tick} should be called.
         """
-        return self._deadlines.soonest()
+        while (path := self._deadlines.first()) is not None:
+            wanted = self._wanted(path)
+            if wanted == path.deadline:
+                return wanted
+            if wanted is None:
+                self._deadlines.clear(path)
+            else:
+                self._deadlines.set(path, wanted)
+        return None
 
     def tick(self, now: float) -> None:
         """

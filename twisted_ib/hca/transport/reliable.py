@@ -118,19 +118,28 @@ class ReliableConnection:
         """
         return self._responder.continued(code, psn, acknowledge, parts)
 
-    def outputs(self, budget: int, now: float) -> list[Packet]:
+    @property
+    def owes(self) -> bool:
+        """
+        Whether an acknowledgement waits that L{outputs} was patient with, or will make.
+        """
+        return self._responder.owes
+
+    def outputs(self, budget: int, now: float, patient: bool = False) -> list[Packet]:
         """
         Make packets of what may be sent now; responses and requests have turns.
 
         @param budget: so many at most, at least two.
+        @param patient: whether an acknowledgement may wait for those of packets that soon come; who asks
+            so has to ask again without, soon.
         """
         out: list[Packet] = []
         self._requestsFirst = first = not self._requestsFirst
         if first:
             self._requester.outputs(budget - 1, now, out)
-            self._responder.outputs(budget - len(out), out)
+            self._responder.outputs(budget - len(out), out, patient)
         else:
-            self._responder.outputs(budget, out)
+            self._responder.outputs(budget, out, patient)
             self._requester.outputs(budget - len(out), now, out)
         return out
 

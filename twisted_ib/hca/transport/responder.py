@@ -440,6 +440,13 @@ class Responder:
             return not self._dead and (self._mayResume() or self._mayAcknowledge())
         return self._owes or self._later or self._nak is not None
 
+    @property
+    def owes(self) -> bool:
+        """
+        Whether an acknowledgement waits.
+        """
+        return self._owes
+
     def _mayResume(self) -> bool:
         """
         Whether who waits for room may go on.
@@ -453,13 +460,21 @@ class Responder:
         """
         return self._owes and bool(self._makes) and self._wanted < self._makes[0].start
 
-    def outputs(self, budget: int, out: list[Packet]) -> None:
+    def outputs(self, budget: int, out: list[Packet], patient: bool = False) -> None:
         """
         Make packets of what may be sent now.
 
         @param budget: so many at most.
         @param out: where they are appended.
+        @param patient: whether an acknowledgement of a few packets may wait.
         """
+        if not (self._ready or self._makes or self._again or self._later or self._full) and not self._nak:
+            # Nothing but an acknowledgement, as most of the time.
+            if self._owes and not (
+                patient and self._expected - self._wanted < limits.TRANSPORT_DEFERRED
+            ):
+                self._reply(out)
+            return
         budget += len(out)
         while len(out) < budget:
             if self._again:

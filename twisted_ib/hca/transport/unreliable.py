@@ -130,7 +130,10 @@ class UnreliableConnection:
         self._inside = 0 if ends else kind
         self._user.delivered(opcode, buffer, start, stop)
 
-    def outputs(self, budget: int, now: float) -> list[Packet]:
+    #: Nothing is acknowledged.
+    owes = False
+
+    def outputs(self, budget: int, now: float, patient: bool = False) -> list[Packet]:
         """
         Make packets; a record whose packets are all made counts as acknowledged.
         """
