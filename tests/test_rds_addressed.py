@@ -308,6 +308,20 @@ class FormTests(AddressedTestCase):
             self.violate(*case)
         self.assertEqual(self.b.network.counters["recv_drop_bad_checksum"], 1)
 
+    def test_acknowledgedBetween(self) -> None:
+        """
+        Linux sends ack frames when they are due, between the fragments of a message, too.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        header = packChecksummed(99, 0, 5000, 4000, 5000, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+        ack = packChecksummed(0, 1, 0, 0, 0, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+        for frame in (ack, header + b"a" * 4096, ack, ack, header + b"b" * 904):
+            self.session(self.a).work.postInline(frame, len(frame))
+        self.pass_(1.0)
+        self.assertEqual(self.two.data[-1], b"a" * 4096 + b"b" * 904)
+        self.assertEqual(self.b.network.counters["recv_bad_frame"], 0)
+
     def test_unchecked(self) -> None:
         """
         A header without a checksum is taken.

@@ -16,7 +16,8 @@ There are two forms:
     apart: it is an index that the sender has announced by a I{control} frame, whose flags are 0x80,
     ports and sequence 0, and whose payload begins with its kind: 1 and the two addresses of the path,
     the sender's first, as text with a space between; 2 and the number of a port (16 bits, big endian)
-    of the index's path, at which nobody is; 3, "send nothing more for now", or 4, "go on".
+    of the index's path, at which nobody is; 3, "send nothing more for now", or 4, "go on"; 5,
+    "there are operations": both ends have work queues from then on.
 
 An ack frame has ports, length and sequence 0.  Whoever gets a message that wants an acknowledgement
 sends one at the end of the batch, unless it has sent something else on the path meanwhile; other
@@ -30,7 +31,18 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RDSWireError, ResourceLimitError
-from twisted_ib.rds.outgoing import DUE, EACH, RECEIVES, Outgoing
+from twisted_ib.rds.outgoing import (
+    ADDRESSES,
+    CONTROL,
+    DUE,
+    EACH,
+    GO_ON,
+    NOBODY,
+    OPERATIONS,
+    PAUSE,
+    RECEIVES,
+    Outgoing,
+)
 from twisted_ib.rds.rccarrier import RCCarrier
 from twisted_ib.rds.wire import (
     ACK_REQUIRED,
@@ -49,10 +61,6 @@ if TYPE_CHECKING:
 _unpack = HEADER.unpack_from
 _pack = HEADER.pack
 
-#: Flags of a control frame; the kernel has no such flag, and never sees it.
-CONTROL = 0x80
-#: Kinds of control frames.
-ADDRESSES, NOBODY, PAUSE, GO_ON = 1, 2, 3, 4
 _PORT = Struct(">H")
 
 
@@ -138,6 +146,8 @@ class Session(Outgoing):
             self.flushGathered()
         if self.backlog:
             self.postBacklog()
+        if self.work is not None and self.shared and not self._keyed:
+            self.announce()
         if self.owing and not self.backlog:
             self.acknowledgeDue()
         if self.wanting and not self.stuck and not self.backlog and not self.peerPaused:
@@ -189,9 +199,10 @@ class Session(Outgoing):
         if fields[8] and checksum(buffer[start:body]):
             self.medium.network.counters["recv_drop_bad_checksum"] += 1
             self.violated("a wrong checksum")
-        elif self._first is not None or fields[2] != stop - body:
+        elif fields[2] != stop - body or (self._first is not None and (fields[0] or fields[2])):
             self._fragment(fields, bytes(buffer[body:stop]))
         else:
+            # Linux sends ack frames between the fragments of a message, too.
             self._message(fields, bytes(buffer[body:stop]))
 
     def _fragment(self, fields: Fields, piece: bytes) -> None:
@@ -285,6 +296,8 @@ class Session(Outgoing):
                 self._announced(index, ours, theirs)
         elif kind == NOBODY and len(payload) == 1 + _PORT.size:
             self.medium.moved()
+        elif kind == OPERATIONS and len(payload) == 1:
+            self.beginOperations()
         elif kind in (PAUSE, GO_ON) and len(payload) == 1:
             self.peerPaused = kind == PAUSE
             self.cork()
@@ -449,3 +462,6 @@ class Session(Outgoing):
         if connection is not None and not device.closed:
             device.disconnect(connection)
         self.medium.sessionClosed(self)
+
+
+__all__ = ["CONTROL", "Session"]
