@@ -442,7 +442,7 @@ class BoundTests(ProcessesTestCase):
         self.assertIn(HOST, medium.localAddresses())
         self.assertFalse([address for address in medium.localAddresses() if "%" in address])
         self.assertEqual([medium.serves(HOST, port) for port in (4000, 5000, 5001)], [True, True, False])
-        self.assertIsNone(medium.socketRow())
+        self.assertEqual([row.local for row in medium.socketRows()], ["127.0.0.1:4000"])
 
     def test_deviceGone(self) -> None:
         """
@@ -539,7 +539,8 @@ class HostileTests(ProcessesTestCase):
             (first, self.header(2 * fragment) + bytes(fragment - 1)),
             (first, self.header(3) + b"abc"),
             (self.header(0, **control),),
-            (self.header(1, **control) + b"\x05",),
+            (self.header(1, **control) + b"\x06",),
+            (self.header(2, **control) + b"\x05x",),
             (self.header(2, **control) + b"\x03x",),
             (self.header(2, **control) + b"\x02\0",),
             (self.header(4, **control) + b"\x01abc",),

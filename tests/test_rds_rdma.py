@@ -381,6 +381,42 @@ class SharedTests(Operating, ProcessesTestCase):
         self.result(three.socket.rdmaWrite(memory.cookie, b"y", ("::1", 5000)))
         self.assertEqual(bytes(memory.view[:1]), b"y")
 
+    def test_sizes(self) -> None:
+        """
+        Messages of all sizes go both ways as before once there are operations, whoever has begun.
+        """
+        fragment = limits.RDS_FRAGMENT
+        sent = [
+            bytes([at]) * n
+            for at, n in enumerate((0, 1, 5000, fragment - 48, fragment, fragment + 1, 1 << 20))
+        ]
+        for begins in (self.owner, self.port):
+            self.two.got.clear()
+            self.one.got.clear()
+            begins.registerMemory(8)
+            for data in sent:
+                self.port.write(data, self.there)
+                self.owner.write(data, self.here)
+            self.come()
+            self.assertEqual((self.two.data, self.one.data), (sent, sent))
+        self.assertEqual(
+            (self.a.network.counters["conn_reset"], self.b.network.counters["conn_reset"]), (0, 0)
+        )
+
+    def test_later(self) -> None:
+        """
+        A connection that comes after memory was registered can be used at once, from both ends.
+        """
+        memory = self.owner.registerMemory(8)
+        c = self.process()
+        three = c.listen(4001, protocol=CookieRecorder())
+        self.owner.writeWithCookie(b"x" * 100_000, memory.cookie, (HOST, 4001))
+        self.come()
+        self.assertEqual(three.cookies[0][2], memory.cookie)
+        self.assertEqual(c.network.counters["conn_reset"], 0)
+        self.result(three.socket.rdmaWrite(memory.cookie, b"y", self.there))
+        self.assertEqual(bytes(memory.view[:1]), b"y")
+
     def test_amongMessages(self) -> None:
         """
         Operations and messages of all sizes keep their order, however much it is.

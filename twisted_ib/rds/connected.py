@@ -416,6 +416,9 @@ class RCMedium:
             old.broken(PathLostError("another connection took its place"))
         self.sessions[session.key] = session
         session.channel.acquire(session)
+        if self.domainOf(session.channel.device).isOpen:
+            # Not before the REP is on its way.
+            session.beginOperations()
         for path in waiters:
             self.later(path, self._connect, path)
 

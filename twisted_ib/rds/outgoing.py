@@ -17,7 +17,7 @@ from twisted_ib.hca.core.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.core.requests import Capabilities
 from twisted_ib.hca.core.states import QPState
 from twisted_ib.hca.core.work import WorkQueues
-from twisted_ib.rds.wire import FRAGMENT_BYTES, HEADER_BYTES
+from twisted_ib.rds.wire import FRAGMENT_BYTES, HEADER, HEADER_BYTES, NO_EXTENSIONS, NO_PADDING
 
 if TYPE_CHECKING:
     from twisted_ib.rds.connected import RCMedium
@@ -39,6 +39,11 @@ DUE = 64 * 1024
 EACH = 4 * 1024
 #: The code of 4096 bytes.
 MTU = 5
+#: Flags of a control frame; the kernel has no such flag, and never sees it.
+CONTROL = 0x80
+#: Kinds of control frames.
+ADDRESSES, NOBODY, PAUSE, GO_ON, OPERATIONS = 1, 2, 3, 4, 5
+_OPERATIONS = HEADER.pack(0, 0, 1, 0, 0, CONTROL, 0, NO_PADDING, 0, NO_EXTENSIONS) + bytes([OPERATIONS])
 #: What peers may do who have a cookie.
 _ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
 #: Timeout code between processes: 67 ms.
@@ -101,6 +106,7 @@ class Outgoing:
         self._operations: dict[int, tuple[RCCarrier, Any]] = {}
         self._completions: deque[Any] = deque()
         self._numbers = 0
+        self._told = self._keyed = False
         if not shared:
             try:
                 self._makeWork()
@@ -143,8 +149,6 @@ class Outgoing:
         if self.shared:
             self.queuePair.connect(connection.destination, message.localQPN, message)
             self.isUp = True
-            if self.medium.domainOf(self.channel.device).isOpen:
-                self.beginOperations()
             return
         modify, proposal = self.queuePair.modify, self.queuePair.proposal
         modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
@@ -224,8 +228,8 @@ class Outgoing:
         @raise QueuePairError: The queue pair sends nothing.
         """
         queuePair = self.queuePair
-        work = self.work
-        if work is None:
+        work, solicited = self.work, not self.shared
+        if not (solicited or self._keyed):
             if not queuePair.canPost():
                 self.stuck = True
                 return False
@@ -240,12 +244,12 @@ class Outgoing:
             size = len(header) + length
             # Linux sleeps until something solicited comes.
             if not header:
-                self.stuck = not work.postInline(payload, size, solicited=True)
+                self.stuck = not work.postInline(payload, size, solicited=solicited)
             elif payload.__class__ is list:
-                self.stuck = not work.postInline([header, *payload], size, solicited=True)
+                self.stuck = not work.postInline([header, *payload], size, solicited=solicited)
             else:
                 body = [header, payload] if length else header
-                self.stuck = not work.postInline(body, size, solicited=True)
+                self.stuck = not work.postInline(body, size, solicited=solicited)
         except ResourceLimitError:
             self.stuck = True  # C{resume} is called when there are places.
             return False
@@ -331,6 +335,20 @@ class Outgoing:
             attributes.retries = attributes.rnrRetries = _RETRIES
             attributes.timeout = _TIMEOUT
             attributes.minRNRTimer = _RNR_TIMER
+            self.announce()
+
+    def announce(self) -> None:
+        """
+        Tell the peer that it needs work queues too, behind everything that was sent without them here.
+        """
+        if not self._told:
+            if self.gathered:
+                self.flushGathered()
+            if not self.backlog:
+                self._told = True
+                self.post(_OPERATIONS, b"", 0)
+        if self._told and not self.backlog:
+            self._keyed = True
 
     def postOperation(self, carrier: RCCarrier, message: Any) -> bool:
         """
@@ -342,6 +360,8 @@ class Outgoing:
         self.beginOperations()
         if self.gathered:
             self.flushGathered()
+        if self.shared and not self._keyed:
+            self.announce()
         if self.backlog or self.queuePair.pending is not None:
             return False
         if len(self._operations) >= limits.RDS_OPERATIONS_POSTED or not self.work.canPost():
