@@ -273,6 +273,32 @@ class StaleTests(SynchronousTestCase):
         self.assertEqual(send(net.b, ask(7, localCommunicationID=100, localCAGUID=0xA), "a"), [])
         self.assertEqual(len(net.b), 1)
 
+    def test_halfOpen(self) -> None:
+        """
+        A REQ from the queue pair of one that was never confirmed takes its place: anybody may have sent that
+        in the peer's name, which keeps the peer from nothing.
+        """
+        for accepted in (False, True):
+            net = Net()
+            assert send(net.b, ask(7, localCommunicationID=66, localCAGUID=0xA), "a") == []
+            event = net.b.nextEvent()
+            assert event is not None
+            forged = event[1]
+            if accepted:
+                forged.accept(REP(localQPN=5), 0.0)  # type: ignore[union-attr]
+                net.b.outputs.clear()
+            self.assertEqual(send(net.b, ask(7, localCommunicationID=99, localCAGUID=0xA), "a"), [])
+            kinds = [net.b.nextEvent() for _ in range(2)]
+            self.assertEqual([each and each[0] for each in kinds], [Event.UNREACHABLE, Event.REQUEST])
+            assert forged is not None and kinds[1] is not None
+            self.assertEqual((forged.state, len(net.b), net.b._room.halfOpen), (State.IDLE, 1, 1))
+            genuine = kinds[1][1]
+            assert genuine is not None
+            self.assertIs(net.b._peers["a"], genuine.peer)  # type: ignore[union-attr]
+            genuine.accept(REP(localQPN=6), 0.0)  # type: ignore[union-attr]
+            genuine.established(0.0)  # type: ignore[union-attr]
+            self.assertEqual(net.b.counters["stale"], 1)
+
     def test_otherGUID(self) -> None:
         """
         The same numbers at another CA are another queue pair.

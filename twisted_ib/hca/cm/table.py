@@ -342,8 +342,10 @@ class ConnectionTable:
             self.counters["invalidID"] += 1
             return
         peer = self._peers.get(source)
-        if peer is not None and self._isOld(peer, message, now):
-            return
+        if peer is not None:
+            if self._isOld(peer, message, now):
+                return
+            peer = self._peers.get(source)  # That may have ended the only one that it had.
         if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
@@ -383,6 +385,11 @@ class ConnectionTable:
         if key not in peer.waiting:
             known = peer.queuePairs.get(peer.key(guid, message.localQPN))
             if known is None:
+                return False
+            if HALF_OPEN[known.state]:
+                # The peer has confirmed nothing: who knows who has sent that.
+                self.counters["stale"] += 1
+                known.feed(Input.EXHAUSTED, None, now)
                 return False
         # The peer started again, or has not seen that it ended.
         self.counters["stale"] += 1
