@@ -22,8 +22,8 @@ from twisted_ib.hca.verbs import (
     enums,
 )
 from twisted_ib.tools.pingline import Line
-from twisted_ib.tools.pingmessages import ANY, checkMemory, content
-from twisted_ib.tools.pingstation import CONNECTING, SILENCE, Listener, Station, Steps, reason
+from twisted_ib.tools.pingmessages import Ends, checkMemory, content
+from twisted_ib.tools.pingstation import SILENCE, Station, Steps, reason
 from twisted_ib.tools.program import ProgramError
 
 _GRH_BYTES = 40
@@ -173,52 +173,28 @@ class Service(Line):
         super().close()
 
 
-class Replies:
+class Replies(Ends[Service]):
     """
     C{udaddy}: one end.
     """
 
+    lineClass = Service
+    what = "datagrams"
+
     def __init__(self, station: Station, options: Namespace) -> None:
         """
+        There is no queue pair.
+
         @raise ProgramError: datagrams would be too long, or need too much memory.
         """
         checkMTU(station, options.count, options.size)
-        checkMemory(options.connections, options.size)
-        self._station = station
-        self._options = options
-        self._lines: list[Service] = []
-        self._listener: Listener | None = None
-
-    def run(self) -> None:
-        """
-        Do all of it.
-
-        @raise ProgramError: something fails.
-        """
-        options = self._options
-        (self._serve if options.peer is None else self._ask)()
-        print(
-            f"{options.connections} connections, {options.count} datagrams of {options.size} bytes each way",
-            flush=True,
-        )
-
-    def _each(self, steps: str) -> None:
-        """
-        Take the same steps of all.
-        """
-        for line in self._lines:
-            self._station.finish(line, getattr(line, steps)())
+        super().__init__(station, options)
 
     def _serve(self) -> None:
         """
         Be the server.
         """
-        options = self._options
-        listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
-        while len(self._lines) < options.connections:
-            line = Service(self._station, listener.wait(), options)
-            self._lines.append(line)
-            line.accept()
+        self._accept()
         self._each("received")
         for line in self._lines:
             line.send()
@@ -228,27 +204,11 @@ class Replies:
         """
         Be the client.
         """
-        options = self._options
-        for _ in range(options.connections):
-            cmid = self._station.call(options.own, options.peer, options.port, options.space)
-            line = Service(self._station, cmid, options)
-            self._lines.append(line)
-            line.connect(None)
+        self._connect(None)
         for line in self._lines:
-            self._station.finish(line, line.up(), CONNECTING)
             line.aim()
-        for line in self._lines:
             line.send()
         self._each("received")
-
-    def close(self) -> None:
-        """
-        Give everything back.
-        """
-        for line in self._lines:
-            line.close()
-        if self._listener is not None:
-            self._listener.close()
 
 
 class Group:

@@ -7,6 +7,8 @@ Source: rdma-core 65, C{librdmacm/examples/cmatose.c}.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.hca.verbs import CMID, ConnParam, enums
@@ -15,6 +17,7 @@ from twisted_ib.tools.pingstation import CONNECTING, Listener, Station, Steps
 from twisted_ib.tools.program import ProgramError
 
 ANY = "0.0.0.0"
+OneLine = TypeVar("OneLine", bound=Line)
 #: What a message consists of.
 _BYTES = bytes(range(256))
 
@@ -88,10 +91,16 @@ class Talk(Line):
                 self._sent += 1
 
 
-class Messages:
+class Ends(Generic[OneLine]):
     """
-    One end of all connections.
+    One end of all connections, or of all that stands for some.
+
+    @cvar lineClass: what makes one of a station, an identifier and the command line.
+    @cvar what: what goes each way.
     """
+
+    lineClass: Callable[[Station, CMID, Namespace], OneLine]
+    what: str
 
     def __init__(self, station: Station, options: Namespace) -> None:
         """
@@ -102,7 +111,7 @@ class Messages:
         checkMemory(options.connections, options.size)
         self._station = station
         self._options = options
-        self._lines: list[Talk] = []
+        self._lines: list[OneLine] = []
         self._listener: Listener | None = None
 
     def run(self) -> None:
@@ -113,17 +122,71 @@ class Messages:
         """
         options = self._options
         (self._serve if options.peer is None else self._ask)()
-        print(
-            f"{options.connections} connections, {options.count} messages of {options.size} bytes each way",
-            flush=True,
-        )
+        each = f"{options.count} {self.what} of {options.size} bytes each way"
+        print(f"{options.connections} connections, {each}", flush=True)
+
+    def _serve(self) -> None:
+        """
+        Be the server.
+        """
+        raise NotImplementedError
+
+    def _ask(self) -> None:
+        """
+        Be the client.
+        """
+        raise NotImplementedError
+
+    def _accept(self) -> None:
+        """
+        Wait for all clients, and accept them.
+        """
+        options = self._options
+        listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
+        while len(self._lines) < options.connections:
+            line = self.lineClass(self._station, listener.wait(), options)
+            self._lines.append(line)
+            line.accept()
+
+    def _connect(self, param: ConnParam | None) -> None:
+        """
+        Connect all to the server.
+
+        @param param: what is asked for.
+        """
+        options = self._options
+        for _ in range(options.connections):
+            cmid = self._station.call(options.own, options.peer, options.port, options.space)
+            line = self.lineClass(self._station, cmid, options)
+            self._lines.append(line)
+            line.connect(param)
+        for line in self._lines:
+            self._station.finish(line, line.up(), CONNECTING)
 
     def _each(self, steps: str, *arguments: int) -> None:
         """
-        Take the same steps of all connections.
+        Take the same steps of all.
         """
         for line in self._lines:
             self._station.finish(line, getattr(line, steps)(*arguments))
+
+    def close(self) -> None:
+        """
+        Give everything back.
+        """
+        for line in self._lines:
+            line.close()
+        if self._listener is not None:
+            self._listener.close()
+
+
+class Messages(Ends[Talk]):
+    """
+    C{ucmatose}: one end.
+    """
+
+    lineClass = Talk
+    what = "messages"
 
     def _migrate(self) -> None:
         """
@@ -137,12 +200,8 @@ class Messages:
         """
         Be the server.
         """
-        options, count = self._options, self._options.count
-        listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
-        while len(self._lines) < options.connections:
-            line = Talk(self._station, listener.wait(), options)
-            self._lines.append(line)
-            line.accept()
+        count = self._options.count
+        self._accept()
         self._each("up")
         for line in self._lines:
             line.send()
@@ -157,14 +216,8 @@ class Messages:
         """
         Be the client.
         """
-        options, count = self._options, self._options.count
-        for _ in range(options.connections):
-            cmid = self._station.call(options.own, options.peer, options.port, options.space)
-            line = Talk(self._station, cmid, options)
-            self._lines.append(line)
-            line.connect(ConnParam(resources=1, depth=1, retry=5, rnr_retry=0))
-        for line in self._lines:
-            self._station.finish(line, line.up(), CONNECTING)
+        count = self._options.count
+        self._connect(ConnParam(resources=1, depth=1, retry=5, rnr_retry=0))
         self._each("transferred", 0, count)
         for line in self._lines:
             line.send()
@@ -183,6 +236,4 @@ class Messages:
         """
         for line in self._lines:
             line.disconnect()
-            line.close()
-        if self._listener is not None:
-            self._listener.close()
+        super().close()
