@@ -282,6 +282,22 @@ class Operating(_Base):
         self.come()
         self.assertIn(b"alive", self.two.data)
 
+    def test_afterwards(self) -> None:
+        """
+        Who hears that an operation was refused can ask for the next one at once.
+        """
+        memory = self.owner.registerMemory(8)
+        results: list[Any] = []
+
+        def again(reason: Any) -> None:
+            results.append(self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=b"again"))
+
+        self.port.rdmaWrite(memory.cookie, b"123456789", self.there).addErrback(again)
+        self.come()
+        self.pass_(1.0)
+        self.assertIsNone(self.successResultOf(results[0]))
+        self.assertEqual(self.two.data[-1:], [b"again"])
+
     def test_bounds(self) -> None:
         """
         How many, how long, and where.

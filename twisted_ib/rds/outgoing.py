@@ -65,7 +65,7 @@ class Outgoing:
     @ivar isUp: whether messages can be sent.
     @ivar fragment: bytes of payload in one fragment.
     @ivar shared: whether it has the form between processes of a host; else that of Linux.
-    @ivar stuck: whether the medium has no room.
+    @ivar stuck: whether the medium has no room, or it is over.
     @ivar peerPaused: whether the peer has said that it has no memory.
     @ivar corked: whether the end of the batch is still to come.
     @ivar backlog: fragments for which there was no place.
@@ -121,6 +121,8 @@ class Outgoing:
         """
         if self.loss is None and not self.closed:
             self.loss = reason
+            # What is sent from now on waits for the next connection.
+            self.stuck = True
             self.queuePair.posted = 0
             self.cork()
 
@@ -269,7 +271,7 @@ class Outgoing:
         """
         The medium has room, or has done everything: go on at the end of the batch.
         """
-        self.stuck = False
+        self.stuck = self.loss is not None
         self.cork()
 
     def cork(self) -> None:
