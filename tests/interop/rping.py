@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-from tests.interop.case import InteropTestCase, Program
+from tests.interop.case import TROUBLE, InteropTestCase, Program
 from tests.interop.machine import Ended
 from tests.interop.wire import Seen
 
@@ -162,6 +162,56 @@ class RoundsLargeIPv6Tests(RoundsTestCase):
     """
 
     frames, ipv6 = LARGE, True
+
+
+class DisturbedTests(RPingTestCase):
+    """
+    What the guest sends is lost, comes twice, late or in another order: all rounds are done, and validated.
+    """
+
+    options = ("-C", "20", "-S", "20000", "-V")
+
+    def _disturbed(self, how: str) -> None:
+        """
+        Do the rounds in both roles.
+
+        @param how: what befalls packets, as C{tc} has it.
+        """
+        self.lost = True  # rxe hears what it has sent itself more than once.
+        self.trouble = set(TROUBLE)
+        self.guest.must(f"modprobe sch_netem; tc qdisc replace dev eth0 root netem {how}")
+        self.addCleanup(self.guest.must, "tc qdisc del dev eth0 root")
+        remote = self.remoteServer(*self.options)
+        self.succeeded(self.client(*self.options).finish(SECONDS))
+        self.succeeded(self.guest.finish(remote, GONE_SECONDS))
+        server = self.server(*self.options)
+        self.succeeded(self.guest.finish(self.remoteClient(*self.options), SECONDS))
+        self.succeeded(server.finish(GONE_SECONDS))
+
+    def test_loss(self) -> None:
+        """
+        One packet in fifty is lost.
+        """
+        self._disturbed("loss 2%")
+
+    def test_duplication(self) -> None:
+        """
+        One in ten comes twice.
+        """
+        self._disturbed("duplicate 10%")
+
+    def test_damage(self) -> None:
+        """
+        One in fifty has a bit turned over, which its invariant CRC tells.
+        """
+        self.sound = False  # Not all that is captured is what was sent.
+        self._disturbed("corrupt 2%")
+
+    def test_reordering(self) -> None:
+        """
+        One in a hundred overtakes others.
+        """
+        self._disturbed("delay 2ms reorder 1%")
 
 
 class RefusedTests(RPingTestCase):
