@@ -80,6 +80,7 @@ class ScriptedDevice:
         self.armed = True
         self.log: list[str] = []
         self.hot: tuple[HotPath, ...] = ()
+        self.answerSeconds = SPIN_SECONDS
         self.due: float | None = None
         self.ticks: list[float] = []
         self.pollers: list[Any] = []
@@ -421,7 +422,7 @@ class TurnTests(ReactorTestCase):
         _, device = self.add()
         device.hot = (HotPath(),)
         asked: list[float] = []
-        self.patch(AdaptivePolling, "spin", lambda polling, pending, most: bool(asked.append(most)))
+        self.patch(AdaptivePolling, "spin", lambda polling, pending, most, answer: bool(asked.append(most)))
         self.reactor.seconds = lambda: 50.0
         for delay in (0.5, 1e-6):
             self.reactor.callLater(delay, lambda: None)
@@ -586,11 +587,14 @@ class TurnTests(ReactorTestCase):
         self.patch(
             AdaptivePolling,
             "spin",
-            lambda polling, pending, most: asked.__iadd__([most]) is None,
+            lambda polling, pending, most, answer: asked.__iadd__([most]) is None,
         )
         for timeout in (None, 1e-6, 0.25):
             self.reactor.doPoll(timeout)
         self.assertEqual(asked, [SPIN_SECONDS, 1e-6, 0.25])
+        device.answerSeconds = 2 * SPIN_SECONDS
+        self.reactor.doPoll(None)
+        self.assertEqual(asked.pop(), 2 * SPIN_SECONDS)
 
     def test_spinLooksAtAll(self) -> None:
         """
@@ -601,7 +605,7 @@ class TurnTests(ReactorTestCase):
         self.patch(
             AdaptivePolling,
             "spin",
-            lambda polling, pending, most: looked.__iadd__([pending]) is None,
+            lambda polling, pending, most, answer: looked.__iadd__([pending]) is None,
         )
         self.reactor.doPoll(None)
         self.assertEqual(looked, [])

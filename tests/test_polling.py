@@ -161,6 +161,17 @@ class AdaptivePollingTests(SynchronousTestCase):
             taken = self.world.seconds - before
             self.assertTrue(expected <= taken <= expected + 2 * YIELD, (most, taken))
 
+    def test_slowMedium(self) -> None:
+        """
+        Where answers take longer, a spin may, too.
+        """
+        for most, expected in ((1.0, 4 * SPIN_SECONDS), (5e-6, 5e-6)):
+            before = self.world.seconds
+            self.polling.hits = 1.0
+            self.assertFalse(self.polling.spin(self.world.never, most, 4 * SPIN_SECONDS))
+            taken = self.world.seconds - before
+            self.assertTrue(expected <= taken <= expected + 2 * YIELD, (most, taken))
+
     def test_lateHitIsAMiss(self) -> None:
         """
         What is found when the time is over is found, but counts as a miss: the

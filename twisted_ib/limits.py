@@ -366,6 +366,10 @@ PACKET_LINGER_SECONDS = 10.0
 PACKET_GROUPS = 256
 #: The least time between two congestion notifications for one queue pair, in seconds.
 PACKET_NOTIFICATION_SECONDS = 50e-6
+#: For how long a reactor looks for an answer before it sleeps, if that pays, in seconds: from another
+#: process that looks, too, and by packets from who has to wake up first.
+ANSWER_SECONDS = 50e-6
+PACKET_ANSWER_SECONDS = 0.0002
 #: Who is heard of again within this time, in seconds, waits for acknowledgements until nothing comes.
 PACKET_PATIENCE_SECONDS = 0.0005
 #: The longest time from a message of connection management to its answer that counts as a round trip,
@@ -409,6 +413,9 @@ RDS_STREAM_OPEN_SECONDS = 1.0
 RDS_STREAM_PROBE_SECONDS = 10.0
 #: How often a peer is asked in vain: then it is gone.
 RDS_STREAM_PROBES = 3
+#: How long a socket with streams may have no room at all: then the peer that most of what waits is for
+#: loses its streams, in seconds.
+RDS_STREAM_STALL_SECONDS = 5.0
 
 # -- reliable datagrams (RDS)
 

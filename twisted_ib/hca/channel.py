@@ -347,7 +347,8 @@ class DeviceChannel:
         if threadsWait(self.reactor):
             return False
         fabric = self.device.fabric
-        return bool(fabric.hot) and self.polling.spin(fabric.pending)
+        seconds = fabric.answerSeconds
+        return bool(fabric.hot) and self.polling.spin(fabric.pending, seconds, seconds)
 
     def endTurn(self) -> None:
         """

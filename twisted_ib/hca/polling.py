@@ -7,7 +7,8 @@ pays: looking takes the CPU from whoever is to answer if both share one.
 
   - While looks without yielding hit often (more than one in eight) do
     L{PURE_LOOKS} of them.
-  - Then look and yield in turns, for L{SPIN_SECONDS} at most.
+  - Then look and yield in turns, for L{SPIN_SECONDS} at most; over a medium that is slower, for as
+    long as an answer takes whose sender has slept.
   - A moving average of hits decides whether to look again at all; below a half only
     every L{RARE}th time.  A hit that came late counts as a miss.
   - Who yields to a busy neighbour, and not to who is to answer, has the CPU back after a whole
@@ -24,8 +25,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import repeat
 
+from twisted_ib import limits
+
 #: How long a spin may last.
-SPIN_SECONDS = 50e-6
+SPIN_SECONDS = limits.ANSWER_SECONDS
 #: Looks without yielding.
 PURE_LOOKS = 60
 #: How often to try in spite of misses.
@@ -79,12 +82,15 @@ class AdaptivePolling:
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
 
-    def spin(self, pending: Callable[[], bool], most: float = SPIN_SECONDS) -> bool:
+    def spin(
+        self, pending: Callable[[], bool], most: float = SPIN_SECONDS, answer: float = SPIN_SECONDS
+    ) -> bool:
         """
         Look until there is something to do, or it does not pay any longer.
 
         @param pending: Whether there is something to do.
         @param most: For how many seconds at most.
+        @param answer: How many seconds an answer may well take; no longer either.
         @return: Whether there is something to do.
         """
         self.turns = turns = self.turns + 1
@@ -102,7 +108,7 @@ class AdaptivePolling:
             self.pureHits = pureHits - pureHits * 0.0625
         now = self._now
         began = now()
-        end = began + (most if most < SPIN_SECONDS else SPIN_SECONDS)
+        end = began + (most if most < answer else answer)
         if began < self.shyUntil:
             found = pending()
             while not found and now() <= end:

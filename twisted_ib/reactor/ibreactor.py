@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.hca.logcontext import callInContext
-from twisted_ib.hca.polling import SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.polling import AdaptivePolling
 from twisted_ib.hca.readers import readingUsers, takeUsers
 from twisted_ib.hca.waiting import giveWay, threadsWait
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
@@ -194,8 +194,8 @@ class IBReactor(_Base):
                 return True
             calls = self._pendingTimedCalls
             # A call that was put off is here with the time of before, which is sooner.
-            calm = calls[0].time - self.seconds() if calls else SPIN_SECONDS
-            if calm <= 0:
+            calm = calls[0].time - self.seconds() if calls else None
+            if calm is not None and calm <= 0:
                 return True
             found = self._spin(channels, calm)
             if not self._progress(channels) and not found:
@@ -238,15 +238,17 @@ class IBReactor(_Base):
         Look again for a while, if that may pay and no call in a thread waits
         for the interpreter.
         """
-        most = SPIN_SECONDS if timeout is None else timeout
         for channel in channels:
-            hot = channel.device.fabric.hot
+            fabric = channel.device.fabric
+            hot = fabric.hot
             if hot:
                 if threadsWait(self):
                     return False
+                answer = fabric.answerSeconds
+                most = answer if timeout is None else timeout
                 if len(hot) == 1 and len(channels) == 1:
-                    return self.polling.spin(hot[0].pending, most)
-                return self.polling.spin(self._pending, most)
+                    return self.polling.spin(hot[0].pending, most, answer)
+                return self.polling.spin(self._pending, most, answer)
         return False
 
     def _pending(self) -> bool:

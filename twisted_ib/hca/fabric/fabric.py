@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted_ib import limits
+
 
 class Fabric:
     """
@@ -18,10 +20,12 @@ class Fabric:
     @ivar rung: How often another was woken.
     @ivar sleeps: How often this side went to sleep.
     @ivar patient: Whether somebody calls C{progress} again at once, until nothing comes.
+    @cvar answerSeconds: For how long it pays to look for an answer, even if its sender has slept.
     @cvar addressed: Whether peers are IP addresses, and not processes of this host.
     """
 
     addressed = False
+    answerSeconds = limits.ANSWER_SECONDS
 
     def __init__(self, owner: Any, guid: int) -> None:
         """

@@ -76,6 +76,7 @@ class PacketFabric(Fabric):
 
     name = "packet"
     addressed = True
+    answerSeconds = limits.PACKET_ANSWER_SECONDS
     attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
 
     def __init__(
@@ -103,6 +104,8 @@ class PacketFabric(Fabric):
         self.patient = self.asleep = self._closed = self._busy = False
         #: Paths with acknowledgements that wait.
         self._owing: dict[ConnectionPath, None] = {}
+        #: When they leave though others have something all the time.
+        self._owedAt = 0.0
         self._published = Published(self.address)
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = Sessions(clock)
@@ -314,13 +317,13 @@ class PacketFabric(Fabric):
         self._raise()
         if not self.outlet.isStalled:
             n += len(self.bells)
-        if self._owing and not n:
+        if self._owing and (not n or self.clock() >= self._owedAt):
             self._acknowledge()
         return n
 
     def _acknowledge(self) -> None:
         """
-        Nothing comes any more: what was not acknowledged leaves at the end of the batch.
+        Nothing comes any more, or it lasts: what was not acknowledged leaves at the end of the batch.
         """
         owing, self._owing = self._owing, {}
         for path in owing:
@@ -379,6 +382,8 @@ class PacketFabric(Fabric):
             self.sessions.drop(path)
             return
         if patient and connection.owes:
+            if not self._owing:
+                self._owedAt = now + limits.PACKET_PATIENCE_SECONDS
             self._owing[path] = None
         # With fewer than there might be, there are no more.
         if len(packets) >= limits.PACKET_OUTPUTS - 1 and connection.pending() and not path.bell:
