@@ -175,6 +175,20 @@ class LinkTests(LinkCase):
                 here.close()
                 there.close()
 
+    def test_manyQuestions(self) -> None:
+        """
+        Management messages that come one by one are taken together: whoever sends many is answered when
+        the rest has been taken.
+        """
+        here, there = self.link(1), self.link(2)
+        port = here.sourcePort(0xC321)
+        message = bytes(12 + 8 + 256 + 4)
+        for _ in range(20):
+            here.send(there.address, port, [message], len(message))
+        select.select([there.fileno()], [], [], SECONDS)
+        self.assertEqual(there.receive(64), 20)
+        self.assertEqual(len(there.user.calls), 20)
+
     def test_identification(self) -> None:
         """
         What is sent has the identification that its invariant CRC was made for: who sees the IP header, as

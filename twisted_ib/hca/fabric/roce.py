@@ -54,8 +54,9 @@ _ANCILLARY_BYTES: Final = 128
 _OVERHEAD: Final = 40 + 8 + 12 + 4 + 28 + 4
 _LOOPBACK_MTU: Final = 65536
 _ETHERNET_MTU: Final = 1500
-#: A datagram of so many octets that comes alone is a small message, and seldom one of many.
-_SHORT_BYTES: Final = 512
+#: A datagram of so many octets that comes alone is a small message, and seldom one of many; those of
+#: management are longer, which strangers send.
+_SHORT_BYTES: Final = 256
 #: Ports that are tried for a flow whose own is somebody else's.
 _PORT_ATTEMPTS: Final = 8
 _LOWEST_PORT: Final = 0xC000
