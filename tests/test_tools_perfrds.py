@@ -22,7 +22,8 @@ from tests.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools import perf, perfrds
-from twisted_ib.tools.perfrds import ACK, HEADER, HEADER_BYTES, REQUEST, Control, Task, Terms, patternOf
+from twisted_ib.tools.perfload import ACK, HEADER, HEADER_BYTES, REQUEST, Task, Terms, patternOf
+from twisted_ib.tools.perfrds import Control
 from twisted_ib.tools.program import ProgramError
 
 PASSIVE, ACTIVE = "192.0.2.1", "192.0.2.2"

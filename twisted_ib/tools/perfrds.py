@@ -13,7 +13,6 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from struct import Struct
 from time import perf_counter, process_time
 from typing import Any
 
@@ -21,251 +20,25 @@ import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import CannotListenError
-from twisted.internet.protocol import DatagramProtocol, Factory, Protocol, connectionDone
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError
-from twisted_ib.hca.fabric.addresses import sourceFor
 from twisted_ib.rds import listenRDS
 from twisted_ib.reactor.direct import direct
-from twisted_ib.tools.pingdevice import addressOf, chosen, configure
+from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS
+from twisted_ib.tools.perfload import HEADER_BYTES, TERMS, Task, Terms
+from twisted_ib.tools.pingdevice import addressOf
 from twisted_ib.tools.pingstation import whole
-from twisted_ib.tools.program import (
-    ArgumentParser,
-    ProgramError,
-    complain,
-    runProgram,
-    secondsWithin,
-    sentence,
-)
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
 NAME = "rds"
 PROGRAM = f"ib-perf {NAME}"
-TCP = "tcp"
 PORT = 4000
-#: What the old form of the talk says: see L{Terms}.
-_TERMS = Struct("!6I2HI15B3I")
-#: sequence, addresses, ports, index, op; for RDMA: op, address, physical address, pattern, key, size,
-#: vector; retry, remote error, pending.
-HEADER = Struct("!3I3HBB4Q2I3B")
-HEADER_BYTES = HEADER.size
-REQUEST, ACK = 1, 2
 #: An end of one loopback address whose peer has the same.
 _OTHER = "127.0.0.2"
 _GO = b"\1"
 _COLUMNS = "tsks   tx/s   rx/s  tx+rx K/s    rtt us cpu %"
-
-
-def patternOf(size: int) -> bytes:
-    """
-    @param size: bytes.
-
-    @return: what follows the header where it is verified.
-    """
-    found, value = bytearray(size), 11
-    for index in range(size):
-        value = (41 * (value + 3) + (index >> 8)) & 0xFF
-        found[index] = value
-    return bytes(found)
-
-
-@attrs.frozen
-class Terms:
-    """
-    What the active side wants.
-
-    @ivar depth: requests that one task has on the way to another.
-    @ivar request: bytes of a request.
-    @ivar ack: bytes of an acknowledgement.
-    @ivar passive: the passive side's address; C{active} the other's.
-    @ivar port: the first task has the next one.
-    @ivar tasks: on each side.
-    @ivar seconds: how long; 0 is without end.
-    @ivar verify: whether contents are compared.
-    """
-
-    depth: int
-    request: int
-    ack: int
-    passive: str
-    active: str
-    port: int
-    tasks: int
-    seconds: int
-    verify: bool
-
-    def pack(self) -> bytes:
-        """
-        @return: the same for the passive side.
-        """
-        flags = [0] * 15
-        flags[3] = int(self.verify)
-        addresses = [int(ipaddress.IPv4Address(each)) for each in (self.passive, self.active)]
-        head = (self.depth, self.request, self.ack, 0, *addresses, self.port, self.tasks, self.seconds)
-        return _TERMS.pack(*head, *flags, 1, 0, 0)
-
-    @classmethod
-    def parse(cls, data: bytes) -> Terms:
-        """
-        @param data: what the active side said.
-
-        @return: what that is.
-
-        @raise ProgramError: it is too much, or RDMA.
-        """
-        depth, request, ack, rdma, passive, active, port, tasks, seconds, *flags = _TERMS.unpack(data)
-        if rdma:
-            raise ProgramError("the other side wants RDMA, which is not done here")
-        first, second = str(ipaddress.IPv4Address(passive)), str(ipaddress.IPv4Address(active))
-        found = cls(depth, request, ack, first, second, port, tasks, seconds, bool(flags[3]))
-        found.check()
-        return found
-
-    def check(self) -> None:
-        """
-        @raise ProgramError: something is too much.
-        """
-        for what, value, least, most in (
-            ("requests", self.depth, 1, limits.PERF_DEPTH),
-            ("tasks", self.tasks, 1, limits.PERF_TASKS),
-            ("bytes of a request", self.request, HEADER_BYTES, limits.RDS_MESSAGE),
-            ("bytes of an acknowledgement", self.ack, HEADER_BYTES, limits.RDS_MESSAGE),
-            ("seconds", self.seconds, 0, limits.PERF_SECONDS),
-            ("is the last port", self.port + self.tasks, 1, 65535),
-        ):
-            if not least <= value <= most:
-                raise ProgramError(f"{value} {what}: it is {least} to {most}")
-        waits = self.tasks * self.depth * (self.request + limits.RDS_DATAGRAM_OVERHEAD)
-        if waits > limits.RDS_SEND_BUDGET // 2:
-            raise ProgramError("the requests of one task are more than may wait: fewer, or smaller ones")
-
-
-class Peer:
-    """
-    What one task knows of one of the other side.
-
-    @ivar sent: messages to it.
-    @ivar received: messages from it.
-    @ivar began: when each request that is not answered was sent, by its index.
-    """
-
-    __slots__ = ("began", "received", "sent", "to")
-
-    def __init__(self, to: tuple[str, int], depth: int) -> None:
-        """
-        @param to: where it is.
-        """
-        self.to = to
-        self.sent = self.received = 0
-        self.began: list[float | None] = [None] * depth
-
-
-class Task(DatagramProtocol):
-    """
-    One task.
-
-    @ivar requests: that were sent; C{acks} that came.
-    @ivar bytes: of all messages both ways.
-    @ivar waited: seconds from requests to their acknowledgements, together.
-    """
-
-    def __init__(
-        self, terms: Terms, own: tuple[str, int], peers: Sequence[tuple[str, int]], fail: Any
-    ) -> None:
-        """
-        @param own: where it is.
-        @param peers: the tasks of the other side.
-        @param fail: is told what is wrong.
-        """
-        self._terms = terms
-        self._own = own
-        self._peers = {to: Peer(to, terms.depth) for to in peers}
-        self._fail = fail
-        longest = max(terms.request, terms.ack) - HEADER_BYTES
-        self._content = patternOf(longest) if terms.verify else bytes(longest)
-        self.requests = self.received = self.acks = self.bytes = 0
-        self.waited = 0.0
-        self._over = False
-
-    def begin(self) -> None:
-        """
-        Send the first requests.
-        """
-        for peer in self._peers.values():
-            for index in range(self._terms.depth):
-                self._send(peer, index, REQUEST)
-
-    def end(self) -> None:
-        """
-        Ask for nothing more.
-        """
-        self._over = True
-
-    def _send(self, peer: Peer, index: int, op: int) -> None:
-        """
-        Send a request or an acknowledgement.
-        """
-        terms, own, to = self._terms, self._own, peer.to
-        size = terms.request if op == REQUEST else terms.ack
-        addresses = int(ipaddress.IPv4Address(own[0])), int(ipaddress.IPv4Address(to[0]))
-        fields = (peer.sent & 0xFFFFFFFF, *addresses, own[1], to[1], index, op)
-        header = HEADER.pack(*fields, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-        peer.sent += 1
-        self.bytes += size
-        if op == REQUEST:
-            self.requests += 1
-            peer.began[index] = perf_counter()
-        try:
-            self.transport.write(header + self._content[: size - HEADER_BYTES], to)  # type: ignore[union-attr]
-        except HCAError as error:
-            self._fail(ProgramError(sentence(error)))
-
-    def datagramReceived(self, datagram: bytes, addr: Any) -> None:
-        """
-        A message came.
-        """
-        peer = self._peers.get(addr)
-        if peer is None:
-            return  # It is not in this.
-        wrong = self._wrong(peer, datagram)
-        if wrong:
-            self._fail(ProgramError(f"{wrong} from {addr[0]} port {addr[1]}"))
-            return
-        index, op = datagram[16] << 8 | datagram[17], datagram[18]
-        peer.received += 1
-        self.bytes += len(datagram)
-        if op == REQUEST:
-            self.received += 1
-            self._send(peer, index, ACK)
-            return
-        began, peer.began[index] = peer.began[index], None
-        if began is None:
-            self._fail(ProgramError(f"an acknowledgement of nothing from {addr[0]} port {addr[1]}"))
-            return
-        self.acks += 1
-        self.waited += perf_counter() - began
-        if not self._over:
-            self._send(peer, index, REQUEST)
-
-    def _wrong(self, peer: Peer, datagram: bytes) -> str:
-        """
-        @return: what is wrong with a message; nothing if it is as it should be.
-        """
-        terms = self._terms
-        if len(datagram) < HEADER_BYTES:
-            return f"a message of {len(datagram)} bytes"
-        sequence, _, _, fromPort, toPort, index, op, *_ = HEADER.unpack_from(datagram)
-        size = {REQUEST: terms.request, ACK: terms.ack}.get(op)
-        if size != len(datagram) or index >= terms.depth:
-            return f"a message of {len(datagram)} bytes, op {op}, index {index}"
-        if sequence != peer.received & 0xFFFFFFFF:
-            return f"message {sequence} where {peer.received} was due"
-        if (fromPort, toPort) != (peer.to[1], self._own[1]):
-            return f"a message from port {fromPort} to {toPort}"
-        if terms.verify and datagram[HEADER_BYTES:] != self._content[: size - HEADER_BYTES]:
-            return "a message with other content than it should have"
-        return ""
 
 
 class Control(Protocol):
@@ -301,7 +74,7 @@ class Control(Protocol):
         Something was said.
         """
         self._data += data
-        if len(self._data) > 2 * _TERMS.size:
+        if len(self._data) > 2 * TERMS.size:
             self.transport.abortConnection()  # type: ignore[union-attr]
         elif self._waiting is not None and len(self._data) >= self._wanted:
             waiting, self._waiting = self._waiting, None
@@ -364,10 +137,7 @@ class Stress:
         """
         options = self._options
         passive = addressOf(options.host)
-        try:
-            active = addressOf(options.own, True) or sourceFor(passive)
-        except (HCAError, ValueError) as error:
-            raise ProgramError(sentence(error)) from None
+        active = ownAddress(self._device, options.own, passive)
         if active == passive and passive.startswith("127."):
             active = _OTHER if passive != _OTHER else "127.0.0.1"
         try:
@@ -429,7 +199,7 @@ class Stress:
         control = await came
         await port.stopListening()
         try:
-            return control, Terms.parse(await control.hear(_TERMS.size)), False
+            return control, Terms.parse(await control.hear(TERMS.size)), False
         except ProgramError:
             control.transport.abortConnection()
             raise
@@ -565,7 +335,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     )
     add, size = parser.add_argument, whole(HEADER_BYTES, limits.RDS_MESSAGE)
     add("host", metavar="HOST", nargs="?", help="the passive side; without it this is one")
-    add("-r", dest="own", metavar="OWN", help="the own address")
+    addPlace(parser, "-r")
     add("-p", dest="port", metavar="PORT", type=whole(0, 65534), default=PORT, help=f"by default {PORT}")
     tasks = whole(1, limits.PERF_TASKS)
     add("-t", dest="tasks", metavar="N", type=tasks, default=1, help="tasks on each side, by default 1")
@@ -576,7 +346,6 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     seconds = secondsWithin(1, limits.PERF_SECONDS)
     add("-T", dest="seconds", metavar="S", type=seconds, default=10.0, help="seconds, by default 10")
     add("-v", "--verify", action="store_true", help="compare contents")
-    add("--device", metavar="tcp|NAME", help="RDS over TCP, or the device, by default roce0 or shm0")
     add("--json", action="store_true", help="one JSON object in place of the table")
     return parser.parse_args(arguments)
 
@@ -599,16 +368,7 @@ def main(arguments: Sequence[str]) -> int:
     @return: the exit status.
     """
     options = parseArguments(arguments)
-    try:
-        if options.device == TCP:
-            configure()
-            device = TCP
-        else:
-            device = chosen(options.device, options.own, options.host)
-        return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options, device)))
-    except (ProgramError, OSError) as error:
-        complain(PROGRAM, error)
-        return 1
+    return runOverRDS(PROGRAM, options, options.host, run)
 
 
-__all__ = ["NAME", "Stress", "Task", "Terms", "main", "parseArguments", "patternOf"]
+__all__ = ["NAME", "Stress", "main", "parseArguments"]

@@ -18,24 +18,14 @@ from twisted.internet.protocol import DatagramProtocol
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.fabric import registry
-from twisted_ib.hca.fabric.addresses import sourceFor
 from twisted_ib.rds import listenRDS
-from twisted_ib.tools.pingdevice import addressOf, chosen, configure
+from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS
+from twisted_ib.tools.pingdevice import addressOf
 from twisted_ib.tools.pingstation import PROGRAM, whole
-from twisted_ib.tools.program import (
-    ArgumentParser,
-    ProgramError,
-    complain,
-    runProgram,
-    secondsWithin,
-    sentence,
-)
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
 #: The option that asks for this.
 OPTION = "--rds"
-#: The device that is none: RDS over TCP.
-TCP = "tcp"
 SOCKETS = 8
 INTERVAL = 1.0
 _PING_PORT = 0
@@ -59,12 +49,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     )
     add = parser.add_argument
     add(OPTION, dest="rds", action="store_true", required=True, help="here: be rds-ping")
-    add(
-        "--device",
-        metavar="tcp|NAME",
-        help="RDS over TCP, or the device, by default roce0 if it is configured, else shm0",
-    )
-    add("-I", dest="source", metavar="OWN", help="the own address")
+    addPlace(parser, "-I")
     count = whole(1, limits.PING_COUNT)
     add("-c", dest="count", metavar="N", type=count, default=0, help="pings, by default without end")
     add(
@@ -127,11 +112,7 @@ class Pinger:
         self._ports: list[Any] = []
         self._call: Any = None
         self._done: Deferred[int] = Deferred()
-        try:
-            place = None if device == TCP else registry.addressOf(device)
-            self._own = addressOf(options.source, True) or place or sourceFor(self.peer)
-        except (HCAError, ValueError) as error:
-            raise ProgramError(sentence(error)) from None
+        self._own = ownAddress(device, options.own, self.peer)
 
     async def run(self) -> int:
         """
@@ -248,16 +229,7 @@ def main(arguments: Sequence[str]) -> int:
     @return: the exit status.
     """
     options = parseArguments(arguments)
-    try:
-        if options.device == TCP:
-            configure()
-            device = TCP
-        else:
-            device = chosen(options.device, options.source, options.peer)
-        return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options, device)))
-    except (ProgramError, OSError) as error:
-        complain(PROGRAM, error)
-        return 1
+    return runOverRDS(PROGRAM, options, options.peer, run)
 
 
 __all__ = ["OPTION", "Pinger", "main", "parseArguments"]
