@@ -319,6 +319,26 @@ class PatienceTests(StreamTests):
         settle(one.device, two.device)
         self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
 
+    def test_busy(self) -> None:
+        """
+        Where something always comes from others an acknowledgement waits for a time, and not until its peer
+        sends again.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        receive = two.device.fabric.link.receive
+        self.patch(two.device.fabric.link, "receive", lambda budget: receive(budget) + 1)
+        for number in range(2):
+            self.post(one, b"%16d" % number)
+            one.device.progress()
+            two.device.progress()
+        self.wire.log = []
+        two.device.progress()
+        self.assertEqual(self.acknowledgements(), 0)
+        self.clock.advance(2 * limits.PACKET_PATIENCE_SECONDS)
+        two.device.progress()
+        self.assertEqual(self.acknowledgements(), 1)
+
     def test_notOften(self) -> None:
         """
         One that comes alone is acknowledged with its answer.
