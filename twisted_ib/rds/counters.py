@@ -59,6 +59,7 @@ STREAM_COUNTERS = (
     "stream_answers_dropped",
     "stream_overheld",
     "stream_unreachable",
+    "stream_stalled",
 )
 
 

@@ -6,6 +6,7 @@ transport.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
@@ -127,6 +128,12 @@ class LoopPath:
             0,
             message.extensions,
         )
+
+    def messages(self) -> Iterator[Message]:
+        """
+        @return: What waits.
+        """
+        return iter(self._waiting)
 
     def drop(self, owner: Any, port: int | None = None) -> list[Message]:
         """

@@ -5,6 +5,8 @@ pauses between attempts to get another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
@@ -112,6 +114,12 @@ class Path:
         It does no more.
         """
         self.held -= 1
+
+    def messages(self) -> Iterator[Message]:
+        """
+        @return: What waits, and what is not acknowledged.
+        """
+        return chain(self.machine.unacknowledged, self.machine.waiting)
 
     def drop(self, owner: Any, port: int | None = None) -> list[Message]:
         """

@@ -8,6 +8,7 @@ that has a bound.  And a slow peer holds back what is for it alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -422,6 +423,20 @@ class Port(Operations, Receiving):
         self._release()
         self.canceled(dropped)
         return len(dropped)
+
+    def heaviest(self) -> tuple[str, int] | None:
+        """
+        @return: The destination that most of what waits, or is on its way, is for.
+        """
+        sizes: Counter[tuple[str, int]] = Counter()
+        network = self.network
+        for path in [*network.paths.values(), *network.loops.values()]:
+            for message in path.messages():
+                if message.owner is self:
+                    sizes[path.remote, message.destinationPort] += len(message.payload) + _OVERHEAD
+        for (path, port), held in self._held.items():
+            sizes[path.remote, port] += held.bytes
+        return max(sizes, key=lambda each: sizes[each], default=None)
 
     def messageDone(self, message: Message) -> None:
         """

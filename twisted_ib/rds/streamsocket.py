@@ -21,6 +21,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib import limits
 from twisted_ib.errors import HCAError, PeerGoneError, ResourceLimitError
 from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds.frames import Reason
@@ -76,6 +77,8 @@ class StreamSocket(DatagramProtocol):
         self._inCall = self._paused = self._closed = False
         self._turn: Any = None
         self._timer: Any = None
+        self._stall: Any = None
+        self._resumes = 0
         self._due = 0.0
         self._closing: Deferred[None] | None = None
 
@@ -107,12 +110,16 @@ class StreamSocket(DatagramProtocol):
         The socket has enough to send.
         """
         self._paused = True
+        if self._stall is None:
+            self._resumes = 0
+            self._stall = self.reactor.callLater(limits.RDS_STREAM_STALL_SECONDS, self._stalled)
 
     def resumeProducing(self) -> None:
         """
         The socket takes more.
         """
         self._paused = False
+        self._resumes += 1
         self._wantTurn()
 
     def stopProducing(self) -> None:
@@ -418,7 +425,7 @@ class StreamSocket(DatagramProtocol):
             transport.write(data, address)
         except ResourceLimitError:
             # As much waits as may; it goes on when the socket says so.
-            self._paused = True
+            self.pauseProducing()
             self._unsent.appendleft((data, address, session))
         except _UNUSABLE as reason:
             self.streams.counters["stream_unreachable"] += 1
@@ -473,11 +480,44 @@ class StreamSocket(DatagramProtocol):
             self._inCall = False
         self.flush()
 
+    def _stalled(self) -> None:
+        """
+        If nothing had room for a while, give up the peer that most of what waits is for: all streams
+        share what the socket may send, and one must not keep it from the others.
+        """
+        self._stall = None
+        if not self._paused or self._closed:
+            return
+        transport: Any = self.transport
+        address = None if self._resumes else transport.heaviest()
+        self.pauseProducing()
+        if address is not None:
+            self.streams.counters["stream_stalled"] += 1
+            self._giveUp(address)
+
+    def _giveUp(self, address: tuple[str, int]) -> None:
+        """
+        A socket takes nothing: end its streams, and forget what waits for it.
+        """
+        outer, self._inCall = self._inCall, True
+        try:
+            for session in self.streams.peerGone(address):
+                self._tellSession(session)
+                self._ready[session] = None
+            self._unsent = deque(each for each in self._unsent if each[1] != address)
+            transport: Any = self.transport
+            transport.cancel(address)
+        except _UNUSABLE as reason:
+            log.err(reason)
+        finally:
+            self._inCall = outer
+        self._wantTurn()
+
     def _cancel(self) -> None:
         """
         Take back what was asked of the reactor.
         """
-        for name in ("_turn", "_timer"):
+        for name in ("_turn", "_timer", "_stall"):
             call = getattr(self, name)
             setattr(self, name, None)
             if call is not None and call.active():
