@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.error import CannotListenError
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -250,6 +251,8 @@ class Operating(_Base):
         swap = port.compareAndSwap(cookie, 0x2000, 0xCD, there, 8, None, compareMask=0xF000, swapMask=0xFF)
         self.assertEqual((self.result(swap), value()), (0x13AB, 0x13AB))
         self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
+        self.patch(limits, "RDS_ATOMIC_ATTEMPTS", 0)
+        self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
 
     def test_useOnce(self) -> None:
         """
@@ -432,6 +435,17 @@ class SharedTests(Operating, ProcessesTestCase):
         self.assertEqual(c.network.counters["conn_reset"], 0)
         self.result(three.socket.rdmaWrite(memory.cookie, b"y", self.there))
         self.assertEqual(bytes(memory.view[:1]), b"y")
+
+    def test_noDomain(self) -> None:
+        """
+        Without a protection domain there is no socket.
+        """
+        self.patch(limits, "PROTECTION_DOMAINS", 0)
+        c = self.process()
+        self.assertRaises(CannotListenError, c.listen, 4001)
+        self.patch(limits, "PROTECTION_DOMAINS", 1)
+        c.listen(4001)
+        c.listen(4002)
 
     def test_amongMessages(self) -> None:
         """

@@ -129,6 +129,8 @@ class RCMedium:
             channel = self.channel(address)
         except ValueError as reason:
             raise OSError(errno.EADDRNOTAVAIL, str(reason)) from None
+        # Later it could not be refused: a peer's operations need it too.
+        self.domainOf(channel.device)
         ports = self._bound.setdefault(address, {})
         try:
             if self.addressed:
@@ -416,7 +418,8 @@ class RCMedium:
             old.broken(PathLostError("another connection took its place"))
         self.sessions[session.key] = session
         session.channel.acquire(session)
-        if self.domainOf(session.channel.device).isOpen:
+        domain = self._domains.get(session.channel.device)
+        if domain is not None and domain.isOpen:
             # Not before the REP is on its way.
             session.beginOperations()
         for path in waiters:
