@@ -337,6 +337,23 @@ class RefusalTests(ResponderCase):
         self.assertEqual(self.sent(), [acknowledge(0x62, B, 1)])
 
 
+    def test_laterDecided(self) -> None:
+        """
+        The request comes again by itself before the answers are out: then it is refused behind them, for
+        what it is.
+        """
+        for said in (0x62, 0x2C):
+            self.connect(self.terms)
+            self.end.isHolding = True
+            self.read(A, 1)
+            self.end.syndrome = LATER
+            self.request(0x04, B)
+            self.end.answer()
+            self.end.syndrome = said
+            self.request(0x04, B)
+            self.assertEqual(self.sent()[1:], [acknowledge(said, B, 1)])
+
+
 class AnswerTests(ResponderCase):
     """
     READs and atomics.

@@ -244,12 +244,13 @@ class Responder:
         The user does not take a request.
         """
         if syndrome & _SYNDROME_MASK == RNR:
-            self._refused = True
+            self._refused, self._later = True, False
             self._nak = syndrome, number
         elif syndrome == LATER:
             self._refused = self._later = True
         elif syndrome != ABSENT:
             self._dead = self._refused = True
+            self._later = False
             self._makes.clear()  # The user's queue pair has ended: nothing more comes of them.
             self._again.clear()
             if not NAK_INVALID_REQUEST <= syndrome <= NAK_REMOTE_OPERATIONAL:
