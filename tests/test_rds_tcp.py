@@ -5,6 +5,7 @@ only the wire.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -454,6 +455,33 @@ class AcceptedTests(TCPCase):
                 one.write(b"x", (SMALL, 4000))
                 carrier.transport.doWrite()
         await self.until(lambda: len(one.protocol.got) == 100)
+
+    async def test_drainedWhilePaused(self) -> None:
+        """
+        A peer that connects again and again pins no more memory of a socket that is not read.
+        """
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
+        self.patch(limits, "RDS_RECEIVE_MOST", 10_000)
+        self.patch(limits, "RDS_TCP_DRAIN", 100_000)
+        one, peer = await self.begun()
+        one.pauseProducing()
+        (path,) = one.network.paths.values()
+        sequence = 2
+        for _ in range(20):
+            with contextlib.suppress(ConnectionError):
+                peer.send(b"".join(data(sequence + i, bytes(1000)) for i in range(50)))
+            sequence += 50
+            await deferLater(reactor, 0.01)
+            peer = self.connectRaw(SMALL, LARGE)
+            await deferLater(reactor, 0.01)
+        self.assertLess(one._receivedBytes, 10_000 + 100_000 + limits.RDS_TCP_BUFFER)
+        count = len(one._received)
+        one.resumeProducing()
+        await self.until(lambda: len(one.protocol.got) >= count)
+        await self.until(lambda: not path._blockers)
+        peer = self.connectRaw(SMALL, LARGE)
+        peer.send(data(sequence, b"last"))
+        await self.until(lambda: one.protocol.got[-1][0] == b"last")
 
     async def test_drainBounded(self) -> None:
         """

@@ -145,6 +145,13 @@ class Path:
             self.carrier.pauseReading()
         self._blockers.add(socket)
 
+    def isFull(self) -> bool:
+        """
+        @return: whether a socket that takes nothing from the peer has no memory even for what is on
+            its way when a connection ends.
+        """
+        return any(socket.isFull() for socket in self._blockers)
+
     def unblock(self, socket: Any) -> None:
         """
         It has some again.

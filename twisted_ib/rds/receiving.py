@@ -151,6 +151,12 @@ class Receiving:
             for address in self.addresses:
                 self.network.setCongested(address, self._realPort, congested)
 
+    def isFull(self) -> bool:
+        """
+        @return: whether there is no memory for anything.
+        """
+        return self._receivedBytes > limits.RDS_RECEIVE_MOST + limits.RDS_TCP_DRAIN
+
     def _unblock(self) -> None:
         """
         There is memory again.

@@ -209,7 +209,10 @@ class TCPMedium:
         except ResourceLimitError:
             carrier.abort()
             return
-        if self.reconnects(path):
+        if path.carrier is not None and path.isFull():
+            # What it has is not lost by that; the peer tries again.
+            carrier.abort()
+        elif self.reconnects(path):
             carrier.abort()
             path.connectNow()
         else:

@@ -306,13 +306,17 @@ class TCPCarrier(Protocol):
     def drain(self) -> None:
         """
         See L{IRDSCarrier.drain}: what the socket has was acknowledged by this host, so that the
-        peer will not send it again.  And what the peer has acknowledged is not sent again.
+        peer will not send it again.  And what the peer has acknowledged is not sent again.  A peer
+        that connects again and again while nobody reads loses what there is no memory for.
         """
         transport: Any = self.transport
+        if self.path is None or self.path.isFull():
+            self.look()
+            return
         self._paused = False
         self.dataReceived(b"")
         end = self._drained + limits.RDS_TCP_DRAIN
-        while self.path is not None and self._drained < end:
+        while self.path is not None and self._drained < end and not self.path.isFull():
             try:
                 data = transport.socket.recv(transport.bufferSize)
             except OSError:
