@@ -430,7 +430,8 @@ class Port(Operations, Receiving):
         """
         sizes: Counter[tuple[str, int]] = Counter()
         network = self.network
-        for path in [*network.paths.values(), *network.loops.values()]:
+        paths: list[Any] = [*network.paths.values(), *network.loops.values()]
+        for path in paths:
             for message in path.messages():
                 if message.owner is self:
                     sizes[path.remote, message.destinationPort] += len(message.payload) + _OVERHEAD
