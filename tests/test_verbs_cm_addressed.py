@@ -43,6 +43,31 @@ class ConnectionTests(OnAddress, test_verbs_cm.ConnectionTests):
     Connections.
     """
 
+    def test_numbers(self) -> None:
+        """
+        The first packet numbers are drawn as the device draws its numbers.
+        """
+        listener = self.listening()
+        active = self.routed(listener.local_addr[1])
+        active.create_qp(attributes())
+        drawn = []
+
+        def draw(bits: int) -> int:
+            """
+            Draw what can be foreseen.
+            """
+            drawn.append(bits)
+            return 0xABCDE0 + len(drawn)
+
+        with mock.patch.object(active._id.device, "randomBits", draw):
+            active.connect()
+            passive = self.called(listener)
+        passive.accept()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        self.expect(self.far, Kind.RDMA_CM_EVENT_ESTABLISHED)
+        found = [(attr.rq_psn, attr.sq_psn) for attr in (end.query_qp(-1)[0] for end in (active, passive))]
+        self.assertEqual((found, drawn), ([(0xABCDE1, 0xABCDE2), (0xABCDE2, 0xABCDE1)], [24, 24]))
+
 
 class IPv6Tests(OnAddress, test_verbs_cm.IPv6Tests):
     """

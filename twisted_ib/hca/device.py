@@ -74,6 +74,7 @@ class Device:
 
     @ivar name: C{"shm0"} or another of L{twisted_ib.hca.fabric.registry}.
     @ivar guid: Its GUID, random.
+    @ivar randomBits: Gives that many random bits, which nobody can guess.
     @ivar addressed: Whether peers are IP addresses, and not processes of this host.
     @ivar address: Its own IP address, if it has one, without a scope.
     @ivar gid: What its datagrams say who sent them: its first GID.
@@ -128,6 +129,7 @@ class Device:
         self.name = name
         self.clock = clock
         self.thread = 0 if anyThread else get_ident()
+        self.randomBits = randomBits
         self.guid = randomBits(64) & ~(1 << 57) | 1
         self.counters: Counter[str] = Counter()
         self.countersBeside: Mapping[str, int] = {}

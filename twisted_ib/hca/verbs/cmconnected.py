@@ -10,7 +10,6 @@ gives.
 from __future__ import annotations
 
 import errno
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
@@ -120,7 +119,7 @@ class Connected(Call):
         identifier, terms = self._identifier, self.terms
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None and terms is not None
-        self._psn = secrets.randbits(_PSN_BITS)
+        self._psn = identifier.device.randomBits(_PSN_BITS)
         way = Path(
             localGID=gidOf(here.host),
             remoteGID=gidOf(there.host),
@@ -191,7 +190,7 @@ class Connected(Call):
 
         @raise UnfitRequest: it asks for what can not be.
         """
-        self._psn = secrets.randbits(_PSN_BITS)
+        self._psn = self._identifier.device.randomBits(_PSN_BITS)
         self.terms, self._agreement = called(request, connection.destination, self._psn)
         self._connection = connection
         connection.user = self
