@@ -34,10 +34,11 @@ class Outlet:
 
     @ivar link: What they are given to.
     @ivar packets: How many have left.
+    @ivar stalled: What found no room: arguments of the link's C{send}, and how many packets they are.
     @ivar again: When to try again to send what found no room.
     """
 
-    __slots__ = ("_fabric", "_flows", "_sequence", "_stalled", "again", "link", "packets")
+    __slots__ = ("_fabric", "_flows", "_sequence", "again", "link", "packets", "stalled")
 
     def __init__(self, fabric: Any) -> None:
         """
@@ -49,17 +50,10 @@ class Outlet:
         self.link = fabric.link
         self._flows: dict[tuple[str, int], Flow] = {}
         #: Arguments of the link's C{send}, how many packets they are, and whether they may be lost.
-        self._stalled: deque[tuple[tuple[Any, ...], int, bool]] = deque()
+        self.stalled: deque[tuple[tuple[Any, ...], int, bool]] = deque()
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
         self.packets = 0
-
-    @property
-    def isStalled(self) -> bool:
-        """
-        Whether something found no room.
-        """
-        return bool(self._stalled)
 
     def send(self, path: Any, packets: list[Any]) -> None:
         """
@@ -142,14 +136,14 @@ class Outlet:
         @param count: How many they are.
         @param isLossy: Whether they are lost rather than have others wait for them.
         """
-        if self._stalled or not self.link.send(*call):
-            if not self._stalled:
+        if self.stalled or not self.link.send(*call):
+            if not self.stalled:
                 if isLossy:
                     self._fabric.count("packets_dropped")
                     return
                 self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
-            if len(self._stalled) < limits.PACKET_OUTPUTS:
-                self._stalled.append((call, count, isLossy))
+            if len(self.stalled) < limits.PACKET_OUTPUTS:
+                self.stalled.append((call, count, isLossy))
             else:
                 self._fabric.count("packets_dropped")
         else:
@@ -161,7 +155,7 @@ class Outlet:
 
         @return: Whether nothing is left of it.
         """
-        stalled = self._stalled
+        stalled = self.stalled
         while stalled:
             call, count, isLossy = stalled[0]
             if self.link.send(*call):
@@ -230,7 +224,7 @@ class Outlet:
         """
         Send nothing any more.
         """
-        self._stalled.clear()
+        self.stalled.clear()
 
 
 __all__ = ["ACKNOWLEDGE", "Outlet"]

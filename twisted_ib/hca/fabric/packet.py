@@ -314,8 +314,9 @@ class PacketFabric(Fabric):
                     n += path.progress(budget)
         finally:
             self._busy = False
-        self._raise()
-        if not self.outlet.isStalled:
+        if self._failure is not None:
+            self._raise()
+        if not self.outlet.stalled:
             n += len(self.bells)
         if self._owing and (not n or self.clock() >= self._owedAt):
             self._acknowledge()
@@ -339,14 +340,14 @@ class PacketFabric(Fabric):
         The batch ends: send what queue pairs have to send.
         """
         outlet = self.outlet
-        if outlet.isStalled and (self.clock() < outlet.again or not outlet.unstall()):
+        if outlet.stalled and (self.clock() < outlet.again or not outlet.unstall()):
             return
         bells, self.bells = self.bells, []
         if bells:
             now = self.clock()
             bells.reverse()
             try:
-                while bells and not outlet.isStalled:
+                while bells and not outlet.stalled:
                     path = bells.pop()
                     path.bell = False
                     self._flush(path, now)
@@ -381,7 +382,7 @@ class PacketFabric(Fabric):
         if isLast and not (packets and connection.pending()):
             self.sessions.drop(path)
             return
-        if patient and connection.owes:
+        if patient:
             if not self._owing:
                 self._owedAt = now + limits.PACKET_PATIENCE_SECONDS
             self._owing[path] = None
@@ -436,7 +437,7 @@ class PacketFabric(Fabric):
         """
         if self._closed:
             return False
-        if ((self.bells or self._farewells) and not self.outlet.isStalled) or self.roomy:
+        if ((self.bells or self._farewells) and not self.outlet.stalled) or self.roomy:
             return True
         if self._general.questions:
             return True
@@ -508,7 +509,7 @@ class PacketFabric(Fabric):
         @return: When L{tick} should be called.
         """
         found = self.sessions.deadline()
-        if self.outlet.isStalled and (found is None or self.outlet.again < found):
+        if self.outlet.stalled and (found is None or self.outlet.again < found):
             return self.outlet.again
         return found
 
@@ -517,7 +518,7 @@ class PacketFabric(Fabric):
         Do what is due.
         """
         self.sessions.tick(now)
-        if self.outlet.isStalled and now >= self.outlet.again and self.outlet.unstall() and self.bells:
+        if self.outlet.stalled and now >= self.outlet.again and self.outlet.unstall() and self.bells:
             self._want()
         self._raise()
 

@@ -73,7 +73,7 @@ class Sessions:
         Something has happened to a connection, which may want to be called at another time.  One that is
         later than before, or never, is found out when somebody asks for the soonest.
         """
-        wanted = self._wanted(path)
+        wanted = path.connection.deadline() if not path.until else self._wanted(path)
         if wanted is not None and (path.deadline is None or wanted < path.deadline):
             self._deadlines.set(path, wanted)
 
