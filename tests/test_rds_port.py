@@ -559,7 +559,7 @@ class CongestionTests(PortCase):
         producer = Producer(one, None)
         one.registerProducer(producer, True)
         path.machine.peerMap.clear(5000)
-        one.portsCleared(path, {5000})
+        one.portsCleared(path)
         self.assertTrue(producer.paused)
         for room in rooms:
             self.assertNoResult(room)
@@ -579,20 +579,20 @@ class CongestionTests(PortCase):
         waits there.
         """
         one, two = self.pair()
-        three = self.socket(self.there, 5001)
-        one.write(b"begin", ("10.0.0.2", 5001))
+        three, four = self.socket(self.there, 5001), self.socket(self.here, 4001)
+        four.write(b"begin", ("10.0.0.2", 5001))
         self.wire.advance(0.1)
         (path,) = self.here.network.paths.values()
         ports = path.machine.peerMap
         for port in (5000, 5001):
             ports.mark(port)
         one.write(b"first", ("10.0.0.2", 5000))
-        one.write(b"second", ("10.0.0.2", 5001))
+        four.write(b"second", ("10.0.0.2", 5001))
         for port in (5000, 5001):
             ports.clear(port)
-        one.portsCleared(path, {5000})
-        self.assertIsNotNone(one.write(b"third", ("10.0.0.2", 5001)))
-        one.portsCleared(path, {5001})
+        one.portsCleared(path)
+        self.assertIsNotNone(four.write(b"third", ("10.0.0.2", 5001)))
+        four.portsCleared(path)
         self.wire.advance(0.1)
         self.assertEqual([data for data, _ in three.protocol.got], [b"begin", b"second", b"third"])
         self.assertEqual([data for data, _ in two.protocol.got], [b"first"])

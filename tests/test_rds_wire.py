@@ -5,6 +5,8 @@ sent.
 
 from __future__ import annotations
 
+from time import process_time
+
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -237,18 +239,20 @@ class CongestionTests(SynchronousTestCase):
 
     def test_replace(self) -> None:
         """
-        A new map says what has changed.
+        A new map says whether something has changed, and takes no time for each port.
         """
         ports, other = CongestionMap(), CongestionMap()
         for port in (0, 7, 300, 65535):
             other.mark(port)
-        self.assertEqual(ports.replace(other.pack()), ([0, 7, 300, 65535], []))
-        self.assertEqual(ports.replace(other.pack()), ([], []))
+        self.assertTrue(ports.replace(other.pack()))
+        self.assertFalse(ports.replace(other.pack()))
         other.clear(300)
         other.mark(301)
-        self.assertEqual(ports.replace(memoryview(other.pack())), ([301], [300]))
+        self.assertTrue(ports.replace(memoryview(other.pack())))
         self.assertIn(301, ports)
         self.assertNotIn(300, ports)
-        marked, cleared = ports.replace(b"\xff" * MAP_BYTES)
-        self.assertEqual(len(marked), 65532)
-        self.assertEqual(cleared, [])
+        begin = process_time()
+        for _ in range(50):
+            ports.replace(b"\xff" * MAP_BYTES)
+            ports.replace(bytes(MAP_BYTES))
+        self.assertLess(process_time() - begin, 0.5)

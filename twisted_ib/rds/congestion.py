@@ -68,25 +68,15 @@ class CongestionMap:
         """
         return bytes(self._bits)
 
-    def replace(self, packed: bytes | memoryview) -> tuple[list[int], list[int]]:
+    def replace(self, packed: bytes | memoryview) -> bool:
         """
-        A new map came.
+        A new map came.  What is in it is not looked at: a peer may send a new one each time.
 
         @param packed: 8192 bytes.
-        @return: the ports that are congested now and were not, and the other way round.
+        @return: whether something has changed.
         """
-        marked: list[int] = []
-        cleared: list[int] = []
-        old = self._bits
-        new = bytearray(packed)
-        if new == old:
-            return marked, cleared
-        for at in range(0, MAP_BYTES, 256):
-            if new[at : at + 256] != old[at : at + 256]:
-                for byte in range(at, at + 256):
-                    for bit in range(8):
-                        if (new[byte] ^ old[byte]) >> bit & 1:
-                            (marked if new[byte] >> bit & 1 else cleared).append(byte << 3 | bit)
-        self._bits = new
+        if self._bits == packed:
+            return False
+        self._bits = bytearray(packed)
         self.version += 1
-        return marked, cleared
+        return True

@@ -42,7 +42,7 @@ from twisted_ib.hca.wire.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
 from twisted_ib.hca.wire.rdmacm import Header
 from twisted_ib.rds.calling import PORT_SPACE, RETRIES, SESSIONS, TCP_SPACE, Call, Later, Waiting, received
 from twisted_ib.rds.carrier import IRDSMedium
-from twisted_ib.rds.congestion import PORTS, CongestionMap
+from twisted_ib.rds.congestion import CongestionMap
 from twisted_ib.rds.operations import Domain
 from twisted_ib.rds.path import Path
 from twisted_ib.rds.private import (
@@ -381,7 +381,7 @@ class RCMedium:
         self.moved()
         if path.held:
             path.machine.peerMap = CongestionMap()
-            network.congestionChanged(path, list(range(PORTS)))
+            network.congestionChanged(path)
         for message in network.forget(path):
             message.sequence = message.flags = 0
             try:

@@ -58,7 +58,7 @@ class Outcome(IntEnum):
     NOTHING = 0
     #: It is for a socket.
     DELIVER = 1
-    #: The peer's map has changed: see C{marked} and C{cleared}.
+    #: The peer's map has changed.
     CONGESTION = 2
     #: The peer is another instance than before.
     RESTARTED = 3
@@ -126,8 +126,6 @@ class PathMachine:
     @ivar waiting: messages to be sent, first those to be repeated.
     @ivar unacknowledged: messages that were sent, oldest first.
     @ivar peerMap: the peer's congestion map.
-    @ivar marked: ports that the last map brought into congestion.
-    @ivar cleared: ports that it took out.
     @ivar peerGeneration: the number of the peer's instance; 0 if it has not said.
     @ivar probePort: the port that probes come from.
     @ivar repeated: how many messages were sent again.
@@ -158,8 +156,6 @@ class PathMachine:
         self.waiting: deque[Message] = deque()
         self.unacknowledged: deque[Message] = deque()
         self.peerMap = CongestionMap()
-        self.marked: list[int] = []
-        self.cleared: list[int] = []
         self.peerGeneration = 0
         self.repeated = 0
         self.isUp = False
@@ -423,8 +419,7 @@ class PathMachine:
             self.counters["recv_bad_map"] += 1
             return Outcome.NOTHING
         self.counters["cong_update_received"] += 1
-        self.marked, self.cleared = self.peerMap.replace(payload)
-        return Outcome.CONGESTION if self.marked or self.cleared else Outcome.NOTHING
+        return Outcome.CONGESTION if self.peerMap.replace(payload) else Outcome.NOTHING
 
     def _serviceReceived(self, sourcePort: int, destinationPort: int, extensions: bytes) -> Outcome:
         """

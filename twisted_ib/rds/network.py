@@ -256,17 +256,15 @@ class Network:
         if not congested:
             for loop in list(self.loops.values()):
                 if loop.remote == address:
-                    self.congestionChanged(loop, [port])
+                    self.congestionChanged(loop)
 
-    def congestionChanged(self, path: Any, cleared: list[int]) -> None:
+    def congestionChanged(self, path: Any) -> None:
         """
-        Ports of a peer take something again.
+        Ports of a peer may take something again.
         """
-        if not path.held or not cleared:
-            return
-        ports = set(cleared)
-        for socket in set(self.sockets.values()):
-            socket.portsCleared(path, ports)
+        if path.held:
+            for socket in set(self.sockets.values()):
+                socket.portsCleared(path)
 
     # -- what comes
 

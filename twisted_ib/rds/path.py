@@ -334,7 +334,7 @@ class Path:
             self.network.deliver(self, fields, payload)
             return
         if outcome is Outcome.CONGESTION:
-            self.network.congestionChanged(self, machine.cleared)
+            self.network.congestionChanged(self)
         elif outcome is Outcome.RESTARTED:
             _log.info("RDS on {host} was restarted", host=self.remote)
         if self.carrier is not None:

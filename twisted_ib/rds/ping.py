@@ -84,7 +84,7 @@ class Ping:
 
     messageDropped = messageDone
 
-    def portsCleared(self, path: Any, ports: set[int]) -> None:
+    def portsCleared(self, path: Any) -> None:
         """
         A ping is never held back.
         """

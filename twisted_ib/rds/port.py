@@ -376,12 +376,12 @@ class Port(Operations, Receiving):
             self._tell("destinationCongested", held.destination)
         return waiter
 
-    def portsCleared(self, path: Any, ports: set[int]) -> None:
+    def portsCleared(self, path: Any) -> None:
         """
-        Ports of a peer take something again: send what was held back.
+        Ports of a peer may take something again: send what was held back.
         """
         cleared = []
-        for key in [key for key in self._held if key[0] is path and key[1] in ports]:
+        for key in [key for key in self._held if key[0] is path and not path.isCongested(key[1])]:
             held = self._held.pop(key)
             cleared.append(held)
             path.release()
