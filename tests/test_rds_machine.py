@@ -9,9 +9,11 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
+from twisted_ib.hca.core.requests import SendOpcode
 from twisted_ib.rds.congestion import MAP_BYTES, CongestionMap
 from twisted_ib.rds.counters import newCounters
 from twisted_ib.rds.machine import Message, Outcome, PathMachine
+from twisted_ib.rds.operations import OperationMessage
 from twisted_ib.rds.wire import (
     ACK_REQUIRED,
     CONG_BITMAP,
@@ -330,6 +332,25 @@ class AcknowledgingTests(MachineCase):
         asked = [n for n, _, _, flags in self.sent() if flags]
         self.assertEqual(asked, [1 + limits.RDS_UNACKNOWLEDGED, 1 + 2 * limits.RDS_UNACKNOWLEDGED])
         self.machine.disconnected(0.0)
+
+    def test_operation(self) -> None:
+        """
+        An operation without a message asks for nothing, as nothing is sent of it; it is done when it is
+        said to be.
+        """
+        self.machine.connected(0.0)
+        self.sent()
+        self.receive(1, 0, 65535)
+        for _ in range(limits.RDS_UNACKNOWLEDGED - 1):
+            self.machine.send(self.message())
+        self.sent()
+        arguments = SendOpcode.RDMA_WRITE, 1, 0, b"", 0
+        silent = OperationMessage((4000, 4001), None, None, *arguments)
+        self.machine.send(silent)
+        self.machine.send(OperationMessage((4000, 4001), None, b"", *arguments))
+        self.assertEqual([flags for _, _, _, flags in self.sent()], [0, ACK_REQUIRED])
+        self.assertTrue(self.machine.finished(silent))
+        self.assertFalse(self.machine.finished(silent))
 
     def test_probePort(self) -> None:
         """

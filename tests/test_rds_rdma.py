@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from tests.meeting import ownRunDirectory
 from tests.rds_ends import HOST, ProcessesTestCase, Recorder
 from tests.test_rds_addressed import HERE, THERE, AddressedTestCase
 from twisted_ib import limits
@@ -251,6 +252,8 @@ class Operating(_Base):
         swap = port.compareAndSwap(cookie, 0x2000, 0xCD, there, 8, None, compareMask=0xF000, swapMask=0xFF)
         self.assertEqual((self.result(swap), value()), (0x13AB, 0x13AB))
         self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
+        refused = self.port.fetchAdd(cookie, 1, there, 4)
+        self.assertEqual(self.status(refused), "RDS_RDMA_REMOTE_ERROR")
         self.patch(limits, "RDS_ATOMIC_ATTEMPTS", 0)
         self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
 
@@ -471,6 +474,36 @@ class SharedTests(Operating, ProcessesTestCase):
             if index % 2:
                 self.assertGreaterEqual(last[0], int(data))
 
+    def test_posted(self) -> None:
+        """
+        The queue pair has only so many at a time; the others follow.
+        """
+        memory = self.owner.registerMemory(8)
+        done = [self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=None) for _ in range(200)]
+        (session,) = self.a.medium.sessions.values()
+        self.assertEqual(len(session._operations), limits.RDS_OPERATIONS_POSTED)
+        for each in done:
+            self.result(each)
+        self.assertEqual(len(session._operations), 0)
+
+    def test_behindMuch(self) -> None:
+        """
+        The first operation comes when the medium is full, and what waits is of all sizes.
+        """
+        memory = self.owner.registerMemory(8)
+        sent = []
+        for index in range(20):
+            sent.append(bytes([index]) * (100_000 if index % 3 else 100))
+            self.port.write(sent[-1], self.there)
+        done = self.port.rdmaWrite(memory.cookie, b"x", self.there, 0, b"first")
+        sent.append(b"first")
+        for index in range(5):
+            sent.append(bytes([index]) * 70_000)
+            self.port.write(sent[-1], self.there)
+        self.result(done)
+        self.assertEqual(self.two.data, sent)
+        self.assertEqual(self.a.network.counters["conn_reset"], 0)
+
     def test_lost(self) -> None:
         """
         A connection that is lost drops operations, which are not repeated; messages are.
@@ -498,6 +531,21 @@ class SharedTests(Operating, ProcessesTestCase):
         self.port.stopListening()
         self.pass_(limits.RDS_LINGER_SECONDS + 1)
         self.assertEqual(self.status(done), "RDS_RDMA_CANCELED")
+
+
+class ShmTests(SharedTests):
+    """
+    The same over rings.
+    """
+
+    device = "shm0"
+
+    def setUp(self) -> None:
+        """
+        In a run directory of its own.
+        """
+        ownRunDirectory(self)
+        super().setUp()
 
 
 class AddressedTests(Operating, AddressedTestCase):
