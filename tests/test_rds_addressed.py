@@ -308,6 +308,26 @@ class FormTests(AddressedTestCase):
             self.violate(*case)
         self.assertEqual(self.b.network.counters["recv_drop_bad_checksum"], 1)
 
+    def test_early(self) -> None:
+        """
+        What comes in the turn of the REQ is taken, too: later acknowledgements would say that it was.
+        """
+        self.one.transport.write(b"late", (THERE, 5000))
+        for _ in range(1000):
+            if self.b.medium.sessions:
+                break
+            for process in self.processes:
+                process.reactor.advance(0.001)
+                process.turn()
+        session = self.session(self.b)
+        self.assertEqual(session.ours, {})
+        frame = self.header(5, sequence=1) + b"early"
+        session.received(frame, 0, len(frame))
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"early", b"late"])
+        self.assertIs(self.session(self.b), session)
+        self.assertEqual(self.b.network.counters["conn_reset"], 0)
+
     def test_acknowledgedBetween(self) -> None:
         """
         Linux sends ack frames when they are due, between the fragments of a message, too.

@@ -320,9 +320,12 @@ class RCMedium:
         session = self.sessions.get(key)
         if session is not None and session.isUp and session.loss is None:
             try:
-                path.carrierUp(session.carrier(path), session.peerHas)
+                carrier = session.carrier(path)
             except ResourceLimitError as reason:
                 path.carrierFailed(reason)
+                return
+            if path.carrier is not carrier:
+                path.carrierUp(carrier, session.peerHas)
             return
         call = self.calls.get(key)
         if call is None:

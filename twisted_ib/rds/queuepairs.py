@@ -263,7 +263,7 @@ class Session(Outgoing):
         Find the carrier that a message is for; a control frame is for this.
         """
         if not self.shared:
-            return next(iter(self.ours.values()), None)
+            return next(iter(self.ours.values()), None) or self._begun()
         index = int.from_bytes(padding, "big")
         if flags == CONTROL:
             self._controlled(index, payload)
@@ -275,6 +275,23 @@ class Session(Outgoing):
         carrier = known[0]
         if carrier is None or carrier.path is None:
             carrier = self._announced(index, known[1], known[2])
+        return carrier
+
+    def _begun(self) -> RCCarrier | None:
+        """
+        The peer sends something before its path is carried: begin now.
+        """
+        network = self.medium.network
+        if network.dormant:
+            return None
+        ours, theirs = self.key
+        try:
+            path = network.path(self.key, ours, theirs)
+            carrier = self.carrier(path)
+        except ResourceLimitError:
+            self.violated("something for which there is no path")
+            return None
+        path.carrierUp(carrier, self.peerHas)
         return carrier
 
     def _controlled(self, index: int, payload: bytes) -> None:
