@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import enums
-from twisted_ib.tools import pingrds, pingtransfers
+from twisted_ib.tools import pingtransfers
 from twisted_ib.tools.pingdevice import chosen
 from twisted_ib.tools.pingline import Ended
 from twisted_ib.tools.pingrounds import LEAST, MOST, Client
 from twisted_ib.tools.pingserver import serve
-from twisted_ib.tools.pingstation import CONNECTING, PROGRAM, Interrupted, Station, reason, whole
+from twisted_ib.tools.pingstation import CONNECTING, PROGRAM, RDS, Interrupted, Station, reason, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
 
 #: rping's.
@@ -140,7 +140,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @return: the exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments
-    if pingrds.OPTION in given:
+    if RDS in given:
+        from twisted_ib.tools import pingrds  # With a reactor, which the others do without.
+
         return pingrds.main(given)
     name, rest = pingtransfers.programOf(given)
     program: Callable[[Namespace], int] = run

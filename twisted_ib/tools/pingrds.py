@@ -21,11 +21,9 @@ from twisted_ib.errors import HCAError
 from twisted_ib.rds import listenRDS
 from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS
 from twisted_ib.tools.pingdevice import addressOf
-from twisted_ib.tools.pingstation import PROGRAM, whole
+from twisted_ib.tools.pingstation import PROGRAM, RDS, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
-#: The option that asks for this.
-OPTION = "--rds"
 SOCKETS = 8
 INTERVAL = 1.0
 _PING_PORT = 0
@@ -42,13 +40,13 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     @return: its parts.
     """
     parser = ArgumentParser(
-        prog=f"{PROGRAM} {OPTION}",
+        prog=f"{PROGRAM} {RDS}",
         description="Ask a peer's RDS for signs of life, as rds-ping.",
         epilog=_EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(OPTION, dest="rds", action="store_true", required=True, help="here: be rds-ping")
+    add(RDS, dest="rds", action="store_true", required=True, help="here: be rds-ping")
     addPlace(parser, "-I")
     count = whole(1, limits.PING_COUNT)
     add("-c", dest="count", metavar="N", type=count, default=0, help="pings, by default without end")
@@ -232,4 +230,4 @@ def main(arguments: Sequence[str]) -> int:
     return runOverRDS(PROGRAM, options, options.peer, run)
 
 
-__all__ = ["OPTION", "Pinger", "main", "parseArguments"]
+__all__ = ["Pinger", "main", "parseArguments"]

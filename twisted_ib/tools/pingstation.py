@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from twisted_ib.tools.pingline import Line
 
 PROGRAM = "ib-ping"
+#: The option for rds-ping.
+RDS = "--rds"
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

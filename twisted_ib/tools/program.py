@@ -8,11 +8,12 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from twisted.internet.defer import Deferred
-from twisted.logger import globalLogBeginner
-from twisted.python.failure import Failure
+if TYPE_CHECKING:
+    # Commands that need no reactor begin sooner without it.
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
 
 INTERRUPTED = 130
 
@@ -66,9 +67,10 @@ def sentence(error: object) -> str:
     @return: its text; where that says nothing, its type.
     """
     reasons = getattr(error, "reasons", None)
-    if isinstance(reasons, list) and reasons and isinstance(reasons[0], Failure):
+    inner = getattr(reasons[0], "value", None) if isinstance(reasons, list) and reasons else None
+    if isinstance(inner, BaseException):
         # ResponseFailed and its kin of twisted.web only wrap what happened.
-        return sentence(reasons[0].value)
+        return sentence(inner)
     if isinstance(error, OSError) and error.strerror:
         # Not C{str(error)}: to a user "[Errno 13]" says nothing.
         where = "" if error.filename is None else f"{error.filename}: "
@@ -121,6 +123,9 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
 
     @return: the exit status.
     """
+    from twisted.logger import globalLogBeginner
+    from twisted.python.failure import Failure
+
     # Nobody asked for a log, and its default prints tracebacks on standard error.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     reactor = installReactor()
