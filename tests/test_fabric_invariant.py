@@ -4,6 +4,7 @@ Tests of L{twisted_ib.hca.fabric.invariant}: which packets are believed.
 
 from __future__ import annotations
 
+import sys
 from random import Random
 
 from hypothesis import strategies as st
@@ -126,6 +127,13 @@ class FlowTests(SynchronousTestCase):
         for size in range(16, 200, 4):
             stranger.state(size)
         self.assertEqual(len(stranger.states), 46)
+        # Each connection has two of these, and its peer chooses what is sent, or answered.
+        flow = Flow(HERE, THERE, 0xC001)
+        sizes = []
+        for size in range(16, LONGEST_PACKET, 4):
+            flow.state(size)
+            sizes.append(sys.getsizeof(flow.states) + 2 * 32 * len(flow.states))
+        self.assertLess(max(sizes), 16 * 1024)
         invariant._undoing.cache_clear()
         for _ in range(2):
             for octets in range(12, LONGEST_PACKET, 4):

@@ -348,7 +348,7 @@ PACKET_BURST_BYTES = 62 * 1024
 PACKET_OUTPUTS = 128
 #: Peers' flows whose checksums are remembered in part, and for each of them the sizes of packets.
 PACKET_FLOWS = 1024
-PACKET_SIZES = 512
+PACKET_SIZES = 128
 #: The same for those that go to no connection.
 PACKET_SIZES_OF_STRANGERS = 8
 #: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
