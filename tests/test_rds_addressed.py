@@ -308,6 +308,23 @@ class FormTests(AddressedTestCase):
             self.violate(*case)
         self.assertEqual(self.b.network.counters["recv_drop_bad_checksum"], 1)
 
+    def test_behindBadFrame(self) -> None:
+        """
+        Nothing behind a bad frame is taken: what was bad is repeated before it.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        (path,) = self.b.network.paths.values()
+        bad = bytearray(self.header(3, sequence=99))
+        bad[40] ^= 1
+        session = self.session(self.b)
+        for frame in (bytes(bad) + b"bad", self.header(4, sequence=100) + b"good"):
+            session.received(frame, 0, len(frame))
+        self.assertLess(path.machine.nextReceive, 99)
+        self.assertEqual(self.two.data, [b"x"])
+        self.pass_(2.0)
+        self.assertTrue(session.closed)
+
     def test_early(self) -> None:
         """
         What comes in the turn of the REQ is taken, too: later acknowledgements would say that it was.

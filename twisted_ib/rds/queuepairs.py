@@ -162,6 +162,8 @@ class Session(Outgoing):
         """
         A fragment came.
         """
+        if self.loss is not None:
+            return  # What was wrong is repeated, and this behind it.
         if not self.shared:
             if not self._pauses:
                 self.queuePair.posted = RECEIVES
