@@ -421,6 +421,13 @@ class RequestTests(AddressedTestCase):
         self.assertEqual(self.ask(PrivateData(HERE, THERE, 4, 1, 0xFFFC).pack()), [(28, b"\1\0\0\0")])
         self.assertEqual(self.b.network.counters["recv_bad_request"], 5)
 
+    def test_typeOfService(self) -> None:
+        """
+        Linux has a connection for each type of service, with numbers of its own; there is only one here.
+        """
+        self.assertEqual(self.ask(PrivateData(HERE, THERE, typeOfService=3).pack()), [(28, b"\1\0\0\0")])
+        self.assertEqual(self.b.medium.sessions, {})
+
     def test_answers(self) -> None:
         """
         The REP has both addresses and the version that is spoken.

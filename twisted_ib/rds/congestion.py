@@ -75,8 +75,9 @@ class CongestionMap:
         @param packed: 8192 bytes.
         @return: whether something has changed.
         """
-        if self._bits == packed:
+        new = bytearray(packed)
+        if new == self._bits:
             return False
-        self._bits = bytearray(packed)
+        self._bits = new
         self.version += 1
         return True

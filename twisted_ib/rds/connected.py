@@ -532,6 +532,9 @@ class RCMedium:
         version = agreed(said)
         if version is None:
             raise RDSWireError(f"version {said.major}.{said.minor}")
+        if said.typeOfService:
+            # Linux has one connection for each, all between the same addresses.
+            raise RDSWireError(f"type of service {said.typeOfService}")
         ours, theirs = normalise(said.destination), normalise(said.source)
         device = channel.device
         if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
