@@ -362,3 +362,54 @@ class PatienceTests(StreamTests):
         two.close()
         settle(one.device, device)
         self.assertTrue(path.isDone)  # type: ignore[union-attr]
+
+    def test_atOnce(self) -> None:
+        """
+        A small message leaves before the end of the batch, unless something is before it or it is long.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = log = []
+        self.post(one, b"a" * 100)
+        self.assertEqual(len(log), 1)
+        self.post(one, b"b" * 5000)
+        self.assertEqual(len(log), 1)
+        self.post(one, b"c" * 100)
+        self.assertEqual(len(log), 1)
+        self.until(one.device, two.device)
+        self.assertEqual(self.messages(two), [b"a" * 100, b"b" * 5000, b"c" * 100])
+
+    def test_atOnceBounds(self) -> None:
+        """
+        What has no room in the window, or found none in the link, waits; nothing overtakes it.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        sent = [b"%16d" % number for number in range(60)]
+        self.wire.log = log = []
+        for data in sent[:40]:
+            self.post(one, data)
+        self.assertEqual(len(log), limits.TRANSPORT_WINDOW_FIRST)
+        self.until(one.device, two.device)
+        link: Any = self.wire.links[HERE]
+        link.room = 3
+        for data in sent[40:]:
+            self.post(one, data)
+        self.assertTrue(one.device.fabric.outlet.stalled)
+        link.room = None
+        self.until(one.device, two.device)
+        self.assertEqual(self.messages(two), sent)
+
+    def test_atOnceLost(self) -> None:
+        """
+        One that is lost comes again, and those behind it.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.lose(1)
+        sent = [b"%16d" % number for number in range(5)]
+        for data in sent:
+            self.post(one, data)
+        self.until(one.device, two.device, seconds=2.0)
+        self.assertEqual(self.messages(two), sent)
+        self.assertIsNone(one.device.deadline())

@@ -223,6 +223,26 @@ class SendingTests(RequesterCase):
         self.assertEqual(asks, [[31], [95], [159, 223], [249]])
         self.assertEqual(limits.TRANSPORT_ACKNOWLEDGE, 64)
 
+    def test_postNow(self) -> None:
+        """
+        A small message that may leave at once is its packet at once; it is numbered, kept and acknowledged as
+        others are.
+        """
+        connection = self.connection
+        found = connection.postNow(b"head", b"data", 1, self.now)
+        self.assertEqual(found, [(0x04, ASK, A, b"head", b"data")])
+        self.assertFalse(connection.pending())
+        self.assertIsNotNone(connection.deadline())
+        self.acknowledge(ACK, A)
+        self.assertEqual(self.end.done, [1])
+        self.assertIsNone(connection.postNow(b"", bytes(257), 2, self.now))
+        self.position = 1
+        self.post(SEND_ONLY, b"first")
+        self.assertIsNone(connection.postNow(b"", b"second", 3, self.now))
+        self.assertEqual(self.brief(), [(4, B)])
+        connection.close()
+        self.assertIsNone(connection.postNow(b"", b"", 3, self.now))
+
     def test_halves(self) -> None:
         """
         While something is on the way, there is to be room for half of the window, or for all that waits; a

@@ -366,6 +366,8 @@ PACKET_LINGER_SECONDS = 10.0
 PACKET_GROUPS = 256
 #: The least time between two congestion notifications for one queue pair, in seconds.
 PACKET_NOTIFICATION_SECONDS = 50e-6
+#: Messages of streams of so many bytes leave before the end of a batch.
+PACKET_PROMPT = 1024
 #: For how long a reactor looks for an answer before it sleeps, if that pays, in seconds: from another
 #: process that looks, too, and by packets from who has to wake up first.
 ANSWER_SECONDS = 50e-6

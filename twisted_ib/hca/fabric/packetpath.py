@@ -74,6 +74,7 @@ class ConnectionPath(Path):
         "_isStream",
         "_parts",
         "_position",
+        "_prompt",
         "_size",
         "_way",
         "connection",
@@ -119,6 +120,8 @@ class ConnectionPath(Path):
         self._position = self._asked = self._acknowledged = 0
         self._isRoomy = False
         self._isStream = message is not None
+        #: Bytes that a stream sends at once, -1 if it is none.
+        self._prompt = limits.PACKET_PROMPT if self._isStream and queuePair.type == QPType.RC else -1
         self._parts: list[Any] = []
         self._size = 0
         self.queuePair = queuePair
@@ -229,7 +232,19 @@ class ConnectionPath(Path):
                 self.mark()
             return True
         position = self._position + 1
-        if not self.connection.post(opcode, header, payload, length, position, self.fabric.clock()):
+        fabric = self.fabric
+        now = fabric.clock()
+        if length <= self._prompt and opcode == SEND_ONLY and fabric.patient and not fabric.outlet.stalled:
+            # The first of a batch, and most are alone: it need not wait for the end of that.
+            packets = self.connection.postNow(header, payload, position, now)
+            if packets is not None:
+                self._position = self._asked = position
+                fabric.outlet.send(self, packets)
+                if not self.bell:
+                    self.bell = True
+                    fabric.ringLater(self)
+                return True
+        if not self.connection.post(opcode, header, payload, length, position, now):
             return False
         self._position = position
         if opcode & OPERATION_MASK not in RESPONSES:

@@ -10,7 +10,7 @@ from twisted_ib.hca.operation import SOLICITED
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.responder import Responder
 from twisted_ib.hca.transport.terms import SOLICITED_EVENT, Packet, Terms, User
-from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST
+from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST, SEND_ONLY
 
 _CODE_MASK: Final = 0x7F
 
@@ -79,6 +79,14 @@ class ReliableConnection:
         return self._requester.post(
             code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
         )
+
+    def postNow(self, header: bytes, payload: Any, position: int, now: float) -> list[Packet] | None:
+        """
+        Take a small SEND that may leave at once.
+
+        @return: its packet; L{None} if it is to be given to L{post}.
+        """
+        return self._requester.postNow(SEND_ONLY, header, joined(payload), position, now)
 
     def refuse(self, syndrome: int) -> None:
         """

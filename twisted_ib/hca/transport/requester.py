@@ -150,6 +150,37 @@ class Requester:
         self._unsent.append(record)
         return True
 
+    def postNow(
+        self, code: int, header: bytes, body: bytes, position: int, now: float
+    ) -> list[Packet] | None:
+        """
+        Take a request of one packet which may be sent at once, since nothing is before it and there is
+        room: L{post} and L{outputs} together, for a small message on its critical path.
+
+        @return: the packet; L{None} if it has to be posted.
+        """
+        at = self._next
+        if (
+            self._unsent
+            or at != self._end
+            or at - self._una >= self._pacing.window
+            or self._pauseUntil is not None
+            or self._ended
+            or self._held >= limits.TRANSPORT_BYTES
+            or len(self._sent) >= limits.TRANSPORT_RECORDS
+        ):
+            return None
+        record = Record(code, 0, header, body, position, at, self._terms.mtu)
+        if record.end != at + 1:
+            return None
+        self._held += record.size
+        self._next = self._end = record.end
+        self._sent.append(record)
+        out: list[Packet] = []
+        record.cut(at, record.end, self._terms.mtu, out, -1)
+        self._published(out, now)
+        return out
+
     def pending(self) -> bool:
         """
         @return: whether L{outputs} has something to send.
