@@ -14,91 +14,132 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, SendBudgetError
 
 
+class Schedule:
+    """
+    Four processes with two sockets each, and what happens to them.
+
+    @ivar happened: How often what.
+    """
+
+    def __init__(self, case: ProcessesTestCase, seed: int, breaks: float, kills: int) -> None:
+        """
+        @param breaks: How often a connection breaks, of all actions.
+        @param kills: How many processes are killed; what they sent and got is not looked at.
+        """
+        self.case, self.seed = case, seed
+        self.random = Random(seed)
+        self.breaks, self.kills = breaks, kills
+        self.processes = [case.process() for _ in range(4)]
+        self.sockets: dict[int, Any] = {}
+        self.owner: dict[int, Process] = {}
+        for index, process in enumerate(self.processes):
+            for n in range(2):
+                port = 1000 * (seed % 60) + 100 * index + n + 2000
+                self.sockets[port], self.owner[port] = process.listen(port), process
+        self.ports = list(self.sockets)
+        self.sent: dict[tuple[int, int], list[bytes]] = {}
+        self.happened = {"sent": 0, "broken": 0, "killed": 0}
+
+    def act(self) -> None:
+        """
+        Do one thing.
+        """
+        random = self.random
+        action = random.random()
+        living = [process for process in self.processes if process.alive]
+        port, to = random.choice(self.ports), random.choice(self.ports)
+        if action < 0.5:
+            if self.owner[port].alive and self.owner[to].alive:
+                self.write(port, to)
+        elif action < 0.9:
+            for _ in range(random.choice((1, 3, 20))):
+                random.choice(living).turn()
+        elif action < 0.93:
+            transport = self.sockets[port].transport
+            if self.owner[port].alive:
+                random.choice((transport.pauseProducing, transport.resumeProducing))()
+        elif action < 0.96:
+            seconds = random.choice((0.001, 0.01, 0.1))
+            for process in living:
+                process.reactor.advance(seconds)
+        elif action < 0.96 + self.breaks:
+            sessions = list(random.choice(living).medium.sessions.values())
+            if sessions:
+                random.choice(sessions).broken(PathLostError("broken by the test"))
+                self.happened["broken"] += 1
+        elif self.happened["killed"] < self.kills and action > 0.995:
+            random.choice(living).kill()
+            self.happened["killed"] += 1
+
+    def write(self, port: int, to: int) -> None:
+        """
+        Write some datagrams, as long as that is permitted.
+        """
+        size = self.random.choice((0, 1, 100, 5000, 70_000, 200_000))
+        for _ in range(self.random.choice((1, 1, 30))):
+            number = len(self.sent.get((port, to), ()))
+            data = b"%d " % number + bytes([number % 256]) * size
+            try:
+                self.sockets[port].transport.write(data, (HOST, to))
+            except SendBudgetError:
+                break
+            self.sent.setdefault((port, to), []).append(data)
+            self.happened["sent"] += 1
+
+    def settle(self) -> None:
+        """
+        All sockets take what comes: everything arrives, and nothing is left over.
+        """
+        case, seed = self.case, self.seed
+        for port, socket in self.sockets.items():
+            if self.owner[port].alive:
+                socket.transport.resumeProducing()
+        case.pass_(limits.RDS_GONE_SECONDS + 5.0, 0.25)
+        for (port, to), expected in self.sent.items():
+            if self.owner[port].alive and self.owner[to].alive:
+                got = [data for data, address in self.sockets[to].got if address == (HOST, port)]
+                case.assertEqual(len(got), len(expected), (seed, port, to))
+                case.assertTrue(got == expected, (seed, port, to))
+        for process in self.processes:
+            if process.alive:
+                case.assertLess(process.queuePairs, len(self.processes), seed)
+                for path in process.network.paths.values():
+                    if path.key[2] is not None:
+                        case.assertTrue(path.machine.isIdle(), (seed, path.key))
+
+    def close(self) -> None:
+        """
+        Close all sockets: there are no connections any more.
+        """
+        for port, socket in self.sockets.items():
+            if self.owner[port].alive:
+                socket.socket.stopListening()
+        self.case.pass_(limits.RDS_LINGER_SECONDS + 1, 1.0)
+        for process in self.processes:
+            if process.alive:
+                left = process.queuePairs, process.reactor.getDelayedCalls(), process.reactor.readers
+                self.case.assertEqual(left, (0, [], []), self.seed)
+
+
 class ScheduleTests(ProcessesTestCase):
     """
-    Four processes with two sockets each.
+    Random schedules.
     """
 
     def schedule(self, seed: int, breaks: float, kills: int = 0) -> dict[str, int]:
         """
         Run one schedule.
 
-        @param breaks: How often a connection breaks, of all actions.
-        @param kills: How many processes are killed; what they sent and got is not looked at.
         @return: How often what happened.
         """
-        random = Random(seed)
-        processes = [self.process() for _ in range(4)]
-        sockets: dict[int, Any] = {}
-        owner: dict[int, Process] = {}
-        for index, process in enumerate(processes):
-            for n in range(2):
-                port = 1000 * (seed % 60) + 100 * index + n + 2000
-                sockets[port], owner[port] = process.listen(port), process
-        sent: dict[tuple[int, int], list[bytes]] = {}
-        happened = {"sent": 0, "broken": 0, "killed": 0}
-        ports = list(sockets)
+        schedule = Schedule(self, seed, breaks, kills)
         for _ in range(1200):
-            action = random.random()
-            living = [process for process in processes if process.alive]
-            port, to = random.choice(ports), random.choice(ports)
-            if action < 0.5:
-                if owner[port].alive and owner[to].alive:
-                    size = random.choice((0, 1, 100, 5000, 70_000, 200_000))
-                    for _ in range(random.choice((1, 1, 30))):
-                        number = len(sent.get((port, to), ()))
-                        data = b"%d " % number + bytes([number % 256]) * size
-                        try:
-                            sockets[port].transport.write(data, (HOST, to))
-                        except SendBudgetError:
-                            break
-                        sent.setdefault((port, to), []).append(data)
-                        happened["sent"] += 1
-            elif action < 0.9:
-                for _ in range(random.choice((1, 3, 20))):
-                    random.choice(living).turn()
-            elif action < 0.93:
-                if owner[port].alive:
-                    random.choice(
-                        (sockets[port].transport.pauseProducing, sockets[port].transport.resumeProducing)
-                    )()
-            elif action < 0.96:
-                seconds = random.choice((0.001, 0.01, 0.1))
-                for process in living:
-                    process.reactor.advance(seconds)
-            elif action < 0.96 + breaks:
-                sessions = list(random.choice(living).medium.sessions.values())
-                if sessions:
-                    random.choice(sessions).broken(PathLostError("broken by the test"))
-                    happened["broken"] += 1
-            elif happened["killed"] < kills and action > 0.995:
-                random.choice(living).kill()
-                happened["killed"] += 1
-        for port, socket in sockets.items():
-            if owner[port].alive:
-                socket.transport.resumeProducing()
-        self.pass_(limits.RDS_GONE_SECONDS + 5.0, 0.25)
-        for (port, to), expected in sent.items():
-            if owner[port].alive and owner[to].alive:
-                got = [data for data, address in sockets[to].got if address == (HOST, port)]
-                self.assertEqual(len(got), len(expected), (seed, port, to))
-                self.assertTrue(got == expected, (seed, port, to))
-        living = [process for process in processes if process.alive]
-        for process in living:
-            self.assertLess(process.queuePairs, len(processes), seed)
-            for path in process.network.paths.values():
-                if path.key[2] is not None:
-                    self.assertTrue(path.machine.isIdle(), (seed, path.key))
-        for port, socket in sockets.items():
-            if owner[port].alive:
-                socket.socket.stopListening()
-        self.pass_(limits.RDS_LINGER_SECONDS + 1, 1.0)
-        for process in living:
-            self.assertEqual((process.queuePairs, process.reactor.getDelayedCalls()), (0, []), seed)
-            self.assertEqual(process.reactor.readers, [], seed)
+            schedule.act()
+        schedule.settle()
+        schedule.close()
         self.close()
         self.processes.clear()
-        return happened
+        return schedule.happened
 
     def test_whole(self) -> None:
         """
