@@ -582,6 +582,33 @@ class HostileTests(ProcessesTestCase):
                 self.settle()
         self.assertTrue(session.closed)
 
+    def test_pauseIgnoredAgain(self) -> None:
+        """
+        Nor does it help to connect again.
+        """
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
+        self.patch(limits, "RDS_RECEIVE_MOST", 200)
+        self.patch(limits, "RDS_PAUSED", 10_000)
+        self.patch(limits, "RDS_TCP_DRAIN", 30_000)
+        self.two.transport.pauseProducing()
+        frame = self.header(100) + bytes(100)
+        count = 0
+        while self.a.medium.sessions and count < 10:
+            session = self.session(self.a)
+            for _ in range(90):
+                if not session.closed:
+                    session.queuePair.postInline(frame, b"", 0)
+                    self.settle()
+            self.assertTrue(session.closed)
+            self.one.transport.write(b"again", (HOST, 5000))
+            count += 1
+            self.pass_(2.0, 0.1)
+        self.assertLess(count, 10)
+        self.assertLess(self.two.socket._receivedBytes, 200 + 30_000 + 10_000)
+        self.two.transport.resumeProducing()
+        self.pass_(5.0)
+        self.assertEqual(self.two.data.count(b"again"), count)
+
     def test_requests(self) -> None:
         """
         A REQ that says something else, or who somebody else is, is rejected.

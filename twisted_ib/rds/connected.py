@@ -456,7 +456,7 @@ class RCMedium:
             self.network.counters["recv_bad_request"] += 1
             connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
             return
-        if key is None:
+        if key is None or self._isFull(key):
             connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
             return
         session = None
@@ -489,6 +489,16 @@ class RCMedium:
             call.waiters = {}
             call.done()
         self.sessionUp(session, waiters)
+
+    def _isFull(self, key: Any) -> bool:
+        """
+        @return: Whether there is no memory for what a peer would send if it were connected again.
+        """
+        return any(
+            path.isFull()
+            for path in self.network.paths.values()
+            if (path.key if self.addressed else path.key[2]) == key
+        )
 
     def _channelOf(self, connection: Any) -> DeviceChannel:
         """

@@ -164,6 +164,9 @@ class Session(Outgoing):
         """
         if self.loss is not None:
             return  # What was wrong is repeated, and this behind it.
+        if self._pauses and self._isFull():
+            self.violated("something for which there is no memory")
+            return
         if not self.shared:
             if not self._pauses:
                 self.queuePair.posted = RECEIVES
@@ -188,6 +191,12 @@ class Session(Outgoing):
             self._message(fields, buffer[body:start])
             if start == stop:
                 return
+
+    def _isFull(self) -> bool:
+        """
+        @return: Whether a peer that has connected again and again has sent all that may wait.
+        """
+        return any(each.path is not None and each.path.isFull() for each in self.ours.values())
 
     def _receivedOne(self, buffer: Any, start: int, stop: int) -> None:
         """
