@@ -119,17 +119,26 @@ class Link:
 
     def receive(self, budget: int) -> int:
         """
-        Give what has arrived to the user.
+        Give what has arrived to the user, what follows each other together.
         """
         n = 0
         while self.queue and n < budget:
             source, port, destination, datagram, trafficClass = self.queue.popleft()
-            # Something before and behind, so that a wrong bound shows.
-            buffer = b"\xee" * 3 + datagram + b"\xee" * 5
-            self.user.arrived(
-                *(source, port, destination, buffer, 3, 3 + len(datagram), len(datagram), trafficClass)
-            )
             n += 1
+            size, octets = len(datagram), datagram
+            while self.queue and not len(octets) % size and len(octets) < size * self.burst:
+                following = self.queue[0]
+                if following[:3] != (source, port, destination) or following[4] != trafficClass:
+                    break
+                if len(following[3]) > size:
+                    break
+                octets += self.queue.popleft()[3]
+                n += 1
+            # Something before and behind, so that a wrong bound shows.
+            buffer = b"\xee" * 3 + octets + b"\xee" * 5
+            self.user.arrived(
+                *(source, port, destination, buffer, 3, 3 + len(octets), size, trafficClass)
+            )
         return n
 
     def pending(self) -> bool:
@@ -197,6 +206,7 @@ class Host:
         self.stopped = False
         self.pump: Callable[[], bool] | None = None
         self.device = deviceOn(link, self.seconds, seed)
+        self.device.fabric.patient = bool(seed & 1)
 
     def seconds(self) -> float:
         """
