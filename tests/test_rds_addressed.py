@@ -331,12 +331,12 @@ class FormTests(AddressedTestCase):
         """
         self.one.transport.write(b"late", (THERE, 5000))
         for _ in range(1000):
-            if self.b.medium.sessions:
+            if self.b.medium.expected:
                 break
             for process in self.processes:
                 process.reactor.advance(0.001)
                 process.turn()
-        session = self.session(self.b)
+        (session,) = self.b.medium.expected.values()
         self.assertEqual(session.ours, {})
         frame = self.header(5, sequence=1) + b"early"
         session.received(frame, 0, len(frame))
@@ -396,6 +396,9 @@ class RequestTests(AddressedTestCase):
                 request = REQ(
                     serviceID=0x106 << 16 | 18634,
                     localQPN=queuePair.number,
+                    remoteCMResponseTimeout=20,
+                    localCMResponseTimeout=20,
+                    maxCMRetries=3,
                     pathMTU=3,
                     privateData=given.pack() + said,
                 )
@@ -420,6 +423,28 @@ class RequestTests(AddressedTestCase):
             self.assertEqual(self.ask(PrivateData(HERE, THERE, *version).pack()), [(28, b"\1\0\0\0")])
         self.assertEqual(self.ask(PrivateData(HERE, THERE, 4, 1, 0xFFFC).pack()), [(28, b"\1\0\0\0")])
         self.assertEqual(self.b.network.counters["recv_bad_request"], 5)
+
+    def test_onlyAsked(self) -> None:
+        """
+        A REQ alone, that anybody can write anybody's address on, ends no connection, and nothing but
+        the REP answers it.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        session = self.session(self.b)
+        (reply,) = self.ask(PrivateData(HERE, THERE).pack())
+        self.assertTrue(reply.localQPN)
+        self.assertIs(self.session(self.b), session)
+        self.assertFalse(session.closed)
+        (asked,) = self.b.medium.expected.values()
+        self.assertEqual(asked.ours, {})
+        self.assertEqual(self.ask(PrivateData(HERE, THERE).pack())[0].__class__, reply.__class__)
+        self.assertEqual(len(self.b.medium.expected), 1)
+        self.assertTrue(asked.closed)
+        self.pass_(120.0, 1.0)
+        self.assertEqual(self.b.medium.expected, {})
+        self.assertIs(self.session(self.b), session)
+        self.assertEqual(self.b.network.counters["conn_reset"], 0)
 
     def test_typeOfService(self) -> None:
         """

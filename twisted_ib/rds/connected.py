@@ -66,8 +66,8 @@ _BUSY = bytes(4)
 
 _LONG_AGO = float("-inf")
 
-_Asked = tuple[Any, bytes, "dict[Path, None]", int]
-_NOT_NOW: _Asked = (None, b"", {}, 0)
+_Asked = tuple[Any, bytes, int]
+_NOT_NOW: _Asked = (None, b"", 0)
 
 
 @implementer(IRDSMedium)
@@ -82,6 +82,8 @@ class RCMedium:
     @ivar sharesAddresses: whether other processes have the same addresses.
     @ivar network: whose medium it is.
     @ivar sessions: the queue pairs, by the peer's GUID or by both addresses.
+    @ivar expected: queue pairs of peers that have asked and are not known to have the answer, by the
+        same; only where they have addresses, which anybody can write on a REQ.
     @ivar calls: attempts to connect, by the same.
     """
 
@@ -96,6 +98,7 @@ class RCMedium:
         self.acknowledges = self.addressed
         self.sharesAddresses = not self.addressed
         self.sessions: dict[Any, Session] = {}
+        self.expected: dict[Any, Session] = {}
         self.calls: dict[Any, Call] = {}
         self._domains: dict[Any, Domain] = {}
         self._laters: dict[Path, Later] = {}
@@ -175,7 +178,7 @@ class RCMedium:
         """
         See L{IRDSMedium.whenQuiet}: what is left to say is the device's.
         """
-        for session in list(self.sessions.values()):
+        for session in [*self.sessions.values(), *self.expected.values()]:
             session.close()
         for call in list(self.calls.values()):
             call.done()
@@ -329,6 +332,10 @@ class RCMedium:
             return
         call = self.calls.get(key)
         if call is None:
+            expected = self.expected.get(key)
+            if expected and expected.channel.now() - expected.asked < limits.RDS_DUEL_SECONDS:
+                path.carrierFailed(PathLostError("the peer is connecting"))
+                return
             try:
                 call = self.calls[key] = Call(self, key, self.channel(path.local))
             except (HCAError, OSError, ValueError) as reason:
@@ -408,7 +415,7 @@ class RCMedium:
 
         @raise ResourceLimitError: There are too many.
         """
-        if len(self.sessions) >= limits.RDS_SESSIONS:
+        if len(self.sessions) + len(self.expected) >= limits.RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
         return Session(self, key, channel, not self.addressed)
 
@@ -432,8 +439,9 @@ class RCMedium:
         """
         A queue pair is closed.
         """
-        if self.sessions.get(session.key) is session:
-            del self.sessions[session.key]
+        for sessions in (self.sessions, self.expected):
+            if sessions.get(session.key) is session:
+                del sessions[session.key]
         session.channel.release(session)
 
     # -- being called
@@ -451,7 +459,7 @@ class RCMedium:
         now = channel.now()
         read = self._greeted if self.addressed else self._called
         try:
-            key, answer, paths, has = read(channel, connection, request)
+            key, answer, has = read(channel, connection, request)
         except WireError:
             self.network.counters["recv_bad_request"] += 1
             connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
@@ -482,7 +490,36 @@ class RCMedium:
             session.connection = None
             session.close()
             return
-        waiters = dict(paths)
+        if self.addressed:
+            old = self.expected.get(key)
+            session.asked = now if old is None else old.asked
+            if old is not None:
+                old.close()
+            self.expected[key] = session
+            channel.acquire(session)
+        else:
+            self._begin(session, {})
+
+    def arrived(self, session: Session) -> None:
+        """
+        A peer that has asked has the answer.
+        """
+        key = session.key
+        if self.expected.get(key) is not session:
+            return
+        del self.expected[key]
+        try:
+            if self.network.dormant:
+                raise PathLostError("nobody is here")
+            self._begin(session, {self.network.path(key, *key): None})
+        except HCAError as reason:
+            session.broken(reason)
+
+    def _begin(self, session: Session, waiters: dict[Path, None]) -> None:
+        """
+        A queue pair that a peer has asked for is connected.
+        """
+        key = session.key
         call = self.calls.get(key)
         if call is not None:
             waiters.update(call.waiters)
@@ -515,8 +552,8 @@ class RCMedium:
         """
         Read what a process of this host says.
 
-        @return: The key of the session, or L{None} if we ask ourselves; the answer; the path, if one
-            is known; and up to which number the peer has everything on it.
+        @return: The key of the session, or L{None} if we ask ourselves; the answer; and up to which
+            number the peer has everything on its path, if there is one.
         @raise WireError: It says something wrong.
         """
         if request.serviceID != SESSIONS:
@@ -528,7 +565,7 @@ class RCMedium:
             raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
         if proof is None or (guid in self.calls and guid < device.guid):
             return _NOT_NOW
-        return guid, packHello(device.guid), {}, 0
+        return guid, packHello(device.guid), 0
 
     def _greeted(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
         """
@@ -556,7 +593,7 @@ class RCMedium:
             return _NOT_NOW
         path = self.network.path(key, ours, theirs)
         answer = PrivateData(ours, theirs, *version, acknowledged=received(path))
-        return key, answer.pack(), {path: None}, said.acknowledged
+        return key, answer.pack(), said.acknowledged
 
     # -- in the reactor
 
@@ -576,7 +613,7 @@ class RCMedium:
         """
         The device is going: its sockets are of no use any more.
         """
-        for session in list(self.sessions.values()):
+        for session in [*self.sessions.values(), *self.expected.values()]:
             session.broken(PeerGoneError("the device is going"))
         for socket in set(self.network.sockets.values()):
             stop = getattr(socket, "stopListening", None)

@@ -83,7 +83,10 @@ class Session(Outgoing):
     @ivar theirs: by the index that the peer announced: the carrier, and the path's addresses here.
     @ivar peerHas: the sequence number up to which the peer has everything, if it said so when it
         connected.
+    @ivar asked: since when the peer, if it has asked, is expected to have the answer, in seconds.
     """
+
+    asked = 0.0
 
     def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
         """
@@ -292,8 +295,9 @@ class Session(Outgoing):
         """
         The peer sends something before its path is carried: begin now.
         """
+        self.medium.arrived(self)
         network = self.medium.network
-        if network.dormant:
+        if network.dormant or self.loss is not None:
             return None
         ours, theirs = self.key
         try:
@@ -414,6 +418,12 @@ class Session(Outgoing):
         """
         self.connection = None
         self.broken(PathLostError("the peer closed the connection"))
+
+    def established(self, connection: Any, ready: Any) -> None:
+        """
+        The CM says that the peer has the REP.
+        """
+        self.medium.arrived(self)
 
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
