@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hcas import settle
 from tests.memorylink import Datagram
-from tests.test_packet_devices import HERE, THERE, End, PacketTestCase
+from tests.test_packet_devices import HERE, PORT, THERE, End, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.requests import SendOpcode
@@ -18,7 +18,7 @@ from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.invariant import LONGEST_PACKET, Flow
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES
-from twisted_ib.hca.wire.rdmacm import gidOf
+from twisted_ib.hca.wire.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
 STRANGER = "192.0.2.66"
@@ -333,3 +333,57 @@ class HostileTests(PacketTestCase):
         self.settle(one, two, seconds=0.05)
         self.assertEqual(one.done(), [(2, WCStatus.SUCCESS)])
         self.assertEqual(one.device.counters["packets_dropped"], before + 2)
+
+    def test_noRoomForOne(self) -> None:
+        """
+        A peer whom the kernel looks for in vain fills the socket of its connection: others go on, and so do
+        what they begin and end.
+        """
+        one, two = self.connected()
+        address = "192.0.2.3"
+        device, other, third = one.device, End(one.device), End(self.device(address))
+        third.device.listen(PortSpace.TCP, address, PORT, third)
+        device.connect(PortSpace.TCP, address, PORT, other, 0.0)
+        settle(device, third.device)
+        link: Any = device.fabric.link
+        path: Any = other.queuePair.path
+        send, isFull = link.send, True
+
+        def sending(destination: str, port: int, *rest: Any) -> bool:
+            """
+            One socket is full.
+            """
+            if isFull and port == path.port:
+                return False
+            taken: bool = send(destination, port, *rest)
+            return taken
+
+        self.patch(link, "send", sending)
+        third.receive(1, 0, 60000)
+        other.memory[:50000] = random.Random(5).randbytes(50000)
+        other.send(2, SendOpcode.SEND, 0, 50000)
+        settle(device)
+        self.assertEqual(device.deadline(), self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.assertTrue(device.arm())
+        for number in range(3):
+            two.receive(10 + number, 0, 60000)
+            one.send(20 + number, SendOpcode.SEND, 0, 50000)
+        self.settle(one, two, seconds=0.05)
+        self.assertEqual([status for _, status in one.done()], [WCStatus.SUCCESS] * 3)
+        self.assertEqual([status for _, status in two.done()], [WCStatus.SUCCESS] * 3)
+        # The end of another does not wait either, but that of this one comes behind what it has sent.
+        device.disconnect(one.connection)
+        device.disconnect(other.connection)
+        self.settle(one, two, seconds=0.01)
+        self.assertIn("disconnected", two.log)
+        settle(third.device)
+        self.assertNotIn("disconnected", third.log)
+        isFull = False
+        for _ in range(100):
+            settle(device, third.device)
+            self.clock.advance(0.001)
+            device.tick(self.clock.seconds())
+        self.assertEqual(third.done(), [(1, WCStatus.SUCCESS)])
+        self.assertEqual(third.memory[:50000], other.memory[:50000])
+        self.assertIn("disconnected", third.log)
+        self.assertIsNone(device.deadline())

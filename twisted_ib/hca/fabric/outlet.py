@@ -2,7 +2,8 @@
 How packets leave a fabric of packets.
 
 Those of one queue pair go to the link many at a time, where they are of one size.  What the link has
-no room for waits, in order, and everything behind it.
+no room for waits, in order, and everything behind it that leaves by the same port: a peer that the kernel
+looks for in vain has others wait for nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Outlet:
 
     @ivar link: What they are given to.
     @ivar packets: How many have left.
-    @ivar stalled: What found no room: arguments of the link's C{send}, and how many packets they are.
+    @ivar stalled: What found no room, by source port: arguments of the link's C{send}, how many packets they
+        are, and whether they may be lost.
     @ivar again: When to try again to send what found no room.
     """
 
@@ -49,8 +51,7 @@ class Outlet:
         self._fabric = fabric
         self.link = fabric.link
         self._flows: dict[tuple[str, int], Flow] = {}
-        #: Arguments of the link's C{send}, how many packets they are, and whether they may be lost.
-        self.stalled: deque[tuple[tuple[Any, ...], int, bool]] = deque()
+        self.stalled: dict[int, deque[tuple[tuple[Any, ...], int, bool]]] = {}
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
         self.packets = 0
@@ -136,37 +137,54 @@ class Outlet:
         @param count: How many they are.
         @param isLossy: Whether they are lost rather than have others wait for them.
         """
-        if self.stalled or not self.link.send(*call):
-            if not self.stalled:
-                if isLossy:
-                    self._fabric.count("packets_dropped")
-                    return
-                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
-            if len(self.stalled) < limits.PACKET_OUTPUTS:
-                self.stalled.append((call, count, isLossy))
-            else:
-                self._fabric.count("packets_dropped")
+        stalled = self.stalled
+        if (stalled and call[1] in stalled) or not self.link.send(*call):
+            self._stall(call, count, isLossy)
         else:
             self.packets += count
 
-    def unstall(self) -> bool:
+    def _stall(self, call: tuple[Any, ...], count: int, isLossy: bool) -> None:
+        """
+        Keep what has no room: see L{_transmit}.
+        """
+        waiting = self.stalled.get(call[1])
+        if waiting is None:
+            if isLossy:
+                self._fabric.count("packets_dropped")
+                return
+            if not self.stalled:
+                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+            waiting = self.stalled[call[1]] = deque()
+        if len(waiting) < limits.PACKET_OUTPUTS:
+            waiting.append((call, count, isLossy))
+        else:
+            self._fabric.count("packets_dropped")
+
+    def unstall(self) -> None:
         """
         Try again to send what found no room.
-
-        @return: Whether nothing is left of it.
         """
-        stalled = self.stalled
-        while stalled:
-            call, count, isLossy = stalled[0]
-            if self.link.send(*call):
-                self.packets += count
-            elif isLossy:
-                self._fabric.count("packets_dropped")
+        for port in list(self.stalled):
+            waiting = self.stalled[port]
+            while waiting:
+                call, count, isLossy = waiting[0]
+                if self.link.send(*call):
+                    self.packets += count
+                elif isLossy:
+                    self._fabric.count("packets_dropped")
+                else:
+                    break
+                waiting.popleft()
             else:
-                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
-                return False
-            stalled.popleft()
-        return True
+                del self.stalled[port]
+        if self.stalled:
+            self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+
+    def isBehind(self, address: str) -> bool:
+        """
+        @return: Whether something for an address waits.
+        """
+        return any(call[0] == address for waiting in self.stalled.values() for call, _, _ in waiting)
 
     def notify(self, session: Any, now: float) -> None:
         """

@@ -316,8 +316,7 @@ class PacketFabric(Fabric):
             self._busy = False
         if self._failure is not None:
             self._raise()
-        if not self.outlet.stalled:
-            n += len(self.bells)
+        n += self._ringing() if self.outlet.stalled else len(self.bells)
         if self._owing and (not n or self.clock() >= self._owedAt):
             self._acknowledge()
         return n
@@ -340,24 +339,48 @@ class PacketFabric(Fabric):
         The batch ends: send what queue pairs have to send.
         """
         outlet = self.outlet
-        if outlet.stalled and (self.clock() < outlet.again or not outlet.unstall()):
-            return
+        stalled = outlet.stalled
+        if stalled and self.clock() >= outlet.again:
+            outlet.unstall()
         bells, self.bells = self.bells, []
         if bells:
             now = self.clock()
+            waiting = []
             bells.reverse()
             try:
-                while bells and not outlet.stalled:
+                while bells:
                     path = bells.pop()
+                    if stalled and path.port in stalled:
+                        waiting.append(path)
+                        continue
                     path.bell = False
                     self._flush(path, now)
             finally:
                 bells.reverse()
-                self.bells[:0] = bells
+                self.bells[:0] = waiting + bells
         if self._farewells:
             farewells, self._farewells = self._farewells, []
             for each in farewells:
-                self._sendManagement(*each)
+                if stalled and self._isBehind(each[0]):
+                    self._farewells.append(each)
+                else:
+                    self._sendManagement(*each)
+
+    def _ringing(self) -> int:
+        """
+        @return: How many queue pairs have something to send for which there may be room.
+        """
+        stalled = self.outlet.stalled
+        return sum(path.port not in stalled for path in self.bells)
+
+    def _isBehind(self, address: str) -> bool:
+        """
+        @return: Whether something for an address waits for room.
+        """
+        stalled = self.outlet.stalled
+        return self.outlet.isBehind(address) or any(
+            path.port in stalled and path.peer.address == address for path in self.bells
+        )
 
     def _flush(self, path: ConnectionPath, now: float) -> None:
         """
@@ -437,7 +460,10 @@ class PacketFabric(Fabric):
         """
         if self._closed:
             return False
-        if ((self.bells or self._farewells) and not self.outlet.stalled) or self.roomy:
+        if self.outlet.stalled:
+            if self._ringing() or self.roomy:
+                return True
+        elif self.bells or self._farewells or self.roomy:
             return True
         if self._general.questions:
             return True
@@ -518,8 +544,10 @@ class PacketFabric(Fabric):
         Do what is due.
         """
         self.sessions.tick(now)
-        if self.outlet.stalled and now >= self.outlet.again and self.outlet.unstall() and self.bells:
-            self._want()
+        if self.outlet.stalled and now >= self.outlet.again:
+            self.outlet.unstall()
+            if self._farewells or self._ringing():
+                self._want()
         self._raise()
 
     def _want(self) -> None:
