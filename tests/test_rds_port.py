@@ -573,6 +573,47 @@ class CongestionTests(PortCase):
         self.assertEqual(len(two.protocol.got), 5)
         one.unregisterProducer()
 
+    def test_raisingProducer(self) -> None:
+        """
+        What a producer raises is logged; what else was acknowledged with it is known all the same.
+        """
+
+        class Raising(Producer):
+            def resumeProducing(self) -> None:
+                raise ZeroDivisionError
+
+        one, two = self.pair()
+        other = self.socket(self.here, 4001)
+        one.registerProducer(Raising(one, None), True)
+        while one._queued < limits.RDS_SEND_BUDGET:
+            one.write(bytes(1 << 20), ("10.0.0.2", 5000))
+        other.write(b"x", ("10.0.0.2", 5000))
+        self.wire.advance(1.0)
+        self.assertEqual(len(two.protocol.got), 3)
+        self.assertEqual((one._queued, other._queued), (0, 0))
+        self.assertEqual(self.here.network.counters["conn_reset"], 0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        one.unregisterProducer()
+
+    def test_raisingAtTheEnd(self) -> None:
+        """
+        What a protocol and a producer raise when the socket is closed is logged, and it is closed.
+        """
+
+        class Raising(Told):
+            def stopProtocol(self) -> None:
+                raise ZeroDivisionError
+
+            def stopProducing(self) -> None:
+                raise ZeroDivisionError
+
+        one = self.socket(self.here, 4000, Raising())
+        one.registerProducer(one.protocol, True)
+        closed = one.stopListening()
+        self.wire.advance(0.1)
+        self.assertIsNone(self.successResultOf(closed))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
     def test_noOvertaking(self) -> None:
         """
         Two ports are cleared: what is written to the one whose turn has not come is behind what

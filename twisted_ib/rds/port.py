@@ -247,9 +247,9 @@ class Port(Operations, Receiving):
         self._queued = self._heldBytes = 0
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.stopProducing()
+            self._log("stopProducing", producer.stopProducing)
         self._fire(self._waiters)
-        self.protocol.doStop()
+        self._log("stopProtocol", self.protocol.doStop)
         closing = self._closing
         assert closing is not None
         quiet = network.medium.whenQuiet() if network.dormant else succeed(None)
@@ -539,9 +539,9 @@ class Port(Operations, Receiving):
             if self._streaming:
                 if self._producerPaused:
                     self._producerPaused = False
-                    producer.resumeProducing()
+                    self._log("resumeProducing", producer.resumeProducing)
             elif self._queued <= limits.RDS_SEND_BUDGET // 2:
-                producer.resumeProducing()
+                self._log("resumeProducing", producer.resumeProducing)
         if self._closing is not None and self.connected and not self._queued and not self._held:
             self._linger.reset(0)
 
@@ -566,11 +566,16 @@ class Port(Operations, Receiving):
         Call the protocol, if it wants to know.
         """
         if self._tells:
-            call: Callable[..., Any] = getattr(self.protocol, name)
-            try:
-                call(*arguments)
-            except Exception:
-                _log.failure("{name} of {protocol!r}", name=name, protocol=self.protocol)
+            self._log(name, getattr(self.protocol, name), *arguments)
+
+    def _log(self, name: str, call: Callable[..., Any], *arguments: Any) -> None:
+        """
+        Call the application; what it raises is logged, as others wait for what comes next.
+        """
+        try:
+            call(*arguments)
+        except Exception:
+            _log.failure("{name} of {protocol!r}", name=name, protocol=self.protocol)
 
     def setBroadcastAllowed(self, enabled: bool) -> None:
         """
