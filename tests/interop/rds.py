@@ -56,8 +56,9 @@ class RDSTestCase(InteropTestCase):
         """
         @return: the same, which is bound to L{PORT} by now.
         """
+        self.guest.must("rm -f /tmp/bound")
         number = self.kernel(command, PORT, *rest)
-        time.sleep(1)
+        self.guest.must("until [ -e /tmp/bound ]; do sleep 0.1; done", SECONDS)
         return number
 
     def ended(self, number: int) -> str:

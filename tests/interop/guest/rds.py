@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _FAMILY = 21
@@ -29,6 +30,8 @@ _SOL_RDS, _SO_RDS_TRANSPORT = 276, 8
 _TRANSPORTS = {"ib": 0, "tcp": 2}
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _BUFFER_BYTES = 32, 33, 4 << 20
 _MOST = 1 << 20
+#: What is there when the socket is bound.
+BOUND = Path("/tmp/bound")
 #: How long to wait for a message, seconds.
 PATIENCE = 60
 
@@ -166,6 +169,7 @@ def main() -> None:
     if command in ("echo", "take"):
         one = Socket(transport, own, int(rest[0]))
         print("bound", flush=True)
+        BOUND.touch()
         time.sleep(float(rest[2]) if len(rest) > 2 else 0)
         (_echo if command == "echo" else _take)(one, int(rest[1]))
         return
