@@ -120,8 +120,11 @@ class ConnectionPath(Path):
         self._position = self._asked = self._acknowledged = 0
         self._isRoomy = False
         self._isStream = message is not None
-        #: Bytes that a stream sends at once, -1 if it is none.
-        self._prompt = limits.PACKET_PROMPT if self._isStream and queuePair.type == QPType.RC else -1
+        #: Bytes that a stream sends at once, -1 if it is none; or to itself: what comes back would be there
+        #: before the end of the batch, and so before what its program has put off.
+        self._prompt = -1
+        if self._isStream and queuePair.type == QPType.RC and self.peer.address != fabric.address:
+            self._prompt = limits.PACKET_PROMPT
         self._parts: list[Any] = []
         self._size = 0
         self.queuePair = queuePair
