@@ -423,6 +423,8 @@ RDS_STREAM_STALL_SECONDS = 5.0
 
 #: The longest datagram (Linux: RDS_MAX_MSG_SIZE).
 RDS_MESSAGE = 1 << 20
+#: What the small datagrams count for that leave together, between processes of a host; each as below.
+RDS_BUNDLE = 32 * 1024
 #: Bytes of datagrams that one socket has waiting or on the way; the one that reaches this is taken.
 RDS_SEND_BUDGET = 2 * 1024 * 1024
 #: What a datagram counts for besides its bytes, here and where it waits to be read: empty ones wait too.

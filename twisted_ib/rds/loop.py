@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.rds.bundle import BUNDLE
 from twisted_ib.rds.machine import Message
 from twisted_ib.rds.operations import OperationMessage
 from twisted_ib.rds.wire import NO_PADDING, PING_PORT, Fields
@@ -32,6 +33,8 @@ class LoopPath:
 
     closed = False
     held = 0
+    #: It may be given bundles, from a path that leads nowhere any more; none are made for it.
+    bundles = True
     _call: Any = None
 
     def __init__(self, network: Network, local: str, remote: str) -> None:
@@ -50,6 +53,12 @@ class LoopPath:
         """
         return port in self.network.mapOf(self.remote)
 
+    def gathers(self) -> bool:
+        """
+        @return: no.
+        """
+        return False
+
     def hold(self) -> None:
         """
         A socket waits for the map to change.
@@ -67,7 +76,7 @@ class LoopPath:
         Send a message.
         """
         self._waiting.append(message)
-        self.network.counters["send_queued"] += 1
+        self.network.counters["send_queued"] += message.count
         self._want()
 
     def _want(self) -> None:
@@ -122,7 +131,7 @@ class LoopPath:
             len(message.payload),
             message.sourcePort,
             message.destinationPort,
-            0,
+            message.flags & BUNDLE,
             0,
             NO_PADDING,
             0,

@@ -93,6 +93,9 @@ class Message:
 
     #: Whether nothing is sent but the operation.
     silent = False
+    #: How many datagrams it has, and what they count for besides the bytes of the payload.
+    count = 1
+    overhead = limits.RDS_DATAGRAM_OVERHEAD
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class PathMachine:
         @param message: one that was not sent before.
         """
         self.waiting.append(message)
-        self.counters["send_queued"] += 1
+        self.counters["send_queued"] += message.count
 
     def connected(self, now: float) -> None:
         """
@@ -357,7 +360,7 @@ class PathMachine:
         """
         if self.waiting or not self.isOpen or not self.isUp or self._mapVersion != self.ownMap.version:
             return False
-        self.counters["send_queued"] += 1
+        self.counters["send_queued"] += message.count
         self._numbered(message)
         return True
 

@@ -36,6 +36,8 @@ _ENOUGH = 4 * 1024
 #: The most pieces that the medium is given.
 _PIECES = 16
 DUE = 64 * 1024
+#: What is acknowledged at once, and not at the end of the batch.
+MUCH = 512 * 1024
 EACH = 4 * 1024
 #: The code of 4096 bytes.
 MTU = 5
@@ -71,6 +73,7 @@ class Outgoing:
     @ivar backlog: fragments for which there was no place.
     @ivar gathered: headers and payloads that leave together.
     @ivar wanting: carriers that were told there is no room.
+    @ivar bundling: carriers whose paths have a bundle open, or had one in this turn.
     @ivar owing: carriers whose peers have not been sent an acknowledgement.
     @ivar ackCall: what sends those in a while, or L{None}.
     @ivar loss: why it is over, until the paths are told.
@@ -94,6 +97,7 @@ class Outgoing:
         self.peerPaused = False
         self.backlog: deque[tuple[bytes, Any, int]] = deque()
         self.owing: dict[RCCarrier, None] = {}
+        self.bundling: dict[RCCarrier, None] = {}
         self.gathered: list[bytes] = []
         self.wanting: dict[RCCarrier, None] = {}
         self.ackCall: Any = None
@@ -181,7 +185,11 @@ class Outgoing:
         """
         size = HEADER_BYTES + length
         if size > _SMALL:
-            self.flushGathered()
+            if self.gathered:
+                self.flushGathered()
+            elif not self.corked:
+                self.corked = True
+                self.channel.device.markDirty(self)
             if length > self.fragment:
                 self.postFragments(header, payload)
             else:

@@ -14,6 +14,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import PeerGoneError
+from twisted_ib.rds.bundle import Bundle
 from twisted_ib.rds.carrier import IRDSCarrierUser
 from twisted_ib.rds.machine import Message, Outcome, PathMachine
 from twisted_ib.rds.wire import Fields
@@ -36,6 +37,8 @@ class Path:
     @ivar carrier: the connection, or L{None}.
     @ivar held: how many sockets hold something back, as a port of the peer is congested.
     @ivar closed: whether it was forgotten.
+    @ivar bundles: whether the peer understands bundles: see L{twisted_ib.rds.bundle}.
+    @ivar bundle: the one that is being filled, or L{None}.
     @ivar since: since when there is no connection, in seconds; L{None} if it is not missed.
     """
 
@@ -43,6 +46,7 @@ class Path:
     closed = False
     held = 0
     since: float | None = None
+    bundle: Bundle | None = None
 
     _attempt: Any = None
     _retry: Any = None
@@ -65,6 +69,7 @@ class Path:
         self.machine = PathMachine(
             network.mapOf(local), network.generation, network.counters, medium.acknowledges
         )
+        self.bundles: bool = getattr(medium, "sharesAddresses", False)
         self._blockers: set[Any] = set()
 
     def __repr__(self) -> str:
@@ -86,6 +91,8 @@ class Path:
         """
         Send a message, now or when there is a connection.
         """
+        if self.bundle is not None:
+            self.closeBundle()
         machine, carrier = self.machine, self.carrier
         if carrier is None:
             machine.send(message)
@@ -100,6 +107,33 @@ class Path:
             machine.refused(message)
             self._full = True
             carrier.flush()
+
+    def gathers(self) -> bool:
+        """
+        @return: whether what is small may leave with others at the end of the turn.
+        """
+        return self.bundles and self.carrier is not None and bool(self.carrier.gathers())
+
+    def openBundle(self, socket: Any, address: Any, port: int) -> Bundle:
+        """
+        Begin a bundle, as L{gathers} has said yes.
+
+        @param port: the receiving socket's.
+        """
+        if self.bundle is not None:
+            self.closeBundle()
+        self.bundle = bundle = Bundle(self, socket, address, port)
+        self.carrier.bundleOpened()
+        return bundle
+
+    def closeBundle(self) -> None:
+        """
+        Send what was gathered, if there is something.
+        """
+        bundle = self.bundle
+        if bundle is not None:
+            self.bundle = None
+            self.send(bundle.socket.bundleClosed(bundle))
 
     def hold(self) -> None:
         """
@@ -128,6 +162,7 @@ class Path:
         @param port: to this port only; L{None} for all.
         @return: the messages.
         """
+        self.closeBundle()
         return self.machine.drop(owner, port)
 
     def mapChanged(self) -> None:
@@ -290,6 +325,10 @@ class Path:
         for message in self.machine.disconnected(self.network.reactor.seconds()):
             if message.owner is not None:
                 message.owner.messageDropped(message)
+        bundle = self.bundle
+        if bundle is not None:
+            self.bundle = None
+            self.machine.send(bundle.socket.bundleClosed(bundle))
         self._armTick()
 
     def resume(self, carrier: Any) -> None:
@@ -334,6 +373,8 @@ class Path:
             self.network.deliver(self, fields, payload)
             return
         if outcome is Outcome.CONGESTION:
+            # It was written when there was none.
+            self.closeBundle()
             self.network.congestionChanged(self)
         elif outcome is Outcome.RESTARTED:
             _log.info("RDS on {host} was restarted", host=self.remote)

@@ -32,6 +32,7 @@ from twisted_ib.hca.endpoints.addresses import scopeOf
 from twisted_ib.hca.endpoints.arguments import octets
 from twisted_ib.hca.fabric.addresses import normalise, sourceFor
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
+from twisted_ib.rds.bundle import LONGEST, MOST, Bundle
 from twisted_ib.rds.machine import Message
 from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.operations import OperationMessage, RDMAStatus
@@ -134,6 +135,7 @@ class Port(Operations, Receiving):
         self._pings: set[Ping] = set()
         self._routes: dict[tuple[str, int], Any] = {}
         self._epoch = -1
+        self._bundles: dict[Any, Bundle] = {}
 
     def __repr__(self) -> str:
         """
@@ -209,6 +211,7 @@ class Port(Operations, Receiving):
         if not self.connected:
             return succeed(None)
         if self._closing is None:
+            self.closeBundles()
             self._closing = Deferred()
             self._forget()
             wait = limits.RDS_LINGER_SECONDS if self._queued or self._held else 0
@@ -240,7 +243,7 @@ class Port(Operations, Receiving):
         paths: list[Any] = [*network.paths.values(), *network.loops.values()]
         for path in paths:
             dropped = path.drop(self)
-            network.counters["send_drop_closed"] += len(dropped)
+            network.counters["send_drop_closed"] += sum(message.count for message in dropped)
             self.canceled(dropped)
         self.freeAll()
         network.unbind(self.addresses, self._realPort)
@@ -270,12 +273,20 @@ class Port(Operations, Receiving):
         """
         See L{IRDSTransport.write}.
         """
+        bundle = self._bundles.get(addr)
+        if bundle is not None and datagram.__class__ is bytes:
+            room = bundle.room - len(datagram) - _OVERHEAD
+            if room >= 0:
+                bundle.room = room
+                bundle.append(datagram)
+                return None
         if not self.connected or self._closing is not None:
             self.network.counters["send_drop_closed"] += 1
             return None
         data = datagram if type(datagram) is bytes else octets(datagram)
         if len(data) > self.maxPacketSize:
             raise DatagramTooLongError(f"a datagram has at most {self.maxPacketSize} bytes, not {len(data)}")
+        given = addr
         if addr is None:
             addr = self._default
             if addr is None:
@@ -283,7 +294,43 @@ class Port(Operations, Receiving):
         path = self._routes.get(addr)
         if path is None or path.closed or self._epoch != self._network.epoch:  # type: ignore[union-attr]
             path = self._pathTo(addr)
+        if len(data) <= LONGEST and path.gathers() and self._mayBundle(path, addr[1]):
+            bundle = path.openBundle(self, given, addr[1])
+            self._bundles[given] = bundle
+            # What is left is given back when it is closed.
+            self._queued += MOST
+            bundle.room -= len(data) + _OVERHEAD
+            bundle.append(data)
+            return None
         return self.place(path, addr, Message(self._realPort, addr[1], data, self))
+
+    def _mayBundle(self, path: Any, port: int) -> bool:
+        """
+        @return: whether datagrams may be gathered without looking at each.
+        """
+        return (
+            self._queued + MOST <= limits.RDS_SEND_BUDGET
+            and self.maxPacketSize >= MOST
+            and not path.isCongested(port)
+            and not (path.held and (path, port) in self._held)
+        )
+
+    def bundleClosed(self, bundle: Bundle) -> Message:
+        """
+        A bundle gets no more.
+
+        @return: the message to send.
+        """
+        del self._bundles[bundle.address]
+        self._queued -= bundle.room
+        return bundle.message(self._realPort)
+
+    def closeBundles(self) -> None:
+        """
+        Send what was gathered.
+        """
+        for bundle in list(self._bundles.values()):
+            bundle.path.closeBundle()
 
     def place(self, path: Any, addr: tuple[str, int], message: Message) -> Deferred[None] | None:
         """
@@ -412,7 +459,7 @@ class Port(Operations, Receiving):
         path = self._pathTo(addr)
         dropped = path.drop(self, addr[1])
         for message in dropped:
-            self._queued -= len(message.payload) + _OVERHEAD
+            self._queued -= len(message.payload) + message.overhead
         held = self._held.pop((path, addr[1]), None)
         if held is not None:
             path.release()
@@ -422,7 +469,7 @@ class Port(Operations, Receiving):
             self._fire(held.waiters)
         self._release()
         self.canceled(dropped)
-        return len(dropped)
+        return sum(message.count for message in dropped)
 
     def heaviest(self) -> tuple[str, int] | None:
         """
@@ -443,7 +490,7 @@ class Port(Operations, Receiving):
         """
         The peer has a message.
         """
-        self._queued -= len(message.payload) + _OVERHEAD
+        self._queued -= len(message.payload) + message.overhead
         if self._pausedBy or self._waiters or self._producer is not None or self._closing is not None:
             self._release()
 

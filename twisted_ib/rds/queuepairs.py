@@ -37,6 +37,7 @@ from twisted_ib.rds.outgoing import (
     DUE,
     EACH,
     GO_ON,
+    MUCH,
     NOBODY,
     OPERATIONS,
     PAUSE,
@@ -139,6 +140,11 @@ class Session(Outgoing):
         """
         The turn is over: acknowledge, send what waits, tell what happened.
         """
+        if self.bundling:
+            bundling, self.bundling = self.bundling, {}
+            for carrier in bundling:
+                if carrier.path is not None:
+                    carrier.path.closeBundle()
         self.corked = False
         if self._completions:
             self.tellOperations()
@@ -265,11 +271,17 @@ class Session(Outgoing):
             if not carrier.owing:
                 self.owing[carrier] = None
             carrier.owing += DUE if flags & ACK_REQUIRED else EACH + length
+            if carrier.owing >= MUCH and self.shared and not self.backlog:
+                # The peer may wait for it while there is more to take here.
+                carrier.acknowledge()
+                self.flushGathered()
+                self.channel.device.ringBells()
             if not self.corked:
                 self.corked = True
                 self.channel.device.markDirty(self)
             if self.shared and destinationPort > 1 and (path.local, destinationPort) not in self._sockets:
-                self._control(carrier, NOBODY, _PORT.pack(destinationPort))
+                if not self.backlog:  # Else it has told enough already that it does not read.
+                    self._control(carrier, NOBODY, _PORT.pack(destinationPort))
         path.messageReceived(carrier, fields, payload if payload.__class__ is bytes else bytes(payload))
 
     def _carrierOf(self, padding: bytes, flags: int, payload: bytes) -> RCCarrier | None:
@@ -460,6 +472,7 @@ class Session(Outgoing):
                 del self.ours[index]
         self.wanting.pop(carrier, None)
         self.owing.pop(carrier, None)
+        self.bundling.pop(carrier, None)
         if not self.ours:
             self.close()
 
@@ -492,6 +505,7 @@ class Session(Outgoing):
         self.backlog.clear()
         self.wanting.clear()
         self.owing.clear()
+        self.bundling.clear()
         connection, self.connection = self.connection, None
         device = self.channel.device
         if self.queuePair.device is not None:

@@ -99,6 +99,23 @@ class RCCarrier:
             session.postFragments(header, payload)
         return True
 
+    def gathers(self) -> bool:
+        """
+        @return: whether what is sent now would leave at the end of the turn, or wait.
+        """
+        session = self.session
+        if not session.shared or session.loss is not None:
+            return False
+        if session.stuck or session.peerPaused or session.backlog:
+            session.cork()
+        return session.corked
+
+    def bundleOpened(self) -> None:
+        """
+        The path has something for the end of the turn.
+        """
+        self.session.bundling[self] = None
+
     def flush(self) -> None:
         """
         See L{IRDSCarrier.flush}: nothing is held back.

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 
 from twisted_ib import limits
 from twisted_ib.interfaces import IRDSCookieProtocol
+from twisted_ib.rds.bundle import BUNDLE, lengthsOf
 from twisted_ib.rds.network import Network
 from twisted_ib.rds.wire import NO_EXTENSIONS, Fields
 
@@ -68,7 +69,7 @@ class Receiving:
         """
         Receive again, from a later turn on.
         """
-        if not self._reading and self.connected:
+        if not self._reading and self.connected and self._closing is None:
             self._reading = True
             self._wantDrain()
 
@@ -77,8 +78,11 @@ class Receiving:
 
     def messageReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
         """
-        A datagram came.
+        A datagram came, or a bundle of them.
         """
+        if fields[5] & BUNDLE and path.bundles:
+            self._bundleReceived(path, fields, payload)
+            return
         counters = self.network.counters
         if self._closing is not None:
             counters["recv_drop_dead_sock"] += 1
@@ -95,6 +99,36 @@ class Receiving:
                 if self._receivedBytes > limits.RDS_RECEIVE_MOST:
                     self._blocked.add(path)
                     path.block(self)
+
+    def _bundleReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
+        """
+        Several datagrams came.
+        """
+        counters = self.network.counters
+        lengths = lengthsOf(payload)
+        if not lengths:
+            counters["recv_bad_length"] += 1
+            return
+        address = path.remote, fields[3]
+        plain = (*fields[:5], 0, *fields[6:9], NO_EXTENSIONS)
+        receive = self.protocol.datagramReceived
+        isSimple = not self._received and self._closing is None and max(lengths) <= self.maxPacketSize
+        at = len(payload) - sum(lengths)
+        delivered = 0
+        for length in lengths:
+            end = at + length
+            datagram = payload[at:end]
+            at = end
+            if isSimple and self._reading:
+                delivered += 1
+                try:
+                    receive(datagram, address)
+                except Exception:
+                    _log.failure("a datagram from {host}:{port}", host=address[0], port=address[1])
+            else:
+                isSimple = False
+                self.messageReceived(path, plain, datagram)
+        counters["recv_delivered"] += delivered
 
     def extended(self, extensions: bytes) -> int | None:
         """
@@ -169,6 +203,7 @@ class Receiving:
         """
         The socket is closed: nobody wants what waits.
         """
+        self._reading = False
         self._received.clear()
         self._receivedBytes = 0
         self._unblock()
