@@ -8,7 +8,7 @@ import signal
 import time
 
 from tests.ownaddress import ownAddress, ownGroup
-from tests.processes.test_ping import SOON, PingTestCase
+from tests.processes.test_ping import PingTestCase
 
 
 class RoCETests(PingTestCase):
@@ -34,15 +34,15 @@ class RoCETests(PingTestCase):
         Rounds of all sizes; the device is where the user binds.
         """
         server, port = self.server("-s", "-P", "-V", "-S", "65535", "--device", "roce0", "-a", self.here)
-        for size in ("23", "5000", "65535"):
-            client = self.begun(*self.ends("-p", port, "-C", "50", "-S", size, "-V"))
+        for size in ("23", "65535"):
+            client = self.begun(*self.ends("-p", port, "-C", "20", "-S", size, "-V"))
             self.assertEqual(self.over(client), (0, "", ""), size)
-        client = self.begun(*self.ends("-p", str(int(port) ^ 1), "-C", "1"))
         begin = time.monotonic()
+        client = self.begun(*self.ends("-p", str(int(port) ^ 1), "-C", "1"))
         status, _, said = self.over(client)
         self.assertEqual(status, 1)
         self.assertRegex(said, r"\Aib-ping: \S+ port \d+: connection refused, nobody listens there\n\Z")
-        self.assertLess(time.monotonic() - begin, SOON)
+        self.assertSoon(begin)
         server.send_signal(signal.SIGTERM)
         self.assertEqual(self.over(server), (128 + signal.SIGTERM, "", ""))
 
@@ -72,7 +72,7 @@ class RoCETests(PingTestCase):
         begin = time.monotonic()
         found = self.over(self.begun(*self.ends("-C", "1")))
         self.assertEqual(found, (1, "", f"ib-ping: {self.here} does not answer\n"))
-        self.assertLess(time.monotonic() - begin, 2 * SOON)
+        self.assertSoon(begin)
 
     def test_killed(self) -> None:
         """
