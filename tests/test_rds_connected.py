@@ -582,6 +582,19 @@ class HostileTests(ProcessesTestCase):
                 self.settle()
         self.assertTrue(session.closed)
 
+    def test_nobodyAndNoRoom(self) -> None:
+        """
+        A peer that sends to ports which nobody has, and reads nothing, is not told of each.
+        """
+        session = self.session(self.b)
+        self.patch(session, "_post", lambda *arguments: False)
+        frame = self.header(0, to=7777)
+        for _ in range(1000):
+            session.received(frame, 0, len(frame))
+        self.assertLess(len(session.backlog), 10)
+        self.assertLess(len(session.gathered), 200)
+        self.assertEqual(self.b.network.counters["recv_drop_no_sock"], 1000)
+
     def test_pauseIgnoredAgain(self) -> None:
         """
         Nor does it help to connect again.

@@ -387,7 +387,21 @@ class BoundTests(StreamsTestCase):
             self.network.flush(CLIENT, session)
             self.network.run(reading=False)
         self.assertEqual(self.network.ends, {end: Reason.NO_MEMORY for end in pairs[1]})
-        self.assertEqual((self.server.held, len(self.server)), (600, 2))
+        self.assertEqual((self.server.held, len(self.server)), (600 + 2 * limits.RDS_STREAM_PIECE, 2))
+
+    def test_heldInPieces(self) -> None:
+        """
+        Small pieces count for what they use, and who has most of that loses.
+        """
+        self.patch(limits, "RDS_STREAMS_HELD", 10_000)
+        pairs = [self.network.pair() for _ in range(2)]
+        pairs[0][0].write(bytes(3000))
+        self.network.flush(CLIENT, pairs[0][0])
+        for _ in range(200):
+            pairs[1][0].write(b"ab")
+            self.network.flush(CLIENT, pairs[1][0])
+        self.network.run(reading=False)
+        self.assertEqual(self.network.ends, {end: Reason.NO_MEMORY for end in pairs[1]})
 
     def test_heldAfterTheEnd(self) -> None:
         """
@@ -400,7 +414,8 @@ class BoundTests(StreamsTestCase):
             session.close()
             self.network.flush(CLIENT, session)
             self.network.run(reading=False)
-        self.assertEqual((self.server.held, pairs[0][1].arrivedBytes), (200, 0))
+        held = 200 + limits.RDS_STREAM_PIECE
+        self.assertEqual((self.server.held, pairs[0][1].arrivedBytes), (held, 0))
         self.network.flush(SERVER, *[accepted for _, accepted in pairs])
         self.assertEqual(len(self.server), 1)
         self.network.readAll(SERVER, pairs[1][1])

@@ -408,6 +408,8 @@ RDS_STREAMS = 16384
 RDS_STREAMS_PER_PEER = 4096
 #: Bytes that all streams of one port hold for protocols that do not read.
 RDS_STREAMS_HELD = 128 * 1024 * 1024
+#: What each piece of them counts for besides its bytes: a peer may send pieces of two.
+RDS_STREAM_PIECE = 64
 #: Answers to datagrams of no stream that wait; more are dropped.
 RDS_STREAM_ANSWERS = 256
 #: The time between two OPENs, and how long nothing is heard until a peer is asked, in seconds.

@@ -46,6 +46,7 @@ class Event(IntEnum):
 
 _WINDOW = limits.RDS_STREAM_WINDOW
 _SEGMENT = limits.RDS_SEGMENT
+_PIECE = limits.RDS_STREAM_PIECE
 _DATA, _WINDOW_KIND, _PROBE = int(Kind.DATA), int(Kind.WINDOW), int(Kind.PROBE)
 
 
@@ -228,6 +229,7 @@ class Session:
         @raise IndexError: There is none.
         """
         data = self.arrived.popleft()
+        self.owner.held -= _PIECE
         self._consumed(len(data))
         return data
 
@@ -235,6 +237,7 @@ class Session:
         """
         Forget what arrived; that makes room, too.
         """
+        self.owner.held -= _PIECE * len(self.arrived)
         self.arrived.clear()
         if self.arrivedBytes:
             self._consumed(self.arrivedBytes)
@@ -278,6 +281,7 @@ class Session:
                 self._consumed(length)
             else:
                 self.arrived.append(data[start:])
+                self.owner.held += _PIECE
             return
         row = _TABLE[self.state]
         (row[kind] if kind < len(row) else _violated)(self, reason, offset, window)

@@ -202,7 +202,8 @@ class Streams:
         """
         Too much waits for applications: the session that holds most pays.
         """
-        most = max(self.sessions.values(), key=lambda each: each.arrivedBytes)
+        piece = limits.RDS_STREAM_PIECE
+        most = max(self.sessions.values(), key=lambda each: each.arrivedBytes + piece * len(each.arrived))
         self.counters["stream_overheld"] += 1
         most.sacrifice()
         self.others.append(most)
