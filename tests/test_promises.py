@@ -5,13 +5,15 @@ peer is ready.
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, Sender, Streams
 from twisted_ib import limits
 from twisted_ib.hca.fabric import faults
-from twisted_ib.hca.wire.cm import DREQ, REJ, REP, RTU
+from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
 
 
 class Recorder(Protocol):
@@ -140,6 +142,27 @@ class PromiseTests(SynchronousTestCase):
         self.assertEqual(self.made, [])
         self.device.arrivedEarly(number, ADDRESSES[0], psn + limits.TRANSPORT_WINDOW - 1 & 0xFFFFFF)
         self.assertEqual((len(self.made), list(self.device.queuePairs)), (1, [number]))
+
+    def test_otherTerms(self) -> None:
+        """
+        Nothing is promised to who asks for another service than a stream is, or for packets that do not fit.
+        """
+        manager = self.streams.channels[ADDRESSES[0]].device.cm
+        connect = manager.connect
+        for name, value in (("transportServiceType", 1), ("transportServiceType", 3), ("pathMTU", 7)):
+
+            def asking(path: Any, request: REQ, *rest: Any, name: str = name, value: int = value) -> Any:
+                """
+                Ask for something else.
+                """
+                setattr(request, name, value)
+                return connect(path, request, *rest)
+
+            self.patch(manager, "connect", asking)
+            client = self.streams.connect(Recorder(), 20)
+            self.wait(1.0)
+            self.assertIsNotNone(client.failure, name)
+            self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))
 
     def test_givenUp(self) -> None:
         """

@@ -226,6 +226,10 @@ class Port(base.BasePort):
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
             return
+        if request.transportServiceType:
+            channel.count("bad_service_type")
+            connection.reject(RejectReason.INVALID_TRANSPORT_TYPE, b"", channel.now())
+            return
         if channel.device.addressed and not self._mayBeSo(channel.device, connection, request.pathMTU):
             # Packets of the size that the peer will send do not reach it from here.
             channel.count("bad_path_mtu")
