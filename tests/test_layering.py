@@ -44,6 +44,7 @@ PURE = (
     "twisted_ib.hca.wire",
     "twisted_ib.ipoib.machine",
     "twisted_ib.ipoib.wire",
+    "twisted_ib.rds.bundle",
     "twisted_ib.rds.congestion",
     "twisted_ib.rds.counters",
     "twisted_ib.rds.frames",

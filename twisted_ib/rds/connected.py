@@ -40,6 +40,7 @@ from twisted_ib.hca.fabric.registry import DEFAULT_DEVICE, addressOf, isPlacedBy
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
 from twisted_ib.hca.wire.rdmacm import Header
+from twisted_ib.rds.bundle import BUNDLE
 from twisted_ib.rds.calling import PORT_SPACE, RETRIES, SESSIONS, TCP_SPACE, Call, Later, Waiting, received
 from twisted_ib.rds.carrier import IRDSMedium
 from twisted_ib.rds.congestion import CongestionMap
@@ -393,7 +394,8 @@ class RCMedium:
             path.machine.peerMap = CongestionMap()
             network.congestionChanged(path)
         for message in network.forget(path):
-            message.sequence = message.flags = 0
+            message.sequence = 0
+            message.flags &= BUNDLE
             try:
                 target = network.route(path.local, path.remote, message.destinationPort)
             except (HCAError, OSError):
