@@ -143,6 +143,7 @@ class TCPTests(SynchronousTestCase):
         port = listenRDS(reactor, 4000, DatagramProtocol(), own, device="tcp")
         channel = channelFor(reactor)
         self.addCleanup(channel.close)
+        self.addCleanup(reactor.iterate)  # Twisted's ports close in the next turn.
         self.addCleanup(port.stopListening)
         found = [row for row in channel.socketRows() if row is not None and row[1] == "rds"]
         self.assertEqual([(row[2], row[3], row[5]) for row in found], [(None, f"{own}:4000", "LISTEN")])
