@@ -127,6 +127,16 @@ class TCPTests(SynchronousTestCase):
     RDS over TCP has no device.
     """
 
+    def _stop(self, reactor: Any, port: Any) -> None:
+        """
+        Twisted's ports close in a later turn.
+        """
+        stopped = port.stopListening()
+        for _ in range(100):
+            reactor.iterate()
+            if stopped is None or stopped.called:
+                break
+
     def test_visible(self) -> None:
         """
         Its sockets are shown with those of the default device.
@@ -143,7 +153,6 @@ class TCPTests(SynchronousTestCase):
         port = listenRDS(reactor, 4000, DatagramProtocol(), own, device="tcp")
         channel = channelFor(reactor)
         self.addCleanup(channel.close)
-        self.addCleanup(reactor.iterate)  # Twisted's ports close in the next turn.
-        self.addCleanup(port.stopListening)
+        self.addCleanup(self._stop, reactor, port)
         found = [row for row in channel.socketRows() if row is not None and row[1] == "rds"]
         self.assertEqual([(row[2], row[3], row[5]) for row in found], [(None, f"{own}:4000", "LISTEN")])
