@@ -446,6 +446,14 @@ class RequestTests(AddressedTestCase):
         self.assertIs(self.session(self.b), session)
         self.assertEqual(self.b.network.counters["conn_reset"], 0)
 
+    def test_onlyAskedByStrangers(self) -> None:
+        """
+        A REQ alone takes no place among the paths.
+        """
+        self.ask(PrivateData(HERE, THERE).pack())
+        self.assertEqual(len(self.b.medium.expected), 1)
+        self.assertEqual(self.b.network.paths, {})
+
     def test_typeOfService(self) -> None:
         """
         Linux has a connection for each type of service, with numbers of its own; there is only one here.

@@ -456,6 +456,17 @@ class AcceptedTests(TCPCase):
                 carrier.transport.doWrite()
         await self.until(lambda: len(one.protocol.got) == 100)
 
+    async def test_closedAndOpenAgain(self) -> None:
+        """
+        A socket is closed when what it had is gone, whatever is opened meanwhile.
+        """
+        one, _ = await self.begun()
+        closed = one.stopListening()
+        one._closed()
+        self.assertNoResult(closed)
+        self.open(STRANGER, 5001, one.network)
+        await self.until(lambda: closed.called, 3.0)
+
     async def test_drainedWhilePaused(self) -> None:
         """
         A peer that connects again and again pins no more memory of a socket that is not read.

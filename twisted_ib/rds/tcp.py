@@ -143,7 +143,7 @@ class TCPMedium:
         self.port = port
         self.alive: set[Any] = set()
         self._ports: dict[str, tuple[TCPPort, set[int]]] = {}
-        self._waiters: list[Deferred[None]] = []
+        self._waiters: list[tuple[set[Any], Deferred[None]]] = []
 
     def localAddresses(self) -> list[str]:
         """
@@ -223,9 +223,12 @@ class TCPMedium:
         Something is not in the reactor any more.
         """
         self.alive.discard(what)
-        if not self.alive:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
+        waiters, self._waiters = self._waiters, []
+        for waited, waiter in waiters:
+            waited.discard(what)
+            if waited:
+                self._waiters.append((waited, waiter))
+            else:
                 waiter.callback(None)
 
     def whenQuiet(self) -> Deferred[None]:
@@ -235,7 +238,7 @@ class TCPMedium:
         if not self.alive:
             return succeed(None)
         waiter: Deferred[None] = Deferred()
-        self._waiters.append(waiter)
+        self._waiters.append((set(self.alive), waiter))
         return waiter
 
 
