@@ -35,8 +35,8 @@ class Outlet:
 
     @ivar link: What they are given to.
     @ivar packets: How many have left.
-    @ivar stalled: What found no room, by source port: arguments of the link's C{send}, how many packets they
-        are, and whether they may be lost.
+    @ivar stalled: What found no room, by source port: arguments of the link's C{send}, and how many packets
+        they are.
     @ivar again: When to try again to send what found no room.
     """
 
@@ -51,7 +51,7 @@ class Outlet:
         self._fabric = fabric
         self.link = fabric.link
         self._flows: dict[tuple[str, int], Flow] = {}
-        self.stalled: dict[int, deque[tuple[tuple[Any, ...], int, bool]]] = {}
+        self.stalled: dict[int, deque[tuple[tuple[Any, ...], int]]] = {}
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
         self.packets = 0
@@ -130,33 +130,29 @@ class Outlet:
         """
         return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
 
-    def _transmit(self, call: tuple[Any, ...], count: int, isLossy: bool = False) -> None:
+    def _transmit(self, call: tuple[Any, ...], count: int) -> None:
         """
         Give datagrams to the link, now or when there is room.
 
         @param count: How many they are.
-        @param isLossy: Whether they are lost rather than have others wait for them.
         """
         stalled = self.stalled
         if (stalled and call[1] in stalled) or not self.link.send(*call):
-            self._stall(call, count, isLossy)
+            self._stall(call, count)
         else:
             self.packets += count
 
-    def _stall(self, call: tuple[Any, ...], count: int, isLossy: bool) -> None:
+    def _stall(self, call: tuple[Any, ...], count: int) -> None:
         """
         Keep what has no room: see L{_transmit}.
         """
         waiting = self.stalled.get(call[1])
         if waiting is None:
-            if isLossy:
-                self._fabric.count("packets_dropped")
-                return
             if not self.stalled:
                 self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
             waiting = self.stalled[call[1]] = deque()
         if len(waiting) < limits.PACKET_OUTPUTS:
-            waiting.append((call, count, isLossy))
+            waiting.append((call, count))
         else:
             self._fabric.count("packets_dropped")
 
@@ -167,13 +163,10 @@ class Outlet:
         for port in list(self.stalled):
             waiting = self.stalled[port]
             while waiting:
-                call, count, isLossy = waiting[0]
-                if self.link.send(*call):
-                    self.packets += count
-                elif isLossy:
-                    self._fabric.count("packets_dropped")
-                else:
+                call, count = waiting[0]
+                if not self.link.send(*call):
                     break
+                self.packets += count
                 waiting.popleft()
             else:
                 del self.stalled[port]
@@ -184,7 +177,7 @@ class Outlet:
         """
         @return: Whether something for an address waits.
         """
-        return any(call[0] == address for waiting in self.stalled.values() for call, _, _ in waiting)
+        return any(call[0] == address for waiting in self.stalled.values() for call, _ in waiting)
 
     def notify(self, session: Any, now: float) -> None:
         """
@@ -233,10 +226,7 @@ class Outlet:
             *(number, sequence | flags),
         )
         packet = flow.sign(b"".join((head, rest, _PADS[pad])))
-        # Anybody has management answer whom they like: while the kernel looks for somebody who is not
-        # there, that fills its socket.  What is lost is repeated.
-        isLossy = source == GSI_QPN
-        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1, isLossy)
+        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1)
 
     def clear(self) -> None:
         """
