@@ -133,7 +133,13 @@ class BelongingContract(StreamContract):
         def begin() -> None:
             port = self.carrier.listen(reactor, accepting)
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, clients)
-            reactor.callLater(0.05, reactor.stop)
+            stop()
+
+        def stop() -> None:
+            if client.log and server.log:
+                reactor.stop()
+            else:
+                reactor.callLater(0.05, stop)
 
         reactor.callWhenRunning(begin)
         self.runReactor(reactor, timeout=10)
