@@ -40,19 +40,17 @@ class Bundled(Message):
     A bundle that is sent.
     """
 
-    __slots__ = ("count", "overhead")
+    __slots__ = ("count",)
 
-    def __init__(self, ports: tuple[int, int], owner: Any, pieces: list[bytes], room: int) -> None:
+    def __init__(self, ports: tuple[int, int], owner: Any, pieces: list[bytes]) -> None:
         """
         @param ports: the sending socket's, and the receiving one's.
         @param pieces: the datagrams.
-        @param room: what was left.
         """
         count = len(pieces)
         table = _TABLES[count].pack(count, *map(len, pieces))
         super().__init__(ports[0], ports[1], b"".join((table, *pieces)), owner, flags=BUNDLE)
         self.count = count
-        self.overhead = MOST - room - len(self.payload)
 
 
 class Bundle:
@@ -90,7 +88,7 @@ class Bundle:
         pieces = self._pieces
         if len(pieces) == 1:
             return Message(port, self.port, pieces[0], self.socket)
-        return Bundled((port, self.port), self.socket, pieces, self.room)
+        return Bundled((port, self.port), self.socket, pieces)
 
 
 def lengthsOf(payload: bytes) -> tuple[int, ...]:

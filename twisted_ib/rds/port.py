@@ -322,8 +322,10 @@ class Port(Operations, Receiving):
         @return: the message to send.
         """
         del self._bundles[bundle.address]
-        self._queued -= bundle.room
-        return bundle.message(self._realPort)
+        message = bundle.message(self._realPort)
+        # It is one object, whatever it has cost to fill it.
+        self._queued += len(message.payload) + message.overhead - MOST
+        return message
 
     def closeBundles(self) -> None:
         """

@@ -11,7 +11,8 @@ There are two forms:
     is none, and the peer is answered RNR and asks again.
   - Between processes of this host, where all have the same addresses: a fragment is as long as a
     record, and nothing is summed up that never leaves memory.  Small messages of one turn are in one
-    SEND, one behind the other: a header whose length is more than what follows it begins a fragment.
+    SEND, one behind the other, or one message (L{twisted_ib.rds.bundle}): a header whose length is more
+    than what follows it begins a fragment.
     One queue pair carries all paths between two processes.  The padding of the header tells them
     apart: it is an index that the sender has announced by a I{control} frame, whose flags are 0x80,
     ports and sequence 0, and whose payload begins with its kind: 1 and the two addresses of the path,
