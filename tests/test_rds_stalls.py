@@ -88,6 +88,10 @@ class StallTests(SynchronousTestCase):
         self.assertIsNone(client.reason)
         assert client.transport is not None
         client.transport.loseConnection()
+        for accepted in self.accepted:
+            if accepted.reason is None:
+                accepted.transport.abortConnection()
+        self.wire.advance(1.0, 0.01)
         self.port.stopListening()
         self.peer.stopListening()
         self.wire.advance(limits.RDS_LINGER_SECONDS + 1, 0.01)
@@ -132,9 +136,54 @@ class StallTests(SynchronousTestCase):
         self.ask()
         self.wire.advance(0.1)
         (accepted,) = self.accepted
-        self.assertTrue(accepted.transport.socket._paused)
+        self.assertFalse(accepted.transport.socket._paused)
         self.serve()
-        self.assertIsInstance(accepted.reason.value, ConnectionLost)
+
+    def test_ended(self) -> None:
+        """
+        Of streams with it that end nothing is kept.
+        """
+        self.hosts["10.0.0.3"].network.setCongested("10.0.0.3", 5000, True)
+        for number in range(50):
+            self.peer.write(frame(Kind.OPEN, number, 0, 1 << 60), (SERVER, 4000))
+            self.wire.advance(0.1, 0.01)
+            self.peer.write(frame(Kind.GONE, number), (SERVER, 4000))
+        self.wire.advance(0.1)
+        self.assertEqual(len(self.accepted), 50)
+        socket = self.accepted[0].transport.socket
+        self.assertEqual(len(socket.streams), 0)
+        self.assertEqual([*map(len, socket._congested.values())], [0])
+        self.serve()
+
+    def test_cleared(self) -> None:
+        """
+        When it is not any more, its streams go on.
+        """
+        network = self.hosts["10.0.0.3"].network
+        network.setCongested("10.0.0.3", 5000, True)
+        self.ask()
+        self.wire.advance(1.0, 0.01)
+        self.assertEqual(self.peer.protocol.got, [])
+        network.setCongested("10.0.0.3", 5000, False)
+        self.wire.advance(1.0, 0.01)
+        self.assertEqual(sum(len(data) - 32 for data, _ in self.peer.protocol.got), 4 << 20)
+        self.serve()
+
+    def test_several(self) -> None:
+        """
+        Several that do so keep nobody waiting.
+        """
+        network = self.hosts["10.0.0.3"].network
+        sockets = [self.hosts["10.0.0.3"].socket(5001 + index) for index in range(5)]
+        for index, socket in enumerate(sockets):
+            network.setCongested("10.0.0.3", 5001 + index, True)
+            socket.write(frame(Kind.OPEN, 7 + index, 0, 1 << 60), (SERVER, 4000))
+        self.wire.advance(0.1)
+        self.assertEqual(len(self.accepted), 5)
+        for socket in sockets:
+            socket.stopListening()
+            self.patch(network, "setCongested", lambda *arguments: None)
+        self.serve()
 
     def test_gone(self) -> None:
         """

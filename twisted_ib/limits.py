@@ -417,8 +417,8 @@ RDS_STREAM_OPEN_SECONDS = 1.0
 RDS_STREAM_PROBE_SECONDS = 10.0
 #: How often a peer is asked in vain: then it is gone.
 RDS_STREAM_PROBES = 3
-#: How long a socket with streams may have no room at all: then the peer that most of what waits is for
-#: loses its streams, in seconds.
+#: How long a socket with streams may have no room at all: then the peers that most of what waits is for
+#: lose their streams, in seconds.
 RDS_STREAM_STALL_SECONDS = 5.0
 
 # -- reliable datagrams (RDS)

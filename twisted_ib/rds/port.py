@@ -473,9 +473,10 @@ class Port(Operations, Receiving):
         self.canceled(dropped)
         return sum(message.count for message in dropped)
 
-    def heaviest(self) -> tuple[str, int] | None:
+    def heaviest(self) -> list[tuple[str, int]]:
         """
-        @return: The destination that most of what waits, or is on its way, is for.
+        @return: The destination that most of what waits, or is on its way, is for, and those that half
+            as much is for.
         """
         sizes: Counter[tuple[str, int]] = Counter()
         network = self.network
@@ -486,7 +487,8 @@ class Port(Operations, Receiving):
                     sizes[path.remote, message.destinationPort] += len(message.payload) + _OVERHEAD
         for (path, port), held in self._held.items():
             sizes[path.remote, port] += held.bytes
-        return max(sizes, key=lambda each: sizes[each], default=None)
+        most = max(sizes.values(), default=0)
+        return [each for each, size in sizes.items() if size * 2 >= most]
 
     def messageDone(self, message: Message) -> None:
         """

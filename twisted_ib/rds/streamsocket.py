@@ -7,6 +7,9 @@ number of clients may share one; it is closed when nobody needs it any more.
 
 What is written while an application is called leaves when that call is over; else the first write
 of a turn leaves at once, and those that follow, together in the next.
+
+All streams share what the socket may have on its way.  If nothing had room for some seconds, the peers
+that most of it is for, which take nothing, lose their streams.
 """
 
 from __future__ import annotations
@@ -73,6 +76,7 @@ class StreamSocket(DatagramProtocol):
         self.port = 0
         self._ready: dict[Session, None] = {}
         self._looks: dict[StreamTransport, None] = {}
+        self._congested: dict[tuple[str, int], dict[Session, None]] = {}
         self._unsent: deque[tuple[bytes, tuple[str, int], Session | None]] = deque()
         self._inCall = self._paused = self._closed = False
         self._turn: Any = None
@@ -197,13 +201,16 @@ class StreamSocket(DatagramProtocol):
 
     def destinationCongested(self, addr: Any) -> None:
         """
-        See L{IRDSProtocol}: it says so too when it takes no more.
+        See L{IRDSProtocol}: streams with it wait, so that others do not.
         """
+        self._congested.setdefault(addr, {})
 
     def destinationCleared(self, addr: Any) -> None:
         """
         See L{IRDSProtocol}.
         """
+        self._ready.update(self._congested.pop(addr, {}))
+        self._wantTurn()
 
     def peerGone(self, host: str, reason: Exception) -> None:
         """
@@ -395,6 +402,7 @@ class StreamSocket(DatagramProtocol):
                 if session.events:
                     self._tellSession(session)
                 if session.state is State.CLOSED:
+                    self._congested.get(session.address, {}).pop(session, None)
                     self.streams.settle(session)
         finally:
             self._inCall = False
@@ -409,6 +417,14 @@ class StreamSocket(DatagramProtocol):
         @return: Whether there may be another.
         """
         if self._paused or self._closed:
+            return False
+        if self._congested and session.address in self._congested:
+            if session.state is State.CLOSED:
+                # Who sends something for it later hears that it is gone.
+                while session.nextOutput() is not None:
+                    pass
+            else:
+                self._congested[session.address][session] = None
             return False
         data = session.nextOutput()
         if data is None:
@@ -482,16 +498,16 @@ class StreamSocket(DatagramProtocol):
 
     def _stalled(self) -> None:
         """
-        If nothing had room for a while, give up the peer that most of what waits is for: all streams
-        share what the socket may send, and one must not keep it from the others.
+        If nothing had room for a while, give up the peers that most of what waits is for: all streams
+        share what the socket may send, and some must not keep it from the others.
         """
         self._stall = None
         if not self._paused or self._closed:
             return
         transport: Any = self.transport
-        address = None if self._resumes else transport.heaviest()
+        addresses = [] if self._resumes else transport.heaviest()
         self.pauseProducing()
-        if address is not None:
+        for address in addresses:
             self.streams.counters["stream_stalled"] += 1
             self._giveUp(address)
 
@@ -507,6 +523,7 @@ class StreamSocket(DatagramProtocol):
             self._unsent = deque(each for each in self._unsent if each[1] != address)
             transport: Any = self.transport
             transport.cancel(address)
+            self.destinationCleared(address)
         except _UNUSABLE as reason:
             log.err(reason)
         finally:
