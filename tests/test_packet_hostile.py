@@ -14,6 +14,7 @@ from tests.test_packet_devices import HERE, PORT, THERE, End, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.core.completion import WCStatus
 from twisted_ib.hca.core.requests import SendOpcode
+from twisted_ib.hca.core.states import QPType
 from twisted_ib.hca.device import Device
 from twisted_ib.hca.fabric.invariant import LONGEST_PACKET, Flow
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
@@ -153,6 +154,11 @@ class HostileTests(PacketTestCase):
         for octets in range(0, 1024, 4):
             body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
             self.give(two.device, packet(UD_SEND_ONLY, 77, body, source=STRANGER), STRANGER)
+        self.assertEqual([key[0] for key in flows if key[0] == STRANGER], [])
+        known = two.device.createQueuePair(two, QPType.UD).number
+        for octets in range(0, 1024, 4):
+            body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
+            self.give(two.device, packet(UD_SEND_ONLY, known, body, source=STRANGER), STRANGER)
         (kept,) = (len(flow.states) for key, flow in flows.items() if key[0] == STRANGER)
         self.assertLessEqual(kept, limits.PACKET_SIZES_OF_STRANGERS)
         self.checkAlive(one, two)
@@ -241,7 +247,7 @@ class HostileTests(PacketTestCase):
 
     def test_strangersForgotten(self) -> None:
         """
-        Of those who send what is not for anybody no path is kept.
+        Of those who send what is not for anybody nothing is kept; of those who send datagrams no path.
         """
         device = self.device(THERE)
         datagram = DETH.pack(0x1234, 5) + bytes(16)
@@ -249,8 +255,13 @@ class HostileTests(PacketTestCase):
             source = f"10.0.{n >> 8}.{n & 0xFF}"
             self.give(device, packet(UD_SEND_ONLY, 99, datagram, source=source), source)
         fabric = device.fabric
-        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, limits.PACKET_FLOWS))
+        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, 0))
         self.assertEqual(device.counters["datagrams_unclaimed"], 2000)
+        number = device.createQueuePair(End(device), QPType.UD).number
+        for n in range(2000):
+            source = f"10.0.{n >> 8}.{n & 0xFF}"
+            self.give(device, packet(UD_SEND_ONLY, number, datagram, source=source), source)
+        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, limits.PACKET_FLOWS))
 
     def test_congestion(self) -> None:
         """

@@ -170,9 +170,10 @@ class Arrivals:
                 if joining is not None:  # Who gets this may fail.
                     joining.settle()
                     joining = None
-                if isNew and target != GSI_QPN and opcode in _DATAGRAMS:
-                    isNew = False
-                    self._remember(key, flow)
+                if isNew and opcode in _DATAGRAMS:
+                    if target == MULTICAST_QPN or target in self._owner.queuePairs:
+                        isNew = False
+                        self._remember(key, flow)
                 self._takeDatagram(
                     *(source, destination, trafficClass, opcode, flags, target, view, at, end, tail)
                 )
