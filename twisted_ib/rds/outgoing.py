@@ -32,12 +32,13 @@ _RETRIES = 7
 #: peer begins with the first while the last are written.
 _SMALL = 4 * 1024
 _ENOUGH = 4 * 1024
-#: An acknowledgement is due when so much has come, each message counting for this and its bytes.
 #: The most pieces that the medium is given.
 _PIECES = 16
+#: An acknowledgement is due when so much has come, each message counting for C{EACH} and its bytes.  A
+#: peer that sleeps is woken when so much was sent.
 DUE = 64 * 1024
 #: What is acknowledged at once, and not at the end of the batch.
-MUCH = 512 * 1024
+MUCH = 256 * 1024
 EACH = 4 * 1024
 #: The code of 4096 bytes.
 MTU = 5
@@ -102,7 +103,7 @@ class Outgoing:
         self.wanting: dict[RCCarrier, None] = {}
         self.ackCall: Any = None
         self.loss: Exception | None = None
-        self._gatheredBytes = 0
+        self._gatheredBytes = self._quiet = 0
         self.queuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = HEADER_BYTES + self.fragment
         self.domain: Any = None
@@ -194,6 +195,11 @@ class Outgoing:
                 self.postFragments(header, payload)
             else:
                 self.post(header, payload, length)
+            self._quiet += size
+            if self._quiet > DUE:
+                # A peer that sleeps should begin while the rest is written.
+                self._quiet = 0
+                self.channel.device.ringBells()
         elif not self.corked:
             self.corked = True
             self.channel.device.markDirty(self)
