@@ -555,9 +555,9 @@ class HostileTests(ProcessesTestCase):
 
     def test_paths(self) -> None:
         """
-        A peer announces a bounded number of paths.
+        A peer announces a bounded number of paths, and leaves some to others.
         """
-        self.patch(limits, "RDS_PATHS", 3)
+        self.patch(limits, "RDS_SESSION_PATHS", 3)
         text = b"\x01127.0.0.1 127.0.0.1"
         control = {"flags": CONTROL, "sequence": 0, "source": 0, "to": 0}
         self.violate(*[self.header(len(text), index=index, **control) + text for index in range(2, 5)])

@@ -465,6 +465,8 @@ RDS_CONNECT_SECONDS = 10.0
 RDS_GONE_SECONDS = 10.0
 #: Paths of one process and device; an idle one makes place for another.
 RDS_PATHS = 4096
+#: Those that one process of the host may announce.
+RDS_SESSION_PATHS = RDS_PATHS // 4
 #: Sockets of one process and device.
 RDS_SOCKETS = 65534
 #: How long a socket that is closed goes on sending what waits, in seconds.

@@ -335,7 +335,7 @@ class Session(Outgoing):
                 return
             if not index or index in self.theirs or not self._isLocal(theirs) or not self._isLocal(ours):
                 self.violated(f"addresses {payload[1:]!r} for path {index}")
-            elif len(self.theirs) >= limits.RDS_PATHS:
+            elif len(self.theirs) >= limits.RDS_SESSION_PATHS:
                 self.violated("too many paths")
             else:
                 self._announced(index, ours, theirs)
