@@ -55,6 +55,23 @@ class IRDSCarrier(Interface):
         """
 
 
+class IRDSBundlingCarrier(IRDSCarrier):
+    """
+    A carrier of a medium whose peers understand bundles (L{twisted_ib.rds.bundle}): one that shares
+    addresses.
+    """
+
+    def gathers():  # type: ignore[no-untyped-def]
+        """
+        @return: Whether what is sent now would leave at the end of the turn, or wait.
+        """
+
+    def bundleOpened():  # type: ignore[no-untyped-def]
+        """
+        Have C{path.closeBundle()} called at the end of the turn.
+        """
+
+
 class IRDSCarrierUser(Interface):
     """
     What a carrier tells: a path does this.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
-from twisted_ib.rds.carrier import IRDSCarrier
+from twisted_ib.rds.carrier import IRDSBundlingCarrier
 from twisted_ib.rds.machine import Message
 from twisted_ib.rds.wire import HEADER, NO_EXTENSIONS, NO_PADDING, packChecksummed
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _pack = HEADER.pack
 
 
-@implementer(IRDSCarrier)
+@implementer(IRDSBundlingCarrier)
 class RCCarrier:
     """
     One path on a queue pair.
