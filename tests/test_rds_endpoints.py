@@ -4,6 +4,7 @@ Tests of L{twisted_ib.rds.endpoints}: streams over reliable datagrams as Twisted
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 from io import BytesIO
@@ -26,16 +27,19 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.certificates import certificate
+from tests.meeting import ownRunDirectory
 from tests.rds_ends import HOST, ProcessesTestCase
 from tests.rds_fakes import FakeSocket, FakeSockets
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.channel import channelsOf
 from twisted_ib.rds import connector, streams, streamsocket
 from twisted_ib.rds.connector import connectStream
 from twisted_ib.rds.counters import STREAM_COUNTERS
 from twisted_ib.rds.endpoints import RDSClientEndpoint, RDSServerEndpoint
 from twisted_ib.rds.frames import Kind, Reason, frame
 from twisted_ib.rds.listening import listenStreams
+from twisted_ib.reactor.ibreactor import IBReactor
 
 
 class Recorder(Protocol):
@@ -1203,6 +1207,33 @@ class ForgedTests(EndpointTestCase):
         client.transport.write(b"abc")
         self.run_()
         self.assertEqual((server.data, server.reason, client.reason), (b"abc", None, None))
+
+
+class BindTests(SynchronousTestCase):
+    """
+    A client whose own socket can not be had.
+    """
+
+    def test_texts(self) -> None:
+        """
+        It hears why, as it would of TCP.
+        """
+        ownRunDirectory(self)
+        reactor = IBReactor()
+        self.addCleanup(lambda: [channel.close() for channel in channelsOf(reactor)])
+        for more, number, text in (
+            ({"device": "none9"}, errno.ENODEV, "19: there is no device 'none9'; there are "),
+            (
+                {"device": "shm0", "bindAddress": ("192.0.2.77", 0)},
+                errno.EADDRNOTAVAIL,
+                "99: 192.0.2.77 is not an address of this host",
+            ),
+        ):
+            made = RDSClientEndpoint(reactor, HOST, 4000, **more).connect(Factory.forProtocol(Protocol))
+            reactor.runUntilCurrent()
+            failed = self.failureResultOf(made, error.ConnectBindError).value
+            self.assertEqual(failed.osError, number)
+            self.assertIn(text, str(failed))
 
 
 class CounterTests(ProcessesTestCase):

@@ -93,7 +93,8 @@ class Attempt:
             interface = bound or sourceFor(host)
             self._socket = socketFor(connector.reactor, connector.device, interface, port, self)
         except error.CannotListenError as reason:
-            self._failed(error.ConnectBindError(reason.socketError.errno or 0, str(reason)))
+            why = reason.socketError
+            self._failed(error.ConnectBindError(why.errno or errno.EADDRNOTAVAIL, why.strerror or str(why)))
             return
         except (HCAError, OSError, ValueError) as reason:
             self._failed(failures.connectError(reason, connector.where()))

@@ -30,6 +30,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.endpoints.addresses import scopeOf
 from twisted_ib.hca.endpoints.arguments import octets
+from twisted_ib.hca.endpoints.failures import listenError
 from twisted_ib.hca.fabric.addresses import normalise, sourceFor
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
 from twisted_ib.rds.bundle import LONGEST, MOST, Bundle
@@ -166,8 +167,10 @@ class Port(Operations, Receiving):
             network = self.network
             addresses = self._bindAddresses(network)
             self._realPort = network.bind(addresses, self.port, self)
-        except (HCAError, OSError, ValueError) as e:
+        except OSError as e:
             raise error.CannotListenError(self.interface, self.port, e) from None
+        except (HCAError, ValueError) as e:
+            raise listenError(self.interface, self.port, self.device, e) from None
         self.addresses = addresses
         self.connected = True
         _log.info(

@@ -12,6 +12,7 @@ import os
 from twisted.internet import error
 
 from twisted_ib.errors import (
+    DeviceError,
     NoListenerError,
     NoRouteError,
     ResourceLimitError,
@@ -32,6 +33,8 @@ def oneLine(reason: object) -> str:
 
     @param reason: an error.
     """
+    if isinstance(reason, error.InvalidAddressError):
+        reason = reason.message  # Its own text is a tuple.
     return " ".join(str(reason).split()).rstrip(".")
 
 
@@ -127,6 +130,7 @@ _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (NoRouteError, errno.EADDRNOTAVAIL),
     (UnknownDeviceError, errno.ENODEV),
     (RunDirectoryError, errno.EACCES),
+    (DeviceError, errno.ENODEV),
     (ResourceLimitError, errno.ENOBUFS),
     (ValueError, errno.EADDRNOTAVAIL),
 )
@@ -145,7 +149,7 @@ def listenError(interface: str, port: int, device: str | None, reason: Exception
     number = next((code for kind, code in _LISTEN_ERRORS if isinstance(reason, kind)), errno.EIO)
     if isinstance(reason, ServiceInUseError):
         text = os.strerror(number)
-    elif isinstance(reason, NoRouteError):
+    elif isinstance(reason, NoRouteError) and interface:
         text = f"{interface} is not an address of this host"
     else:
         text = oneLine(reason) or type(reason).__name__
