@@ -573,6 +573,28 @@ class CongestionTests(PortCase):
         self.assertEqual(len(two.protocol.got), 5)
         one.unregisterProducer()
 
+    def test_heldAndSilent(self) -> None:
+        """
+        While something is held back the peer is sent an empty message to nobody now and then: if its host
+        is gone, the queue pair notices.
+        """
+        one, two = self.pair()
+        self.fill(one, two)
+        held = one.write(b"held", ("10.0.0.2", 5000))
+        self.wire.advance(1.0, 0.01)
+        (path,) = self.here.network.paths.values()
+        sent = path.machine.nextTransmit
+        self.wire.advance(2 * limits.RDS_HELD_SECONDS, 0.01)
+        self.assertEqual(path.machine.nextTransmit, sent + 2)
+        self.assertTrue(path.machine.isIdle())
+        self.assertEqual(self.there.network.counters["recv_drop_no_sock"], 2)
+        two.resumeProducing()
+        self.wire.advance(1.0, 0.01)
+        self.assertIsNone(self.successResultOf(held))
+        sent = path.machine.nextTransmit
+        self.wire.advance(2 * limits.RDS_HELD_SECONDS, 0.1)
+        self.assertEqual(path.machine.nextTransmit, sent)
+
     def test_raisingProducer(self) -> None:
         """
         What a producer raises is logged; what else was acknowledged with it is known all the same.

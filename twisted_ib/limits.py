@@ -463,6 +463,8 @@ RDS_DUEL_SECONDS = 0.5
 RDS_CONNECT_SECONDS = 10.0
 #: A peer that can not be reached for so long is told as gone, in seconds.
 RDS_GONE_SECONDS = 10.0
+#: How often a peer is sent something while all that there is for it is held back, in seconds.
+RDS_HELD_SECONDS = 10.0
 #: Paths of one process and device; an idle one makes place for another.
 RDS_PATHS = 4096
 #: Those that one process of the host may announce.

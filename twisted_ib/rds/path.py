@@ -17,7 +17,7 @@ from twisted_ib.errors import PeerGoneError
 from twisted_ib.rds.bundle import Bundle
 from twisted_ib.rds.carrier import IRDSCarrierUser
 from twisted_ib.rds.machine import Message, Outcome, PathMachine
-from twisted_ib.rds.wire import Fields
+from twisted_ib.rds.wire import PROBE_PORT, Fields
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
@@ -51,6 +51,7 @@ class Path:
     _attempt: Any = None
     _retry: Any = None
     _tick: Any = None
+    _watch: Any = None
     _pause = 0.0
     _told = False
     _pumping = False
@@ -142,12 +143,33 @@ class Path:
         self.held += 1
         if self.carrier is None:
             self._want()
+        if self._watch is None and self.medium.acknowledges:
+            self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
 
     def release(self) -> None:
         """
         It does no more.
         """
         self.held -= 1
+        if not self.held:
+            self._stopWatching()
+
+    def _watched(self) -> None:
+        """
+        All that there is for the peer may be held back: send something, as a queue pair on which nothing
+        is sent does not notice that nobody is there.
+        """
+        self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
+        if self.carrier is not None and self.machine.isIdle():
+            self.send(Message(self.machine.probePort, PROBE_PORT))
+
+    def _stopWatching(self) -> None:
+        """
+        Leave the reactor alone.
+        """
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     def messages(self) -> Iterator[Message]:
         """
@@ -436,6 +458,7 @@ class Path:
         later.
         """
         self._stopTrying()
+        self._stopWatching()
         self.since = None
         carrier, self.carrier = self.carrier, None
         if carrier is not None:
