@@ -239,6 +239,8 @@ class OptionTests(SynchronousTestCase):
         options = perfrds.parseArguments(["::1", "-r", "::1"])
         run = perfrds.run(Clock(), options, "shm0")
         self.assertIn("IPv4", str(self.assertRaises(ProgramError, run.send, None)))
+        run = perfrds.run(Clock(), perfrds.parseArguments(["-r", "::1"]), "shm0")
+        self.assertIn("IPv4", str(self.assertRaises(ProgramError, run.send, None)))
 
 
 class ProcessTests(CommandTestCase):

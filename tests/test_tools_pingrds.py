@@ -18,7 +18,7 @@ from tests.commands import PATH, CommandTestCase, programOf
 from tests.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
-from twisted_ib.tools import ping, pingrds
+from twisted_ib.tools import overrds, ping, pingrds
 from twisted_ib.tools.program import ProgramError
 
 PEER = "127.0.0.1"
@@ -89,7 +89,7 @@ class PingerTests(SynchronousTestCase):
             self.ports.append(FakePort(protocol, interface))
             return self.ports[-1]
 
-        self.patch(pingrds, "listenRDS", listen)
+        self.patch(overrds, "listenRDS", listen)
         given = pingrds.parseArguments(["--rds", *options, PEER])
         self.pinger = pingrds.Pinger(self.clock, given, "tcp")
         self.printed = io.StringIO()
@@ -183,7 +183,7 @@ class PingerTests(SynchronousTestCase):
         def refuse(*arguments: Any, **keys: Any) -> None:
             raise CannotListenError(PEER, 0, OSError(99, "Cannot assign requested address"))
 
-        self.patch(pingrds, "listenRDS", refuse)
+        self.patch(overrds, "listenRDS", refuse)
         given = pingrds.parseArguments(["--rds", "-I", "192.0.2.1", PEER])
         result = Deferred.fromCoroutine(pingrds.Pinger(Clock(), given, "tcp").run())
         error = self.failureResultOf(result, ProgramError).value

@@ -9,10 +9,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import DatagramProtocol
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.fabric import registry
 from twisted_ib.hca.fabric.addresses import sourceFor
+from twisted_ib.rds import listenRDS
 from twisted_ib.tools.pingdevice import addressOf, chosen, configure
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
 
@@ -48,6 +51,26 @@ def ownAddress(device: str, own: str | None, peer: str) -> str:
         return addressOf(own, True) or place or sourceFor(peer)
     except (HCAError, ValueError) as error:
         raise ProgramError(sentence(error)) from None
+
+
+def socketOf(reactor: Any, port: int, protocol: DatagramProtocol, own: str, device: str) -> Any:
+    """
+    @param reactor: the reactor.
+    @param port: the port, or 0 for any.
+    @param protocol: whose socket it becomes.
+    @param own: the address.
+    @param device: C{tcp}, or the name of a device.
+
+    @return: a socket.
+
+    @raise ProgramError: there is none.
+    """
+    try:
+        return listenRDS(reactor, port, protocol, own, device=device)
+    except CannotListenError as error:
+        where = f"{own} port {port}" if port else own
+        why = sentence(error.socketError)
+        raise ProgramError(why if own in why else f"{where}: {why}") from None
 
 
 def runOverRDS(

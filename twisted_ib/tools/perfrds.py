@@ -24,9 +24,8 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.rds import listenRDS
 from twisted_ib.reactor.direct import direct
-from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS
+from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS, socketOf
 from twisted_ib.tools.perfload import HEADER_BYTES, TERMS, Task, Terms
 from twisted_ib.tools.pingdevice import addressOf
 from twisted_ib.tools.pingstation import whole
@@ -38,6 +37,7 @@ PORT = 4000
 #: An end of one loopback address whose peer has the same.
 _OTHER = "127.0.0.2"
 _GO = b"\1"
+_ONLY_IPV4 = "the talk has IPv4 addresses only"
 _COLUMNS = "tsks   tx/s   rx/s  tx+rx K/s    rtt us cpu %"
 
 
@@ -152,8 +152,8 @@ class Stress:
                 round(options.seconds),
                 options.verify,
             )
-        except ValueError as error:
-            raise ProgramError(f"{error}: the talk has IPv4 addresses only") from None
+        except ValueError:
+            raise ProgramError(f"{passive}: {_ONLY_IPV4}") from None
         terms.check()
         endpoint = TCP4ClientEndpoint(direct(self._reactor), passive, options.port)
         try:
@@ -190,6 +190,8 @@ class Stress:
                 return control
 
         own = addressOf(options.own, True)
+        if ":" in own:
+            raise ProgramError(f"{own}: {_ONLY_IPV4}")
         try:
             port = direct(self._reactor).listenTCP(options.port, One(), interface=own)
         except CannotListenError as error:
@@ -212,10 +214,7 @@ class Stress:
         numbers = range(terms.port + 1, terms.port + 1 + terms.tasks)
         for number in numbers:
             task = Task(terms, (own, number), [(peer, each) for each in numbers], self._fail)
-            try:
-                ports.append(listenRDS(self._reactor, number, task, own, device=self._device))
-            except CannotListenError as error:
-                raise ProgramError(f"{own} port {number}: {sentence(error.socketError)}") from None
+            ports.append(socketOf(self._reactor, number, task, own, self._device))
             self.tasks.append(task)
         if isActive:
             control.transport.write(_GO)
@@ -331,20 +330,21 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         prog=PROGRAM,
         description="Requests and acknowledgements over RDS, as rds-stress.",
         epilog="Without HOST it is the passive side, for one active side, which says what is done."
-        " Over TCP each process needs an address of its own, and on a device of one host too.",
+        " Over TCP and over RoCE devices each process of a host needs an address of its own.",
     )
     add, size = parser.add_argument, whole(HEADER_BYTES, limits.RDS_MESSAGE)
     add("host", metavar="HOST", nargs="?", help="the passive side; without it this is one")
     addPlace(parser, "-r")
-    add("-p", dest="port", metavar="PORT", type=whole(0, 65534), default=PORT, help=f"by default {PORT}")
-    tasks = whole(1, limits.PERF_TASKS)
-    add("-t", dest="tasks", metavar="N", type=tasks, default=1, help="tasks on each side, by default 1")
-    depth = whole(1, limits.PERF_DEPTH)
-    add("-d", dest="depth", metavar="N", type=depth, default=1, help="requests on the way to each task")
-    add("-q", dest="request", metavar="N", type=size, default=1024, help="bytes of a request (1024)")
-    add("-a", dest="ack", metavar="N", type=size, default=HEADER_BYTES, help="bytes of an acknowledgement")
-    seconds = secondsWithin(1, limits.PERF_SECONDS)
-    add("-T", dest="seconds", metavar="S", type=seconds, default=10.0, help="seconds, by default 10")
+    for letter, name, kind, default, what in (
+        ("-p", "port", whole(0, 65534), PORT, "the port of the talk; tasks have the next ones"),
+        ("-t", "tasks", whole(1, limits.PERF_TASKS), 1, "tasks on each side"),
+        ("-d", "depth", whole(1, limits.PERF_DEPTH), 1, "requests on the way to each task"),
+        ("-q", "request", size, 1024, "bytes of a request"),
+        ("-a", "ack", size, HEADER_BYTES, "bytes of an acknowledgement"),
+        ("-T", "seconds", secondsWithin(1, limits.PERF_SECONDS), 10.0, "seconds"),
+    ):
+        text = f"{what}, by default {default:g}"
+        add(letter, dest=name, metavar="N", type=kind, default=default, help=text)
     add("-v", "--verify", action="store_true", help="compare contents")
     add("--json", action="store_true", help="one JSON object in place of the table")
     return parser.parse_args(arguments)

@@ -18,8 +18,7 @@ from twisted.internet.protocol import DatagramProtocol
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.rds import listenRDS
-from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS
+from twisted_ib.tools.overrds import addPlace, ownAddress, runOverRDS, socketOf
 from twisted_ib.tools.pingdevice import addressOf
 from twisted_ib.tools.pingstation import PROGRAM, RDS, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
@@ -135,12 +134,8 @@ class Pinger:
         """
         for _ in range(SOCKETS):
             socket = _Socket(self)
-            try:
-                port = listenRDS(self._reactor, 0, socket, self._own, device=self._device)
-            except CannotListenError as error:
-                raise ProgramError(f"{self._own}: {sentence(error.socketError)}") from None
+            self._ports.append(socketOf(self._reactor, 0, socket, self._own, self._device))
             self._sockets.append(socket)
-            self._ports.append(port)
 
     def _next(self) -> None:
         """
