@@ -259,6 +259,19 @@ class BundleTests(ProcessesTestCase):
             self.successResultOf(room)
         self.assertEqual(two.data, [b"%d" % index for index in range(1, sent + 1)])
 
+    def test_budgetExactly(self) -> None:
+        """
+        Who was not told to wait may write, whatever is reserved for a bundle.
+        """
+        two = self.listen()
+        cost = limits.RDS_DATAGRAM_OVERHEAD + 1
+        self.patch(limits, "RDS_SEND_BUDGET", limits.RDS_BUNDLE + cost)
+        texts = [b"x", b"y", bytes(limits.RDS_BUNDLE)]
+        rooms = [self.one.transport.write(text, (HOST, 5000)) for text in texts]
+        self.assertEqual([room is None for room in rooms], [True, True, False])
+        self.rest()
+        self.assertEqual(two.data, texts)
+
     def test_again(self) -> None:
         """
         A bundle whose connection is lost, open or not acknowledged, arrives once.

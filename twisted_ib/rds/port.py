@@ -312,7 +312,7 @@ class Port(Operations, Receiving):
         @return: whether datagrams may be gathered without looking at each.
         """
         return (
-            self._queued + MOST <= limits.RDS_SEND_BUDGET
+            self._queued + MOST < limits.RDS_SEND_BUDGET
             and self.maxPacketSize >= MOST
             and not path.isCongested(port)
             and not (path.held and (path, port) in self._held)
