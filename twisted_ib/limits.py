@@ -108,10 +108,13 @@ How long a peer may take for its part of a handshake.
 """
 
 QUERY_SECONDS = 0.2
-#: Commands that ask about one HCA of packets at a time; the oldest gives way.
-INQUIRIES = 16
 """
 How long an asker waits for the answer of an HCA.
+"""
+
+INQUIRIES = 16
+"""
+Commands that ask about one HCA of packets at a time; the oldest gives way.
 """
 
 LOCAL_ADDRESSES = 256

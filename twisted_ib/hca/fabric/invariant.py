@@ -100,7 +100,6 @@ class Flow:
         self._source, self._target = (source[12:], target[12:]) if self.isIPv4 else (source, target)
         self._port = port
         self.states: dict[int, int] = {}
-        #: Packets that had what was expected, as long as all had, and the others since.
         self.expected = self.doubt = 0
 
     def state(self, size: int, identification: int = 0) -> int:

@@ -112,7 +112,6 @@ class PacketFabric(Fabric):
         self._general = GeneralServices(owner, randomBits, self.pathTo)
         self.outlet = Outlet(self)
         self._arrivals = Arrivals(self, self.sessions.byNumber, self._general)
-        #: What the link calls.
         self.arrived = self._arrivals.take
         #: DREQs that leave at the end of the batch.
         self._farewells: list[tuple[str, int, bytes]] = []
