@@ -19,6 +19,7 @@ class Fabric:
     @ivar delayed: The paths on which connection management waits for room.
     @ivar rung: How often another was woken.
     @ivar sleeps: How often this side went to sleep.
+    @ivar asleep: Whether the descriptor must tell of work.
     @ivar patient: Whether somebody calls C{progress} again at once, until nothing comes.
     @cvar answerSeconds: For how long it pays to look for an answer, even if its sender has slept.
     @cvar addressed: Whether peers are IP addresses, and not processes of this host.
@@ -39,7 +40,7 @@ class Fabric:
         self.bells: list[Any] = []
         self.delayed: dict[Any, None] = {}
         self.rung = self.sleeps = 0
-        self.patient = False
+        self.patient = self.asleep = False
 
     def count(self, name: str) -> None:
         """
@@ -61,6 +62,33 @@ class Fabric:
         See L{IFabric<twisted_ib.hca.interfaces.IFabric>}.
         """
         return bool(self.delayed)
+
+    def pending(self) -> bool:
+        """
+        @return: Whether there is something to do.
+        """
+        raise NotImplementedError
+
+    def arm(self) -> bool:
+        """
+        Have work make the descriptor readable from now on.
+
+        @return: False if there is work after all.
+        """
+        if self.pending():
+            return False
+        self.asleep = True
+        self.sleeps += 1
+        return True
+
+    def look(self) -> bool:
+        """
+        Nobody need tell of work any more.
+
+        @return: Whether there is some.
+        """
+        self.asleep = False
+        return self.pending()
 
 
 __all__ = ["Fabric"]

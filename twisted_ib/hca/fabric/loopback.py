@@ -48,7 +48,6 @@ class LoopbackFabric(Fabric):
     The loopback fabric of one HCA.
 
     @ivar hot: Empty: while this thread looks again, nothing can arrive.
-    @ivar asleep: Whether a byte in the pipe must tell of work.
     """
 
     name = "lo"
@@ -69,7 +68,7 @@ class LoopbackFabric(Fabric):
         @param neighbours: Whom it can reach; by default those of this thread.
         """
         super().__init__(owner, guid)
-        self.asleep = self._woken = self._closed = False
+        self._woken = self._closed = False
         self._ends: list[LoopbackPath] = []
         self._paths: dict[int, LoopbackPath] = {}
         self._neighbours = ofThisThread() if neighbours is None else neighbours
@@ -255,27 +254,6 @@ class LoopbackFabric(Fabric):
         return False
 
     # -- sleeping and waking
-
-    def arm(self) -> bool:
-        """
-        Have work wake the reactor from now on.
-
-        @return: False if there is work after all.
-        """
-        if self.pending():
-            return False
-        self.asleep = True
-        self.sleeps += 1
-        return True
-
-    def look(self) -> bool:
-        """
-        Nobody need wake the reactor any more.
-
-        @return: Whether there is work.
-        """
-        self.asleep = False
-        return self.pending()
 
     def wakeUp(self) -> bool:
         """

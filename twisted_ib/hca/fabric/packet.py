@@ -71,7 +71,6 @@ class PacketFabric(Fabric):
     @ivar roomy: Queue pairs' paths that have room for who waits.
     @ivar patient: Whether acknowledgements to streams may wait until nothing comes any more; then somebody
         calls L{progress} at once when nothing has come.
-    @ivar asleep: Whether the descriptor must tell of work.
     """
 
     name = "packet"
@@ -101,7 +100,7 @@ class PacketFabric(Fabric):
         self.gid = int.from_bytes(gidOf(self.address), "big")
         self.pathMTU: int = link.pathMTU
         self.roomy: list[ConnectionPath] = []
-        self.patient = self.asleep = self._closed = self._busy = False
+        self._closed = self._busy = False
         #: Paths with acknowledgements that wait.
         self._owing: dict[ConnectionPath, None] = {}
         #: When they leave though others have something all the time.
@@ -485,20 +484,7 @@ class PacketFabric(Fabric):
         if self._owing:
             self._acknowledge()
             self.ringBells()
-        if self.pending():
-            return False
-        self.asleep = True
-        self.sleeps += 1
-        return True
-
-    def look(self) -> bool:
-        """
-        Nobody need tell of work any more.
-
-        @return: Whether there is some.
-        """
-        self.asleep = False
-        return self.pending()
+        return super().arm()
 
     def signal(self) -> None:
         """
