@@ -15,6 +15,7 @@ from typing import Any
 from twisted.internet import reactor as anyReactor
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import DatagramProtocol
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, TestCase
 from zope.interface.verify import verifyClass, verifyObject
@@ -42,6 +43,8 @@ from twisted_ib.reactor.ibreactor import IBReactor
 reactor: Any = anyReactor
 STRANGER, SMALL, LARGE = ownAddress(1), ownAddress(2), ownAddress(3)
 MAP = Header(0, length=8192, flags=CONG_BITMAP).pack() + bytes(8192)
+#: Of a datagram for who reads slowly.
+SLOW_BYTES = 60_000
 PROBE = Header(1, sourcePort=1, extensions=pathsExtensions(8, 0)).pack()
 
 
@@ -67,6 +70,24 @@ def data(sequence: int, payload: bytes, flags: int = 0, port: int = 5000) -> byt
     A message for a socket.
     """
     return Header(sequence, 0, len(payload), 4000, port, flags).pack() + payload
+
+
+class Slow(DatagramProtocol):
+    """
+    Stops reading now and then, and keeps nothing; datagrams have to come in order.
+    """
+
+    count = wrong = 0
+
+    def datagramReceived(self, datagram: bytes, addr: Any) -> None:
+        """
+        Count it.
+        """
+        self.count += 1
+        self.wrong += int.from_bytes(datagram[:8], "big") != self.count
+        if not self.count % 16:
+            transport: Any = self.transport
+            transport.pauseProducing()
 
 
 class Raw:
@@ -151,13 +172,15 @@ class TCPCase(TestCase):
 
         return Deferred.fromCoroutine(close())
 
-    def open(self, address: str, port: int, network: Network | None = None) -> Any:
+    def open(
+        self, address: str, port: int, network: Network | None = None, protocol: Any = None
+    ) -> Any:
         """
         Open a socket in a process of its own.
         """
         if network is None:
             network = Network(reactor, lambda network: TCPMedium(network, self.number))
-        one = Port(port, Told(), address, reactor=reactor, network=network)
+        one = Port(port, protocol or Told(), address, reactor=reactor, network=network)
         one.startListening()
         self.sockets.append(one)
         return one
@@ -333,6 +356,50 @@ class BothTests(TCPCase):
         for end in (one, two):
             await end.stopListening()
             self.assertEqual(end.network.medium.alive, set())
+
+
+class SlowTests(TCPCase):
+    """
+    A receiver that reads slowly.
+
+    @cvar offered: bytes that it is sent.
+    """
+
+    offered = 32 << 20
+
+    async def test_bounded(self) -> None:
+        """
+        All that is offered arrives in order; no more waits than may, and what the same socket has for
+        another peer goes on.
+        """
+        one = self.open(SMALL, 4000)
+        slow = self.open(LARGE, 5000, protocol=Slow())
+        quick = self.open(STRANGER, 5001)
+        count = self.offered // SLOW_BYTES
+        most = held = others = 0
+
+        async def offer() -> None:
+            for number in range(1, count + 1):
+                taken = one.write(number.to_bytes(8, "big") + bytes(SLOW_BYTES - 8), (LARGE, 5000))
+                if taken is not None:
+                    await taken
+
+        offering = Deferred.fromCoroutine(offer())
+        while slow.protocol.count < count:
+            slow.resumeProducing()
+            if len(quick.protocol.got) == others and one._queued < limits.RDS_SEND_BUDGET:
+                others += 1
+                one.write(b"?", (STRANGER, 5001))
+            most, held = max(most, one.queued()), max(held, slow._receivedBytes)
+            await deferLater(reactor, 0.001)
+        await offering
+        await self.until(lambda: len(quick.protocol.got) == others)
+        self.assertEqual((slow.protocol.count, slow.protocol.wrong), (count, 0))
+        self.assertGreater(others, 20)
+        self.assertGreater(most, limits.RDS_SEND_BUDGET)
+        self.assertGreater(held, limits.RDS_RECEIVE_BUDGET)
+        self.assertLess(most, limits.RDS_SEND_BUDGET + limits.RDS_CONGESTED_BUDGET + 2 * SLOW_BYTES)
+        self.assertLess(held, limits.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
 
 
 class AcceptedTests(TCPCase):
