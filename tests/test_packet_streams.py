@@ -202,6 +202,37 @@ class StreamTests(PacketTestCase):
         self.assertIn("too long", str(failure))
         self.assertEqual(self.messages(two), [])
 
+    def test_partial(self) -> None:
+        """
+        So many have a part of a message; who begins one beyond that waits, and loses nothing.
+        """
+        self.patch(limits, "PACKET_PARTIAL", 1)
+        one, two = self.joined()
+        held: Any = object()
+        two.device.fabric.partial[held] = None
+        data = [b"whole" * 20, b"x" * 5000]
+        for each in data:
+            self.post(one, each)
+        self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual(self.messages(two), data[:1])
+        self.assertGreater(one.device.counters["rcvd_rnr_err"], 2)
+        del two.device.fabric.partial[held]
+        self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual(self.messages(two), data)
+        self.assertEqual(two.device.fabric.partial, {})
+
+    def test_partialEnds(self) -> None:
+        """
+        A queue pair that is closed in the middle of a message keeps nothing.
+        """
+        _, two = self.joined()
+        device, path = two.device, two.path
+        assert path is not None
+        self.assertEqual(path.delivered(SEND_FIRST, b"x" * 1024, 0, 1024), 0)
+        self.assertEqual(list(device.fabric.partial), [path])
+        two.close()
+        self.assertEqual(device.fabric.partial, {})
+
     def test_consumerFails(self) -> None:
         """
         What a consumer raises comes out of the turn, once, and what came behind it is taken all the same.

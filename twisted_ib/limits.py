@@ -367,6 +367,8 @@ PACKET_LINGERING = 1024
 PACKET_LINGER_SECONDS = 10.0
 #: Multicast groups that one device listens to, each by a socket.
 PACKET_GROUPS = 256
+#: Connections of streams that have a part of a message, each at most INLINE_RECORD; others wait (RNR).
+PACKET_PARTIAL = 1024
 #: The least time between two congestion notifications for one queue pair, in seconds.
 PACKET_NOTIFICATION_SECONDS = 50e-6
 #: Messages of streams of so many bytes leave before the end of a batch.

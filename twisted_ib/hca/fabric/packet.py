@@ -69,6 +69,7 @@ class PacketFabric(Fabric):
     @ivar outlet: What sends packets.
     @ivar arrived: Takes datagrams: see L{ILink<twisted_ib.hca.interfaces.ILink>}.
     @ivar roomy: Queue pairs' paths that have room for who waits.
+    @ivar partial: Those of streams that have a part of a message.
     @ivar patient: Whether acknowledgements to streams may wait until nothing comes any more; then somebody
         calls L{progress} at once when nothing has come.
     """
@@ -100,6 +101,7 @@ class PacketFabric(Fabric):
         self.gid = int.from_bytes(gidOf(self.address), "big")
         self.pathMTU: int = link.pathMTU
         self.roomy: list[ConnectionPath] = []
+        self.partial: dict[ConnectionPath, None] = {}
         self._closed = self._busy = False
         #: Paths with acknowledgements that wait.
         self._owing: dict[ConnectionPath, None] = {}

@@ -22,6 +22,7 @@ from twisted_ib.hca.operation import (
     REFUSAL,
     RESPONSES,
     RESUME,
+    RNR,
     SEND_FIRST,
     SEND_LAST,
     SEND_MIDDLE,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 #: What a stream takes as one.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
+#: Of an RNR NAK: 1.28 ms.
+_SOON: Final = 14
 #: Octets of the shortest packet.
 _LEAST: Final = BTH.size + ICRC.size
 #: What a connection counts when it sends something again.
@@ -182,7 +185,7 @@ class ConnectionPath(Path):
         if self.queuePair is not queuePair:
             return
         self.queuePair = None
-        self._parts.clear()
+        self._dropParts()
         self.waiting.clear()
         self.unacknowledged.clear()
         self.requesters.clear()
@@ -360,11 +363,15 @@ class ConnectionPath(Path):
         """
         code, parts = opcode & ~SOLICITED, self._parts
         if (code == SEND_FIRST) is bool(parts):
-            parts.clear()
+            self._dropParts()
             return NAK_INVALID_REQUEST
+        if not parts:
+            if len(self.fabric.partial) >= limits.PACKET_PARTIAL:
+                return RNR | _SOON
+            self.fabric.partial[self] = None
         self._size = self._size + stop - start if parts else stop - start
         if self._size > limits.INLINE_RECORD:
-            parts.clear()
+            self._dropParts()
             number = queuePair.number
             queuePair.fail(QueuePairError(f"the peer of queue pair {number} sent too long a message"))
             return NAK_INVALID_REQUEST
@@ -372,9 +379,16 @@ class ConnectionPath(Path):
         if code != SEND_LAST:
             return 0
         message = b"".join(parts)
-        parts.clear()
+        self._dropParts()
         syndrome: int = queuePair.delivered(SEND_ONLY | opcode & SOLICITED, message, 0, len(message))
         return syndrome
+
+    def _dropParts(self) -> None:
+        """
+        Have no part of a message any more.
+        """
+        self._parts.clear()
+        self.fabric.partial.pop(self, None)
 
     def acknowledged(self, position: int) -> None:
         """
