@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from twisted.internet import base, error
+from twisted.internet import error
 from twisted.internet.interfaces import IConnector
 from twisted.internet.protocol import ClientFactory, Protocol
 from twisted.python import log
@@ -17,16 +17,10 @@ from zope.interface import implementer
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.endpoints import failures
 from twisted_ib.hca.endpoints.addresses import (
-    Address,
     addressOf,
-    bindPair,
-    checkHost,
-    checkPort,
-    checkTimeout,
     reachable,
-    servicePort,
-    withPort,
 )
+from twisted_ib.hca.endpoints.destination import Destination
 from twisted_ib.hca.endpoints.factories import EndpointFactory
 from twisted_ib.hca.endpoints.resolution import resolve
 from twisted_ib.hca.fabric.addresses import sourceFor
@@ -211,67 +205,18 @@ class Attempt:
 
 
 @implementer(IConnector)
-class StreamConnector(base.BaseConnector):
+class StreamConnector(Destination):
     """
-    What C{connectStream} gives.
-
-    @ivar host: The host as the user wrote it.
-    @ivar port: The port.
-    @ivar bound: Host and port to connect from; empty and 0 for any.
-    @ivar device: C{"tcp"}, the HCA's name, or L{None}.
+    What C{connectStream} gives.  Its device may be C{"tcp"}, too.
     """
 
-    transport: Any
-
-    def __init__(
-        self,
-        host: str | bytes,
-        port: int | str,
-        factory: Any,
-        timeout: float | None,
-        bindAddress: Any,
-        reactor: Any,
-        device: str | None,
-    ) -> None:
-        """
-        Nothing is opened before C{connect} is called.
-
-        @raise ValueError: an argument makes no sense.
-        """
-        self.host = checkHost(host)
-        self.port = checkPort(servicePort(port), 1)
-        self.bindAddress = bindAddress
-        self.bound = bindPair(bindAddress)
-        self.device = device
-        checkTimeout(timeout)
-        base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
+    protocolName = "RDS"
 
     def _makeTransport(self) -> Any:
         """
         Begin an attempt.
         """
         return Attempt(self)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        The connection has ended: tell the factory, which may connect again.
-        """
-        ended = self.transport
-        base.BaseConnector.connectionLost(self, reason)
-        if self.transport is ended:
-            self.transport = None
-
-    def where(self) -> str:
-        """
-        Say where to, for error texts.
-        """
-        return f"RDS {withPort(self.host, self.port)}"
-
-    def getDestination(self) -> Address:
-        """
-        Give the address as far as it is known without a resolver.
-        """
-        return addressOf(self.host, self.port)
 
 
 def connectStream(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted.internet import base, error
+from twisted.internet import error
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConnector
 from twisted.python import log
@@ -27,16 +27,10 @@ from twisted_ib.hca.endpoints import failures
 from twisted_ib.hca.endpoints.addresses import (
     Address,
     addressOf,
-    bindPair,
-    canonical,
-    checkHost,
-    checkPort,
-    checkTimeout,
     reachable,
-    servicePort,
     sharedAddress,
-    withPort,
 )
+from twisted_ib.hca.endpoints.destination import Destination
 from twisted_ib.hca.endpoints.localports import NUMBER_TAKEN, localPorts
 from twisted_ib.hca.endpoints.resolution import literalOf, resolve
 from twisted_ib.hca.endpoints.turns import Turns, turnsOf
@@ -470,56 +464,17 @@ class Attempt:
 
 
 @implementer(IConnector)
-class Connector(base.BaseConnector):
+class Connector(Destination):
     """
     What a connecting call gives.
 
     @cvar handshake: What REQ and REP say in this protocol, a module: C{PORT_SPACE},
         C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
-    @cvar protocolName: The protocol, for error texts.
     @cvar transportClass: What it makes once there is a path.
-
-    @ivar host: The host as the user wrote it.
-    @ivar port: The port.
-    @ivar bound: Host and port of a C{bindAddress}; empty and 0 for any.
-    @ivar device: The HCA's name, or L{None} for the default.
     """
 
     handshake: Any
-    protocolName: str
     transportClass: Any
-    transport: Any
-
-    def __init__(
-        self,
-        host: str | bytes,
-        port: int | str,
-        factory: Any,
-        timeout: float | None,
-        bindAddress: Any,
-        reactor: Any,
-        device: str | None = None,
-    ) -> None:
-        """
-        Nothing is opened before C{connect} is called.
-
-        @param host: The peer's address or name.
-        @param port: Its port, or the name of its service.
-        @param factory: Makes the protocol and hears of failure and loss.
-        @param timeout: The seconds that an attempt may take; L{None} for as long as it takes.
-        @param bindAddress: The local host and port, or L{None}.
-        @param reactor: The reactor, whose thread everything here belongs to.
-        @param device: The HCA's name; L{None} for the default.
-        @raise ValueError: an argument makes no sense.
-        @raise ServiceNameUnknownError: there is no such service.
-        """
-        self.host = checkHost(host)
-        self.port = checkPort(servicePort(port), 1)
-        self.bindAddress = bindAddress
-        self.bound = bindPair(bindAddress)
-        self.device = device
-        checkTimeout(timeout)
-        base.BaseConnector.__init__(self, factory, timeout, reactor)  # type: ignore[arg-type]
 
     def connect(self) -> None:
         """
@@ -554,31 +509,3 @@ class Connector(base.BaseConnector):
         @return: the transport.
         """
         return self.transportClass(channel, host, peer, self)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """
-        The connection has ended: tell the factory, which may connect again.
-
-        @param reason: Why.
-        """
-        ended = self.transport
-        base.BaseConnector.connectionLost(self, reason)
-        if self.transport is ended:
-            self.transport = None  # Each refers to the other.
-
-    def where(self, address: str | None = None) -> str:
-        """
-        Say where to, for error texts.
-
-        @param address: The address that is tried, if one is.
-        """
-        text = f"{self.protocolName} {withPort(self.host, self.port)}"
-        if address is None or address == canonical(self.host):
-            return text
-        return f"{text} ({address})"
-
-    def getDestination(self) -> Address:
-        """
-        Give the address as far as it is known without a resolver.
-        """
-        return addressOf(self.host, self.port)
