@@ -2,7 +2,8 @@
 The software host channel adapter (HCA), in the words of somebody who knows TCP.
 
 An I{HCA} is the network card of RDMA, here in software: L{device<twisted_ib.hca.device>}.
-A I{fabric} is the network behind it: shared memory (C{shm0}), or this process (C{lo0}).
+A I{fabric} is the network behind it: shared memory (C{shm0}), this process (C{lo0}), or packets
+over UDP to other hosts (C{roce0}).
 
 A I{queue pair} is one end of a connection, as a socket is: a queue of sends and one of
 receives.  It climbs through states that a program sets: RESET, INIT, RTR (ready to
@@ -19,6 +20,12 @@ A I{completion} says that a request is done, and how it ended.
 The I{communication manager} connects queue pairs.  A I{service id} is what one listens on:
 a port, with the protocol in front.  REQ, REP and RTU are SYN, SYN+ACK and ACK; REJ is RST to
 a SYN; DREQ and DREP are the FINs, but for both directions at once.
+
+On packets a I{PSN}, packet sequence number, counts packets as TCP's sequence number counts bytes; an
+I{ACK} acknowledges all up to a PSN; a I{NAK} says at once what is missing or forbidden, for which TCP
+has duplicate ACKs and RST.  The I{BTH}, base transport header, is what TCP's header is; the
+I{invariant CRC} covers all that no router changes.  On the other fabrics nothing is lost, so there is
+none of this.
 
 Begin with L{twisted_ib.hca.device}, then L{twisted_ib.hca.core.queuepair}.
 """
