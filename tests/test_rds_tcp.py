@@ -377,16 +377,20 @@ class SlowTests(TCPCase):
         quick = self.open(STRANGER, 5001)
         count = self.offered // SLOW_BYTES
         most = held = others = 0
+        waiting: list[Deferred[None]] = []
 
         async def offer() -> None:
             for number in range(1, count + 1):
                 taken = one.write(number.to_bytes(8, "big") + bytes(SLOW_BYTES - 8), (LARGE, 5000))
                 if taken is not None:
+                    waiting[:] = [taken]
                     await taken
 
         offering = Deferred.fromCoroutine(offer())
         await self.until(
-            lambda: slow._receivedBytes > limits.RDS_RECEIVE_BUDGET and one.queued() > limits.RDS_SEND_BUDGET
+            lambda: slow._receivedBytes > limits.RDS_RECEIVE_BUDGET
+            and bool(waiting)
+            and not waiting[0].called
         )
         while slow.protocol.count < count:
             slow.resumeProducing()
