@@ -55,7 +55,7 @@ from twisted_ib.hca.services import Manager, Service, Services
 from twisted_ib.hca.sockets import COLUMNS
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
-from twisted_ib.hca.wire.rdmacm import gidOf
+from twisted_ib.hca.wire.rdmacm import gidNumber
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.capture import Capture
@@ -162,7 +162,7 @@ class Device(Identity):
         if self.addressed:
             self.cm.beware(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.address: str | None = self.fabric.address if self.addressed else None
-        self.gid = _gidOf(self.address) if self.address else guidGID(self.guid)
+        self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
         self._inquiries = self._appear() if self.addressed and fabric is None else None
         if capture is None:
@@ -647,13 +647,6 @@ class Device(Identity):
         self.promised.clear()
         if self.capture is not None:
             self.capture.flush()
-
-
-def _gidOf(address: str) -> int:
-    """
-    @return: The GID that an IP address is.
-    """
-    return int.from_bytes(gidOf(address), "big")
 
 
 _devices: weakref.WeakSet[Device] = weakref.WeakSet()

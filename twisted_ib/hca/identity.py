@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.fabric.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
-from twisted_ib.hca.wire.rdmacm import textOf
+from twisted_ib.hca.wire.rdmacm import gidText
 
 #: Addresses that name no interface.
 _WILDCARDS = ("0.0.0.0", "::")
@@ -46,7 +46,7 @@ class Identity:
         """
         if self.addressed:
             return list(self.fabric.gids())
-        return [normalise(textOf(self.gid.to_bytes(16, "big"))), *localAddresses()]
+        return [normalise(gidText(self.gid)), *localAddresses()]
 
     def hasGID(self, gid: int) -> bool:
         """
@@ -55,7 +55,7 @@ class Identity:
         """
         if gid == self.gid:
             return True
-        return self.isLocal(textOf(gid.to_bytes(16, "big")))
+        return self.isLocal(gidText(gid))
 
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """

@@ -74,30 +74,19 @@ def _parser(name: str, what: str) -> ArgumentParser:
     add("--as", dest="program", metavar="PROGRAM", required=True, help=f"here {name}")
     add("--device", metavar="NAME", help="the device, by default roce0 if it is configured, else shm0")
     add("-b", dest="own", metavar="ADDR", help="the own address")
-    add(
-        "-c",
-        dest="connections",
-        metavar="N",
-        type=whole(1, limits.PING_CONNECTIONS),
-        default=_CONNECTIONS,
-        help=f"connections, by default {_CONNECTIONS}",
-    )
-    add(
-        "-C",
-        dest="count",
-        metavar="N",
-        type=whole(0, limits.WORK_QUEUE_DEPTH),
-        default=_COUNT,
-        help=f"messages of each connection, by default {_COUNT}",
-    )
-    add(
-        "-S",
-        dest="size",
-        metavar="SIZE",
-        type=whole(0, limits.PING_MESSAGE),
-        default=_SIZE,
-        help=f"bytes of a message, by default {_SIZE}",
-    )
+    for letter, name, least, most, default, what in (
+        ("-c", "connections", 1, limits.PING_CONNECTIONS, _CONNECTIONS, "connections"),
+        ("-C", "count", 0, limits.WORK_QUEUE_DEPTH, _COUNT, "messages of each connection"),
+        ("-S", "size", 0, limits.PING_MESSAGE, _SIZE, "bytes of a message"),
+    ):
+        add(
+            letter,
+            dest=name,
+            metavar="SIZE" if name == "size" else "N",
+            type=whole(least, most),
+            default=default,
+            help=f"{what}, by default {default}",
+        )
     add("-d", dest="debug", action="store_true", help="print what goes on")
     return parser
 

@@ -20,7 +20,7 @@ from twisted_ib.hca.core.delays import timeoutSeconds
 from twisted_ib.hca.transport.terms import Terms
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
-from twisted_ib.hca.wire.rdmacm import textOf
+from twisted_ib.hca.wire.rdmacm import gidText
 
 _HOP_LIMIT: Final = 64
 _PSN_BITS: Final = 24
@@ -72,7 +72,7 @@ def propose(fabric: Any, remote: int, request: REQ) -> None:
     @param request: To be changed.
     """
     request.startingPSN = fabric.randomBits(_PSN_BITS)
-    request.pathMTU = MTU_CODES[fabric.link.pathMTUTo(textOf(remote.to_bytes(16, "big")))]
+    request.pathMTU = MTU_CODES[fabric.link.pathMTUTo(gidText(remote))]
     label = fabric.randomBits(_LABEL_BITS)
     request.primaryPath = attrs.evolve(
         request.primaryPath,

@@ -9,6 +9,17 @@ from typing import Any
 from twisted_ib import limits
 
 
+class Found:
+    """
+    The result of a search, which is never late.
+    """
+
+    def cancel(self) -> None:
+        """
+        There is nothing to cancel.
+        """
+
+
 class Fabric:
     """
     A base of fabrics.
@@ -91,4 +102,4 @@ class Fabric:
         return self.pending()
 
 
-__all__ = ["Fabric"]
+__all__ = ["Fabric", "Found"]

@@ -24,22 +24,11 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.fabric.addresses import checkLocal, conflict, freePort, normalise, servedBy
-from twisted_ib.hca.fabric.fabric import Fabric
+from twisted_ib.hca.fabric.fabric import Fabric, Found
 from twisted_ib.hca.fabric.neighbours import Neighbours, ofThisThread
 from twisted_ib.hca.fabric.path import Forked, PeerIdentity
 from twisted_ib.hca.fabric.queues import LoopbackPath
 from twisted_ib.hca.interfaces import IFabric
-
-
-class _Found:
-    """
-    The result of a search, which is never late.
-    """
-
-    def cancel(self) -> None:
-        """
-        There is nothing to cancel.
-        """
 
 
 @implementer(IFabric)
@@ -122,7 +111,7 @@ class LoopbackFabric(Fabric):
             del self._services[key]
             self._neighbours.inodes.pop(key, None)
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> _Found:
+    def resolve(self, serviceID: int, address: str, user: Any) -> Found:
         """
         Find the path to whoever serves C{serviceID} at C{address}.
 
@@ -135,7 +124,7 @@ class LoopbackFabric(Fabric):
             fabric = self._services.get((serviceID, where))
             if fabric is not None:
                 user.pathReady(self._pathTo(fabric))
-                return _Found()
+                return Found()
         raise NoListenerError(f"nobody in this thread serves {address}")
 
     def serving(self, serviceID: int, address: str) -> list[int]:
@@ -145,7 +134,7 @@ class LoopbackFabric(Fabric):
         found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
         return [fabric.guid for fabric in found if fabric is not None]
 
-    def reach(self, guid: int, user: Any) -> _Found:
+    def reach(self, guid: int, user: Any) -> Found:
         """
         Find the path to the HCA of a GUID.
 
@@ -156,7 +145,7 @@ class LoopbackFabric(Fabric):
         if fabric is None:
             raise NoListenerError(f"there is no HCA {guid:016x} in this thread")
         user.pathReady(self._pathTo(fabric))
-        return _Found()
+        return Found()
 
     def proves(self, path: Any, guid: int) -> bool:
         """

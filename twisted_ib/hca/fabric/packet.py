@@ -22,7 +22,7 @@ from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.fabric.addresses import normalise, wildcard
 from twisted_ib.hca.fabric.agreement import sending
 from twisted_ib.hca.fabric.arrivals import Arrivals
-from twisted_ib.hca.fabric.fabric import Fabric
+from twisted_ib.hca.fabric.fabric import Fabric, Found
 from twisted_ib.hca.fabric.general import GeneralServices
 from twisted_ib.hca.fabric.invariant import Flow
 from twisted_ib.hca.fabric.linktrace import TracedLink
@@ -35,23 +35,12 @@ from twisted_ib.hca.fabric.waker import Waker
 from twisted_ib.hca.interfaces import IFabric
 from twisted_ib.hca.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.wire.cm import DREQ, REQ
-from twisted_ib.hca.wire.grh import GRH, GRH_BYTES
+from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad import QUEUE_KEY
-from twisted_ib.hca.wire.rdmacm import gidOf, textOf
+from twisted_ib.hca.wire.rdmacm import gidNumber, gidOf, gidText
 
 _HOP_LIMIT: Final = 64
-
-
-class _Found:
-    """
-    The result of a search, which is never late.
-    """
-
-    def cancel(self) -> None:
-        """
-        There is nothing to cancel.
-        """
 
 
 @implementer(IFabric)
@@ -98,7 +87,7 @@ class PacketFabric(Fabric):
         self.randomBits = randomBits
         self.link = link
         self.address: str = link.address
-        self.gid = int.from_bytes(gidOf(self.address), "big")
+        self.gid = gidNumber(self.address)
         self.pathMTU: int = link.pathMTU
         self.roomy: list[ConnectionPath] = []
         self.partial: dict[ConnectionPath, None] = {}
@@ -178,7 +167,7 @@ class PacketFabric(Fabric):
         """
         return self._arrivals.packets
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> _Found:
+    def resolve(self, serviceID: int, address: str, user: Any) -> Found:
         """
         Find the path to an address; whether somebody serves there is known only when a REQ is answered.
 
@@ -188,10 +177,10 @@ class PacketFabric(Fabric):
         address = normalise(address).partition("%")[0]
         if address == wildcard(self.address):
             address = self.address
-        if (":" in address) != (":" in self.address) or _isGroup(address):
+        if (":" in address) != (":" in self.address) or isMulticast(gidNumber(address)):
             raise NoRouteError(f"{address} can not be reached from {self.address}")
         user.pathReady(self.pathTo(address))
-        return _Found()
+        return Found()
 
     def serving(self, serviceID: int, address: str) -> list[int]:
         """
@@ -201,7 +190,7 @@ class PacketFabric(Fabric):
         """
         return []
 
-    def reach(self, guid: int, user: Any) -> _Found:
+    def reach(self, guid: int, user: Any) -> Found:
         """
         Peers have no GUIDs here.
 
@@ -209,18 +198,18 @@ class PacketFabric(Fabric):
         """
         raise NoListenerError(f"HCA {guid:016x} is not to be found by its GUID: give an IP address as GID")
 
-    def reachGID(self, gid: int, user: Any) -> _Found:
+    def reachGID(self, gid: int, user: Any) -> Found:
         """
         Find the path to a GID: of a peer, or of a multicast group.
 
         @param user: Gets C{pathReady(path)} before this returns.
         @raise NoRouteError: It is no IP address that can be reached from here.
         """
-        address = textOf(gid.to_bytes(16, "big"))
+        address = gidText(gid)
         if (":" in address) != (":" in self.address) or not gid:
             raise NoRouteError(f"GID {address} can not be reached from {self.address}")
         user.pathReady(self.pathTo(address))
-        return _Found()
+        return Found()
 
     def proves(self, path: Any, guid: int) -> bool:
         """
@@ -247,8 +236,8 @@ class PacketFabric(Fabric):
         """
         @return: The address of a multicast group.
         """
-        address = textOf(group.to_bytes(16, "big"))
-        if not _isGroup(address) or (":" in address) != (":" in self.address):
+        address = gidText(group)
+        if not isMulticast(group) or (":" in address) != (":" in self.address):
             raise NoRouteError(f"{address} is no multicast group for {self.address}")
         return address
 
@@ -601,15 +590,6 @@ class PacketFabric(Fabric):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-
-
-def _isGroup(address: str) -> bool:
-    """
-    @return: Whether an address is one of multicast.
-    """
-    if ":" in address:
-        return address.startswith("ff")
-    return 224 <= int(address.partition(".")[0]) < 240
 
 
 __all__ = ["PacketFabric"]

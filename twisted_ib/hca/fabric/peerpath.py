@@ -17,7 +17,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric import agreement
 from twisted_ib.hca.fabric.packetpath import ConnectionPath
 from twisted_ib.hca.fabric.path import Path
-from twisted_ib.hca.wire.rdmacm import gidOf
+from twisted_ib.hca.wire.rdmacm import gidNumber
 
 
 @frozen
@@ -45,7 +45,7 @@ class PeerAddress:
         """
         @param address: An IP address.
         """
-        return cls(address, int.from_bytes(gidOf(address), "big"))
+        return cls(address, gidNumber(address))
 
 
 class PeerPath(Path):

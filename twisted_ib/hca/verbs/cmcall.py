@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs.enumscm import rdma_port_space
-from twisted_ib.hca.wire.rdmacm import Header, gidOf
+from twisted_ib.hca.wire.rdmacm import Header, gidNumber
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cmidentifier import Identifier
@@ -49,7 +49,7 @@ class Call:
         found: list[Any] = []
         try:
             if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
-                found.append(device.reach(int.from_bytes(gidOf(there.host), "big"), self))
+                found.append(device.reach(gidNumber(there.host), self))
             else:
                 now = identifier.now()
                 found.append(device.connect(identifier.portSpace, there.host, there.port, self, now))

@@ -34,7 +34,7 @@ from twisted_ib.hca.verbs.pd import PD
 from twisted_ib.hca.verbs.qp import QP
 from twisted_ib.hca.verbs.qpattr import QPAttr, QPInitAttr
 from twisted_ib.hca.verbs.verb import invalid
-from twisted_ib.hca.wire.rdmacm import gidOf
+from twisted_ib.hca.wire.rdmacm import gidNumber, gidOf
 
 _E, _S = rdma_cm_event_type, ibv_qp_state
 
@@ -183,7 +183,7 @@ class Identifier:
         """
         Whether an address is in the GID table.
         """
-        return bool(device.hasGID(int.from_bytes(gidOf(address.host), "big")))
+        return bool(device.hasGID(gidNumber(address.host)))
 
     def resolveAddress(self, source: Address | None, destination: Address | None) -> None:
         """

@@ -106,6 +106,26 @@ def textOf(gid: bytes) -> str:
     return str(IPv6Address(gid))
 
 
+def gidNumber(text: str) -> int:
+    """
+    The GID of an IP address as a number.
+
+    @param text: see L{gidOf}.
+    @return: 128 bits.
+    @raise ValueError: C{text} is not an IP address.
+    """
+    return int.from_bytes(gidOf(text), "big")
+
+
+def gidText(gid: int) -> str:
+    """
+    The IP address that a GID stands for.
+
+    @param gid: 128 bits.
+    """
+    return textOf(gid.to_bytes(16, "big"))
+
+
 @_remember
 def unpackAddress(version: int, packed: bytes) -> str:
     """
