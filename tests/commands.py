@@ -4,9 +4,12 @@ The commands of the package, run as a user runs them: as processes.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,6 +25,44 @@ def programOf(module: str) -> str:
     @return: a program that is the command.
     """
     return PATH + f"from twisted_ib.tools.{module} import main; sys.exit(main())"
+
+
+def begun(
+    case: SynchronousTestCase, environment: dict[str, str], program: str, *arguments: str
+) -> subprocess.Popen[str]:
+    """
+    @param case: the test at whose end the process ends.
+    @param program: what it runs.
+    @param arguments: its command line.
+
+    @return: a process whose output and errors can be read.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        cwd="/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    case.addCleanup(process.communicate)
+    case.addCleanup(process.kill)
+    return process
+
+
+def refusal(case: SynchronousTestCase, main: Callable[[Sequence[str]], object], *arguments: str) -> str:
+    """
+    @param main: what takes a command line.
+
+    @return: the one line with which it refuses one.
+    """
+    said = io.StringIO()
+    with redirect_stderr(said):
+        failure = case.assertRaises(SystemExit, main, arguments)
+    case.assertEqual(failure.code, 2)
+    case.assertEqual(said.getvalue().count("\n"), 1)
+    return said.getvalue()
 
 
 class CommandTestCase(SynchronousTestCase):

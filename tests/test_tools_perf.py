@@ -8,7 +8,7 @@ import io
 import json
 import sys
 from collections import defaultdict
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -19,6 +19,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.commands import refusal
 from twisted_ib import limits
 from twisted_ib.tools import perf, perfruns
 from twisted_ib.tools.perfclient import Client
@@ -49,12 +50,7 @@ class OptionTests(SynchronousTestCase):
         """
         @return: the one line with which a command line is refused.
         """
-        said = io.StringIO()
-        with redirect_stderr(said):
-            failure = self.assertRaises(SystemExit, perf.parseArguments, arguments)
-        self.assertEqual(failure.code, 2)
-        self.assertEqual(said.getvalue().count("\n"), 1)
-        return said.getvalue()
+        return refusal(self, perf.parseArguments, *arguments)
 
     def test_defaults(self) -> None:
         """

@@ -9,13 +9,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.commands import programOf
+from tests.commands import begun, programOf
 from twisted_ib.tools.perftests import TESTS
 
 PROGRAM = programOf("perf")
@@ -45,18 +44,7 @@ class ProcessTests(SynchronousTestCase):
 
         @param arguments: its command line.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
-            cwd="/",
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
+        return begun(self, self.environment, PROGRAM, *arguments)
 
     def port(self, server: subprocess.Popen[str]) -> str:
         """

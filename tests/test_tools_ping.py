@@ -16,6 +16,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.commands import refusal
 from twisted_ib import limits
 from twisted_ib.hca.fabric import registry
 from twisted_ib.hca.verbs import CMID, MR, AddrInfo, ConnParam, PyverbsRDMAError, QPCap, QPInitAttr, enums
@@ -45,12 +46,7 @@ class OptionTests(SynchronousTestCase):
         """
         @return: the one line with which a command line is refused.
         """
-        said = io.StringIO()
-        with redirect_stderr(said):
-            failure = self.assertRaises(SystemExit, ping.main, arguments)
-        self.assertEqual(failure.code, 2)
-        self.assertEqual(said.getvalue().count("\n"), 1)
-        return said.getvalue()
+        return refusal(self, ping.main, *arguments)
 
     def test_defaults(self) -> None:
         """

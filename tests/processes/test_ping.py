@@ -8,10 +8,9 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
-from tests.commands import CommandTestCase, programOf
+from tests.commands import CommandTestCase, begun, programOf
 
 HOST = "127.0.0.1"
 #: Longer than anything here takes, in seconds.
@@ -39,18 +38,7 @@ class PingTestCase(CommandTestCase):
         """
         @return: the process of the command.
         """
-        process = subprocess.Popen(
-            [sys.executable, "-c", self.program, *arguments],
-            cwd="/",
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        return process
+        return begun(self, self.environment, self.program, *arguments)
 
     def server(self, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         """
