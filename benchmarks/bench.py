@@ -82,7 +82,6 @@ class Bench:
             raise ContentError(f"an echo of {size} bytes differs")
         await collector.close()
 
-
     async def warm(self) -> None:
         """
         Move some MiB both ways: what two processes have once, whatever connects them, is in use

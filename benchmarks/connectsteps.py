@@ -21,12 +21,11 @@ from benchmarks.steps import Table
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.wire.cm import DREP, DREQ, RTU
-from twisted_ib.hca.wire.rdmacm import PortSpace
+from twisted_ib.hca.wire.cm.rdmacm import PortSpace
 from twisted_ib.sdp import handshake
-from twisted_ib.sdp.connector import SDPConnector
-from twisted_ib.sdp.port import connectSDP, listenSDP
+from twisted_ib.sdp.port import SDPConnector, connectSDP, listenSDP
+from twisted_ib.sdp.protocol.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck
 from twisted_ib.sdp.transport import SDPTransport
-from twisted_ib.sdp.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck
 
 SIZE = 64
 #: Calls of one run of a step, and connections of one run of all.
@@ -37,12 +36,12 @@ _HOST = "127.0.0.1"
 #: Parts of files' names, and what they are called here; the first that fits counts.
 _GROUPS = (
     ("/twisted_ib/sdp/", "twisted_ib.sdp: connector, handshake, transport, machine"),
-    ("/twisted_ib/hca/endpoints/", "twisted_ib.hca.endpoints: attempt, port, ends"),
+    ("/twisted_ib/internet/", "twisted_ib.internet: attempt, port, transports, channel"),
     ("/twisted_ib/hca/cm/", "twisted_ib.hca.cm: tables and states"),
     ("/twisted_ib/hca/wire/", "twisted_ib.hca.wire: codec of messages"),
-    ("/twisted_ib/hca/core/", "twisted_ib.hca.core: queue pair"),
+    ("/twisted_ib/hca/queues/", "twisted_ib.hca.queues: queue pair"),
     ("/twisted_ib/hca/fabric/", "twisted_ib.hca.fabric: ring, paths, addresses"),
-    ("/twisted_ib/", "twisted_ib, the rest: device, services, channel, reactor"),
+    ("/twisted_ib/", "twisted_ib, the rest: device, memory, reactor"),
     ("/benchmarks/", "the applications"),
     ("/twisted/", "Twisted: reactor, delayed calls, failures, logging"),
     ("/zope/", "zope.interface"),

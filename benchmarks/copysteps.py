@@ -16,8 +16,8 @@ from benchmarks.measuring import chunksOf
 from benchmarks.stepping import Both, Swallow, connected
 from benchmarks.steps import Table
 from twisted_ib import limits
-from twisted_ib.hca.operation import SEND_ONLY
-from twisted_ib.sdp.wire import BSDH_BYTES
+from twisted_ib.hca.base.operation import SEND_ONLY
+from twisted_ib.sdp.protocol.wire import BSDH_BYTES
 
 RECORD = 64 * 1024
 PAGE = 4096

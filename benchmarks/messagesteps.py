@@ -19,10 +19,10 @@ from benchmarks.stepping import (
     least,
 )
 from benchmarks.steps import Table
-from twisted_ib.hca.core.queuepair import QueuePair
-from twisted_ib.hca.operation import SEND_ONLY
-from twisted_ib.sdp.machine import Machine
-from twisted_ib.sdp.wire import BSDH_BYTES
+from twisted_ib.hca.base.operation import SEND_ONLY
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.sdp.protocol.machine import Machine
+from twisted_ib.sdp.protocol.wire import BSDH_BYTES
 
 SIZE = 64
 #: Messages of one run: each leaves and arrives before the next.

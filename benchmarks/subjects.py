@@ -82,7 +82,6 @@ _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
 
 
-
 def _overRoCE(server: str, client: str) -> tuple[str, str]:
     """
     Endpoints of two processes, each with an address of its own.
@@ -91,7 +90,6 @@ def _overRoCE(server: str, client: str) -> tuple[str, str]:
         f"sdp:0:interface={server}:device=roce0:backlog=1024",
         f"sdp:{server}:{{port}}:bindAddress={client}:device=roce0",
     )
-
 
 
 #: What every ratio is against, in the same round, by family.

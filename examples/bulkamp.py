@@ -37,8 +37,8 @@ from twisted.protocols import amp
 from twisted.python.failure import Failure
 
 from twisted_ib.errors import WorkCompletionError
-from twisted_ib.hca.rdma import Access
 from twisted_ib.interfaces import IRDMATransport
+from twisted_ib.rdma import Access
 
 #: In the box: a number, the address, key (0 without RDMA) and length of what is lent.
 LENT = Struct("!IQIQ")

@@ -33,7 +33,7 @@ from twisted.internet.task import LoopingCall, deferLater, react
 from twisted.python.failure import Failure
 
 from twisted_ib.errors import WorkCompletionError
-from twisted_ib.hca.rdma import Access
+from twisted_ib.rdma import Access
 
 #: What a client is told: its number, the board's address and key, how many rows there are.
 WELCOME = Struct("!IQII")

@@ -35,7 +35,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater, react
 from twisted.python.failure import Failure
 
-from twisted_ib.hca.rdma import Access
+from twisted_ib.rdma import Access
 
 #: The first message to a client: the table's address and key.
 WELCOME = Struct("!QI")

@@ -89,9 +89,10 @@ class PackagingTests(SynchronousTestCase):
         for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, self.checkout)
         (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")
-        self.modules = {
-            str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")
-        } | {PLUGIN, "twisted_ib/py.typed"}
+        self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
+            PLUGIN,
+            "twisted_ib/py.typed",
+        }
 
     def assertFound(self, site: Path, root: Path) -> None:
         """

@@ -21,7 +21,7 @@ from twisted.plugin import IPlugin, getPlugins
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from twisted_ib.hca.endpoints.strings import EndpointParser
+from twisted_ib.internet.strings import EndpointParser
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,7 +66,7 @@ class PluginTests(SynchronousTestCase):
         """
         The parser provides what it says.
         """
-        parser = EndpointParser("sdp", "twisted_ib.sdp.endpoints", "Server", "Client")
+        parser = EndpointParser("sdp", "twisted_ib.sdp.port", "Server", "Client")
         verifyObject(IPlugin, parser)
         verifyObject(IStreamServerEndpointStringParser, parser)
         verifyObject(IStreamClientEndpointStringParserWithReactor, parser)
@@ -81,8 +81,8 @@ class PluginTests(SynchronousTestCase):
             "print(*[name for name in sys.modules if name.startswith('twisted_ib.')"
             " or name.endswith('reactor')])"
         ).split()
-        package = "twisted_ib.hca.endpoints"
-        self.assertEqual(sorted(loaded), ["twisted_ib.hca", package, f"{package}.strings"])
+        package = "twisted_ib.internet"
+        self.assertEqual(sorted(loaded), [package, f"{package}.strings"])
 
     def test_reactorModuleHasNoSideEffect(self) -> None:
         """

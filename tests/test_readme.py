@@ -13,7 +13,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ownaddress import ownAddress
+from tests.support.ownaddress import ownAddress
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -21,18 +21,22 @@ REACTOR = {
     "twisted_ib",
     "twisted_ib.errors",
     "twisted_ib.hca",
-    "twisted_ib.hca.logcontext",
-    "twisted_ib.hca.polling",
-    "twisted_ib.hca.readers",
-    "twisted_ib.hca.waiting",
+    "twisted_ib.hca.base",
+    "twisted_ib.hca.base.polling",
     "twisted_ib.interfaces",
+    "twisted_ib.internet",
+    "twisted_ib.internet.logcontext",
+    "twisted_ib.internet.readers",
+    "twisted_ib.internet.waiting",
     "twisted_ib.limits",
     "twisted_ib.reactor",
-    "twisted_ib.reactor.hangup",
     "twisted_ib.reactor.ibreactor",
-    "twisted_ib.reactor.visibility",
+    "twisted_ib.reactor.rules",
+    "twisted_ib.reactor.rules.sighup",
+    "twisted_ib.reactor.socketreport",
+    "twisted_ib.reactor.switch",
+    "twisted_ib.reactor.switch.reason",
     "twisted_ib.reactor.waker",
-    "twisted_ib.reactor.why",
 }
 
 
@@ -79,8 +83,7 @@ class StartupTests(SynchronousTestCase):
         found = modules("import twisted.plugins.twisted_ib_plugin")
         self.assertNotIn("twisted.internet.reactor", found)
         own = {name for name in found if name.startswith("twisted_ib")}
-        endpoints = {"twisted_ib.hca.endpoints", "twisted_ib.hca.endpoints.strings"}
-        self.assertEqual(own, {"twisted_ib", "twisted_ib.hca", *endpoints})
+        self.assertEqual(own, {"twisted_ib", "twisted_ib.internet", "twisted_ib.internet.strings"})
 
 
 __all__ = ["StartupTests"]

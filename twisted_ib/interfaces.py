@@ -16,7 +16,7 @@ class IReactorCompletionChannels(Interface):
 
     def addChannel(channel):  # type: ignore[no-untyped-def]
         """
-        Look at the device of L{twisted_ib.hca.channel.DeviceChannel} from now on.
+        Look at the device of L{twisted_ib.internet.channel.DeviceChannel} from now on.
 
         @param channel: The channel of the device in this reactor.
         """
@@ -221,7 +221,7 @@ class IRDMATransport(ITransport):
 
         @param sizeOrBuffer: How many bytes of new memory, which a peer of this host maps and
             copies from once; or a buffer, which is used as it is.
-        @param access: L{Access<twisted_ib.hca.rdma.Access>} bits; by default it may be written
+        @param access: L{Access<twisted_ib.rdma.Access>} bits; by default it may be written
             here, if the buffer can be, and the peer gets no right at all.
         @return: An L{IRDMARegion}.  It is closed with the connection, if not before.
         @raise MemoryRegionError: it can not be registered so.
@@ -507,7 +507,7 @@ class IRDSTransport(Interface):
     def counters():  # type: ignore[no-untyped-def]
         """
         @return: What all sockets of the process on this device have counted: the kernel's names
-            (C{rds-info -c}), and ours (L{twisted_ib.rds.counters}).
+            (C{rds-info -c}), and ours (L{twisted_ib.rds.protocol.counters}).
         """
 
     def registerProducer(producer, streaming):  # type: ignore[no-untyped-def]
@@ -566,7 +566,8 @@ class IRDSMemoryTransport(Interface):
         @param writable: Whether they may write it, and not only read it.
         @param useOnce: Whether the first datagram to this socket that follows an operation on it
             frees it.
-        @return: An L{RDSMemory<twisted_ib.rds.operations.RDSMemory>}: C{cookie}, C{view}, C{length}.
+        @return: An L{RDSMemory<twisted_ib.rds.paths.rdmaoperations.RDSMemory>}: C{cookie}, C{view},
+            C{length}.
         @raise MemoryRegionError: it can not be.
         @raise ResourceLimitError: there is too much.
         """

@@ -15,8 +15,8 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import SkipTest
 
-from tests.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
 from tests.contracts.pacing import Producer
+from tests.internet.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
 
 
 def _close(protocol: Any) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
+from tests.internet.carriers import Accepting, Calling, HalfTalk, StreamContract, Talk
 
 
 def close(protocol: Any) -> None:

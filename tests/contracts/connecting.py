@@ -16,7 +16,7 @@ from twisted.internet.test.connectionmixins import findFreePort
 from twisted.trial.unittest import SkipTest
 from zope.interface import implementer
 
-from tests.carriers import Accepting, Calling, StreamContract, Talk
+from tests.internet.carriers import Accepting, Calling, StreamContract, Talk
 
 
 def linkLocal() -> str:

@@ -1,6 +1,6 @@
 """
 Who may reach whom on a fabric: tests to mix into a
-L{HCATestCase<tests.hcas.HCATestCase>}, beside those of L{tests.contracts.path} and
+L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside those of L{tests.contracts.path} and
 L{tests.contracts.peers}.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.hcas import LISTENER, SDP, Taker, settle
-from twisted_ib.hca.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES, SEND_ONLY, word
+from tests.hca.hcas import LISTENER, SDP, Taker, settle
+from twisted_ib.hca.base.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES, SEND_ONLY, word
 
 
 class ReachContract:

@@ -1,22 +1,22 @@
 """
 How datagrams reach the queue pairs of other HCAs and of groups: tests to mix into a
-L{HCATestCase<tests.hcas.HCATestCase>}, beside L{tests.contracts.meeting}.
+L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside L{tests.contracts.meeting}.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.hcas import Taker, settle
-from tests.keyed_pair import Consumer, Side, piece
+from tests.hca.hcas import Taker, settle
+from tests.hca.queues.keyed_pair import Consumer, Side, piece
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
-from twisted_ib.hca.core.address import AddressHandle, AddressVector
-from twisted_ib.hca.core.completion import WCStatus
-from twisted_ib.hca.core.requests import Destination, SendOpcode
-from twisted_ib.hca.core.states import QPState, QPType
-from twisted_ib.hca.device import Device
-from twisted_ib.hca.operation import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.operation import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import Destination, SendOpcode
+from twisted_ib.hca.services.address import AddressHandle, AddressVector
 from twisted_ib.hca.wire.grh import GRH_BYTES, guidGID
 
 KEY = 0x11111111
@@ -162,9 +162,7 @@ class GroupContract:
         b.paths.detach(three.qp, GROUP)
         one.tell(group, EVERYBODY, b"me")
         settle(a, b, c)
-        self.assertEqual(
-            [len(side.heard()) for side in (one, two, three, four, five)], [1, 1, 0, 1, 0]
-        )
+        self.assertEqual([len(side.heard()) for side in (one, two, three, four, five)], [1, 1, 0, 1, 0])
 
     def test_members(self: Any) -> None:
         """

@@ -1,5 +1,5 @@
 """
-Work requests over a fabric: tests to mix into a L{HCATestCase<tests.hcas.HCATestCase>}.
+Work requests over a fabric: tests to mix into a L{HCATestCase<tests.hca.hcas.HCATestCase>}.
 
 The rules of requester and responder have tests of their own, on a medium in memory; these
 show that every fabric keeps what they rely on.
@@ -11,13 +11,13 @@ import random
 from sys import byteorder
 from typing import Any
 
-from tests.hcas import LISTENER, SDP, User, readable, settle, turn
-from tests.keyed_pair import ALL, DeviceSide, piece
+from tests.hca.hcas import LISTENER, SDP, User, readable, settle, turn
+from tests.hca.queues.keyed_pair import ALL, DeviceSide, piece
 from twisted_ib import limits
-from twisted_ib.hca.core.completion import WCOpcode, WCStatus
-from twisted_ib.hca.core.memory import MemoryRegion, WindowType
-from twisted_ib.hca.core.requests import SGE, SendOpcode, WindowBind
-from twisted_ib.hca.core.states import QPState
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.memory.memory import MemoryRegion, WindowType
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.requests import SGE, SendOpcode, WindowBind
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM

@@ -1,6 +1,6 @@
 """
 How the queue pairs of two HCAs, or of one, find their path by GID: tests to mix into a
-L{HCATestCase<tests.hcas.HCATestCase>}.
+L{HCATestCase<tests.hca.hcas.HCATestCase>}.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import secrets
 from itertools import permutations
 from typing import Any
 
-from tests.hcas import LISTENER, SDP, settle, turn
-from tests.keyed_pair import DeviceSide, piece
+from tests.hca.hcas import LISTENER, SDP, settle, turn
+from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib import limits
-from twisted_ib.errors import (
-    NoListenerError,
-    NoRouteError,
-    PathLostError,
-    ResourceLimitError,
-    SharedGIDError,
-)
-from twisted_ib.hca.core.address import AddressVector
-from twisted_ib.hca.core.completion import WCStatus
-from twisted_ib.hca.core.requests import SendOpcode
-from twisted_ib.hca.core.states import QPState
-from twisted_ib.hca.device import Device
+from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ResourceLimitError, SharedGIDError
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import guidGID
 
 LOW, HIGH, HIGHER = 0x11, 0x9900000000000021, 0xA900000000000031
@@ -475,9 +469,7 @@ class MeetingContract:
         Memory that is offered at both ends of an HCA's path to itself is not mixed up.
         """
         a = self.deviceOf(HIGH)
-        lower, higher = sorted(
-            (MeetingSide(a, HIGH), MeetingSide(a, HIGH)), key=lambda side: side.qp.number
-        )
+        lower, higher = sorted((MeetingSide(a, HIGH), MeetingSide(a, HIGH)), key=lambda side: side.qp.number)
         own = MeetingSide(a, HIGH)
         for side, peer in ((lower, higher), (higher, lower), (own, own)):
             side.to(QPState.RTS, peer.qp.number)

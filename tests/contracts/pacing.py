@@ -11,7 +11,7 @@ from twisted.internet.address import IPv4Address
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.carriers import HalfTalk, StreamContract, Talk
+from tests.internet.carriers import HalfTalk, StreamContract, Talk
 
 
 @implementer(interfaces.IPushProducer, interfaces.IPullProducer)

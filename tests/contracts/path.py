@@ -8,11 +8,11 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tests.hcas import HCATestCase, Taker, settle, turn
+from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
-from twisted_ib.hca.core.queuepair import QueuePair
-from twisted_ib.hca.core.states import QPState
-from twisted_ib.hca.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, word
+from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, word
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.queues.queuepair import QueuePair
 
 if TYPE_CHECKING:
     Base = HCATestCase

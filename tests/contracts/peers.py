@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface.verify import verifyObject
 
-from tests.descriptors import descriptors, descriptorsBefore, runForked
-from tests.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle, turn
+from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, readable, settle, turn
+from tests.support.descriptors import descriptors, descriptorsBefore, runForked
 from twisted_ib.errors import (
     DeviceClosedError,
     NoListenerError,
@@ -18,8 +18,8 @@ from twisted_ib.errors import (
     PathLostError,
     ServiceInUseError,
 )
-from twisted_ib.hca.device import Device
-from twisted_ib.hca.interfaces import IFabric, IFabricOwner
+from twisted_ib.hca.base.interfaces import IFabric, IFabricOwner
+from twisted_ib.hca.device.device import Device
 
 if TYPE_CHECKING:
     Base = HCATestCase

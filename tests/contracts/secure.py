@@ -18,8 +18,8 @@ from twisted.internet.ssl import (
 )
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from tests.carriers import Accepting, StreamContract, Talk
-from tests.certificates import certificate
+from tests.internet.carriers import Accepting, StreamContract, Talk
+from tests.support.certificates import certificate
 
 try:
     from twisted.internet.endpoints import wrapServerTLS

@@ -1,6 +1,6 @@
 """
 What unreliable connections and datagrams do between HCAs: tests to mix into a
-L{HCATestCase<tests.hcas.HCATestCase>}, beside L{tests.contracts.groups}.
+L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside L{tests.contracts.groups}.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from tests.contracts.groups import KEY, DatagramSide
-from tests.hcas import settle
-from tests.keyed_pair import ALL, DeviceSide, piece
+from tests.hca.hcas import settle
+from tests.hca.queues.keyed_pair import ALL, DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, SharedGIDError
-from twisted_ib.hca.core.address import AddressVector
-from twisted_ib.hca.core.completion import WCStatus
-from twisted_ib.hca.core.requests import Destination, SendOpcode
-from twisted_ib.hca.core.states import QPState, QPType
-from twisted_ib.hca.device import Device
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import Destination, SendOpcode
+from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, guidGID
 
 SEND, WRITE, WRITE_IMM = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
@@ -109,9 +109,7 @@ class UnreliableContract:
                 target.view[:] = bytes(len(data))
                 if opcode != WRITE:
                     two.receive(1, piece(target))
-                one.send(
-                    2, opcode, piece(source), remoteAddress=target.address, remoteKey=target.remoteKey
-                )
+                one.send(2, opcode, piece(source), remoteAddress=target.address, remoteKey=target.remoteKey)
                 settle(one.device, two.device)
                 self.assertEqual(one.statuses(), [(2, OK)])
                 self.assertEqual(len(two.received()), opcode != WRITE)
@@ -206,9 +204,7 @@ class UnreliableContract:
         other.receive(1, piece(inbox))
         data = one.register(4096)
         for _ in range(limits.RING // 4096 + 100):
-            one.send(
-                1, SEND, piece(data), flags=0, destination=Destination(there, stalled.qp.number, KEY)
-            )
+            one.send(1, SEND, piece(data), flags=0, destination=Destination(there, stalled.qp.number, KEY))
         self.assertEqual(a.departures.waiting, limits.DATAGRAMS_UNRESOLVED)
         self.assertGreater(a.counters["datagrams_lost"], 0)
         one.tell(elsewhere, other.qp.number, b"quick")

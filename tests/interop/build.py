@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 
-from tests.interop.images import Images, cacheDirectory
-from tests.interop.lab import unfit
+from tests.interop.lab.images import Images, cacheDirectory
+from tests.interop.lab.lab import unfit
 
 #: What has to be here.
 PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb", "tar", "du", "mke2fs")

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.commands import programOf
-from tests.interop.lab import Lab, theLab
-from tests.interop.machine import Ended
-from tests.interop.network import HOST4, HOST6
+from tests.interop.lab.lab import Lab, theLab
+from tests.interop.lab.machine import Ended
+from tests.interop.lab.network import HOST4, HOST6
 from tests.interop.wire import Seen, packetsOf, wrongOf
-from twisted_ib.hca.operation import GSI_QPN
+from tests.support.commands import programOf
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.wire import Packet, decodeMAD
 from twisted_ib.hca.wire.cm import DREQ
 
@@ -218,7 +218,7 @@ class InteropTestCase(SynchronousTestCase):
         """
         @return: an C{ib-ping} on this side.
         """
-        return self.program([sys.executable, "-c", programOf("ping"), "--device", device, *arguments])
+        return self.program([sys.executable, "-c", programOf("ping.ping"), "--device", device, *arguments])
 
     def until(self, program: Program, text: str, times: int = 1) -> None:
         """

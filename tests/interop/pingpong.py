@@ -7,10 +7,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.commands import PATH
 from tests.interop.case import DEVICE, InteropTestCase, Program
-from tests.interop.lab import RXE
-from tests.interop.network import HOST4
+from tests.interop.lab.lab import RXE
+from tests.interop.lab.network import HOST4
+from tests.support.commands import PATH
 
 SECONDS = 60
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"

@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.commands import PATH
 from tests.interop.case import DEVICE, InteropTestCase, Program
+from tests.support.commands import PATH
 
 #: Octets of messages: what fits a fragment, what does not, and the most there may be.
 SIZES = (0, 1, 100, 4096, 9000, 1 << 20)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 
 from tests.interop.case import TROUBLE, InteropTestCase, Program
-from tests.interop.machine import Ended
+from tests.interop.lab.machine import Ended
 from tests.interop.wire import Seen
 
 #: Octets of a round; the first and the last are rping's limits.

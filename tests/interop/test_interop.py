@@ -9,7 +9,7 @@ from unittest import TestSuite
 from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.interop.lab import lacking
+from tests.interop.lab.lab import lacking
 
 #: The modules that have them.
 MODULES = ("plain", "rping", "examples", "pingpong", "rds")

@@ -12,8 +12,8 @@ from struct import Struct
 
 from attrs import frozen
 
-from tests.captures import TSHARK, tshark
-from tests.interop.network import HOST_MAC, IPV4, IPV6
+from tests.interop.lab.network import HOST_MAC, IPV4, IPV6
+from tests.support.captures import TSHARK, tshark
 from twisted_ib.hca.wire import Packet, decodePacket, encodePacket
 
 #: Where a file's frames begin, and what is in front of each: time, its length here and on the wire.

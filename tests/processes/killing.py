@@ -152,7 +152,7 @@ class StoreTestCase(KillTestCase):
     One process dies at each store of each phase, another one sees it all.
     """
 
-    doomed = "tests.processes.doomed.Doomed"
+    doomed = "tests.processes.programs.doomed.Doomed"
 
     def throughStores(self, phase: str, victimIsClient: bool, stores: Iterable[int]) -> None:
         """

@@ -58,7 +58,7 @@ class ChildError(Exception):
 
 class _Nursery:
     """
-    The process of L{tests.processes.nursery}, started when first needed.
+    The process of L{tests.processes.programs.nursery}, started when first needed.
     """
 
     _process: subprocess.Popen[bytes] | None = None
@@ -76,7 +76,7 @@ class _Nursery:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._socket.settimeout(PATIENCE_SECONDS)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.nursery"], cwd=ROOT, stdin=theirs.fileno()
+                [sys.executable, "-m", "tests.processes.programs.nursery"], cwd=ROOT, stdin=theirs.fileno()
             )
             theirs.close()
             atexit.register(self.end)
@@ -114,7 +114,7 @@ class Child:
         Start it, and wait until it is ready.
 
         @param reactor: the short name of its reactor.
-        @param program: module and class of its L{tests.processes.child.Program}.
+        @param program: module and class of its L{tests.processes.programs.child.Program}.
         @param runDirectory: C{TWISTED_IB_RUN_DIR}.
         @param environment: further variables.
         """
@@ -295,7 +295,7 @@ class ProcessTestCase(SynchronousTestCase):
     """
 
     reactor = REACTOR
-    program = "tests.processes.peer.Peer"
+    program = "tests.processes.programs.peer.Peer"
 
     def setUp(self) -> None:
         """

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.captures import TSHARK, Frame, Observer, read, tshark
+from tests.hca.capture.test_capture import PARTS
 from tests.processes.processes import ProcessTestCase
-from tests.test_capture import PARTS
+from tests.support.captures import TSHARK, Frame, Observer, read, tshark
 
 
 def requests(frames: list[Frame], outbound: bool) -> list[bytes]:
@@ -29,7 +29,7 @@ class CaptureTests(ProcessTestCase):
     A server that offers memory, and a client.
     """
 
-    program = "tests.processes.messenger.Messenger"
+    program = "tests.processes.programs.messenger.Messenger"
 
     def test_both(self) -> None:
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.processes.killing import DEATH_SECONDS, KillTestCase, StoreTestCase, addStoreTests
 from tests.processes.processes import SCHEME, ChildError
-from tests.processes.wires import CHUNK_BYTES, content
+from tests.processes.programs.wires import CHUNK_BYTES, content
 
 
 class RoleTests(KillTestCase):

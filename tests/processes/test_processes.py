@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 
 from tests.processes.processes import ChildError, ProcessTestCase
-from tests.processes.wires import content
+from tests.processes.programs.wires import content
 
 
 class ChildTests(ProcessTestCase):

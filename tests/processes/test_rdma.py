@@ -21,7 +21,7 @@ class RDMATests(ProcessTestCase):
     @cvar reactors: of the two.
     """
 
-    program = "tests.processes.messenger.Messenger"
+    program = "tests.processes.programs.messenger.Messenger"
     reactors = ("ib", "ib")
 
     def pair(self) -> tuple[Child, Child]:
@@ -146,14 +146,14 @@ class StrangerTests(ProcessTestCase):
     A program of verbs, with identifiers of the RDMA-CM, and one with Twisted.
     """
 
-    program = "tests.processes.messenger.Messenger"
+    program = "tests.processes.programs.messenger.Messenger"
 
     def stranger(self, *arguments: str) -> subprocess.Popen[str]:
         """
         @return: The program of verbs, running.
         """
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.processes.cmstranger", *arguments],
+            [sys.executable, "-m", "tests.processes.verbs.cmstranger", *arguments],
             cwd=ROOT,
             env={**os.environ, "TWISTED_IB_RUN_DIR": self.runDirectory},
             stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.processes.killing import DEATH_SECONDS
 from tests.processes.processes import Child, ProcessTestCase
-from tests.processes.wires import content
+from tests.processes.programs.wires import content
 
 
 class MistakeTests(ProcessTestCase):
@@ -24,7 +24,7 @@ class MistakeTests(ProcessTestCase):
         A child has mistaken connections and a healthy one to a peer, and a
         port with a connection of a third child; the peer goes.
         """
-        survivor = self.spawn(reactor, "tests.processes.mistaken.Mistaken")
+        survivor = self.spawn(reactor, "tests.processes.programs.mistaken.Mistaken")
         peer, third = self.spawn(), self.spawn()
         endpoint, own = self.listen(peer), self.listen(survivor)
         mine = third.ask("connect", endpoint=own)

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.ownaddress import ownAddress
 from tests.processes import test_rdma
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
-from twisted_ib.hca.fabric.addresses import isLocalAddress
+from tests.support.ownaddress import ownAddress
+from twisted_ib.hca.host.addresses import isLocalAddress
 
 #: Longer than a transfer takes, in seconds.
 LONG = 60
@@ -54,7 +54,7 @@ class StreamTests(AddressedTestCase):
     @cvar reactors: of server and client.
     """
 
-    program = "tests.processes.bulk.Haulage"
+    program = "tests.processes.programs.bulk.Haulage"
     reactors = ("ib", "ib")
 
     def haul(self, server: Child, client: Child, listen: str, connect: str) -> None:
@@ -117,7 +117,7 @@ class StreamTests(AddressedTestCase):
         """
         server, client = (self.spawn(reactor) for reactor in self.reactors)
         self.haul(server, client, self.server("sdp"), self.client("sdp", 0).replace(":0:", ":PORT:"))
-        found = self.tool("devinfo", "-d", "roce0")
+        found = self.tool("show.devinfo", "-d", "roce0")
         self.assertEqual(sorted(each["pid"] for each in found), sorted((server.pid, client.pid)))
         gids = sorted(str(each["ports"][0]["GID"][0]) for each in found)
         for gid, address in zip(gids, (self.here, self.there), strict=True):
@@ -126,7 +126,7 @@ class StreamTests(AddressedTestCase):
             counters = each["counters"]
             self.assertTrue(counters["sent_pkts"] > 100 and counters["rcvd_pkts"] > 100, counters)
             self.assertLess(counters["out_of_seq_request"], counters["rcvd_pkts"])
-        rows = [row for row in self.tool("ss") if row["device"] == "roce0"]
+        rows = [row for row in self.tool("show.ss") if row["device"] == "roce0"]
         self.assertEqual(sorted(row["kind"] for row in rows), ["connection"] * 4 + ["listener"])
 
     def tool(self, name: str, *options: str) -> list[Any]:
@@ -158,7 +158,7 @@ class MessageTests(AddressedTestCase):
     Messages and RDMA over C{roce0}.
     """
 
-    program = "tests.processes.messenger.Messenger"
+    program = "tests.processes.programs.messenger.Messenger"
     reactors = ("ib", "epoll")
 
     def pair(self) -> tuple[Child, Child]:
@@ -184,7 +184,7 @@ import sys
 from twisted_ib.reactor import ibreactor
 ibreactor.install()
 from twisted.internet import protocol, reactor
-from twisted_ib.reactor.switch import explain
+from twisted_ib.reactor import explain
 
 class Echo(protocol.Protocol):
     def dataReceived(self, data):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.processes.processes import SCHEME, Child, ProcessTestCase
-from tests.processes.wires import CHUNK_BYTES
+from tests.processes.programs.wires import CHUNK_BYTES
 
 #: What may happen while one of 1,000 echoes is under way beside a bulk sender:
 #: turns of the client's reactor, echoes of all connections, bytes of the bulk.
@@ -27,7 +27,7 @@ class ScaleTestCase(ProcessTestCase):
     An echo server and a client.
     """
 
-    program = "tests.processes.crowd.Crowd"
+    program = "tests.processes.programs.crowd.Crowd"
 
     def pair(self) -> tuple[Child, Child, str]:
         """
@@ -166,7 +166,7 @@ class HaulTestCase(ProcessTestCase):
     @ivar resident: bytes that server and client had resident at the beginning.
     """
 
-    program = "tests.processes.bulk.Haulage"
+    program = "tests.processes.programs.bulk.Haulage"
 
     def begin(
         self, count: int, there: int, back: int, pauses: bool = False, shut: bool = False

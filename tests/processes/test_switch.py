@@ -16,7 +16,7 @@ class SwitchTestCase(ProcessTestCase):
     Base of these tests.
     """
 
-    program = "tests.processes.switching.Switching"
+    program = "tests.processes.programs.switching.Switching"
     reactor = "ib"
 
     def setUp(self) -> None:

@@ -16,13 +16,13 @@ from tests.simulation.kinds import KINDS
 from tests.simulation.worker import RELIABLE, UNRELIABLE, DatagramWorker, Worker
 from tests.simulation.world import Host, Link, World
 from twisted_ib import limits
-from twisted_ib.hca.core.completion import WCStatus
-from twisted_ib.hca.core.states import QPState, QPType
-from twisted_ib.hca.fabric.faults import FaultyLink, Stale
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.fabric.base.faults import FaultyLink, Stale
+from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cmpath import Path
+from twisted_ib.hca.wire.cm.path import Path
+from twisted_ib.hca.wire.cm.rdmacm import Header, PortSpace, gidOf
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
-from twisted_ib.hca.wire.rdmacm import Header, PortSpace, gidOf
 
 ADDRESSES = (("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"))
 PORT = 7471

@@ -14,10 +14,11 @@ from typing import Any
 import attrs
 
 from tests.simulation.world import Host
-from twisted_ib.hca.core.access import Access
-from twisted_ib.hca.core.address import AddressHandle, AddressVector
-from twisted_ib.hca.core.completion import CompletionQueue, WCStatus
-from twisted_ib.hca.core.requests import (
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.memory.access import Access
+from twisted_ib.hca.memory.windows import WindowType
+from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
+from twisted_ib.hca.queues.requests import (
     SGE,
     Capabilities,
     Destination,
@@ -26,9 +27,8 @@ from twisted_ib.hca.core.requests import (
     SendOpcode,
     SendRequest,
 )
-from twisted_ib.hca.core.states import QPState, QPType
-from twisted_ib.hca.core.windows import WindowType
-from twisted_ib.hca.core.work import WorkQueues
+from twisted_ib.hca.services.address import AddressHandle, AddressVector
+from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.grh import GRH_BYTES
 
 #: Between any two places.

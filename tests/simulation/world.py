@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from twisted_ib.hca.device import Device
-from twisted_ib.hca.fabric.packet import PacketFabric
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 #: Datagrams that wait at a host, as in the buffer of a socket.
 QUEUE = 2048
@@ -60,7 +60,7 @@ class Network:
 
 class Link:
     """
-    An end of the network: an L{ILink<twisted_ib.hca.interfaces.ILink>}.
+    An end of the network: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
     """
 
     user: Any = None
@@ -136,9 +136,7 @@ class Link:
                 n += 1
             # Something before and behind, so that a wrong bound shows.
             buffer = b"\xee" * 3 + octets + b"\xee" * 5
-            self.user.arrived(
-                *(source, port, destination, buffer, 3, 3 + len(octets), size, trafficClass)
-            )
+            self.user.arrived(*(source, port, destination, buffer, 3, 3 + len(octets), size, trafficClass))
         return n
 
     def pending(self) -> bool:

@@ -16,9 +16,9 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests import packet_flood
-from tests.ownaddress import ownAddress
-from tests.processes.flooded import PORT
+from tests.hca.fabric.roce import flood
+from tests.processes.programs.flooded import PORT
+from tests.support.ownaddress import ownAddress
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLIENT, SERVER = ownAddress(2), ownAddress(1)
@@ -29,13 +29,13 @@ PATIENCE, GROWTH = 2.0, 16 << 20
 _IP_PKTINFO = 8
 
 
-class _Forger(packet_flood.FloodTestCase):
+class _Forger(flood.FloodTestCase):
     """
     Makes packets for L{SERVER}.
     """
 
     def __init__(self) -> None:
-        self.dice = packet_flood.Random(3)
+        self.dice = flood.Random(3)
         self.device: Any = mock.Mock(queuePairs={})
         self.seen = [self.forged()[1] for _ in range(100)]
 
@@ -43,7 +43,7 @@ class _Forger(packet_flood.FloodTestCase):
         """
         An address of this host.
         """
-        number = self.dice.randrange(packet_flood.SOURCES)
+        number = self.dice.randrange(flood.SOURCES)
         return f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
 
 
@@ -57,7 +57,7 @@ class FloodedTests(SynchronousTestCase):
         Start a process.
         """
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.processes.flooded", role, *addresses],
+            [sys.executable, "-m", "tests.processes.programs.flooded", role, *addresses],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -124,10 +124,10 @@ class FloodedTests(SynchronousTestCase):
         made.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER: the identification is 0.
         made.bind(("0.0.0.0", 0))
         self.socket, own = made, made.getsockname()[1]
-        self.patch(packet_flood, "ADDRESSES", (CLIENT, SERVER))
-        self.patch(packet_flood, "PORT", PORT)
-        self.patch(packet_flood, "_CM_PORT", own)
-        self.patch(packet_flood, "TIMEOUTS", (20,))
+        self.patch(flood, "ADDRESSES", (CLIENT, SERVER))
+        self.patch(flood, "PORT", PORT)
+        self.patch(flood, "_CM_PORT", own)
+        self.patch(flood, "TIMEOUTS", (20,))
         forger = _Forger()
         requests = [forger.forged() for _ in range(MADE)]
         mutated = [forger.mutated() for _ in range(MADE)]

@@ -1,12 +1,12 @@
 """
-The tests of C{tests.test_packet_flood} with the large numbers.
+The tests of C{tests.hca.fabric.roce.test_flood} with the large numbers.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.packet_flood import FloodTestCase
+from tests.hca.fabric.roce.flood import FloodTestCase
 from tests.simulation.kinds import KINDS
 from tests.simulation.run import Run
 

@@ -1,12 +1,12 @@
 """
-Fifty thousand datagrams for each fault of L{tests.test_rds_simulation}.
+Fifty thousand datagrams for each fault of L{tests.rds.test_simulation}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.test_rds_simulation import simulate
+from tests.rds.test_simulation import simulate
 
 DATAGRAMS = 50_000
 

@@ -1,13 +1,15 @@
 """
-One gibibyte for a receiver of RDS that reads slowly: see L{tests.test_rds_slow} and L{tests.test_rds_tcp}.
+One gibibyte for a receiver of RDS that reads slowly: see L{tests.rds.test_slow} and
+L{tests.rds.media.test_tcp}.
 """
 
 from __future__ import annotations
 
-from tests import test_rds_slow, test_rds_tcp
+from tests.rds import test_slow
+from tests.rds.media import test_tcp
 
 
-class GibibyteTests(test_rds_slow.SlowTests):
+class GibibyteTests(test_slow.SlowTests):
     """
     In one process.
     """
@@ -16,7 +18,7 @@ class GibibyteTests(test_rds_slow.SlowTests):
     timeout = 600
 
 
-class ShmGibibyteTests(test_rds_slow.ShmSlowTests):
+class ShmGibibyteTests(test_slow.ShmSlowTests):
     """
     Over rings.
     """
@@ -25,7 +27,7 @@ class ShmGibibyteTests(test_rds_slow.ShmSlowTests):
     timeout = 600
 
 
-class TCPGibibyteTests(test_rds_tcp.SlowTests):
+class TCPGibibyteTests(test_tcp.SlowTests):
     """
     RDS over TCP.
     """

@@ -1,11 +1,11 @@
 """
-The tests of C{tests.test_siege} with many seeds.
+The tests of C{tests.hca.test_siege} with many seeds.
 """
 
 from __future__ import annotations
 
-from tests.siege import SiegeTestCase
-from twisted_ib.hca.fabric.shm import SharedMemoryFabric
+from tests.hca.siege import SiegeTestCase
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
 SEEDS, STEPS = range(1000, 1040), 1500
 

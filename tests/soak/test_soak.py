@@ -8,8 +8,8 @@ C{.ci/run} runs it as files.
 from __future__ import annotations
 
 from tests.processes.killing import StoreTestCase, addStoreTests
+from tests.processes.programs.wires import CHUNK_BYTES
 from tests.processes.test_scale import HaulTestCase, ScaleTestCase
-from tests.processes.wires import CHUNK_BYTES
 
 MIB, GIB = 1 << 20, 1 << 30
 

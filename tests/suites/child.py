@@ -105,8 +105,8 @@ def countWays() -> Counter[str]:
 
     @return: How many by C{"sdp"} and C{"tcp"}, and of the latter by the reason why not the former.
     """
-    from twisted_ib.reactor.rules import CONNECT
-    from twisted_ib.reactor.switch import Switch
+    from twisted_ib.reactor.rules.parser import CONNECT
+    from twisted_ib.reactor.switch.switch import Switch
 
     ways: Counter[str] = Counter()
     settled = Switch.settled

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from twisted.application.reactors import Reactor
 
-from twisted_ib.hca.endpoints.strings import DelegatingParser, EndpointParser
+from twisted_ib.internet.strings import DelegatingParser, EndpointParser
 
 ib = Reactor(
     "ib",
@@ -18,7 +18,9 @@ ib = Reactor(
     "epoll reactor that looks at the completion queues of an HCA before it sleeps.",
 )
 
-sdp = EndpointParser("sdp", "twisted_ib.sdp.endpoints", "SDPServerEndpoint", "SDPClientEndpoint")
-messages = EndpointParser("ib", "twisted_ib.hca.rdma.endpoints", "RDMAServerEndpoint", "RDMAClientEndpoint")
-datagrams = EndpointParser("rds", "twisted_ib.rds.endpoints", "RDSServerEndpoint", "RDSClientEndpoint")
-direct = DelegatingParser("direct", "twisted_ib.reactor.direct", "serverEndpoint", "clientEndpoint")
+sdp = EndpointParser("sdp", "twisted_ib.sdp", "SDPServerEndpoint", "SDPClientEndpoint")
+messages = EndpointParser("ib", "twisted_ib.rdma", "RDMAServerEndpoint", "RDMAClientEndpoint")
+datagrams = EndpointParser(
+    "rds", "twisted_ib.rds", "RDSServerEndpoint", "RDSClientEndpoint"
+)
+direct = DelegatingParser("direct", "twisted_ib.reactor.switch.bypass", "serverEndpoint", "clientEndpoint")

@@ -1,7 +1,7 @@
 """
 The software host channel adapter (HCA), in the words of somebody who knows TCP.
 
-An I{HCA} is the network card of RDMA, here in software: L{device<twisted_ib.hca.device>}.
+An I{HCA} is the network card of RDMA, here in software: L{device<twisted_ib.hca.device.device>}.
 A I{fabric} is the network behind it: shared memory (C{shm0}), this process (C{lo0}), or packets
 over UDP to other hosts (C{roce0}).
 
@@ -27,5 +27,32 @@ has duplicate ACKs and RST.  The I{BTH}, base transport header, is what TCP's he
 I{invariant CRC} covers all that no router changes.  On the other fabrics nothing is lost, so there is
 none of this.
 
-Begin with L{twisted_ib.hca.device}, then L{twisted_ib.hca.core.queuepair}.
+Begin with L{twisted_ib.hca.device.device}, then L{twisted_ib.hca.queues.queuepair}.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.hca.device.registry import addDevice, removeDevice
+
+__all__ = [
+    "Device",
+    "addDevice",
+    "removeDevice",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Imported when used: whoever takes a codec or a machine from here does not load ports and reactors.
+    if name == "Device":
+        from twisted_ib.hca.device import device
+
+        return getattr(device, name)
+    if name in ("addDevice", "removeDevice"):
+        from twisted_ib.hca.device import registry
+
+        return getattr(registry, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

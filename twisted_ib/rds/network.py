@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
-from twisted_ib.rds.congestion import PORTS, CongestionMap
-from twisted_ib.rds.counters import newCounters
-from twisted_ib.rds.loop import LoopPath
-from twisted_ib.rds.path import Path
-from twisted_ib.rds.wire import LOWEST_PORT, Fields
+from twisted_ib.rds.media.loopback import LoopPath
+from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.protocol.congestion import PORTS, CongestionMap
+from twisted_ib.rds.protocol.counters import newCounters
+from twisted_ib.rds.protocol.wire import LOWEST_PORT, Fields
 
 _random = secrets.SystemRandom()
 
@@ -29,9 +29,9 @@ class Network:
 
     @ivar reactor: gives the time.
     @ivar medium: what makes connections, an
-        L{IRDSMedium<twisted_ib.rds.carrier.IRDSMedium>}.
+        L{IRDSMedium<twisted_ib.rds.paths.carrier.IRDSMedium>}.
     @ivar generation: the number of this instance of RDS, which peers are told.
-    @ivar counters: what happened, see L{twisted_ib.rds.counters}.
+    @ivar counters: what happened, see L{twisted_ib.rds.protocol.counters}.
     @ivar sockets: by address and port.
     @ivar paths: by the medium's key.
     @ivar loops: the paths that do not leave this process, by our two addresses.
@@ -315,9 +315,9 @@ def _mediumFor(name: str) -> Callable[[Network], Any]:
     @return: what makes the medium of a device.
     """
     if name == "tcp":
-        from twisted_ib.rds.tcp import TCPMedium
+        from twisted_ib.rds.media.tcp import TCPMedium
 
         return TCPMedium
-    from twisted_ib.rds.connected import RCMedium
+    from twisted_ib.rds.media.rc import RCMedium
 
     return lambda network: RCMedium(network, name or None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from twisted_ib.rds.machine import Message
-from twisted_ib.rds.wire import PING_PORT
+from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network

@@ -28,19 +28,18 @@ from twisted_ib.errors import (
     PeerGoneError,
     SendBudgetError,
 )
-from twisted_ib.hca.endpoints.addresses import scopeOf
-from twisted_ib.hca.endpoints.arguments import octets
-from twisted_ib.hca.endpoints.failures import listenError
-from twisted_ib.hca.fabric.addresses import normalise, sourceFor
+from twisted_ib.hca.host.addresses import normalise, sourceFor
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
-from twisted_ib.rds.bundle import LONGEST, MOST, Bundle
-from twisted_ib.rds.machine import Message
+from twisted_ib.internet.addresses import octets, scopeOf
+from twisted_ib.internet.failures import listenError
 from twisted_ib.rds.network import Network, networkFor
-from twisted_ib.rds.operations import OperationMessage, RDMAStatus
+from twisted_ib.rds.paths.rdmaoperations import OperationMessage, RDMAStatus
 from twisted_ib.rds.ping import Ping
-from twisted_ib.rds.rdma import Operations
+from twisted_ib.rds.protocol.bundle import LONGEST, MOST, Bundle
+from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.wire import LOWEST_PORT
 from twisted_ib.rds.receiving import Receiving
-from twisted_ib.rds.wire import LOWEST_PORT
+from twisted_ib.rds.socketrdma import Operations
 
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD

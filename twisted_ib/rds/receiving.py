@@ -13,9 +13,9 @@ from twisted.logger import Logger
 
 from twisted_ib import limits
 from twisted_ib.interfaces import IRDSCookieProtocol
-from twisted_ib.rds.bundle import BUNDLE, lengthsOf
 from twisted_ib.rds.network import Network
-from twisted_ib.rds.wire import NO_EXTENSIONS, Fields
+from twisted_ib.rds.protocol.bundle import BUNDLE, lengthsOf
+from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
 
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
@@ -132,7 +132,7 @@ class Receiving:
 
     def extended(self, extensions: bytes) -> int | None:
         """
-        A message with extension headers came: see L{Operations<twisted_ib.rds.rdma.Operations>}.
+        A message with extension headers came: see L{Operations<twisted_ib.rds.socketrdma.Operations>}.
         """
         raise NotImplementedError
 

@@ -20,18 +20,18 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.hca.logcontext import callInContext
-from twisted_ib.hca.polling import AdaptivePolling
-from twisted_ib.hca.readers import readingUsers, takeUsers
-from twisted_ib.hca.waiting import giveWay, threadsWait
+from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
-from twisted_ib.reactor.hangup import reloadingOnHangup, startFolder
+from twisted_ib.internet.logcontext import callInContext
+from twisted_ib.internet.readers import readingUsers, takeUsers
+from twisted_ib.internet.waiting import giveWay, threadsWait
+from twisted_ib.reactor.rules.sighup import reloadingOnHangup, startFolder
 from twisted_ib.reactor.waker import Waker
 
 if TYPE_CHECKING:
     from twisted.internet.epollreactor import EPollReactor as _Base
 
-    from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.internet.channel import DeviceChannel
 else:
     try:
         from twisted.internet.epollreactor import EPollReactor as _Base
@@ -275,24 +275,24 @@ class IBReactor(_Base):
     @property
     def visibility(self) -> Any:
         """
-        What this reactor shows, a L{Visibility<twisted_ib.reactor.visibility.Visibility>}.
+        What this reactor shows, a L{Visibility<twisted_ib.reactor.socketreport.Visibility>}.
         """
         visibility = self._visibility
         if visibility is None:
-            from twisted_ib.reactor.visibility import Visibility
+            from twisted_ib.reactor.socketreport import Visibility
 
             visibility = self._visibility = Visibility(self)
         return visibility
 
     def whyOf(self, user: Any) -> Any:
         """
-        See L{Visibility.whyOf<twisted_ib.reactor.visibility.Visibility.whyOf>}.
+        See L{Visibility.whyOf<twisted_ib.reactor.socketreport.Visibility.whyOf>}.
         """
         return self.visibility.whyOf(user)
 
     def socketsBeside(self, channel: DeviceChannel) -> Any:
         """
-        See L{Visibility.rows<twisted_ib.reactor.visibility.Visibility.rows>}.
+        See L{Visibility.rows<twisted_ib.reactor.socketreport.Visibility.rows>}.
         """
         return self.visibility.rows(channel)
 
@@ -306,7 +306,7 @@ class IBReactor(_Base):
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         """
-        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
+        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch.switch}).
         """
         switch = self._switchFor("listen")
         if switch is None or switch.configuration.tcpOnly("listen"):
@@ -320,7 +320,7 @@ class IBReactor(_Base):
         self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None
     ) -> Any:
         """
-        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch}).
+        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch.switch}).
         """
         switch = self._switchFor("connect")
         if switch is None or switch.configuration.tcpOnly("connect"):
@@ -358,12 +358,12 @@ class IBReactor(_Base):
     @property
     def switch(self) -> Any:
         """
-        The L{Switch<twisted_ib.reactor.switch.Switch>} of this reactor.
+        The L{Switch<twisted_ib.reactor.switch.switch.Switch>} of this reactor.
         """
         switch = self._switch
         if switch is None:
-            from twisted_ib.reactor.configuration import Configuration
-            from twisted_ib.reactor.switch import Switch
+            from twisted_ib.reactor.rules.configuration import Configuration
+            from twisted_ib.reactor.switch.switch import Switch
 
             switch = self._switch = Switch(Configuration(folder=self._folder))
         return switch
@@ -390,7 +390,7 @@ class IBReactor(_Base):
         """
         See L{IReactorRDMA.listenRDMA}.
         """
-        from twisted_ib.hca.rdma.port import listenRDMA
+        from twisted_ib.rdma.port import listenRDMA
 
         return listenRDMA(self, port, factory, interface, backlog, device, privateData, maxMessageSize)
 
@@ -408,7 +408,7 @@ class IBReactor(_Base):
         """
         See L{IReactorRDMA.connectRDMA}.
         """
-        from twisted_ib.hca.rdma.port import connectRDMA
+        from twisted_ib.rdma.port import connectRDMA
 
         return connectRDMA(
             self, host, port, factory, timeout, bindAddress, device, privateData, maxMessageSize

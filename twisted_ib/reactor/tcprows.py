@@ -17,8 +17,8 @@ from typing import Any
 
 from twisted.internet import tcp
 
-from twisted_ib.hca.endpoints.addresses import withPort
-from twisted_ib.hca.sockets import CONNECTION, LISTEN, LISTENER, Row, WhyOf, values
+from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row, WhyOf, values
+from twisted_ib.internet.addresses import withPort
 
 #: The kernel's states by number (linux/tcp_states.h), in its words; what is closed, or only bound, has none.
 _STATES = {

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
-from twisted_ib.hca.endpoints.addresses import Address
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.sdp.sender import READ_DEPTH
-from twisted_ib.sdp.stream import Stream
-from twisted_ib.sdp.wire import (
+from twisted_ib.internet.addresses import Address
+from twisted_ib.sdp.protocol.wire import (
     BSDH,
     BSDH_BYTES,
     HELLO_ACK_BYTES,
@@ -33,6 +31,8 @@ from twisted_ib.sdp.wire import (
     packAddress,
     unpackAddress,
 )
+from twisted_ib.sdp.sender import READ_DEPTH
+from twisted_ib.sdp.stream import Stream
 
 #: The RDMA-CM port space of SDP; service ids are C{0x1pppp}.
 PORT_SPACE = 0x0001

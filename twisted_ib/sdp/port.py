@@ -1,5 +1,14 @@
 """
+The two ends of a connection, as L{twisted.internet.tcp} has C{Server} and
+C{Client}.
+
+The active side of SDP.
+
 The passive side of SDP; and the two classic calls, L{listenSDP} and L{connectSDP}.
+
+SDP as endpoints, to be used like C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+
+Nothing is opened before C{listen} or C{connect} is called.
 """
 
 from __future__ import annotations
@@ -9,13 +18,73 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
 from twisted.internet.protocol import ClientFactory
 
-from twisted_ib.hca.endpoints.port import Port
+from twisted_ib.internet.connector import Connector
+from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
+from twisted_ib.internet.port import Port
+from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, End, ServerEnd
 from twisted_ib.sdp import handshake
-from twisted_ib.sdp.connector import SDPConnector
-from twisted_ib.sdp.ends import SDPServer
+from twisted_ib.sdp.secure import innermostTLS
+from twisted_ib.sdp.transport import SDPTransport
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import Binding
+    from twisted.internet.interfaces import Binding, IProtocol
+
+    from twisted_ib.sdp.extensions import Exchange
+
+
+class _SDPEnd(End):
+    """
+    What both have that not every end has.
+    """
+
+    __slots__ = ()
+
+    prompt: bool
+    exchange: Exchange | None
+
+    def begin(self, protocol: IProtocol | None) -> bool:
+        """
+        See L{End.begin}.
+        """
+        if innermostTLS(protocol) is not None:
+            self.prompt = False
+        return End.begin(self, protocol)
+
+    def nextTurn(self, shared: dict[Any, Any]) -> None:
+        """
+        The next turn has come: what was offered to be read is read from now on.
+
+        @param shared: As of L{End.nextTurn}.
+        """
+        if self._settling is not None and self.exchange is not None:
+            self.cork()
+        End.nextTurn(self, shared)
+
+
+class SDPServer(_SDPEnd, ServerEnd, SDPTransport):
+    """
+    The transport of a passive side.
+    """
+
+    __slots__ = SERVER_FIELDS
+
+
+class SDPClient(_SDPEnd, ClientEnd, SDPTransport):
+    """
+    The transport of an active side.
+    """
+
+    __slots__ = CLIENT_FIELDS
+
+
+class SDPConnector(Connector):
+    """
+    What C{connectSDP} gives.
+    """
+
+    handshake = handshake
+    protocolName = "SDP"
+    transportClass = SDPClient
 
 
 class SDPPort(Port):
@@ -81,3 +150,19 @@ def connectSDP(
     connector = SDPConnector(host, port, factory, timeout, bindAddress, reactor, device)
     connector.connect()
     return connector
+
+
+class SDPServerEndpoint(ServerEndpoint):
+    """
+    Listens on an SDP port.
+    """
+
+    listenCall = staticmethod(listenSDP)
+
+
+class SDPClientEndpoint(ClientEndpoint):
+    """
+    Connects to an SDP port.
+    """
+
+    connectCall = staticmethod(connectSDP)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError, SDPWireError
-from twisted_ib.sdp.exchange import Exchange
-from twisted_ib.sdp.machine import M32, PLAIN, WINDOW, Input, State, unpackHeader
-from twisted_ib.sdp.sender import Sender
-from twisted_ib.sdp.sinking import Placed
-from twisted_ib.sdp.wire import (
+from twisted_ib.sdp.extensions import Exchange
+from twisted_ib.sdp.protocol.machine import M32, PLAIN, WINDOW, Input, State, unpackHeader
+from twisted_ib.sdp.protocol.wire import (
     BSDH_BYTES,
     MID,
     ChRcvBuf,
@@ -24,9 +22,11 @@ from twisted_ib.sdp.wire import (
     SuspComm,
     SuspCommAck,
 )
+from twisted_ib.sdp.sender import Sender
+from twisted_ib.sdp.zerocopyreceive import Placed
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.internet.channel import DeviceChannel
 
 _RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
@@ -188,9 +188,7 @@ class Receiver(Sender):
                 self.hold(data)
         if machine.told - machine.received < _CREDITS_LOW:
             self._credit()
-        if (
-            self.buffer is not None or self.ending or self.owes is not None
-        ) and not self.corked:
+        if (self.buffer is not None or self.ending or self.owes is not None) and not self.corked:
             self.resume()
 
     def _receive(self, buffer: Any, start: int, stop: int) -> bytes | None:

@@ -106,7 +106,5 @@ def secured(plain: type) -> type:
         return plain
     found = _secured.get(plain)
     if found is None:
-        found = _secured[plain] = type(
-            "Secure" + plain.__name__, (SecureMixin, plain), {"__slots__": ()}
-        )
+        found = _secured[plain] = type("Secure" + plain.__name__, (SecureMixin, plain), {"__slots__": ()})
     return found

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
-from twisted_ib.hca.core.queuepair import QueuePair
-from twisted_ib.hca.endpoints.transport import Computed
-from twisted_ib.sdp.buffer import SendBuffer
-from twisted_ib.sdp.machine import Action, Input, Machine, State
-from twisted_ib.sdp.wire import MID
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.internet.transport import Computed
+from twisted_ib.sdp.pendingsends import SendBuffer
+from twisted_ib.sdp.protocol.machine import Action, Input, Machine, State
+from twisted_ib.sdp.protocol.wire import MID
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.channel import DeviceChannel
-    from twisted_ib.sdp.exchange import Exchange
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.sdp.extensions import Exchange
 
 #: A turn's writes are flushed when less than this of a message is left.
 GATHER_LEFT = 16 * 1024
@@ -141,7 +141,7 @@ class Sender:
 
     def traffic(self) -> tuple[int, int, int, int]:
         """
-        @return: For L{Traffic<twisted_ib.hca.counters.Traffic>}: each message is one record,
+        @return: For L{Traffic<twisted_ib.hca.device.counters.Traffic>}: each message is one record,
             and has its number.
         """
         machine = self.machine

@@ -16,13 +16,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError
-from twisted_ib.sdp.machine import Action, Input, State
+from twisted_ib.sdp.protocol.machine import Action, Input, State
+from twisted_ib.sdp.protocol.wire import MID
 from twisted_ib.sdp.receiver import END, Receiver
-from twisted_ib.sdp.sinking import Placed
-from twisted_ib.sdp.wire import MID
+from twisted_ib.sdp.zerocopyreceive import Placed
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.internet.channel import DeviceChannel
 
 # Names of this module are looked up faster than those of others.
 _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (

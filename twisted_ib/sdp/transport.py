@@ -21,29 +21,78 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.hca.core.queuepair import SEND
-from twisted_ib.hca.core.states import QPState
-from twisted_ib.hca.endpoints.arguments import whole
-from twisted_ib.hca.endpoints.region import RDMARegion
-from twisted_ib.hca.endpoints.transport import CONNECTION_DONE, FIELDS, Transport, misused
-from twisted_ib.hca.logcontext import upcalls
-from twisted_ib.hca.sockets import CONNECTING
+from twisted_ib.hca.base.socketrows import CONNECTING
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.queues.queuepair import SEND
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
-from twisted_ib.sdp.keepalive import KeepAlive
-from twisted_ib.sdp.machine import M32
+from twisted_ib.internet.addresses import whole
+from twisted_ib.internet.logcontext import upcalls
+from twisted_ib.internet.region import RDMARegion
+from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
+from twisted_ib.sdp.protocol.machine import M32
+from twisted_ib.sdp.protocol.wire import BSDH, MID
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.sender import GATHER_LEFT
 from twisted_ib.sdp.stream import Stream
-from twisted_ib.sdp.wire import BSDH, MID
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
 
-    from twisted_ib.hca.channel import DeviceChannel
+    from twisted_ib.internet.channel import DeviceChannel
 
 _RTS = QPState.RTS
 _pack = BSDH.pack
 _DATA = MID.DATA.value
+
+
+class KeepAlive:
+    """
+    Gives a sign of life when nothing was sent or received for a time: a WRITE of nothing, as
+    OFED's SDP does it.
+
+    @ivar seconds: How long.
+    """
+
+    __slots__ = ("_call", "_reactor", "_seen", "_stream", "seconds")
+
+    def __init__(self, stream: Stream, reactor: Any) -> None:
+        """
+        Begin.
+        """
+        self._stream = stream
+        self._reactor = reactor
+        self.seconds = limits.SDP_KEEP_ALIVE_SECONDS
+        self._wait()
+
+    def _traffic(self) -> tuple[int, int]:
+        """
+        What tells whether anything happened.
+        """
+        machine = self._stream.machine
+        return machine.sequence, machine.received
+
+    def _wait(self) -> None:
+        """
+        Look again later.
+        """
+        self._seen = self._traffic()
+        self._call = self._reactor.callLater(self.seconds, self._look)
+
+    def _look(self) -> None:
+        """
+        Give a sign of life, if there was none.
+        """
+        if self._traffic() == self._seen:
+            self._stream.queuePair.postNothing()
+            self._stream.cork()  # The peer may be asleep.
+        self._wait()
+
+    def stop(self) -> None:
+        """
+        Do so no more; harmless when repeated.
+        """
+        if self._call.active():
+            self._call.cancel()
 
 
 @implementer(

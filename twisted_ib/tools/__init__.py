@@ -1,1 +1,3 @@
-"""Programs for users: ib-demo, ib-get, ib-devinfo, ib-perf."""
+"""
+Programs for users: ib-demo, ib-get, ib-devinfo, ib-ss, ib-perf, ib-ping, ib-policy.
+"""

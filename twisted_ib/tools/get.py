@@ -257,9 +257,7 @@ def parseEndpoint(reactor: Any, description: str | None, uri: URI) -> IStreamCli
         raise ProgramError(f"endpoint {where}{text}") from None
 
 
-def checkWhole(
-    url: str, response: IResponse, body: Body, ended: BaseException, lost: Failure | None
-) -> None:
+def checkWhole(url: str, response: IResponse, body: Body, ended: BaseException, lost: Failure | None) -> None:
     """
     Check that a body came whole.
 

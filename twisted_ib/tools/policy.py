@@ -12,10 +12,10 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.configuration import VARIABLE, Configuration, devicesBeside, readRules
-from twisted_ib.reactor.policy import Policy
-from twisted_ib.reactor.rules import parse
-from twisted_ib.reactor.statements import parseAddress
+from twisted_ib.reactor.rules.configuration import VARIABLE, Configuration, devicesBeside, readRules
+from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.reactor.rules.policy import Policy
+from twisted_ib.reactor.rules.syntax import parseAddress
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, printable
 
 PROGRAM = "ib-policy"

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
-from twisted_ib.hca.cm.clock import Deadlines
 from twisted_ib.hca.cm.states import Event
+from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, SIDRStatus, timeoutSeconds
 
 Output = tuple[Any, int, bytes]

@@ -24,12 +24,12 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
-from twisted_ib.hca.cm.clock import Deadlines, Timewait
+from twisted_ib.hca.cm.admission import Room
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
-from twisted_ib.hca.cm.room import Room
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
 from twisted_ib.hca.cm.states import Event, Input, State
+from twisted_ib.hca.cm.timers import Deadlines, Timewait
 from twisted_ib.hca.cm.transitions import HALF_OPEN
 from twisted_ib.hca.wire.cm import (
     DREP,

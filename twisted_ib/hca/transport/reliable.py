@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from twisted_ib.hca.operation import SOLICITED
+from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, Packet, Terms, User
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.responder import Responder
-from twisted_ib.hca.transport.terms import SOLICITED_EVENT, Packet, Terms, User
 from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST, SEND_ONLY
 
 _CODE_MASK: Final = 0x7F
@@ -60,9 +60,7 @@ class ReliableConnection:
         self._requester.modify(terms)
         self._responder.modify(terms)
 
-    def post(
-        self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float
-    ) -> bool:
+    def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """
         Take a record of the queue pair, a request or a response.
 

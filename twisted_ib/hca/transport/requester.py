@@ -23,13 +23,13 @@ from collections import deque
 from typing import Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.core.delays import rnrSeconds
-from twisted_ib.hca.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
-from twisted_ib.hca.transport.cutting import Record
-from twisted_ib.hca.transport.pacing import Pacing
+from twisted_ib.hca.base.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
+from twisted_ib.hca.base.timers import rnrSeconds
+from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet, Terms, User
 from twisted_ib.hca.transport.psn import extended
-from twisted_ib.hca.transport.questions import QUESTIONS, SYNDROME_MASK, Question
-from twisted_ib.hca.transport.terms import ACKNOWLEDGE_REQUEST, Packet, Terms, User
+from twisted_ib.hca.transport.readrequests import QUESTIONS, SYNDROME_MASK, Question
+from twisted_ib.hca.transport.segmentation import Record
+from twisted_ib.hca.transport.sendwindow import Pacing
 from twisted_ib.hca.wire.headers import (
     AETH,
     ATOMIC_RESULT,
@@ -39,12 +39,7 @@ from twisted_ib.hca.wire.headers import (
     PSN_MASK,
     RNR,
 )
-from twisted_ib.hca.wire.opcodes import (
-    ACKNOWLEDGE,
-    ATOMIC_ACKNOWLEDGE,
-    READ_REQUEST,
-    READ_RESPONSE_MIDDLE,
-)
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE
 
 #: rnr_retry: this many is for ever.
 _FOR_EVER: Final = 7

@@ -19,10 +19,10 @@ from collections import deque
 from typing import Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.operation import ABSENT, LATER
-from twisted_ib.hca.transport.answers import Answer, Asked
+from twisted_ib.hca.base.operation import ABSENT, LATER
+from twisted_ib.hca.transport.parameters import Packet, Terms, User
 from twisted_ib.hca.transport.psn import extended, packets
-from twisted_ib.hca.transport.terms import Packet, Terms, User
+from twisted_ib.hca.transport.responses import Answer, Asked
 from twisted_ib.hca.wire.headers import (
     ACK,
     AETH,
@@ -142,9 +142,7 @@ class Responder:
 
     # -- up
 
-    def asked(
-        self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int
-    ) -> None:
+    def asked(self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int) -> None:
         """
         A request came.
 
@@ -471,9 +469,7 @@ class Responder:
         """
         if not (self._ready or self._makes or self._again or self._later or self._full) and not self._nak:
             # Nothing but an acknowledgement, as most of the time.
-            if self._owes and not (
-                patient and self._expected - self._wanted < limits.TRANSPORT_DEFERRED
-            ):
+            if self._owes and not (patient and self._expected - self._wanted < limits.TRANSPORT_DEFERRED):
                 self._reply(out)
             return
         budget += len(out)

@@ -12,12 +12,12 @@ from collections import deque
 from typing import Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.operation import SOLICITED
-from twisted_ib.hca.transport.cutting import Record
+from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, Packet, Terms, User
 from twisted_ib.hca.transport.psn import extended
 from twisted_ib.hca.transport.reliable import joined
 from twisted_ib.hca.transport.responder import REQUESTS
-from twisted_ib.hca.transport.terms import SOLICITED_EVENT, Packet, Terms, User
+from twisted_ib.hca.transport.segmentation import Record
 from twisted_ib.hca.wire.opcodes import UNRELIABLE, WRITE_ONLY_IMMEDIATE
 
 _CODE_MASK: Final = 0x7F
@@ -74,9 +74,7 @@ class UnreliableConnection:
             self._end = self._next = terms.firstPSN
         self._terms = terms
 
-    def post(
-        self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float
-    ) -> bool:
+    def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """
         Take a record of the queue pair.
 
@@ -121,9 +119,7 @@ class UnreliableConnection:
         if number != expected:
             self._user.count("out_of_seq_request")
             self._inside = 0
-        if (not begins and self._inside != kind) or (
-            length != mtu if full else not least <= length <= mtu
-        ):
+        if (not begins and self._inside != kind) or (length != mtu if full else not least <= length <= mtu):
             self._inside = 0
             self._user.count("packets_dropped")
             return

@@ -8,7 +8,7 @@ are pyverbs'.  An attribute of a value is as wide as its field in C: what does n
 OverflowError, what is no integer a TypeError.
 
 A verb that fails is a L{PyverbsRDMAError} with the errno as C{error_code}
-(L{ERRNOS<twisted_ib.hca.verbs.errors.ERRNOS>}); a call that no device could make sense of is a
+(L{ERRNOS<twisted_ib.hca.verbs.base.errors.ERRNOS>}); a call that no device could make sense of is a
 L{PyverbsUserError}.  Any thread may call any verb.
 
 There is no hardware that works while the program does something else.  C{poll}, and each call that
@@ -19,41 +19,9 @@ peer's requests end with RETRY_EXC_ERR after C{timeout} and C{retry_cnt}.  With 
 bound to a device a thread serves peers meanwhile.
 """
 
-from twisted_ib.hca.verbs.addr import GID, GRH, AHAttr, GlobalRoute
-from twisted_ib.hca.verbs.ah import AH
-from twisted_ib.hca.verbs.base import PyverbsCM, PyverbsObject, inc_rkey
-from twisted_ib.hca.verbs.cmaddr import AddrInfo, JoinMCAttrEx
-from twisted_ib.hca.verbs.cmevent import CMEvent, CMEventChannel, UDParam
-from twisted_ib.hca.verbs.cmid import CMID
-from twisted_ib.hca.verbs.connparam import ConnParam
-from twisted_ib.hca.verbs.cq import CQ, CompChannel
-from twisted_ib.hca.verbs.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
-from twisted_ib.hca.verbs.device import (
-    DM,
-    AsyncEvent,
-    Context,
-    Device,
-    FdArr,
-    get_device_list,
-    rdma_get_devices,
-)
-from twisted_ib.hca.verbs.deviceattr import (
-    AllocDmAttr,
-    CompCntrCaps,
-    CQModerationCaps,
-    DeviceAttr,
-    DeviceAttrEx,
-    GIDEntry,
-    ODPCaps,
-    PacketPacingCaps,
-    PCIAtomicCaps,
-    PortAttr,
-    QueryDeviceExInput,
-    RSSCaps,
-    TMCaps,
-    TSOCaps,
-)
-from twisted_ib.hca.verbs.devicetext import (
+from twisted_ib.hca.verbs.base.addr import GID, GRH, AHAttr, GlobalRoute
+from twisted_ib.hca.verbs.base.base import PyverbsCM, PyverbsObject, inc_rkey
+from twisted_ib.hca.verbs.base.devicetext import (
     guid_format,
     guid_to_hex,
     phys_state_to_str,
@@ -71,9 +39,14 @@ from twisted_ib.hca.verbs.devicetext import (
     translate_transport_type,
     width_to_str,
 )
-from twisted_ib.hca.verbs.errors import PyverbsError, PyverbsRDMAErrno, PyverbsRDMAError, PyverbsUserError
-from twisted_ib.hca.verbs.fork import fork_init, is_fork_initialized
-from twisted_ib.hca.verbs.mem_alloc import (
+from twisted_ib.hca.verbs.base.errors import (
+    PyverbsError,
+    PyverbsRDMAErrno,
+    PyverbsRDMAError,
+    PyverbsUserError,
+)
+from twisted_ib.hca.verbs.base.fork import fork_init, is_fork_initialized
+from twisted_ib.hca.verbs.base.mem_alloc import (
     MAP_ANONYMOUS_,
     MAP_FIXED_,
     MAP_GROWSDOWN_,
@@ -101,16 +74,46 @@ from twisted_ib.hca.verbs.mem_alloc import (
     writebe32,
     writebe64,
 )
-from twisted_ib.hca.verbs.mr import MR, MW, MREx, mwtype2str
-from twisted_ib.hca.verbs.mwbind import MWBind, MWBindInfo
-from twisted_ib.hca.verbs.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
-from twisted_ib.hca.verbs.qp import QP
-from twisted_ib.hca.verbs.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
-from twisted_ib.hca.verbs.qpex import DataBuffer, QPEx
-from twisted_ib.hca.verbs.qplacks import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
-from twisted_ib.hca.verbs.srq import SRQ, OpsWr, SrqInitAttrEx
-from twisted_ib.hca.verbs.srqattr import SrqAttr, SrqInitAttr
-from twisted_ib.hca.verbs.unsupported import (
+from twisted_ib.hca.verbs.base.mwbind import MWBind, MWBindInfo
+from twisted_ib.hca.verbs.base.wc import WC
+from twisted_ib.hca.verbs.base.wr import SGE, RecvWR, SendWR
+from twisted_ib.hca.verbs.cm.addrinfo import AddrInfo, JoinMCAttrEx
+from twisted_ib.hca.verbs.cm.cmid import CMID
+from twisted_ib.hca.verbs.cm.connparam import ConnParam
+from twisted_ib.hca.verbs.cm.event import CMEvent, CMEventChannel, UDParam
+from twisted_ib.hca.verbs.objects.ah import AH
+from twisted_ib.hca.verbs.objects.cq import CQ, CompChannel
+from twisted_ib.hca.verbs.objects.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
+from twisted_ib.hca.verbs.objects.device import (
+    DM,
+    AsyncEvent,
+    Context,
+    Device,
+    FdArr,
+    get_device_list,
+    rdma_get_devices,
+)
+from twisted_ib.hca.verbs.objects.deviceattr import (
+    AllocDmAttr,
+    CompCntrCaps,
+    CQModerationCaps,
+    DeviceAttr,
+    DeviceAttrEx,
+    GIDEntry,
+    ODPCaps,
+    PacketPacingCaps,
+    PCIAtomicCaps,
+    PortAttr,
+    QueryDeviceExInput,
+    RSSCaps,
+    TMCaps,
+    TSOCaps,
+)
+from twisted_ib.hca.verbs.objects.mr import MR, MW, MREx, mwtype2str
+from twisted_ib.hca.verbs.objects.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
+from twisted_ib.hca.verbs.objects.srq import SRQ, OpsWr, SrqInitAttrEx
+from twisted_ib.hca.verbs.objects.srqattr import SrqAttr, SrqInitAttr
+from twisted_ib.hca.verbs.objects.unsupported import (
     DMMR,
     WQ,
     XRCD,
@@ -131,8 +134,10 @@ from twisted_ib.hca.verbs.unsupported import (
     WQInitAttr,
     XRCDInitAttr,
 )
-from twisted_ib.hca.verbs.wc import WC
-from twisted_ib.hca.verbs.wr import SGE, RecvWR, SendWR
+from twisted_ib.hca.verbs.qp.qp import QP
+from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
+from twisted_ib.hca.verbs.qp.qpex import DataBuffer, QPEx
+from twisted_ib.hca.verbs.qp.qplacks import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
 
 __all__ = [
     "AH",

@@ -12,7 +12,7 @@ from twisted_ib.hca.wire.extended import (
     InvalidateHeader,
     MemoryHeader,
 )
-from twisted_ib.hca.wire.mad import Mad, decodeMAD, encodeMAD
+from twisted_ib.hca.wire.mad.mad import Mad, decodeMAD, encodeMAD
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import decodePacket, encodePacket
 

@@ -12,16 +12,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from twisted_ib.hca.wire.headers import (
-    AETH,
-    ATOMIC,
-    ATOMIC_RESULT,
-    DETH,
-    FLUSH,
-    IMMEDIATE,
-    INVALIDATE,
-    RETH,
-)
+from twisted_ib.hca.wire.headers import AETH, ATOMIC, ATOMIC_RESULT, DETH, FLUSH, IMMEDIATE, INVALIDATE, RETH
 
 
 class DatagramHeader(NamedTuple):

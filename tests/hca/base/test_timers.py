@@ -1,0 +1,137 @@
+"""
+Tests for L{twisted_ib.hca.base.timers}.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.hca.base.timers import Timers
+
+
+class TimersTests(SynchronousTestCase):
+    """
+    L{Timers}.
+    """
+
+    def setUp(self) -> None:
+        """
+        At time 100.
+        """
+        self.clock = Clock()
+        self.clock.advance(100)
+        self.timers = Timers(self.clock.seconds)
+        self.seen: list[str] = []
+
+    def start(self, seconds: float, name: str) -> None:
+        """
+        Start a timer that leaves its name.
+        """
+        self.timers.start(seconds, lambda: self.seen.append(name))
+
+    def test_order(self) -> None:
+        """
+        Timers expire in the order of their times, each once, and not before.
+        """
+        for seconds, name in ((3, "c"), (1, "a"), (2, "b"), (7, "d")):
+            self.start(seconds, name)
+        self.assertEqual(self.timers.deadline(), 101)
+        self.timers.tick(100.9)
+        self.assertEqual(self.seen, [])
+        self.timers.tick(103)
+        self.assertEqual(self.seen, ["a", "b", "c"])
+        self.timers.tick(103)
+        self.assertEqual((self.seen, self.timers.deadline()), (["a", "b", "c"], 107))
+        self.timers.tick(108)
+        self.assertEqual((self.seen[3:], self.timers.deadline()), (["d"], None))
+
+    def test_cancel(self) -> None:
+        """
+        A cancelled timer does not expire, also if another one of the same tick cancels it;
+        to cancel again does nothing.
+        """
+        late = self.timers.start(2, lambda: self.seen.append("late"))
+        self.timers.start(1, late.cancel)
+        gone = self.timers.start(0, lambda: self.seen.append("gone"))
+        gone.cancel()
+        gone.cancel()
+        self.assertEqual(self.timers.deadline(), 101)
+        self.timers.tick(105)
+        self.assertEqual((self.seen, self.timers.deadline()), ([], None))
+        late.cancel()
+
+    def test_exception(self) -> None:
+        """
+        One that raises keeps no other from expiring; the first exception comes out.
+        """
+
+        def fail(text: str) -> None:
+            """
+            Raise it.
+            """
+            raise ValueError(text)
+
+        self.start(1, "a")
+        self.timers.start(2, lambda: fail("first"))
+        self.start(3, "b")
+        self.timers.start(4, lambda: fail("second"))
+        self.start(5, "c")
+        error = self.assertRaises(ValueError, self.timers.tick, 106)
+        self.assertEqual((str(error), self.seen), ("first", ["a", "b", "c"]))
+        self.assertIsNone(self.timers.deadline())
+
+    def test_startedMeanwhile(self) -> None:
+        """
+        A timer that is started by another waits for the next tick, even if it is due.
+        """
+        self.timers.start(1, lambda: self.start(0, "next"))
+        self.clock.advance(5)
+        self.timers.tick(105)
+        self.assertEqual((self.seen, self.timers.deadline()), ([], 105))
+        self.timers.tick(105)
+        self.assertEqual(self.seen, ["next"])
+
+    def test_bounded(self) -> None:
+        """
+        Cancelled timers do not pile up; running ones stay.
+        """
+        self.start(50, "stays")
+        for _ in range(10000):
+            self.timers.start(60, lambda: None).cancel()
+        self.assertLess(len(self.timers._heap), 200)
+        self.timers.tick(200)
+        self.assertEqual(self.seen, ["stays"])
+
+    def test_boundedAmongMany(self) -> None:
+        """
+        With many that run, cancelled timers are at most as many again, and looking for
+        them is rare.
+        """
+        for _ in range(1000):
+            self.start(50, "stays")
+        swept = 0
+        for _ in range(10000):
+            before = len(self.timers._heap)
+            self.timers.start(60, lambda: None).cancel()
+            swept += len(self.timers._heap) < before
+            self.assertLess(len(self.timers._heap), 2100)
+        self.assertTrue(0 < swept < 20, swept)
+        self.timers.tick(200)
+        self.assertEqual(self.seen, ["stays"] * 1000)
+
+    def test_orderAmongCancelled(self) -> None:
+        """
+        Whatever was cancelled and swept, the others expire in order.
+        """
+        fired: list[int] = []
+        for number in range(2000):
+            seconds = (number * 7919) % 2003
+            if number % 3:
+                self.timers.start(seconds, lambda: None).cancel()
+            else:
+                self.timers.start(seconds, lambda seconds=seconds: fired.append(seconds))
+        while (due := self.timers.deadline()) is not None:
+            self.timers.tick(due)
+        self.assertEqual(len(fired), 667)
+        self.assertEqual(fired, sorted(fired))

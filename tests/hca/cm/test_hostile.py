@@ -1,0 +1,475 @@
+"""
+Tests of L{twisted_ib.hca.cm.table}: peers that write what they like, and bounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Iterator
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.cm.net import SERVICE, Net, answers, ask, send
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.cm.machine import Connection, Event, State
+from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.wire import cm
+from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
+
+
+class HostileTests(SynchronousTestCase):
+    """
+    Peers that write what they like.
+    """
+
+    def test_otherSource(self) -> None:
+        """
+        No message of one peer does anything to the connection of another,
+        whatever its state.
+        """
+        for step in range(4):
+            net = Net()
+            active = net.a.connect("b", ask(), None, 0.0)
+            net.pump()
+            passive: Connection = net.events["b"].pop()[1]
+            if step > 0:
+                passive.accept(REP(localQPN=5), 0.0)
+                net.b.outputs.clear()
+            if step > 1:
+                passive.established(0.0)
+            if step > 2:
+                passive.disconnect(0.0)
+            answers(net.b)
+            while net.b.nextEvent() is not None:
+                pass
+            state = passive.state
+            mine, yours = passive.remoteID, passive.localID
+            for message in (
+                *(REP(mine, yours), REJ(mine, yours, 2, reason=28), REJ(mine, yours, 0, reason=10)),
+                *(REJ(mine, 0, 2, 8, 4, (0xA).to_bytes(8, "big")), MRA(mine, yours, 1, 31)),
+                *(RTU(mine, yours), DREQ(mine, yours, 5), DREP(mine, yours), LAP(mine, yours)),
+                *(APR(mine, yours), SIDR_REP(mine)),
+            ):
+                deadline = passive.deadline
+                self.assertEqual(send(net.b, message, "mallory"), [])
+                self.assertEqual((passive.state, passive.deadline), (state, deadline))
+                self.assertIsNone(net.b.nextEvent())
+            self.assertEqual(net.b.counters["foreignSource"], 8)
+            # Its own REQ with the very same ids is a connection of its own.
+            copy = ask(localCommunicationID=mine, localCAGUID=0xA)
+            self.assertEqual(send(net.b, copy, "mallory"), [])
+            self.assertEqual((passive.state, len(net.b)), (state, 2))
+            self.assertEqual(active.state, State.REQ_SENT)
+
+    def test_wrongIDs(self) -> None:
+        """
+        A message whose two ids do not belong together is ignored; but a DREQ
+        is answered, with the ids swapped.
+        """
+        net = Net()
+        _, passive = net.open()
+        for message in (RTU(1, passive.localID), DREP(1, passive.localID), REJ(1, passive.localID, 2)):
+            self.assertEqual(send(net.b, message, "a"), [])
+        self.assertEqual(net.b.counters["unknownID"], 3)
+        self.assertEqual(
+            send(net.b, DREQ(1, passive.localID, 0x1001), "a"), [DREP(passive.localID, 1, bytes(224))]
+        )
+        self.assertEqual(send(net.b, DREQ(3, 4, 5), "x"), [DREP(4, 3, bytes(224))])
+        for unknown in (REP(3, 4), RTU(3, 4), MRA(3, 4), REJ(3, 4), DREP(3, 4), LAP(3, 4)):
+            self.assertEqual(send(net.b, unknown, "a"), [])
+        self.assertEqual(passive.state, State.ESTABLISHED)
+
+    def test_rejectWithoutID(self) -> None:
+        """
+        A REJ that is about the REQ may lack the id of its sender, as Linux writes it, while that is not
+        known; afterwards nobody ends anything who knows less than both ids.
+        """
+        net = Net()
+        calling = net.a.connect("b", ask(), None, 0.0)
+        send(net.a, REJ(0, calling.localID, 0, reason=8), "b")
+        self.assertEqual(calling.state, State.IDLE)
+        for kind in (0, 1, 2):
+            net = Net()
+            active, passive = net.open()
+            send(net.a, REJ(0, active.localID, kind, reason=10), "b")
+            send(net.b, REJ(0, passive.localID, kind, reason=10), "a")
+            self.assertEqual((active.state, passive.state), (State.ESTABLISHED, State.ESTABLISHED))
+
+    def test_rejectByGUID(self) -> None:
+        """
+        Who gives up before it knows our id is found by its CA GUID and id; an open connection has been
+        confirmed, so that its peer knows our id.
+        """
+        for disconnects in (False, True):
+            net = Net()
+            _, passive = net.open()
+            if disconnects:
+                passive.disconnect(0.0)
+            state = passive.state
+            send(net.b, REJ(passive.remoteID, 0, 2, 8, 4, (0xA).to_bytes(8, "big")), "a")
+            self.assertEqual((passive.state, net.b.counters["unknownID"]), (state, 1))
+
+    def test_wrongQPN(self) -> None:
+        """
+        A DREQ for another queue pair is ignored.
+        """
+        net = Net()
+        active, passive = net.open()
+        self.assertEqual(send(net.b, DREQ(active.localID, passive.localID, 0x1002), "a"), [])
+        self.assertEqual((passive.state, net.b.counters["wrongQPN"]), (State.ESTABLISHED, 1))
+
+    def test_malformed(self) -> None:
+        """
+        Other lengths and attributes are counted.
+        """
+        net = Net()
+        for octets, stop in ((bytes(231), 231), (bytes(233), 233), (b"", 0), (bytes(10), 232)):
+            net.b.receive("a", REQ.attribute, octets, 0, stop, 0.0)
+        for attribute in (0, 1, 0x0F, 0x1B, 0xFFFF, -1):
+            net.b.receive("a", attribute, bytes(232), 0, 232, 0.0)
+        self.assertEqual((net.b.counters["malformed"], net.b.counters["unknownAttribute"]), (4, 6))
+
+    def test_zeroID(self) -> None:
+        """
+        0 is no id.
+        """
+        net = Net()
+        self.assertEqual(send(net.b, ask()), [])
+        active = net.a.connect("b", ask(), None, 0.0)
+        net.a.outputs.clear()
+        self.assertEqual(send(net.a, REP(0, active.localID), "b"), [])
+        self.assertEqual((net.a.counters["invalidID"], net.b.counters["invalidID"]), (1, 1))
+        self.assertEqual(active.state, State.REQ_SENT)
+
+    def test_shortInfo(self) -> None:
+        """
+        A REJ "timeout" without a CA GUID is taken by its ids.
+        """
+        net = Net()
+        _, passive = net.request()
+        send(net.b, REJ(passive.remoteID, 0, 2, 7, 4, (0xA).to_bytes(8, "big")), "a")
+        self.assertEqual((passive.state, net.b.counters["unknownID"]), (State.REQ_RCVD, 1))
+
+    def test_datagramServices(self) -> None:
+        """
+        A datagram service that nobody serves: status 1, whoever asks.  See
+        C{test_cm_sidr} for those that somebody does.
+        """
+        net = Net()
+        self.assertEqual(
+            send(net.b, SIDR_REQ(7, serviceID=SERVICE + 1)),
+            [SIDR_REP(7, 1, serviceID=SERVICE + 1, additionalInfo=bytes(72), privateData=bytes(136))],
+        )
+        self.assertEqual(send(net.b, SIDR_REP(7)), [])
+        self.assertEqual(net.b.counters["unknownID"], 1)
+
+    def test_noise(self) -> None:
+        """
+        Random messages with ids that exist raise nothing and leave the books
+        in order.
+        """
+        total = 0
+        for seed in range(20):
+            noise = random.Random(seed)
+            net = Net(seed)
+            for number in range(8):
+                net.request(number + 1)[1].accept(REP(localQPN=number + 1), 0.0)
+                if number % 2:
+                    net.pump()
+            for _ in range(3000):
+                self.noise(net.b, noise)
+                total += len(net.b)
+            for source in "axyz":
+                net.b.pathLost(source)
+            self.assertEqual(
+                (len(net.b), net.b._peers, net.b._room.halfOpen, net.b.deadline(), len(net.b.outputs)),
+                (0, {}, 0, None, 0),
+                f"seed {seed}",
+            )
+        self.assertTrue(total > 20 * 3000, "too few connections to disturb")
+
+    def noise(self, table: ConnectionTable, noise: random.Random) -> None:
+        """
+        One random message to a table, and sometimes a consumer's command.
+        """
+        ids = [*range(6), *table._connections, *(c.remoteID for c in table._connections.values())]
+        kind = noise.choice((REQ, REQ, REQ, *cm.MESSAGES))
+        octets = bytearray(noise.randbytes(232) if noise.random() < 0.3 else bytes(232))
+        octets[0:4] = noise.choice(ids).to_bytes(4, "big")
+        octets[4:8] = noise.choice(ids).to_bytes(4, "big")
+        if kind is REQ:
+            octets[4:140] = ask(noise.randrange(40), localCAGUID=0xA, maxCMRetries=1).pack()[4:140]
+        elif kind is REP:
+            octets[12:15] = bytes([0, 0, noise.randrange(9)])
+            octets[28:36] = (0xA).to_bytes(8, "big")
+        elif kind is DREQ:
+            octets[8:11] = bytes([0, 0, noise.randrange(9)])
+        elif kind is REJ and noise.random() < 0.5:
+            octets[9:20] = REJ(
+                additionalInfoLength=8, reason=4, additionalInfo=(0xA).to_bytes(8, "big")
+            ).pack()[9:20]
+        now = noise.random() * 8
+        table.receive(noise.choice("aaxyz"), kind.attribute, octets, 0, 232, now)
+        if noise.random() < 0.1:
+            table.tick(now)
+        while (event := table.nextEvent()) is not None:
+            if event[0] is Event.REQUEST and event[1] is not None and noise.random() < 0.5:
+                event[1].accept(REP(localQPN=noise.randrange(9)), now)
+        if table._connections and noise.random() < 0.1:
+            noise.choice(list(table._connections.values())).disconnect(now)
+
+
+class LimitTests(SynchronousTestCase):
+    """
+    Every bound is reached.
+    """
+
+    def flood(self, table: ConnectionTable, source: str, count: int, first: int = 1) -> None:
+        """
+        Send REQs.
+        """
+        for number in range(first, first + count):
+            send(table, ask(number, localCommunicationID=number, localCAGUID=0xA), source)
+
+    def table(self, *bounds: int) -> ConnectionTable:
+        """
+        A table that listens.
+        """
+        table = ConnectionTable(0xB, random.Random(1).getrandbits, *bounds)
+        table.listen(SERVICE, None)
+        return table
+
+    def test_halfOpenOfASource(self) -> None:
+        """
+        One source over its bound is not heard, others are; a connection that
+        opens or ends makes room.
+        """
+        table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        self.flood(table, "x", 70)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (64, 6))
+        self.flood(table, "y", 1)
+        self.assertEqual(len(table), 65)
+        first, second = list(table._connections.values())[:2]
+        first.reject(28, b"", 0.0)
+        second.accept(REP(), 0.0)
+        second.established(0.0)
+        self.flood(table, "x", 3, 100)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (66, 7))
+
+    def test_halfOpenInAll(self) -> None:
+        """
+        All sources together have a bound.
+        """
+        table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+        for number in range(65):
+            self.flood(table, f"source {number}", 64)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 64))
+
+    def test_strangers(self) -> None:
+        """
+        Where sources are addresses, one too many takes the place of the oldest: of its own source, or
+        else of all.  Who waited for that one hears of it.
+        """
+        table = self.table()
+        table.beware(3, 5)
+        self.flood(table, "x", 5)
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (3, 2))
+        left = [(c.destination, c.remoteID) for c in table._connections.values()]
+        self.assertEqual(left, [("x", 3), ("x", 4), ("x", 5)])
+        self.flood(table, "y", 1)
+        first, second = list(table._connections.values())[:2]
+        first.accept(REP(), 0.0)
+        second.accept(REP(), 0.0)
+        first.established(0.0)
+        table.events.clear()
+        for number in range(4):
+            self.flood(table, f"z{number}", 1)
+        # The open one stays.  Those that gave way are of x, the second and the third.
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (6, 4))
+        self.assertEqual(first.state, State.ESTABLISHED)
+        told = [event[1] for event in table.events if event[0] == Event.UNREACHABLE]
+        self.assertIs(told[0], second)
+        self.assertEqual([c.destination for c in told], ["x", "x"])  # type: ignore[union-attr]
+        self.assertIsNone(second.deadline)
+        self.assertIsNone(table.deadline(False))
+        self.assertEqual(len(table._room.oldest or ()), table._room.halfOpen)
+        for source in ("x", "y", "z0", "z1", "z2", "z3"):
+            table.pathLost(source)
+        self.assertEqual((len(table), table._room.halfOpen, table._room.oldest), (0, 0, {}))
+
+    def test_strangersCost(self) -> None:
+        """
+        Whoever has as many as it may is answered as fast however many others there are.
+        """
+        looked = 0
+
+        class Counting(dict[Connection, None]):
+            """
+            Counts who is looked at.
+            """
+
+            def __iter__(self) -> Iterator[Connection]:
+                """
+                Look at all.
+                """
+                nonlocal looked
+                for each in super().__iter__():
+                    looked += 1
+                    yield each
+
+        table = self.table()
+        table.beware(2, 1000)
+        table._room.oldest = Counting()
+        for number in range(300):
+            self.flood(table, f"z{number}", 1)
+        self.flood(table, "x", 12)
+        self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (302, 10))
+        self.assertLess(looked, 20)
+
+    def test_strangersAmplify(self) -> None:
+        """
+        Nobody makes this side repeat its answers faster than is sensible.
+        """
+        table = self.table()
+        request = ask(1, localCommunicationID=1)
+        request.localCMResponseTimeout = 0
+        send(table, request, "x")
+        (connection,) = table._connections.values()
+        connection.accept(REP(), 0.0)
+        assert connection.deadline is not None
+        self.assertGreater(connection.deadline, 0.06)
+
+    def test_paths(self) -> None:
+        """
+        By default a source is a path, which may have 4096: a small part of
+        what all have together, so that others are still heard.
+        """
+        self.assertLessEqual(16 * limits.CM_HALF_OPEN_PER_PATH, limits.CM_HALF_OPEN_PATHS)
+        table = self.table()
+        self.flood(table, "x", limits.CM_HALF_OPEN_PER_PATH + 1)
+        self.assertEqual((len(table), table.counters["halfOpenExceeded"]), (4096, 1))
+        self.flood(table, "y", 1)
+        self.assertEqual(len(table), 4097)
+
+    def test_connectionsOfASource(self) -> None:
+        """
+        One source has a bound on its connections, open ones counted, and can
+        not take the room of others; one that ends makes room.
+        """
+        self.assertLessEqual(4 * limits.CM_CONNECTIONS_PER_PATH, limits.CM_CONNECTIONS)
+        table = self.table()
+        with mock.patch.object(limits, "CM_CONNECTIONS_PER_PATH", 3):
+            self.flood(table, "x", 3)
+            for connection in list(table._connections.values()):
+                connection.accept(REP(), 0.0)
+                connection.established(0.0)
+            self.flood(table, "x", 2, 10)
+            self.assertEqual((len(table), table.counters["connectionsExceeded"]), (3, 2))
+            self.flood(table, "y", 1)
+            self.assertEqual(len(table), 4)
+            first = next(iter(table._connections.values()))
+            send(table, DREQ(first.remoteID, first.localID), "x")
+            self.flood(table, "x", 1, 20)
+            self.assertEqual((len(table), table.counters["connectionsExceeded"]), (4, 2))
+
+    def test_connections(self) -> None:
+        """
+        A table holds so many connections: over it REQs are lost, and connect
+        is an error.
+        """
+        table = self.table()
+        with mock.patch.object(limits, "CM_CONNECTIONS", 3):
+            self.flood(table, "x", 4)
+            self.assertRaises(ResourceLimitError, table.connect, "x", ask(), None, 0.0)
+        self.assertEqual((len(table), table.counters["tableFull"]), (3, 1))
+
+    def test_events(self) -> None:
+        """
+        REQs are lost while too many events wait.
+        """
+        table = self.table()
+        with mock.patch.object(limits, "CM_EVENTS", 3):
+            self.flood(table, "x", 5)
+        self.assertEqual((len(table), table.counters["eventsFull"]), (3, 2))
+
+    def test_outputs(self) -> None:
+        """
+        Messages are lost while too many wait.
+        """
+        table = self.table()
+        with mock.patch.object(limits, "CM_OUTPUTS", 3):
+            for number in range(5):
+                octets = DREQ(number + 1, 9).pack()
+                table.receive("x", DREQ.attribute, octets, 0, 232, 0.0)
+        self.assertEqual((len(table.outputs), table.counters["outputsDropped"]), (3, 2))
+
+    def test_timewait(self) -> None:
+        """
+        Too many ended connections: the next to expire goes early.
+        """
+        net = Net()
+        pairs = [net.open(number + 1) for number in range(5)]
+        with mock.patch.object(limits, "CM_TIMEWAIT", 3):
+            for active, _ in pairs:
+                active.disconnect(net.now)
+                net.pump()
+                net.now += 0.01
+        self.assertEqual(len(net.a._timewait), 3)
+        self.assertEqual(net.a.counters["timewaitDropped"], 2)
+        exits = [event[2] for event in net.events["a"] if event[0] is Event.TIMEWAIT_EXIT]
+        self.assertEqual(exits, [1, 2])
+
+    def test_timewaitIsLight(self) -> None:
+        """
+        TIMEWAIT keeps neither the connection nor its user.
+        """
+        net = Net()
+        active, passive = net.open()
+
+        class User:
+            """
+            Can be referred to weakly.
+            """
+
+        active.user = user = User()
+        gone = weakref.ref(user)
+        active.disconnect(0.0)
+        net.pump()
+        net.events["a"].clear()
+        del active, passive, user
+        gc.collect()
+        self.assertIsNone(gone())
+        self.assertEqual(len(net.a._timewait), 1)
+
+    def test_ids(self) -> None:
+        """
+        Ids are random, never 0, and never those of a connection or of one in
+        TIMEWAIT.
+        """
+        drawn = iter([0, 5, 5, 5, 0xFFFFFFFF, 0xFFFFFFFF])
+        table = ConnectionTable(0xA, lambda bits: next(drawn))
+        found = [table.connect("b", ask(number), None, 0.0).localID for number in range(2)]
+        self.assertEqual(found, [1, 5])
+        send(table, REJ(0, 5, 0, reason=10), "b")
+        found = [table.connect("b", ask(number), None, 0.0).localID for number in range(4)]
+        self.assertEqual(found, [6, 7, 0xFFFFFFFF, 2])
+
+    def test_tenThousand(self) -> None:
+        """
+        Ten thousand open connections leave no timers, and go when their path
+        does.
+        """
+        net = Net()
+        for number in range(10000):
+            net.open(number + 1)
+            net.carried.clear()
+            net.octets.clear()
+        self.assertEqual((len(net.a), len(net.b)), (10000, 10000))
+        for table in (net.a, net.b):
+            self.assertEqual((len(table._deadlines), table.deadline()), (0, None))
+        self.assertEqual(len(net.a.pathLost("b")), 10000)
+        self.assertEqual((len(net.a), net.a._peers), (0, {}))

@@ -1,0 +1,247 @@
+"""
+Tests of L{twisted_ib.hca.cm.table} and L{twisted_ib.hca.cm.timers}: messages that
+get lost.
+"""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.cm.net import PERIOD, Net, ask, send
+from twisted_ib import limits
+from twisted_ib.hca.cm.machine import Connection, Event, State
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, Path, timeoutSeconds
+
+
+class TimerTests(SynchronousTestCase):
+    """
+    Messages that get lost.
+    """
+
+    def test_lostREQ(self) -> None:
+        """
+        A REQ is sent again, the same octets, after twice the packet lifetime
+        and the peer's response time.
+        """
+        net = Net()
+        net.lose = {REQ: 2}
+        net.a.connect("b", ask(), None, 0.0)
+        net.pump()
+        self.assertEqual(net.a.deadline(), PERIOD)
+        net.wait(2 * PERIOD - 0.001)
+        self.assertEqual(len(net.octets), 2)
+        net.wait(0.002)
+        self.assertEqual(net.kinds("b"), [Event.REQUEST])
+        self.assertEqual(len(set(net.octets)), 1)
+        self.assertEqual(net.a.counters["retransmitted"], 2)
+
+    def test_deadPeer(self) -> None:
+        """
+        The REQ goes out 16 times; after the 16th wait the peer is unreachable.
+        """
+        net = Net()
+        net.lose = {REQ: 99}
+        active = net.a.connect("b", ask(), None, 0.0)
+        net.wait(16 * PERIOD - 0.001)
+        self.assertEqual((len(net.octets), net.kinds("a")), (16, []))
+        net.wait(0.002)
+        self.assertEqual((len(net.octets), net.kinds("a")), (16, [Event.UNREACHABLE]))
+        self.assertEqual((active.state, len(net.a), net.a._peers), (State.IDLE, 0, {}))
+        self.assertIsNone(net.a.deadline())
+
+    def test_lostREP(self) -> None:
+        """
+        A REP is sent again after the REQ's local response time; the REQs that
+        come meanwhile are dropped.
+        """
+        net = Net()
+        _, passive = net.request(maxCMRetries=3)
+        net.lose = {REP: 99}
+        passive.accept(REP(), 0.0)
+        net.pump()
+        self.assertEqual(net.b.deadline(), 4.096)
+        net.wait(4 * 4.096 - 0.001)
+        self.assertEqual((net.carried.count(("b", REP)), net.kinds("b")), (4, []))
+        net.wait(0.002)
+        self.assertEqual(net.kinds("b"), [Event.UNREACHABLE])
+        self.assertEqual(net.b.counters["repeatedREQ"], 3)
+        self.assertEqual((len(net.b), net.b._room.halfOpen), (0, 0))
+
+    def test_lostRTU(self) -> None:
+        """
+        The REP comes again, and so does the RTU.
+        """
+        net = Net()
+        net.lose = {RTU: 1}
+        active, passive = net.open()
+        self.assertEqual((active.state, passive.state), (State.ESTABLISHED, State.REP_SENT))
+        net.wait(5.0)
+        self.assertEqual(passive.state, State.ESTABLISHED)
+        self.assertEqual((net.kinds("a"), net.kinds("b")), ([], [Event.ESTABLISHED]))
+        self.assertEqual(len(net.b._deadlines), 0)
+
+    def test_lostDREQ(self) -> None:
+        """
+        A DREQ that is never answered ends in TIMEWAIT all the same.
+        """
+        net = Net()
+        active, _ = net.open(maxCMRetries=2)
+        net.lose = {DREQ: 99}
+        active.disconnect(net.now)
+        net.wait(3 * PERIOD)
+        self.assertEqual(net.carried.count(("a", DREQ)), 3)
+        self.assertEqual(net.events["a"], [(Event.DISCONNECTED, active, None)])
+        self.assertEqual(active.state, State.TIMEWAIT)
+
+    def test_lostDREP(self) -> None:
+        """
+        The DREQ that comes again in TIMEWAIT, and after it, is answered.
+        """
+        net = Net()
+        active, _ = net.open()
+        net.lose = {DREP: 1}
+        active.disconnect(net.now)
+        net.wait(PERIOD)
+        self.assertEqual(net.carried.count(("b", DREP)), 2)
+        self.assertEqual(net.kinds("b"), [Event.DISCONNECTED, Event.TIMEWAIT_EXIT])
+        self.assertEqual(net.kinds("a"), [Event.DISCONNECTED])
+
+    def test_MRA(self) -> None:
+        """
+        An MRA makes the active side wait once for as long as it says and the
+        path takes, not longer for a second one; then retries go on, of which
+        each may be answered by an MRA.
+        """
+        net = Net()
+        _, passive = net.request()
+        passive.think(0.0, serviceTimeout=20)
+        net.wait(PERIOD)
+        self.assertEqual(net.carried, [("a", REQ), ("a", REQ), ("b", MRA)])
+        extended = PERIOD + 4.096 + 0.512
+        self.assertAlmostEqual(net.a.deadline() or 0, extended)
+        send(net.a, MRA(passive.localID, passive.remoteID, 0, 31), "b", net.now)
+        self.assertAlmostEqual(net.a.deadline() or 0, extended)
+        self.assertEqual(net.a.counters["unexpected"], 1)
+        net.wait(4.096 + 0.513)
+        self.assertEqual(net.carried[3:], [("a", REQ), ("b", MRA)])
+        self.assertAlmostEqual(net.a.deadline() or 0, extended + 4.096 + 0.512)
+        passive.accept(REP(), net.now)
+        net.pump()
+        self.assertEqual(net.kinds("a"), [Event.REPLY])
+
+    def test_MRAofREP(self) -> None:
+        """
+        The same on the other side.
+        """
+        net = Net()
+        active, passive = net.request()
+        passive.accept(REP(), 0.0)
+        net.pump()
+        active.think(0.0, serviceTimeout=20)
+        net.wait(4.2)
+        self.assertEqual(passive.state, State.MRA_REP_RCVD)
+        self.assertAlmostEqual(net.b.deadline() or 0, 4.096 + 4.096 + 0.512)
+        active.ready(net.now)
+        net.pump()
+        self.assertEqual(passive.state, State.ESTABLISHED)
+
+    def test_longestServiceTimeout(self) -> None:
+        """
+        A peer's MRA, of either kind, can ask for about eight seconds and not
+        for hours; a retry that it answers likewise keeps a long wait going.
+        """
+        longest = timeoutSeconds(limits.CM_SERVICE_TIMEOUT_CODE)
+        self.assertEqual(longest, 8.192)
+        for code, seconds in ((20, 4.096), (21, longest), (22, longest), (31, longest)):
+            net = Net()
+            active, passive = net.request()
+            send(net.a, MRA(passive.localID, passive.remoteID, 0, code), "b", 0.0)
+            self.assertAlmostEqual(net.a.deadline() or 0, seconds + 0.512)
+            passive.accept(REP(), 0.0)
+            net.b.outputs.clear()
+            send(net.b, MRA(passive.remoteID, passive.localID, 1, code), "a", 0.0)
+            self.assertAlmostEqual(net.b.deadline() or 0, seconds + 0.512)
+        net = Net()
+        active, passive = net.request()
+        passive.think(0.0, serviceTimeout=24)
+        net.wait(90.0)
+        self.assertEqual((active.state, net.kinds("a")), (State.MRA_REQ_RCVD, []))
+
+    def test_longestResponseTimeout(self) -> None:
+        """
+        A REQ can make us wait for about eight seconds between two REPs, and
+        for as long in TIMEWAIT, not for hours.
+        """
+        for code, seconds in ((20, 4.096), (21, 8.192), (22, 8.192), (31, 8.192)):
+            net = Net()
+            message = ask(9, primaryPath=Path(localACKTimeout=code))
+            message.localCommunicationID, message.localCMResponseTimeout = 5, code
+            send(net.b, message, "a")
+            event = net.b.nextEvent()
+            assert event is not None and event[1] is not None
+            event[1].accept(REP(), 0.0)
+            self.assertAlmostEqual(net.b.deadline() or 0, seconds)
+            net.b.outputs.clear()
+            send(net.b, DREQ(5, event[1].localID), "a")
+            self.assertAlmostEqual(net.b.deadline() or 0, seconds)
+
+    def test_manyDeadlines(self) -> None:
+        """
+        Deadlines that are no longer meant do not pile up.
+        """
+        net = Net()
+        held = net.a.connect("b", ask(1), None, 0.0)
+        for number in range(2000):
+            net.a.connect("b", ask(2 + number), None, 0.0).abandon(0.0)
+            self.assertTrue(len(net.a._deadlines) <= 2 + limits.CM_IDLE_DEADLINES)
+        self.assertEqual(net.a.deadline(), PERIOD)
+        held.abandon(0.0)
+        self.assertEqual((len(net.a._deadlines), net.a.deadline()), (0, None))
+
+    def test_randomLoss(self) -> None:
+        """
+        Whatever is lost, twice delivered or late, both ends come to an end
+        that fits, and nothing stays behind.
+        """
+        for seed in range(60):
+            self.randomStory(seed)
+
+    def randomStory(self, seed: int) -> None:
+        """
+        Twenty connections on a bad wire.
+        """
+        bad = random.Random(seed)
+        net = Net(seed)
+        late: list[tuple[str, str, int, bytes]] = []
+
+        def carry(name: str, destination: str, attribute: int, octets: bytes) -> None:
+            for _ in range(bad.choice((0, 1, 1, 1, 2))):
+                late.append((name, destination, attribute, octets))
+            while late and bad.random() < 0.6:
+                sender, target, kind, message = late.pop(bad.randrange(len(late)))
+                net.table(target).receive(sender, kind, message, 0, 232, net.now)
+
+        net.carry = carry  # type: ignore[method-assign]
+        active = [net.a.connect("b", ask(number + 1), None, 0.0) for number in range(20)]
+        ends: dict[str, set[Connection]] = {"a": set(active), "b": set()}
+        for _ in range(400):
+            net.wait(0.5)
+            for name in "ab":
+                events, net.events[name] = net.events[name], []
+                for event, connection, _ in events:
+                    if event is Event.REQUEST:
+                        ends["b"].add(connection)
+                        connection.accept(REP(localQPN=0x1000 + len(ends["b"])), net.now)
+                    elif event is Event.REPLY:
+                        connection.ready(net.now)
+                    elif event is Event.ESTABLISHED and bad.random() < 0.5:
+                        connection.disconnect(net.now)
+            if net.now > 80:
+                for connection in active:
+                    connection.disconnect(net.now)
+        states = {connection.state for name in "ab" for connection in ends[name]}
+        self.assertTrue(states <= {State.IDLE, State.TIMEWAIT, State.ESTABLISHED}, f"seed {seed}: {states}")
+        self.assertEqual((len(net.a), net.a._peers, net.a.deadline()), (0, {}, None), f"seed {seed}")
+        self.assertEqual((net.b._room.halfOpen, net.b.deadline()), (0, None), f"seed {seed}")

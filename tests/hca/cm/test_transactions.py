@@ -1,0 +1,221 @@
+"""
+Queue pair 1 on packets: the form of management datagrams, and their transactions.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
+from tests.hca.hcas import settle
+from twisted_ib import limits
+from twisted_ib.hca.cm.transactions import GeneralServices
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.path import APR, LAP
+from twisted_ib.hca.wire.icrc import icrc
+
+#: Base version, class, version, method; status, specific; transaction; attribute, reserved, modifier.
+MAD = Struct(">BBBBHHQHHI")
+AGENT = 0xA5A5A5A5
+
+
+class Path:
+    """
+    The way to a peer.
+    """
+
+    def __init__(self, address: str) -> None:
+        """
+        @param address: Of the peer.
+        """
+        self.peer = self
+        self.address = address
+
+
+class Owner:
+    """
+    Takes what came.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing came.
+        """
+        self.came: list[tuple[int, bytes]] = []
+        self.counters: list[str] = []
+
+    def managementReceived(self, path: object, attribute: int, buffer: bytes, start: int, stop: int) -> None:
+        """
+        Keep it.
+        """
+        self.came.append((attribute, buffer[start:stop]))
+
+    def count(self, name: str) -> None:
+        """
+        Keep it.
+        """
+        self.counters.append(name)
+
+
+def mad(attribute: int, body: bytes, transaction: int) -> bytes:
+    """
+    @return: A message as a peer sends it.
+    """
+    return MAD.pack(1, 7, 2, 3, 0, 0, transaction, attribute, 0, 0) + body
+
+
+class TransactionTests(SynchronousTestCase):
+    """
+    Which transaction a message has.
+    """
+
+    def setUp(self) -> None:
+        """
+        A queue pair 1 that has heard of the peer's exchanges.
+        """
+        self.owner = Owner()
+        self.general = GeneralServices(self.owner, lambda bits: AGENT)
+        for number, (message, body) in enumerate(
+            (
+                (REQ, REQ(localCommunicationID=7).pack()),
+                (DREQ, DREQ(localCommunicationID=7, remoteCommunicationID=3).pack()),
+                (LAP, LAP(localCommunicationID=7, remoteCommunicationID=3).pack()),
+                (SIDR_REQ, SIDR_REQ(requestID=7).pack()),
+            )
+        ):
+            data = mad(message.attribute, body, 0x1000 + number)
+            self.general.received(Path("192.0.2.9"), b"xx" + data + b"yy", 2, 258)
+        self.general.answer()
+
+    def transaction(self, attribute: int, body: bytes, address: str = "192.0.2.9") -> int:
+        """
+        @return: That of a message that we send.
+        """
+        data = self.general.wrap(address, attribute, body)
+        self.assertEqual(len(data), 256)
+        fields = MAD.unpack_from(data)
+        self.assertEqual((*fields[:6], *fields[7:]), (1, 7, 2, 3, 0, 0, attribute, 0, 0))
+        self.assertEqual(data[24:], body)
+        found: int = fields[6]
+        return found
+
+    def test_own(self) -> None:
+        """
+        What we begin has ours, and what belongs to it too.
+        """
+        own = AGENT << 32 | 5
+        both = {"localCommunicationID": 5, "remoteCommunicationID": 7}
+        for message in (
+            REQ(localCommunicationID=5),
+            RTU(**both),
+            DREQ(**both),
+            LAP(**both),
+            SIDR_REQ(requestID=5),
+            MRA(messageMRAed=1, **both),
+            REJ(messageRejected=1, **both),
+            REJ(messageRejected=2, localCommunicationID=5),
+        ):
+            self.assertEqual(self.transaction(message.attribute, message.pack()), own, message)
+
+    def test_peers(self) -> None:
+        """
+        What answers has that of what it answers, by exchange and by peer.
+        """
+        both = {"localCommunicationID": 5, "remoteCommunicationID": 7}
+        for message, expected in (
+            (REP(**both), 0x1000),
+            (MRA(messageMRAed=0, **both), 0x1000),
+            (REJ(messageRejected=0, **both), 0x1000),
+            (DREP(**both), 0x1001),
+            (APR(**both), 0x1002),
+            (MRA(messageMRAed=2, **both), 0x1002),
+            (SIDR_REP(requestID=7), 0x1003),
+        ):
+            body = message.pack()
+            self.assertEqual(self.transaction(message.attribute, body), expected, message)
+            self.assertEqual(self.transaction(message.attribute, body, "192.0.2.10"), 7, message)
+
+    def test_bound(self) -> None:
+        """
+        The oldest exchanges are forgotten.
+        """
+        self.patch(limits, "PACKET_TRANSACTIONS", 4)
+        body = REQ(localCommunicationID=8).pack()
+        self.general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0x2000), 0, 256)
+        self.general.answer()
+        for message, number, expected in ((DREP, 7, 7), (REP, 7, 0x1000), (REP, 8, 0x2000)):
+            reply = message(localCommunicationID=5, remoteCommunicationID=number)
+            self.assertEqual(self.transaction(message.attribute, reply.pack()), expected)
+
+    def test_questions(self) -> None:
+        """
+        What begins something new waits for the rest; when there is more than one turn answers, the latest
+        comes first, and beyond a bound the oldest is dropped.
+        """
+        self.patch(limits, "PACKET_QUESTIONS", 4)
+        self.patch(limits, "PACKET_QUESTIONS_PER_TURN", 2)
+        owner = Owner()
+        general = GeneralServices(owner, lambda bits: AGENT)
+        for number in range(6):
+            body = REQ(localCommunicationID=number).pack()
+            general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0), 0, 256)
+        general.received(Path("192.0.2.9"), mad(RTU.attribute, RTU().pack(), 0), 0, 256)
+        self.assertEqual([attribute for attribute, _ in owner.came], [RTU.attribute])
+        self.assertEqual([general.answer() for _ in range(3)], [2, 2, 0])
+        numbers = [int.from_bytes(body[:4], "big") for _, body in owner.came[1:]]
+        self.assertEqual(numbers, [5, 4, 2, 3])
+        self.assertEqual(owner.counters, ["management_dropped"] * 2)
+
+    def test_wrong(self) -> None:
+        """
+        What is no message of the communication manager is counted, and not given to it.
+        """
+        came = len(self.owner.came)
+        good = mad(REQ.attribute, REQ().pack(), 1)
+        for data in (b"", good[:-1], good + b"x", b"\\2" + good[1:], b"\1\4" + good[2:]):
+            self.general.received(Path("192.0.2.9"), data, 0, len(data))
+        self.assertEqual(self.owner.counters, ["management_malformed"] * 4 + ["management_unsupported"])
+        self.assertEqual(len(self.owner.came), came)
+
+
+class WireTests(PacketTestCase):
+    """
+    What two HCAs say on the wire.
+    """
+
+    def test_transactions(self) -> None:
+        """
+        REQ, REP and RTU are one transaction, DREQ and DREP another; each packet is one of queue pair 1 with
+        a right checksum.
+        """
+        self.wire.log = []
+        one, two = self.connected()
+        one.device.disconnect(one.connection)
+        settle(one.device, two.device)
+        said = []
+        for source, destination, port, _, data in self.wire.log:
+            ip = bytes([0x45, 0]) + (28 + len(data)).to_bytes(2, "big") + b"\0\0\x40\0\x40\x11\0\0"
+            ip += bytes(map(int, source.split("."))) + bytes(map(int, destination.split(".")))
+            whole = ip + port.to_bytes(2, "big") + b"\x12\xb7" + (8 + len(data)).to_bytes(2, "big")
+            whole += b"\0\0" + data
+            end = len(whole) - 4
+            self.assertEqual(icrc(whole, 0, end).to_bytes(4, "little"), whole[end:])
+            self.assertEqual((data[0], data[5:9], len(data)), (0x64, b"\0\0\1\x80", 12 + 8 + 256 + 4))
+            self.assertEqual(data[12:20], b"\x80\x01\0\0\0\0\0\1")
+            self.assertEqual(port, 0xD872)
+            fields = MAD.unpack_from(data, 20)
+            said.append((source, fields[7], fields[6]))
+        first, second = said[0][2], said[3][2]
+        self.assertEqual(first & 0xFFFFFFFF, one.connection.localID)
+        self.assertEqual(
+            said,
+            [
+                (HERE, REQ.attribute, first),
+                (THERE, REP.attribute, first),
+                (HERE, RTU.attribute, first),
+                (HERE, DREQ.attribute, second),
+                (THERE, DREP.attribute, second),
+            ],
+        )

@@ -1,0 +1,433 @@
+"""
+Tests of L{twisted_ib.hca.device.addressresolution} on a fabric
+that does what a test says.  What they do on real ones is in L{tests.contracts.meeting}.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib import limits
+from twisted_ib.errors import (
+    LayoutError,
+    NoListenerError,
+    PathLostError,
+    PeerIdentityError,
+    PeerRefusedError,
+    ResourceLimitError,
+    RunDirectoryError,
+    SilentPeerError,
+)
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.device.addressresolution import Paths
+from twisted_ib.hca.wire.grh import guidGID
+
+OWN, LOWER, HIGHER = 0x501, 0x101, 0x901
+
+
+class Search:
+    """
+    A search that goes on.
+    """
+
+    cancelled = False
+
+    def cancel(self) -> None:
+        """
+        It is not wanted any more.
+        """
+        self.cancelled = True
+
+
+class FakeFabric:
+    """
+    Answers from lists.
+
+    @ivar answers: What L{reach} does: an exception to raise, a path to give, a L{Search}.
+    @ivar proofs: What L{proves} says, one after the other; the last for ever.
+    @ivar users: Who looked.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.proofs: list[bool | None] = [True]
+        self.users: list[Any] = []
+        self.asked = 0
+
+    def reach(self, guid: int, user: Any) -> Any:
+        """
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
+        """
+        self.users.append(user)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, Search):
+            user.pathReady(answer)
+            return Search()
+        return answer
+
+    def proves(self, path: Any, guid: int) -> bool | None:
+        """
+        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
+        """
+        self.asked += 1
+        return self.proofs.pop(0) if len(self.proofs) > 1 else self.proofs[0]
+
+
+class FakeDevice:
+    """
+    As much of a device as paths need.
+    """
+
+    addressed = False
+
+    def __init__(self) -> None:
+        self.guid = OWN
+        self.clock = Clock()
+        self.timers = Timers(self.clock.seconds)
+        self.fabric = FakeFabric()
+        self.counters: Counter[str] = Counter()
+        self.queuePairs: dict[int, Any] = {}
+        self.paths = Paths(self)
+
+    def count(self, name: str) -> None:
+        """
+        Count something.
+        """
+        self.counters[name] += 1
+
+    def isLocal(self, address: str) -> bool:
+        """
+        None is.
+        """
+        return False
+
+    def wait(self, seconds: float) -> None:
+        """
+        Time passes.
+        """
+        self.clock.advance(seconds)
+        self.timers.tick(self.clock.seconds())
+
+
+class FakeQueuePair:
+    """
+    A queue pair in RTR.
+
+    @ivar found: The paths that it was given.
+    @ivar failures: Why it was given none.
+    """
+
+    def __init__(self, guid: int, number: int = 20, remote: int = 30) -> None:
+        self.vector = SimpleNamespace(gid=guidGID(guid))
+        self.number, self.remote = number, remote
+        self.state = QPState.RTR
+        self.path: Any = None
+        self.found: list[Any] = []
+        self.failures: list[Exception] = []
+        self.error: Exception | None = None
+
+    def pathFound(self, path: Any) -> None:
+        """
+        It is found.
+        """
+        self.path = path
+        self.found.append(path)
+        if self.error is not None:
+            raise self.error
+
+    def pathFailed(self, error: Exception) -> None:
+        """
+        It is given up.
+        """
+        self.failures.append(error)
+
+
+class FakePath:
+    """
+    A path, as far as it is looked at.
+    """
+
+    def __init__(self, guid: int) -> None:
+        self.peer = SimpleNamespace(guid=guid)
+        self.alive = True
+        self.twin: Any = None
+
+
+class MeetingTests(SynchronousTestCase):
+    """
+    Searches that fail, callers that prove nothing, and users that fail.
+    """
+
+    def setUp(self) -> None:
+        """
+        A device.
+        """
+        self.device = FakeDevice()
+        self.paths, self.fabric = self.device.paths, self.device.fabric
+
+    def meet(self, guid: int, **fields: int) -> Any:
+        """
+        @return: A queue pair that meets.
+        """
+        queuePair: Any = FakeQueuePair(guid, **fields)
+        self.paths.meet(queuePair)
+        return queuePair
+
+    def assertDone(self) -> None:
+        """
+        Nobody meets, and no timer runs.
+        """
+        self.assertEqual((self.paths._meetings, self.paths._met), ({}, {}))
+        self.assertIsNone(self.device.timers.deadline())
+
+    def test_oneSearch(self) -> None:
+        """
+        All who meet the same HCA wait for one search.
+        """
+        search = Search()
+        self.fabric.answers = [search]
+        pairs = [self.meet(HIGHER) for _ in range(3)]
+        self.assertEqual(len(self.fabric.users), 1)
+        path = FakePath(HIGHER)
+        self.fabric.users[0].pathReady(path)
+        self.assertEqual([pair.found for pair in pairs], [[path]] * 3)
+        self.assertFalse(search.cancelled)
+        self.assertDone()
+
+    def test_retried(self) -> None:
+        """
+        What may get better is tried again, in pauses that double up to a bound.
+        """
+        errors = [
+            NoListenerError("nobody"),
+            ResourceLimitError("full"),
+            PathLostError("gone"),
+            SilentPeerError("silent"),
+            OSError(24, "no descriptor"),
+            NoListenerError("nobody"),
+            NoListenerError("nobody"),
+        ]
+        path = FakePath(HIGHER)
+        self.fabric.answers = [*errors, path]
+        pair = self.meet(HIGHER)
+        pauses = []
+        while not pair.found:
+            before = self.device.clock.seconds()
+            deadline = self.device.timers.deadline()
+            assert deadline is not None
+            self.device.wait(deadline - before)
+            pauses.append(round(deadline - before, 6))
+        first, most = limits.MEETING_SECONDS, limits.MEETING_SECONDS_MOST
+        self.assertEqual(pauses, [min(first * 2**n, most) for n in range(len(errors))])
+        self.assertEqual(pauses[-1], most)
+        self.assertEqual((pair.found, pair.failures), ([path], []))
+        self.assertDone()
+
+    def test_later(self) -> None:
+        """
+        The same when a search fails after a while.
+        """
+        path = FakePath(HIGHER)
+        self.fabric.answers = [Search(), path]
+        pair = self.meet(HIGHER)
+        self.device.wait(100.0)
+        self.assertEqual(len(self.fabric.users), 1)
+        self.fabric.users[0].connectFailed(PathLostError("gone"))
+        self.device.wait(limits.MEETING_SECONDS)
+        self.assertEqual(pair.found, [path])
+        self.assertDone()
+
+    def test_final(self) -> None:
+        """
+        What does not get better is said at once, and to all.
+        """
+        for error in (
+            LayoutError("x"),
+            PeerIdentityError("x"),
+            PeerRefusedError("x"),
+            RunDirectoryError("x"),
+        ):
+            self.fabric.answers = [Search()]
+            pairs = [self.meet(HIGHER), self.meet(HIGHER)]
+            self.fabric.users.pop().connectFailed(error)
+            self.assertEqual([pair.failures for pair in pairs], [[error], [error]])
+            self.assertDone()
+            self.fabric.answers = [error]
+            self.assertEqual(self.meet(HIGHER).failures, [error])
+            self.assertDone()
+
+    def test_deadPath(self) -> None:
+        """
+        A path that is lost when it is found is looked for again; so is one to ourselves
+        that has no other end.
+        """
+        for guid in (HIGHER, OWN):
+            bad, good = FakePath(guid), FakePath(guid)
+            if guid == HIGHER:
+                bad.alive = False
+            else:
+                good.twin = FakePath(guid)
+            self.fabric.answers = [bad, good]
+            pair = self.meet(guid)
+            self.assertEqual(pair.found, [])
+            self.device.wait(limits.MEETING_SECONDS)
+            self.assertEqual(pair.found, [good])
+            self.assertDone()
+
+    def test_ends(self) -> None:
+        """
+        Within one HCA the lower number has the end that dialled; so has who is connected to
+        itself.
+        """
+        path, twin = FakePath(OWN), FakePath(OWN)
+        path.twin, twin.twin = twin, path
+        self.fabric.answers = [path] * 3
+        ends = [
+            self.meet(OWN, number=number, remote=remote).found
+            for number, remote in ((20, 21), (21, 20), (22, 22))
+        ]
+        self.assertEqual(ends, [[path], [twin], [path]])
+
+    def test_cancelled(self) -> None:
+        """
+        When nobody waits any more the search is cancelled, or not made again.
+        """
+        search = Search()
+        self.fabric.answers = [search]
+        pair = self.meet(HIGHER)
+        self.paths.leave(pair)
+        self.paths.leave(pair)
+        self.assertTrue(search.cancelled)
+        self.assertDone()
+        self.fabric.answers = [NoListenerError("nobody")]
+        pair = self.meet(HIGHER)
+        self.paths.queuePairClosed(pair)
+        self.assertDone()
+        self.fabric.answers = [NoListenerError("nobody"), NoListenerError("nobody")]
+        pair = self.meet(HIGHER)
+        pair.state = QPState.ERR
+        self.device.wait(1.0)
+        self.assertDone()
+
+    def test_another(self) -> None:
+        """
+        A queue pair that is told another GID meets that one only; one that is given the
+        same anew stays.
+        """
+        search = Search()
+        self.fabric.answers = [search, Search(), Search()]
+        pair = self.meet(HIGHER)
+        pair.vector = SimpleNamespace(gid=guidGID(HIGHER + 2))
+        self.paths.meet(pair)
+        self.assertTrue(search.cancelled)
+        self.assertEqual(list(self.paths._meetings), [HIGHER + 2])
+        self.paths.meet(pair)
+        self.assertEqual(list(self.paths._meetings), [HIGHER + 2])
+        self.fabric.users[0].pathReady(FakePath(HIGHER))
+        self.assertEqual(pair.found, [])
+
+    def test_failingUser(self) -> None:
+        """
+        A queue pair that fails over its path keeps no other from theirs.
+        """
+        self.fabric.answers = [Search()]
+        pairs = [self.meet(HIGHER) for _ in range(3)]
+        pairs[0].error = ZeroDivisionError()
+        self.assertRaises(ZeroDivisionError, self.fabric.users[0].pathReady, FakePath(HIGHER))
+        self.assertEqual([len(pair.found) for pair in pairs], [1, 1, 1])
+        self.assertDone()
+
+    # -- being called
+
+    def test_called(self) -> None:
+        """
+        Who has the higher GUID waits, without a timer, and takes a caller that is proven;
+        the fabric is asked once for each.
+        """
+        pair = self.meet(LOWER)
+        self.assertIsNone(self.device.timers.deadline())
+        path = FakePath(LOWER)
+        self.paths.pathAccepted(FakePath(LOWER + 2))
+        self.paths.pathAccepted(FakePath(HIGHER))
+        self.paths.pathAccepted(path)
+        self.assertEqual((pair.found, self.meet(LOWER).found), ([path], [path]))
+        self.assertEqual((self.fabric.asked, self.fabric.users), (1, []))
+        self.assertDone()
+
+    def test_unproven(self) -> None:
+        """
+        A caller that is not who it says is passed over, for good, and counted; the one that
+        is gets the queue pair.
+        """
+        self.fabric.proofs = [False, True]
+        pair = self.meet(LOWER)
+        liar, path = FakePath(LOWER), FakePath(LOWER)
+        self.paths.pathAccepted(liar)
+        self.assertEqual((pair.found, self.device.counters["callers_unproven"]), ([], 1))
+        self.assertIsNone(self.device.timers.deadline())
+        self.paths.pathAccepted(path)
+        self.assertEqual(pair.found, [path])
+        self.paths.pathLost(path)
+        self.assertEqual(self.meet(LOWER).found, [])
+        self.assertEqual(self.fabric.asked, 2)
+        self.paths.pathLost(liar)
+        self.paths.pathLost(liar)
+        self.assertEqual((self.paths._callers, self.paths._proofs), ({}, {}))
+
+    def test_latest(self) -> None:
+        """
+        Of several calls of one HCA the latest counts: it has given up the others.
+        """
+        paths = [FakePath(LOWER), FakePath(LOWER)]
+        for path in paths:
+            self.paths.pathAccepted(path)
+        self.assertEqual(self.meet(LOWER).found, paths[1:])
+
+    def test_proofLater(self) -> None:
+        """
+        When it can not be found out now who calls, that is asked again.
+        """
+        self.fabric.proofs = [None, None, True]
+        path = FakePath(LOWER)
+        self.paths.pathAccepted(path)
+        self.assertEqual(self.fabric.asked, 0)
+        pair = self.meet(LOWER)
+        self.assertEqual((pair.found, self.fabric.asked), ([], 1))
+        self.device.wait(limits.MEETING_SECONDS)
+        self.assertEqual((pair.found, self.fabric.asked), ([], 2))
+        self.device.wait(2 * limits.MEETING_SECONDS)
+        self.assertEqual(pair.found, [path])
+        self.assertDone()
+
+    def test_deadCaller(self) -> None:
+        """
+        A caller that is dead, and not buried yet, is not taken.
+        """
+        path = FakePath(LOWER)
+        path.alive = False
+        self.paths.pathAccepted(path)
+        pair = self.meet(LOWER)
+        self.assertEqual(pair.found, [])
+        self.paths.pathLost(path)
+        self.paths.pathAccepted(FakePath(LOWER))
+        self.assertEqual(len(pair.found), 1)
+
+    def test_closed(self) -> None:
+        """
+        When the device closes nothing is looked for any more.
+        """
+        search = Search()
+        self.fabric.answers = [search, NoListenerError("nobody")]
+        for guid in (HIGHER, HIGHER + 2, LOWER):
+            self.meet(guid)
+        self.paths.close()
+        self.assertTrue(search.cancelled)
+        self.assertDone()

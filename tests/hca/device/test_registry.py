@@ -1,0 +1,255 @@
+"""
+Devices that are added and removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.errors import DeviceError, NoRouteError, UnknownDeviceError
+from twisted_ib.hca.device import registry
+from twisted_ib.hca.device.device import Device, addDevice, removeDevice
+
+
+class Watcher:
+    """
+    Writes down what it is told.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing yet.
+        """
+        self.log: list[tuple[str, str]] = []
+
+    def deviceAdded(self, name: str) -> None:
+        """
+        One more.
+        """
+        self.log.append(("added", name))
+
+    def deviceGoing(self, name: str) -> None:
+        """
+        Soon one fewer.
+        """
+        self.log.append(("going", name))
+
+    def deviceGone(self, name: str) -> None:
+        """
+        One fewer.
+        """
+        self.log.append(("gone", name))
+
+
+class RegistryTests(SynchronousTestCase):
+    """
+    L{addDevice} and L{removeDevice}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Put back what was there.
+        """
+        for name in ("DEVICES", "_kinds", "_added", "_read"):
+            table: dict[str, Any] = getattr(registry, name)
+            self.addCleanup(table.update, dict(table))
+            self.addCleanup(table.clear)
+        self.watcher = Watcher()
+        registry.watchDevices(self.watcher)
+        self.directory = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.directory)
+        changed = {"XDG_CONFIG_HOME": self.directory, "TWISTED_IB_RUN_DIR": self.directory}
+        patched = mock.patch.dict(os.environ, changed)
+        patched.start()
+        self.addCleanup(patched.stop)
+        for name in ("TWISTED_IB_DEVICES", "TWISTED_IB_CONFIG"):
+            os.environ.pop(name, None)
+
+    def test_added(self) -> None:
+        """
+        A device that was added can be opened, until it is removed; who watches is told.
+        """
+        addDevice("lo7", "loopback")
+        self.assertEqual((registry.addedDevices(), registry.fabricOf("lo7")), (("lo7",), "loopback"))
+        device = Device("lo7", lambda: 0.0)
+        self.assertEqual((device.name, device.fabric.name), ("lo7", "lo"))
+        device.close()
+        removeDevice("lo7")
+        self.assertEqual((registry.addedDevices(), registry.fabricOf("lo7")), ((), None))
+        self.assertRaises(UnknownDeviceError, Device, "lo7", lambda: 0.0)
+        self.assertEqual(self.watcher.log, [("added", "lo7"), ("going", "lo7"), ("gone", "lo7")])
+
+    def test_again(self) -> None:
+        """
+        To add one again is nothing; as another it is an error.
+        """
+        addDevice("lo7", "loopback")
+        addDevice("lo7", "loopback")
+        addDevice("shm0", "shm")
+        self.assertEqual((self.watcher.log, registry.addedDevices()), ([("added", "lo7")], ("lo7",)))
+        self.assertRaises(DeviceError, addDevice, "lo7", "shm")
+        self.assertRaises(DeviceError, addDevice, "shm0", "loopback")
+
+    def test_builtIn(self) -> None:
+        """
+        Those that there are from the beginning may go and come as well.
+        """
+        removeDevice("shm0")
+        self.assertRaises(UnknownDeviceError, Device, "shm0", lambda: 0.0)
+        addDevice("shm0", "shm")
+        self.assertEqual(registry.fabricOf("shm0"), "shm")
+
+    def test_wrong(self) -> None:
+        """
+        No such fabric, no such device, and an address where there is none.
+        """
+        self.assertIn("no fabric 'roe'", str(self.assertRaises(DeviceError, addDevice, "a", "roe")))
+        self.assertIn("address", str(self.assertRaises(DeviceError, addDevice, "a", "shm", "10.0.0.1")))
+        self.assertIn("no device 'a'", str(self.assertRaises(UnknownDeviceError, removeDevice, "a")))
+        for address in (None, "", "0.0.0.0", "::", "localhost"):
+            self.assertIn("address", str(self.assertRaises(DeviceError, addDevice, "a", "roce", address)))
+        self.assertEqual(self.watcher.log, [])
+
+    def opened(self) -> list[Any]:
+        """
+        @return: Where devices of packets are opened from now on.
+        """
+        opened: list[Any] = []
+
+        def make(owner: Any, guid: int, clock: Any, address: str) -> Any:
+            opened.append(address)
+            return AddressedFabric(owner, address)
+
+        self.patch(registry, "FABRICS", {**registry.FABRICS, "roce": make})
+        return opened
+
+    def test_address(self) -> None:
+        """
+        A device with an address has it in one spelling, whatever is bound, and no other.
+        """
+        opened = self.opened()
+        addDevice("net5", "roce", "2001:DB8::0:1")
+        addDevice("net5", "roce", "2001:db8::1")
+        self.assertRaises(DeviceError, addDevice, "net5", "roce", "2001:db8::2")
+        self.assertEqual(registry.addressOf("net5"), "2001:db8::1")
+        for bound, peer in (("", ""), ("2001:db8::9", ""), ("", "2001:db8::9")):
+            self.assertEqual(registry.place("net5", bound, peer), "2001:db8::1")
+        self.assertFalse(registry.isPlacedByUser("net5"))
+        device = Device("net5", lambda: 0.0)
+        self.addCleanup(device.close)
+        self.assertEqual((opened, device.address, device.addressed), (["2001:db8::1"], "2001:db8::1", True))
+        error = self.assertRaises(DeviceError, Device, "net5", lambda: 0.0, address="2001:db8::2")
+        self.assertEqual(str(error), "device net5 has the address 2001:db8::1, not 2001:db8::2")
+
+    def test_placed(self) -> None:
+        """
+        One that was not added is where its user binds it, or where the kernel would connect from.
+        """
+        opened = self.opened()
+        self.assertTrue(registry.isPlacedByUser("roce0"))
+        self.assertEqual(registry.place("roce0", "127.0.0.9"), "127.0.0.9")
+        self.assertEqual(registry.place("roce17", "::ffff:127.0.0.9", "127.0.0.1"), "127.0.0.9")
+        self.assertEqual(registry.place("roce0", "0.0.0.0", "127.0.0.8"), "127.0.0.1")
+        self.assertIsNone(registry.place("shm0", "127.0.0.9", "127.0.0.8"))
+        error = self.assertRaises(DeviceError, registry.place, "roce0", "0.0.0.0")
+        self.assertIn("device roce0 has no address: bind one", str(error))
+        self.assertRaises(ValueError, registry.place, "roce0", "localhost")
+        for name in ("roce", "roce00", "roce1234", "rocex", "net0"):
+            self.assertRaises(UnknownDeviceError, registry.place, name, "127.0.0.9")
+        device = Device("roce0", lambda: 0.0, address="127.0.0.9")
+        self.addCleanup(device.close)
+        self.assertEqual((opened, registry.addedDevices()), (["127.0.0.9"], ()))
+
+    def test_noRoute(self) -> None:
+        """
+        Where the kernel knows no way there is no address.
+        """
+        error = self.assertRaises(NoRouteError, registry.place, "roce0", "", "255.255.255.255")
+        self.assertIn("no address of this host leads to 255.255.255.255", str(error))
+
+    def test_environment(self) -> None:
+        """
+        C{TWISTED_IB_DEVICES} names devices; what the program adds itself counts more.
+        """
+        addDevice("net2", "roce", "192.0.2.9")
+        text = " roce0=roce:192.0.2.1, net2=roce:192.0.2.2,v6=roce:[2001:db8::1],lo5=loopback,"
+        os.environ[registry.VARIABLE] = text
+        self.assertEqual(registry.addedDevices(), ("net2", "roce0", "v6", "lo5"))
+        addresses = [registry.addressOf(name) for name in ("roce0", "net2", "v6", "lo5")]
+        self.assertEqual(addresses, ["192.0.2.1", "192.0.2.9", "2001:db8::1", None])
+        self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
+        self.assertEqual(registry.deviceNames()[0], "shm0")
+
+    def test_wrongEnvironment(self) -> None:
+        """
+        What is wrong there is said by name to who opens a device that is not known without it.
+        """
+        cases = {
+            "roce0": "'roce0' is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1",
+            "a b=roce:192.0.2.1": "'a b=roce:192.0.2.1' is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1",
+            "roce0=roe:192.0.2.1": "'roce0=roe:192.0.2.1': there is no fabric 'roe'; there are",
+            "roce0=roce": "'roce0=roce': device roce0: one of fabric roce needs an address of this host",
+            "roce0=roce:host": "'roce0=roce:host': device roce0: 'host' is not the address of an interface",
+            "s=shm:192.0.2.1": "'s=shm:192.0.2.1': device s: one of fabric shm has no address of its own",
+            "a=roce:192.0.2.1,a=roce:192.0.2.2": "there are two devices a",
+        }
+        for text, expected in cases.items():
+            os.environ[registry.VARIABLE] = text
+            error = self.assertRaises(DeviceError, registry.place, "roce0", "127.0.0.1")
+            self.assertTrue(str(error).startswith(f"TWISTED_IB_DEVICES: {expected}"), str(error))
+            self.assertIsNone(registry.place("shm0"))
+            self.assertEqual(registry.addedDevices(), ())
+
+    def test_configuration(self) -> None:
+        """
+        A name that nobody knows is looked for in the configuration's C{device} statements.
+        """
+        path = os.path.join(self.directory, "ib.conf")
+        with open(path, "w") as file:
+            file.write("device roce0 roce 192.0.2.1\ndevice shm0 shm\n")
+        os.environ["TWISTED_IB_CONFIG"] = path
+        self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
+        self.assertEqual(registry.place("roce1", "127.0.0.1"), "127.0.0.1")
+        removeDevice("roce0")
+        del os.environ["TWISTED_IB_CONFIG"]
+        os.mkdir(os.path.join(self.directory, "twisted_ib"))
+        os.rename(path, os.path.join(self.directory, "twisted_ib", "ib.conf"))
+        self.assertEqual(registry.place("roce0", "127.0.0.1"), "192.0.2.1")
+        os.environ["TWISTED_IB_CONFIG"] = path + "x"
+        error = self.assertRaises(DeviceError, registry.place, "roce1", "127.0.0.1")
+        self.assertEqual(str(error), f"{path}x: No such file or directory")
+
+
+class AddressedFabric:
+    """
+    As much of a fabric of packets as a device asks for.
+    """
+
+    addressed = True
+    pathMTU = 1024
+    sleeps = rung = 0
+
+    def __init__(self, owner: Any, address: str) -> None:
+        self.owner, self.address = owner, address
+
+    def gids(self) -> list[str]:
+        """
+        One.
+        """
+        return [self.address]
+
+    def watch(self, fd: int, call: Any) -> None:
+        """
+        Nobody looks.
+        """
+
+    def close(self) -> None:
+        """
+        Nothing.
+        """

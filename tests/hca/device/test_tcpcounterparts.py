@@ -1,0 +1,211 @@
+"""
+Services beside TCP sockets: their entries, and who looks for them without a device.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.host.test_rendezvous import SERVICE, RendezvousTestCase
+from twisted_ib.errors import NoListenerError, ServiceInUseError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.tcpcounterparts import Beside, Counterpart
+from twisted_ib.hca.host import rendezvous
+from twisted_ib.hca.host.entries import targetName, targetOf
+from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.hca.host.search import Search
+
+HCA = "hca-00000000000000ff"
+
+
+class TargetTests(SynchronousTestCase):
+    """
+    What a service's link holds.
+    """
+
+    def test_both(self) -> None:
+        """
+        With and without an inode, both ways.
+        """
+        self.assertEqual(targetName(HCA, 0), HCA)
+        self.assertEqual(targetName(HCA, 4711), f"{HCA}.tcp-4711")
+        self.assertEqual(targetOf(HCA), (HCA, 0))
+        self.assertEqual(targetOf(f"{HCA}.tcp-4711"), (HCA, 4711))
+
+    def test_wrong(self) -> None:
+        """
+        Anything else names nobody.
+        """
+        for text in (
+            None,
+            "",
+            "hca-ff",
+            f"{HCA}.tcp-",
+            f"{HCA}.tcp-0",
+            f"{HCA}.tcp-01",
+            f"{HCA}.tcp-x",
+            f"{HCA}.tcp-{'9' * 21}",
+            f"{HCA}.tcp-4711\n",
+            f"{HCA}.tcp-\u0665",
+            f"./{HCA}",
+        ):
+            self.assertEqual(targetOf(text), ("", 0))
+
+
+class EntryTests(RendezvousTestCase):
+    """
+    Entries with an inode.
+    """
+
+    def looking(self) -> Beside:
+        """
+        @return: What looks in the tests' run directory.
+        """
+        self.patch(os, "environ", {**os.environ, **self.environment})
+        beside = Beside()
+        self.addCleanup(beside.close)
+        return beside
+
+    def published(self, guid: int, inode: int, address: str = "127.0.0.1") -> Rendezvous:
+        """
+        @return: An HCA that has a service beside a TCP socket.
+        """
+        made = self.hca(guid)
+        made.publish(SERVICE, address, inode)
+        return made
+
+    def test_found(self) -> None:
+        """
+        A service beside a TCP socket is found as any other, and by who looks for such.
+        """
+        server = self.published(1, 4711)
+        self.assertEqual(self.guids(self.hca(2), "127.0.0.1"), [1])
+        beside = self.looking()
+        (found,) = beside.inProcesses(SERVICE, "127.0.0.1")
+        self.assertEqual(found, Counterpart(1, "127.0.0.1", 4711, os.geteuid()))
+        self.assertTrue(beside.isOurs(found))
+        server.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual(self.names("svc"), [])
+        self.assertEqual(beside.inProcesses(SERVICE, "127.0.0.1"), [])
+
+    def test_without(self) -> None:
+        """
+        One without a TCP socket is not.
+        """
+        self.hca(1).publish(SERVICE, "127.0.0.1")
+        self.assertEqual(self.looking().inProcesses(SERVICE, "127.0.0.1"), [])
+
+    def test_exclusive(self) -> None:
+        """
+        A number is one server's, whatever stands beside it.
+        """
+        self.published(1, 4711)
+        other = self.hca(2)
+        for inode in (0, 4712):
+            self.assertRaises(ServiceInUseError, other.publish, SERVICE, "127.0.0.1", inode)
+            self.assertRaises(ServiceInUseError, other.publish, SERVICE, "0.0.0.0", inode)
+
+    def test_reclaimed(self) -> None:
+        """
+        What a dead HCA has left is removed, and one that lives keeps its own.
+        """
+        self.published(1, 4711)
+        link = os.path.join(self.run_, self.names("svc")[0])
+        dead = link.replace("127.0.0.1", "127.0.0.2")
+        os.symlink(f"{HCA}.tcp-1", dead)
+        self.hca(2)
+        self.assertEqual((os.path.lexists(link), os.path.lexists(dead)), (True, False))
+
+    def test_closed(self) -> None:
+        """
+        An HCA that closes takes its entries along.
+        """
+        server = self.published(1, 4711)
+        server.close()
+        self.assertEqual(self.names("svc"), [])
+        self.assertEqual(rendezvous._served, {})
+
+    def test_standsBy(self) -> None:
+        """
+        A second HCA of the process beside the same socket has the entry when the first one goes.
+        """
+        one = self.published(1, 4711)
+        two, three = self.published(2, 4711), self.published(3, 4711)
+        self.assertEqual(len(self.names("svc")), 1)
+        beside = self.looking()
+        guids = lambda: [each.guid for each in beside.inProcesses(SERVICE, "127.0.0.1")]  # noqa: E731
+        self.assertEqual(guids(), [1])
+        two.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual(guids(), [1])
+        one.close()
+        self.assertEqual(guids(), [3])
+        three.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual((guids(), rendezvous._served), ([], {}))
+        self.published(4, 4712)
+        self.assertEqual(guids(), [4])
+
+    def test_onceEach(self) -> None:
+        """
+        One HCA has a service once, beside whatever socket, and stands by for it once.
+        """
+        one, two = self.published(1, 4711), self.published(2, 4711)
+        for hca in (one, two):
+            self.assertRaises(ServiceInUseError, hca.publish, SERVICE, "127.0.0.1", 4711)
+        one.withdraw(SERVICE, "127.0.0.1")
+        two.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual((self.names("svc"), rendezvous._served), ([], {}))
+
+    def test_environment(self) -> None:
+        """
+        Who looks follows the environment: tests and programs change it.
+        """
+        self.published(1, 4711)
+        beside = self.looking()
+        self.assertEqual(len(beside.inProcesses(SERVICE, "127.0.0.1")), 1)
+        os.environ["TWISTED_IB_RUN_DIR"] = self.path("none")
+        self.assertEqual(beside.inProcesses(SERVICE, "127.0.0.1"), [])
+
+    def test_otherUser(self) -> None:
+        """
+        Who says so is who has made the link.
+        """
+        self.published(1, 4711)
+        if os.geteuid():
+            return
+        os.lchown(os.path.join(self.run_, self.names("svc")[0]), 65534, 65534)
+        search = Search({**self.environment, "TWISTED_IB_ALLOW_UIDS": "65534"})
+        self.addCleanup(search.close)
+        (found,) = search.lookup(SERVICE, "127.0.0.1")
+        self.assertEqual((found.inode, found.uid), (4711, 65534))
+        self.assertFalse(Beside().isOurs(Counterpart(1, "", 4711, 65534)))
+
+
+class ThreadTests(SynchronousTestCase):
+    """
+    C{lo0}.
+    """
+
+    def test_inThread(self) -> None:
+        """
+        A device's services beside TCP sockets are found in its thread, until they end.
+        """
+        device = Device("lo0", lambda: 0.0)
+        self.addCleanup(device.close)
+        listener: Any = object()
+        service = device.listen(1, "127.0.0.1", 8080, listener, 4711)
+        plain = device.listen(1, "127.0.0.1", 8081, listener)
+        beside = Beside()
+        expected = [Counterpart(device.guid, "127.0.0.1", 4711, os.geteuid())]
+        self.assertEqual(beside.inThread(service.serviceID, "127.0.0.1"), expected)
+        self.assertEqual(beside.inThread(plain.serviceID, "127.0.0.1"), [])
+        service.close()
+        self.assertEqual(beside.inThread(service.serviceID, "127.0.0.1"), [])
+        device.listen(1, "127.0.0.1", 8080, listener, 4711)
+        device.close()
+        self.assertEqual(beside.inThread(service.serviceID, "127.0.0.1"), [])
+        other = Device("lo0", lambda: 0.0)
+        self.addCleanup(other.close)
+        self.assertRaises(NoListenerError, other.fabric.reach, device.guid, listener)

@@ -1,0 +1,122 @@
+"""
+What connections over packets learn from REQ and REP.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.contracts.path import Consumer
+from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
+from twisted_ib import limits
+from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.fabric.roce.connparams import termsOf
+from twisted_ib.hca.transport.parameters import Terms
+from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm.rdmacm import gidOf
+
+
+class AgreementTests(PacketTestCase):
+    """
+    One side of a connection, active or passive.
+    """
+
+    def test_active(self) -> None:
+        """
+        A REQ says what packets need; with the REP the terms are known.
+        """
+        device = self.device(HERE)
+        queuePair = device.createQueuePair(Consumer())
+        path = device.fabric.pathTo(THERE)
+        request = REQ(localQPN=queuePair.number, retryCount=5)
+        path.prepareREQ(request)
+        way = request.primaryPath
+        self.assertEqual((way.localGID, way.remoteGID, way.hopLimit), (gidOf(HERE), gidOf(THERE), 64))
+        self.assertEqual((request.pathMTU, way.localACKTimeout), (3, limits.PACKET_ACK_TIMEOUT_CODE))
+        self.clock.advance(0.25)
+        reply = REP(startingPSN=99, rnrRetryCount=6, responderResources=3)
+        self.assertEqual(
+            termsOf(device.fabric, queuePair, reply),
+            Terms(
+                mtu=1024,
+                firstPSN=99,
+                expectedPSN=request.startingPSN,
+                retries=5,
+                rnrRetries=6,
+                timeout=timeoutSeconds(limits.PACKET_STREAM_TIMEOUT_CODE),
+                minRNRTimer=0,
+                reads=3,
+                peerReads=limits.READS,
+                roundTrip=0.25,
+            ),
+        )
+
+    def roundTrip(self, wait: float, again: float | None = None) -> float | None:
+        """
+        @param wait: Until the answer.
+        @param again: When the REQ was sent again.
+        @return: What is taken for the round trip.
+        """
+        device: Any = self.device(HERE)
+        queuePair = device.createQueuePair(Consumer())
+        path = device.fabric.pathTo(THERE)
+        request = REQ(localQPN=queuePair.number)
+        path.prepareREQ(request)
+        path.sendManagement(REQ.attribute, request.pack())
+        if again is not None:
+            self.clock.advance(again)
+            path.sendManagement(REQ.attribute, request.pack())
+        self.clock.advance(wait)
+        found = termsOf(device.fabric, queuePair, REP()).roundTrip
+        device.close()
+        return found
+
+    def test_roundTrip(self) -> None:
+        """
+        The time to an answer is a round trip, unless it is not known what was answered.
+        """
+        self.assertAlmostEqual(self.roundTrip(1.5) or 0.0, 1.5)
+        self.assertIsNone(self.roundTrip(limits.PACKET_ROUND_TRIP_SECONDS + 0.1))
+        self.assertIsNone(self.roundTrip(0.2, 1.0))
+
+    def test_passive(self) -> None:
+        """
+        A REP repeats what the REQ said of the way; the round trip is known if the queue pair is made when
+        the answer comes.
+        """
+        device = self.device(THERE)
+        path = device.fabric.pathTo(HERE)
+        request = REQ(startingPSN=7, pathMTU=2, retryCount=4, rnrRetryCount=3, responderResources=2)
+        for isThere in (True, False):
+            queuePair = device.createQueuePair(Consumer())
+            reply = REP(localQPN=queuePair.number if isThere else 0xABCDEF)
+            proposal = path.prepareREP(reply, request)
+            queuePair.proposal = proposal
+            self.clock.advance(0.5)
+            terms = termsOf(device.fabric, queuePair, request)
+            self.assertEqual((terms.mtu, terms.firstPSN, terms.expectedPSN), (512, 7, reply.startingPSN))
+            self.assertEqual((terms.retries, terms.rnrRetries, terms.reads), (4, 3, 2))
+            self.assertEqual(terms.roundTrip, None if isThere else 0.5)
+
+    def test_attributes(self) -> None:
+        """
+        What a program gives to a queue pair counts as it is; nothing was given for what it has not said.
+        """
+        device = self.device(HERE)
+        queuePair = device.createQueuePair(Consumer())
+        self.assertEqual(termsOf(device.fabric, queuePair, None).timeout, None)
+        queuePair.attributes = {
+            "path_mtu": 1,
+            "sq_psn": 5,
+            "rq_psn": 6,
+            "retry_cnt": 1,
+            "rnr_retry": 2,
+            "timeout": 14,
+            "min_rnr_timer": 12,
+            "max_rd_atomic": 3,
+            "max_dest_rd_atomic": 4,
+        }
+        self.assertEqual(
+            termsOf(device.fabric, queuePair, None),
+            Terms(256, 5, 6, 1, 2, timeoutSeconds(14), 12, 3, 4, None),
+        )

@@ -1,0 +1,307 @@
+"""
+Two HCAs on a wire in memory: connecting by the communication manager, and moving data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.hcas import settle
+from tests.hca.memorylink import Wire, deviceOn
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.memory.memory import Access
+from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm.rdmacm import Header, PortSpace, gidOf
+from twisted_ib.hca.wire.icrcflow import Flow
+
+HERE, THERE = "192.0.2.1", "192.0.2.2"
+PORT = 7174
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+INIT = {"pkey_index": 0, "port_num": 1, "qp_access_flags": int(ALL)}
+
+
+class End:
+    """
+    One end of a connection: a queue pair with work queues, a region, and a user of the communication
+    manager.
+    """
+
+    def __init__(self, device: Device, size: int = 1 << 17) -> None:
+        """
+        Nothing is connected.
+        """
+        self.device = device
+        self.queuePair: QueuePair = device.createQueuePair(self, QPType.RC)
+        self.pd = device.memory.allocateDomain()
+        self.completions = CompletionQueue(256)
+        self.work = WorkQueues(self.queuePair, self.pd, self.completions, self.completions, device.timers)
+        self.memory = bytearray(size)
+        self.region = device.memory.register(self.memory, ALL, self.pd)
+        self.connection: Any = None
+        self.failures: list[Exception] = []
+        self.log: list[str] = []
+
+    # -- as a consumer
+
+    def failed(self, reason: Exception) -> None:
+        """
+        The queue pair is in ERR.
+        """
+        self.failures.append(reason)
+
+    def resume(self) -> None:
+        """
+        There is room.
+        """
+
+    # -- as a user of the communication manager
+
+    def pathReady(self, path: Any) -> None:
+        """
+        Send a REQ.
+        """
+        address = path.peer.address
+        request = REQ(
+            serviceID=PortSpace.TCP << 16 | PORT,
+            localQPN=self.queuePair.number,
+            responderResources=4,
+            initiatorDepth=4,
+            remoteCMResponseTimeout=20,
+            localCMResponseTimeout=20,
+            retryCount=7,
+            rnrRetryCount=7,
+            maxCMRetries=15,
+            privateData=Header(self.device.fabric.address, 49152, address).pack() + b"hello",
+        )
+        path.prepareREQ(request)
+        self.connection = self.device.cm.connect(path, request, self, self.device.clock())
+
+    def replied(self, connection: Any, reply: REP) -> None:
+        """
+        Come to RTS.
+        """
+        self.log.append("replied")
+        self.up(connection.destination, reply)
+        connection.ready(self.device.clock())
+
+    def rejected(self, connection: Any, rejection: Any) -> None:
+        """
+        They do not want.
+        """
+        self.log.append(f"rejected {rejection.reason}")
+
+    def established(self, connection: Any, message: Any) -> None:
+        """
+        The RTU came.
+        """
+        self.log.append("established")
+
+    def peerDisconnected(self, connection: Any) -> None:
+        """
+        It is over.
+        """
+        self.log.append("disconnected")
+
+    def connectionRequested(self, connection: Any, request: REQ) -> None:
+        """
+        Accept.
+        """
+        self.connection = connection
+        connection.user = self
+        reply = REP(localQPN=self.queuePair.number, responderResources=4, initiatorDepth=4, rnrRetryCount=7)
+        connection.destination.prepareREP(reply, request)
+        self.up(connection.destination, request)
+        connection.accept(reply, self.device.clock())
+
+    def up(self, path: Any, message: REQ | REP) -> None:
+        """
+        Bring the queue pair to RTS.
+        """
+        queuePair = self.queuePair
+        own = queuePair.proposal
+        queuePair.modify(QPState.INIT, **INIT)
+        queuePair.modify(
+            QPState.RTR,
+            ah_attr=path,
+            path_mtu=own.mtu,
+            dest_qp_num=message.localQPN,
+            rq_psn=own.expectedPSN,
+            max_dest_rd_atomic=4,
+            min_rnr_timer=1,
+        )
+        queuePair.modify(
+            QPState.RTS, sq_psn=message.startingPSN, timeout=17, retry_cnt=7, rnr_retry=7, max_rd_atomic=4
+        )
+
+    # -- as a program
+
+    def receive(self, id: int, offset: int, length: int) -> None:
+        """
+        Post a receive.
+        """
+        piece = SGE(self.region.address + offset, length, self.region.localKey)
+        self.work.postReceive(ReceiveRequest(id, [piece]))
+
+    def send(self, id: int, opcode: SendOpcode, offset: int, length: int, **fields: Any) -> None:
+        """
+        Post a request.
+        """
+        piece = SGE(self.region.address + offset, length, self.region.localKey)
+        self.work.postSend(SendRequest(id, opcode, [piece], SendFlags.SIGNALED, **fields))
+
+    def done(self) -> list[tuple[int, WCStatus]]:
+        """
+        @return: what has completed.
+        """
+        return [(each.workRequestID, each.status) for each in self.completions.poll(256)]
+
+
+class PacketTestCase(SynchronousTestCase):
+    """
+    Base of tests with HCAs on a wire.
+    """
+
+    mtu = 1024
+
+    def setUp(self) -> None:
+        """
+        A wire, and nobody on it.
+        """
+        super().setUp()
+        self.clock = Clock()
+        self.wire = Wire()
+
+    def device(self, address: str) -> Device:
+        """
+        @return: an HCA at an address.
+        """
+        device = deviceOn(self.wire, address, self.clock.seconds, self.mtu)
+        self.addCleanup(device.close)
+        return device
+
+    def connected(self, here: str = HERE, there: str = THERE) -> tuple[End, End]:
+        """
+        @return: the active and the passive end of a connection.
+        """
+        active, passive = End(self.device(here)), End(self.device(there))
+        passive.device.listen(PortSpace.TCP, there, PORT, passive)
+        active.device.connect(PortSpace.TCP, there, PORT, active, 0.0)
+        settle(active.device, passive.device)
+        self.assertEqual(active.log, ["replied"])
+        self.assertEqual(passive.log, ["established"])
+        return active, passive
+
+    def settle(self, *ends: End, seconds: float = 0.0) -> None:
+        """
+        Let everything happen, and so much time pass.
+        """
+        devices = {end.device for end in ends}
+        settle(*devices)
+        for _ in range(round(seconds * 100)):
+            self.clock.advance(0.01)
+            for device in devices:
+                device.tick(self.clock.seconds())
+            settle(*devices)
+
+
+class MovingTests(PacketTestCase):
+    """
+    SEND, WRITE, READ and atomics.
+    """
+
+    def test_send(self) -> None:
+        """
+        Messages of nothing, of a byte, of a packet, and of many.
+        """
+        one, two = self.connected()
+        sizes = [0, 1, 1023, 1024, 1025, 65537, 100001]
+        for id, size in enumerate(sizes):
+            two.receive(id, 0, 1 << 17)
+            one.memory[:size] = bytes([id + 1]) * size
+            one.send(id, SendOpcode.SEND, 0, size)
+            self.settle(one, two)
+            self.assertEqual(two.done(), [(id, WCStatus.SUCCESS)])
+            self.assertEqual(one.done(), [(id, WCStatus.SUCCESS)])
+            self.assertEqual(two.memory[: size + 1], one.memory[:size] + two.memory[size : size + 1])
+        self.assertEqual(one.device.deadline(), None)
+
+    def test_writeAndRead(self) -> None:
+        """
+        WRITE and READ at all lengths; nothing is pending afterwards.
+        """
+        one, two = self.connected()
+        for id, size in enumerate([0, 1, 1024, 1025, 65536, 100001]):
+            one.memory[:size] = bytes([id + 1]) * size
+            there = {"remoteAddress": two.region.address + 7, "remoteKey": two.region.remoteKey}
+            one.send(id, SendOpcode.RDMA_WRITE, 0, size, **there)
+            one.send(id + 100, SendOpcode.RDMA_READ, 1 << 16 if size <= 65536 else 0, size, **there)
+            self.settle(one, two)
+            self.assertEqual(one.done(), [(id, WCStatus.SUCCESS), (id + 100, WCStatus.SUCCESS)])
+            self.assertEqual(two.memory[7 : 7 + size], bytes([id + 1]) * size)
+        self.assertEqual((one.device.deadline(), two.device.deadline()), (None, None))
+        self.assertFalse(one.device.busy() or two.device.busy())
+
+    def test_denied(self) -> None:
+        """
+        A wrong key is refused, and both ends are in ERR.
+        """
+        one, two = self.connected()
+        one.send(1, SendOpcode.RDMA_WRITE, 0, 5, remoteAddress=two.region.address, remoteKey=1)
+        self.settle(one, two)
+        self.assertEqual(one.done(), [(1, WCStatus.REM_ACCESS_ERR)])
+        self.assertEqual((len(one.failures), len(two.failures)), (1, 1))
+        self.assertEqual(one.device.fabric.paths(), [])
+
+    def test_bursts(self) -> None:
+        """
+        Packets leave many at a time, where the link can; of those the checksums are made for identifications
+        that count up from 0.
+        """
+        one, two = self.connected()
+        two.receive(1, 0, 1 << 17)
+        calls: list[tuple[int, list[bytes]]] = []
+        link = one.device.fabric.link
+        link.burst = 7
+        carry = link.send
+
+        def send(destination: str, port: int, pieces: list[Any], size: int, *marks: int) -> bool:
+            """
+            Keep what was sent in one call.
+            """
+            data = b"".join(pieces)
+            calls.append((port, [data[at : at + size] for at in range(0, len(data), size)]))
+            return bool(carry(destination, port, pieces, size, *marks))
+
+        link.send = send
+        one.send(1, SendOpcode.SEND, 0, 10 * 1024 + 5)
+        self.settle(one, two)
+        self.assertEqual((one.done(), two.done()), ([(1, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
+        self.assertEqual([len(datagrams) for _, datagrams in calls], [7, 4])
+        for port, datagrams in calls:
+            flow = Flow(gidOf(HERE), gidOf(THERE), port)
+            for number, datagram in enumerate(datagrams):
+                check = crc32(datagram[:-4], flow.state(len(datagram), number))
+                self.assertEqual(check.to_bytes(4, "little"), datagram[-4:])
+
+    def test_farewell(self) -> None:
+        """
+        Who ends a connection at once when a request is refused says first why.
+        """
+        one, two = self.connected()
+        two.failed = lambda reason: two.device.disconnect(two.connection)  # type: ignore[method-assign]
+        self.wire.log = []
+        one.send(1, SendOpcode.RDMA_WRITE, 0, 5, remoteAddress=two.region.address, remoteKey=1)
+        self.settle(one, two)
+        self.assertEqual(one.done(), [(1, WCStatus.REM_ACCESS_ERR)])
+        said = [data[0] for source, _, _, _, data in self.wire.log if source == THERE]
+        self.assertEqual(said[:2], [0x11, 0x64])
+        self.assertIn("disconnected", one.log)

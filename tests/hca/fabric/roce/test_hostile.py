@@ -1,0 +1,396 @@
+"""
+Packets that are wrong: each is dropped and counted by what is wrong with it, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from tests.hca.fabric.roce.test_devices import HERE, PORT, THERE, End, PacketTestCase
+from tests.hca.hcas import settle
+from tests.hca.memorylink import Datagram
+from twisted_ib import limits
+from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
+from twisted_ib.hca.wire.headers import BTH, DETH, RETH
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, Flow
+from twisted_ib.hca.wire.opcodes import OPCODES
+from twisted_ib.hca.wire.rocev2 import datagramPort
+
+STRANGER = "192.0.2.66"
+GROUP = "239.1.2.3"
+SOURCE_PORT = 50000
+SEND_ONLY, WRITE_ONLY, UC_SEND_ONLY, UD_SEND_ONLY, CNP = 0x04, 0x0A, 0x24, 0x64, 0x81
+ACKNOWLEDGE = 0x11
+QUEUE_KEY = 0x80010000
+
+
+def packet(
+    opcode: int,
+    number: int,
+    rest: bytes = b"",
+    psn: int = 0,
+    source: str = HERE,
+    destination: str = THERE,
+    partition: int = 0xFFFF,
+    flags: int = 0,
+) -> bytes:
+    """
+    @param rest: What follows the base transport header, whole words.
+    @return: A packet with a right checksum.
+    """
+    flow = Flow(gidOf(source), gidOf(destination), SOURCE_PORT)
+    return flow.sign(BTH.pack(opcode, flags, partition, number, psn) + rest)
+
+
+class HostileTests(PacketTestCase):
+    """
+    What strangers, peers and broken wires send.
+    """
+
+    def give(self, device: Device, data: bytes, source: str = HERE) -> None:
+        """
+        Have a datagram arrive.
+        """
+        self.wire.deliver((source, device.fabric.address, SOURCE_PORT, 0, data))
+        settle(device)
+
+    def counted(self, device: Device, data: bytes, source: str = HERE) -> dict[str, int]:
+        """
+        Have a datagram arrive.
+
+        @return: What was counted.
+        """
+        before = dict(device.counters)
+        self.give(device, data, source)
+        return {
+            name: count - before.get(name, 0)
+            for name, count in device.counters.items()
+            if count != before.get(name, 0)
+        }
+
+    def test_counters(self) -> None:
+        """
+        One counter for each way of being wrong.
+        """
+        one, two = self.connected()
+        device, number = two.device, two.queuePair.number
+        good = packet(SEND_ONLY, number, b"data")
+        bad = bytes([*good[:-1], good[-1] ^ 1])
+        datagram = DETH.pack(QUEUE_KEY, 1) + bytes(256)
+        mad = b"\x01\x07\x02\x03"
+        cases = [
+            ("packets_malformed", b""),
+            ("packets_malformed", good[:12]),
+            ("packets_malformed", good + b"x"),
+            ("packets_malformed", packet(SEND_ONLY, number, flags=1)),
+            ("packets_malformed", packet(SEND_ONLY, number, flags=0x30)),
+            ("packets_malformed", packet(WRITE_ONLY, number, bytes(12))),
+            ("packets_malformed", packet(SEND_ONLY, number, bytes(LONGEST_PACKET))),
+            ("packets_bad_opcode", packet(0x15, number)),
+            ("packets_bad_opcode", packet(0xFF, number)),
+            ("packets_bad_icrc", bad),
+            ("packets_bad_pkey", packet(SEND_ONLY, number, partition=0x8001)),
+            ("packets_unknown_qp", packet(SEND_ONLY, number ^ 1)),
+            ("packets_unknown_qp", packet(SEND_ONLY, 0)),
+            ("packets_unknown_qp", packet(SEND_ONLY, 1)),
+            ("packets_wrong_service", packet(UC_SEND_ONLY, number, b"data")),
+            ("packets_wrong_service", packet(UD_SEND_ONLY, number, datagram)),
+            ("congestion_notified", packet(CNP, number, bytes(16))),
+            ("qkey_violations", packet(UD_SEND_ONLY, 1, DETH.pack(0, 1) + bytes(256))),
+            ("management_malformed", packet(UD_SEND_ONLY, 1, datagram)),
+            ("management_malformed", packet(UD_SEND_ONLY, 1, datagram[:-4])),
+            ("management_unsupported", packet(UD_SEND_ONLY, 1, datagram[:8] + b"\1\4\1\1" + bytes(252))),
+            ("datagrams_unclaimed", packet(UD_SEND_ONLY, 77, datagram)),
+        ]
+        for name, data in cases:
+            self.assertEqual(self.counted(device, data), {name: 1}, (name, data.hex()))
+        wrong = packet(SEND_ONLY, number, b"data", source=STRANGER)
+        self.assertEqual(self.counted(device, wrong, STRANGER), {"packets_wrong_source": 1})
+        unknown = packet(UD_SEND_ONLY, 1, datagram[:8] + mad + bytes(12) + b"\xab\xcd" + bytes(238))
+        self.give(device, unknown)
+        self.assertEqual(device.cm.counters["unknownAttribute"], 1)
+        self.assertEqual((two.failures, two.done()), ([], []))
+        self.checkAlive(one, two)
+
+    def test_toAll(self) -> None:
+        """
+        What is for a group is for its members, and no way to have many hosts answer somebody, or to
+        reach a connection.
+        """
+        one, two = self.connected()
+        device, number = two.device, two.queuePair.number
+        device.fabric.join(int.from_bytes(gidOf(GROUP), "big"))
+        refused = DETH.pack(QUEUE_KEY, 1) + b"\x01\x07\x02\x03" + bytes(12) + b"\0\x10" + bytes(238)
+        psn = one.queuePair.query()["sq_psn"]
+        self.wire.log = []
+        for data in (
+            packet(UD_SEND_ONLY, 1, refused, destination=GROUP),
+            packet(UD_SEND_ONLY, 77, refused, destination=GROUP),
+            packet(SEND_ONLY, number, b"data", psn, destination=GROUP),
+        ):
+            before = device.counters["packets_unknown_qp"]
+            self.wire.deliver((HERE, GROUP, SOURCE_PORT, 0, data))
+            settle(device)
+            self.assertEqual(device.counters["packets_unknown_qp"], before + 1)
+        self.assertEqual(self.wire.log, [])
+        self.checkAlive(one, two)
+
+    def test_strangersFlows(self) -> None:
+        """
+        Nothing is remembered of who only guesses, little of who sends datagrams, much of who is connected.
+        """
+        one, two = self.connected()
+        number = two.queuePair.number
+        for octets in range(0, 1024, 4):
+            self.give(two.device, packet(SEND_ONLY, number, bytes(octets), source=STRANGER), STRANGER)
+        flows = two.device.fabric._arrivals._flows
+        self.assertEqual([key[0] for key in flows if key[0] == STRANGER], [])
+        for octets in range(0, 1024, 4):
+            body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
+            self.give(two.device, packet(UD_SEND_ONLY, 77, body, source=STRANGER), STRANGER)
+        self.assertEqual([key[0] for key in flows if key[0] == STRANGER], [])
+        known = two.device.createQueuePair(two, QPType.UD).number
+        for octets in range(0, 1024, 4):
+            body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
+            self.give(two.device, packet(UD_SEND_ONLY, known, body, source=STRANGER), STRANGER)
+        (kept,) = (len(flow.states) for key, flow in flows.items() if key[0] == STRANGER)
+        self.assertLessEqual(kept, limits.PACKET_SIZES_OF_STRANGERS)
+        self.checkAlive(one, two)
+        (most,) = (flow.most for key, flow in flows.items() if key[0] == HERE)
+        self.assertEqual(most, limits.PACKET_SIZES)
+
+    def checkAlive(self, one: End, two: End) -> None:
+        """
+        A connection works.
+        """
+        two.receive(1, 0, 10)
+        one.memory[:5] = b"alive"
+        one.send(2, SendOpcode.SEND, 0, 5)
+        self.settle(one, two, seconds=0.05)
+        self.assertEqual((one.done(), two.done()), ([(2, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
+        self.assertEqual(two.memory[:5], b"alive")
+
+    def test_wrongSource(self) -> None:
+        """
+        Who guesses everything but the address of the peer can neither write, nor answer, nor end it.
+        """
+        one, two = self.connected()
+        psn = one.queuePair.query()["sq_psn"]
+        reth = RETH.pack(two.region.address, two.region.remoteKey, 4)
+        for opcode, rest in ((WRITE_ONLY, reth + b"evil"), (ACKNOWLEDGE, b"\x62\0\0\0")):
+            data = packet(opcode, two.queuePair.number, rest, psn, STRANGER)
+            self.assertEqual(self.counted(two.device, data, STRANGER), {"packets_wrong_source": 1})
+        self.assertEqual((two.memory[:4], two.failures), (bytes(4), []))
+        self.checkAlive(one, two)
+        data = packet(WRITE_ONLY, two.queuePair.number, reth + b"good", psn + 1)
+        self.give(two.device, data)
+        self.assertEqual(two.memory[:4], b"good")
+
+    def test_corrupted(self) -> None:
+        """
+        Of a wire that changes a bit of each second packet nothing wrong arrives.  Seed 3.
+        """
+        one, two = self.connected()
+        source = random.Random(3)
+
+        def change(datagram: Datagram) -> Iterable[Datagram]:
+            """
+            Change a bit, perhaps.
+            """
+            *where, data = datagram
+            if source.random() < 0.5:
+                bit = source.randrange(8 * len(data))
+                data = (int.from_bytes(data, "little") ^ 1 << bit).to_bytes(len(data), "little")
+            return [(*where, data)]  # type: ignore[list-item]
+
+        self.wire.pass_ = change
+        one.memory[:50000] = source.randbytes(50000)
+        two.receive(1, 0, 60000)
+        one.send(2, SendOpcode.SEND, 0, 50000)
+        for _ in range(100):
+            self.settle(one, two, seconds=0.2)
+            if two.completions:
+                break
+        self.assertEqual(two.done(), [(1, WCStatus.SUCCESS)])
+        self.assertEqual(two.memory[:50000], one.memory[:50000])
+        self.assertGreater(two.device.counters["packets_bad_icrc"], 10)
+
+    def test_mutated(self) -> None:
+        """
+        20,000 packets of all codes with right checksums and anything in them, from the peer and from others:
+        nothing is raised.  Seed 4.
+        """
+        _, two = self.connected()
+        source = random.Random(4)
+        codes = list(OPCODES)
+        for n in range(20000):
+            number = source.choice((1, two.queuePair.number, 0xFFFFFF, n & 0xFFFFFF))
+            rest = source.randbytes(4 * source.choice((0, 1, 2, 4, 7, 8, 66, 256)))
+            if number == 1 and source.random() < 0.7:
+                kind = source.choice((0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A))
+                rest = DETH.pack(QUEUE_KEY, 1) + b"\x01\x07\x02\x03" + bytes(12) + bytes([0, kind])
+                rest += source.randbytes(264 - len(rest))
+            who = source.choice((HERE, STRANGER, f"198.51.100.{n & 0xFF}"))
+            opcode = 0x64 if number == 1 else source.choice(codes)
+            flags = source.choice((0, 0x80, 0x30))
+            psn = source.getrandbits(32)
+            self.give(two.device, packet(opcode, number, rest, psn, who, flags=flags), who)
+        fabric = two.device.fabric
+        self.assertLessEqual(len(fabric._arrivals._flows), limits.PACKET_FLOWS)
+        self.assertLessEqual(len(fabric._general._known), limits.PACKET_TRANSACTIONS)
+
+    def test_strangersForgotten(self) -> None:
+        """
+        Of those who send what is not for anybody nothing is kept; of those who send datagrams no path.
+        """
+        device = self.device(THERE)
+        datagram = DETH.pack(0x1234, 5) + bytes(16)
+        for n in range(2000):
+            source = f"10.0.{n >> 8}.{n & 0xFF}"
+            self.give(device, packet(UD_SEND_ONLY, 99, datagram, source=source), source)
+        fabric = device.fabric
+        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, 0))
+        self.assertEqual(device.counters["datagrams_unclaimed"], 2000)
+        number = device.createQueuePair(End(device), QPType.UD).number
+        for n in range(2000):
+            source = f"10.0.{n >> 8}.{n & 0xFF}"
+            self.give(device, packet(UD_SEND_ONLY, number, datagram, source=source), source)
+        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, limits.PACKET_FLOWS))
+
+    def test_congestion(self) -> None:
+        """
+        A packet that is marked is counted, and its sender notified, not all the time.
+        """
+        one, two = self.connected()
+        two.receive(1, 0, 4000)
+
+        def mark(datagram: Datagram) -> Iterable[Datagram]:
+            """
+            Mark it.
+            """
+            source, destination, port, _, data = datagram
+            return [(source, destination, port, 3, data)]
+
+        self.wire.pass_ = mark
+        one.send(2, SendOpcode.SEND, 0, 3000)
+        self.settle(one, two)
+        self.assertEqual(two.device.counters["packets_marked"], 3)
+        self.assertEqual(one.device.counters["congestion_notified"], 1)
+        self.assertEqual(two.done(), [(1, WCStatus.SUCCESS)])
+
+    def test_noRoom(self) -> None:
+        """
+        What the link has no room for waits, in order, for a time that passes.
+        """
+        one, two = self.connected()
+        link = one.device.fabric.link
+        two.receive(1, 0, 60000)
+        link.room = 5
+        one.memory[:50000] = random.Random(5).randbytes(50000)
+        one.send(2, SendOpcode.SEND, 0, 50000)
+        settle(one.device, two.device)
+        deadline = one.device.deadline()
+        self.assertEqual(deadline, self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.assertTrue(one.device.arm())
+        for _ in range(20):
+            link.room += 5
+            self.settle(one, two, seconds=0.01)
+        self.assertEqual((one.done(), two.done()), ([(2, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
+        self.assertEqual(two.memory[:50000], one.memory[:50000])
+        self.assertEqual(one.device.deadline(), None)
+
+    def test_noRoomForAnswers(self) -> None:
+        """
+        What is answered to somebody who is not there may fill a socket for seconds, while the kernel looks
+        for them: that keeps no connection waiting.
+        """
+        one, two = self.connected()
+        link = one.device.fabric.link
+        refused = False
+        send, before = link.send, one.device.counters["packets_dropped"]
+        management = link.sourcePort(datagramPort(1))
+
+        def sending(destination: str, port: int, *rest: Any) -> bool:
+            """
+            The socket of management is full.
+            """
+            nonlocal refused
+            if port == management:
+                refused = True
+                return False
+            taken: bool = send(destination, port, *rest)
+            return taken
+
+        self.patch(link, "send", sending)
+        body = DETH.pack(QUEUE_KEY, 1) + b"\x01\x07\x02\x03" + bytes(12) + b"\0\x15" + bytes(238)
+        self.give(one.device, packet(UD_SEND_ONLY, 1, body, source=STRANGER, destination=HERE), STRANGER)
+        self.assertTrue(refused)
+        self.assertEqual(one.device.deadline(), self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.checkAlive(one, two)
+        for _ in range(limits.PACKET_OUTPUTS + 1):
+            self.give(one.device, packet(UD_SEND_ONLY, 1, body, source=STRANGER, destination=HERE), STRANGER)
+        self.assertEqual(one.device.counters["packets_dropped"], before + 2)
+        two.receive(1, 0, 10)
+        one.send(2, SendOpcode.SEND, 0, 5)
+        self.settle(one, two, seconds=0.05)
+        self.assertEqual(one.done(), [(2, WCStatus.SUCCESS)])
+
+    def test_noRoomForOne(self) -> None:
+        """
+        A peer whom the kernel looks for in vain fills the socket of its connection: others go on, and so do
+        what they begin and end.
+        """
+        one, two = self.connected()
+        address = "192.0.2.3"
+        device, other, third = one.device, End(one.device), End(self.device(address))
+        third.device.listen(PortSpace.TCP, address, PORT, third)
+        device.connect(PortSpace.TCP, address, PORT, other, 0.0)
+        settle(device, third.device)
+        link: Any = device.fabric.link
+        path: Any = other.queuePair.path
+        send, isFull = link.send, True
+
+        def sending(destination: str, port: int, *rest: Any) -> bool:
+            """
+            One socket is full.
+            """
+            if isFull and port == path.port:
+                return False
+            taken: bool = send(destination, port, *rest)
+            return taken
+
+        self.patch(link, "send", sending)
+        third.receive(1, 0, 60000)
+        other.memory[:50000] = random.Random(5).randbytes(50000)
+        other.send(2, SendOpcode.SEND, 0, 50000)
+        settle(device)
+        self.assertEqual(device.deadline(), self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.assertTrue(device.arm())
+        for number in range(3):
+            two.receive(10 + number, 0, 60000)
+            one.send(20 + number, SendOpcode.SEND, 0, 50000)
+        self.settle(one, two, seconds=0.05)
+        self.assertEqual([status for _, status in one.done()], [WCStatus.SUCCESS] * 3)
+        self.assertEqual([status for _, status in two.done()], [WCStatus.SUCCESS] * 3)
+        # The end of another does not wait either, but that of this one comes behind what it has sent.
+        device.disconnect(one.connection)
+        device.disconnect(other.connection)
+        self.settle(one, two, seconds=0.01)
+        self.assertIn("disconnected", two.log)
+        settle(third.device)
+        self.assertNotIn("disconnected", third.log)
+        isFull = False
+        for _ in range(100):
+            settle(device, third.device)
+            self.clock.advance(0.001)
+            device.tick(self.clock.seconds())
+        self.assertEqual(third.done(), [(1, WCStatus.SUCCESS)])
+        self.assertEqual(third.memory[:50000], other.memory[:50000])
+        self.assertIn("disconnected", third.log)
+        self.assertIsNone(device.deadline())

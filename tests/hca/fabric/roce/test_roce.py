@@ -1,0 +1,476 @@
+"""
+RoCEv2 over real UDP sockets of this host's loopback addresses.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import SkipTest
+from zlib import crc32
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.fabric.roce.test_devices import PORT, End
+from tests.support.ownaddress import ownAddress, ownGroup
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.roce.packet import PacketFabric
+from twisted_ib.hca.fabric.roce.roce import RoCELink, mtuOf, pathMTUOf
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
+from twisted_ib.hca.wire.headers import BTH
+from twisted_ib.hca.wire.icrc import icrc
+from twisted_ib.hca.wire.icrcflow import Flow
+
+UDP_PORT = 4791
+SECONDS = 20.0
+OK = WCStatus.SUCCESS
+
+
+def alone(case: SynchronousTestCase) -> None:
+    """
+    Wait until no other process of these tests has an HCA at the only IPv6 address that all hosts have.
+    """
+    lock = socket.socket(socket.AF_UNIX)
+    case.addCleanup(lock.close)
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            lock.bind("\0twisted_ib tests of ::1")
+            return
+        except OSError:
+            assert time.monotonic() < end, "another test has ::1 for ever"
+            time.sleep(0.01)
+
+
+class Listener:
+    """
+    Takes what arrives at a link.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing has come.
+        """
+        self.calls: list[tuple[Any, ...]] = []
+        self.counters: list[str] = []
+
+    def arrived(
+        self,
+        source: str,
+        port: int,
+        destination: str,
+        buffer: Any,
+        start: int,
+        stop: int,
+        size: int,
+        marks: int,
+    ) -> None:
+        """
+        Keep it.
+        """
+        self.calls.append((source, port, destination, buffer[start:stop], size, marks))
+
+    def count(self, name: str) -> None:
+        """
+        Keep it.
+        """
+        self.counters.append(name)
+
+    @property
+    def datagrams(self) -> list[bytes]:
+        """
+        What came, one by one.
+        """
+        return [
+            data[at : at + size] for _, _, _, data, size, _ in self.calls for at in range(0, len(data), size)
+        ]
+
+
+class LinkCase(SynchronousTestCase):
+    """
+    Base of tests with links.
+    """
+
+    def link(self, number: int, **options: Any) -> RoCELink:
+        """
+        @return: A link of an address of ours, closed after the test.
+        """
+        link = RoCELink(ownAddress(number), **options)
+        link.user = Listener()
+        self.addCleanup(link.close)
+        return link
+
+    def receive(self, link: RoCELink, count: int) -> list[bytes]:
+        """
+        @return: What comes, until it is so much.
+        """
+        end = time.monotonic() + SECONDS
+        while len(link.user.datagrams) < count and time.monotonic() < end:
+            select.select([link.fileno()], [], [], 0.1)
+            link.receive(64)
+        found: list[bytes] = link.user.datagrams
+        return found
+
+
+class LinkTests(LinkCase):
+    """
+    The link alone.
+    """
+
+    def test_taken(self) -> None:
+        """
+        Who has the port, and what to do, is in the error; so is that an address is somebody else's, or none.
+        """
+        link = self.link(1)
+        error = self.assertRaises(DeviceError, RoCELink, link.address)
+        self.assertIn("UDP port 4791 of " + link.address, str(error))
+        self.assertIn("taken", str(error))
+        error = self.assertRaises(DeviceError, RoCELink, "198.51.100.7")
+        self.assertIn("not an address of this host", str(error))
+        self.assertRaises(DeviceError, RoCELink, "nonsense")
+
+    def test_descriptors(self) -> None:
+        """
+        A link that is closed, or could not be opened, leaves no descriptor.
+        """
+        address = ownAddress(1)
+        gc.collect()
+        before = os.listdir("/proc/self/fd")
+        link = RoCELink(address)
+        self.assertRaises(DeviceError, RoCELink, address)
+        for wanted in range(0xC000, 0xC010):
+            link.sourcePort(wanted)
+        link.close()
+        link.close()
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+
+    def test_segments(self) -> None:
+        """
+        Many datagrams in one call arrive as they are, the last one shorter; whichever end can not do that.
+        """
+        for sends in (True, False):
+            for takes in (True, False):
+                here, there = self.link(1, segments=sends), self.link(2, coalesces=takes)
+                data = [bytes([n]) * (1040 if n < 9 else 20) for n in range(10)]
+                port = here.sourcePort(0xC123)
+                if sends:
+                    self.assertTrue(here.send(there.address, port, data, 1040))
+                else:
+                    self.assertEqual(here.burst, 1)
+                    for each in data:
+                        self.assertTrue(here.send(there.address, port, [each], len(each)))
+                self.assertEqual(self.receive(there, 10), data)
+                source, came, destination, *_ = there.user.calls[0]
+                self.assertEqual((source, came, destination), (here.address, port, there.address))
+                here.close()
+                there.close()
+
+    def test_manyQuestions(self) -> None:
+        """
+        Management messages that come one by one are taken together: whoever sends many is answered when
+        the rest has been taken.
+        """
+        here, there = self.link(1), self.link(2)
+        port = here.sourcePort(0xC321)
+        message = bytes(12 + 8 + 256 + 4)
+        for _ in range(20):
+            here.send(there.address, port, [message], len(message))
+        select.select([there.fileno()], [], [], SECONDS)
+        self.assertEqual(there.receive(64), 20)
+        self.assertEqual(len(there.user.calls), 20)
+
+    def test_identification(self) -> None:
+        """
+        What is sent has the identification that its invariant CRC was made for: who sees the IP header, as
+        Linux's rxe does, finds it right.
+        """
+        try:
+            raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+        except PermissionError:
+            raise SkipTest("raw sockets need privileges") from None
+        with raw:
+            raw.settimeout(SECONDS)
+            here, there = self.link(1), ownAddress(2)
+            raw.bind((there, 0))
+            port = here.sourcePort(0xC321)
+            flow = Flow(gidOf(here.address), gidOf(there), port)
+            for n in range(3):
+                packet = flow.sign(BTH.pack(4, 0, 0xFFFF, 17, n) + bytes([n]) * 4096)
+                self.assertTrue(here.send(there, port, [packet[:12], packet[12:]], len(packet)))
+                while (seen := raw.recv(65536))[12:16] != socket.inet_aton(here.address):
+                    pass
+                end = len(seen) - 4
+                self.assertEqual(int.from_bytes(seen[end:], "little"), icrc(seen, 0, end))
+
+    def test_ports(self) -> None:
+        """
+        Each flow has its port while there are sockets; then flows share those that there are.  A port that
+        is somebody else's is replaced by another.
+        """
+        self.patch(limits, "PACKET_SOCKETS", 3)
+        link = self.link(1)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            other.bind((link.address, 0xC100))
+            ports = [link.sourcePort(wanted) for wanted in (0xC100, 0xC200, 0xC300, 0xC400, 0xC500)]
+            self.assertEqual(ports[1:3], [0xC200, 0xC300])
+            self.assertNotEqual(ports[0], 0xC100)
+            self.assertEqual(len(set(ports)), 3)
+            self.assertEqual(link.sourcePort(0xC400), ports[3])
+        there = self.link(2)
+        for port in ports:
+            link.send(there.address, port, [bytes(20)], 20)
+        self.receive(there, 5)
+        self.assertEqual([call[1] for call in there.user.calls], ports)
+
+    def test_marks(self) -> None:
+        """
+        The traffic class goes with a datagram, and comes.
+        """
+        here, there = self.link(1), self.link(2)
+        port = here.sourcePort(0xC123)
+        for trafficClass, hops in ((0, 64), (0x0A, 64), (3, 5), (0xFF, 1)):
+            here.send(there.address, port, [bytes(20)], 20, trafficClass, hops)
+        self.receive(there, 4)
+        self.assertEqual([call[5] for call in there.user.calls], [0, 0x0A, 3, 0xFF])
+
+    def test_withoutChecksum(self) -> None:
+        """
+        IPv6 without a checksum of UDP, which is what rxe sends, is taken.
+        """
+        udp, withoutChecksum = 17, 101
+        alone(self)
+        link = RoCELink("::1")
+        link.user = Listener()
+        self.addCleanup(link.close)
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as stranger:
+            stranger.setsockopt(udp, withoutChecksum, 1)
+            stranger.sendto(b"unchecked", ("::1", UDP_PORT))
+        self.assertEqual(self.receive(link, 1), [b"unchecked"])
+
+    def test_unsendable(self) -> None:
+        """
+        What can not be sent is lost, counted, and no error.
+        """
+        link = self.link(1)
+        port = link.sourcePort(0xC123)
+        self.assertTrue(link.send("255.255.255.255", port, [bytes(20)], 20))
+        self.assertTrue(link.send(ownAddress(2), port, [bytes(70000)], 70000))
+        self.assertEqual(link.user.counters, ["packets_unsendable"] * 2)
+
+    def test_empty(self) -> None:
+        """
+        A datagram of nothing is counted.
+        """
+        here, there = self.link(1), self.link(2)
+        here.send(there.address, here.sourcePort(0xC123), [b""], 0)
+        here.send(there.address, here.sourcePort(0xC123), [bytes(20)], 20)
+        self.receive(there, 1)
+        self.assertEqual(there.user.counters, ["packets_malformed"])
+
+    def test_groups(self) -> None:
+        """
+        A multicast group's datagrams come while it is joined, with the group as destination; two links may
+        join one.
+        """
+        self.patch(limits, "PACKET_GROUPS", 1)
+        here, there, group = self.link(1), self.link(2), ownGroup(1)
+        try:
+            here.join(group)
+        except NoRouteError as error:
+            raise SkipTest(str(error)) from None
+        here.join(group)
+        there.join(group)
+        self.assertRaises(ResourceLimitError, there.join, ownGroup(2))
+        here.send(group, here.sourcePort(0xC123), [b"all" * 7], 21)
+        if here.user.counters:
+            raise SkipTest("no multicast over the loopback interface here")
+        for link in (here, there):
+            self.assertEqual(self.receive(link, 1), [b"all" * 7])
+            self.assertEqual(link.user.calls[0][2], group)
+        there.leave(group)
+        there.leave(group)
+        here.send(group, here.sourcePort(0xC123), [b"again" * 4], 20)
+        self.receive(here, 2)
+        there.receive(64)
+        self.assertEqual(len(there.user.datagrams), 1)
+
+    def test_mtu(self) -> None:
+        """
+        The path MTU is what fits into an interface's packets with all headers.
+        """
+        cases = [(65536, 4096), (9000, 4096), (4200, 4096), (4191, 2048), (1500, 1024), (576, 256)]
+        self.assertEqual([(octets, pathMTUOf(octets)) for octets, _ in cases], cases)
+        self.assertEqual(pathMTUOf(68), 256)
+        self.assertEqual(self.link(1).pathMTU, 4096)
+        self.assertEqual(mtuOf(1 << 30), 1500)
+
+    def test_forgedWay(self) -> None:
+        """
+        What is sent may be as long as an interface permits, whatever ICMP has said of the way: anybody can
+        forge that, and what the two ends have agreed on can not change.
+        """
+        probe = 3  # IP_PMTUDISC_PROBE, of both IP versions.
+        link = self.link(1)
+        link.sourcePort(0xC123)
+        for made in (link._main, *link._senders.values()):
+            self.assertEqual(made.getsockopt(socket.IPPROTO_IP, 10), probe)
+        alone(self)
+        other = RoCELink("::1")
+        self.addCleanup(other.close)
+        self.assertEqual(other._main.getsockopt(socket.IPPROTO_IPV6, 23), probe)
+
+    def test_route(self) -> None:
+        """
+        On the way to an address of this host more fits than into an interface's packets, unless it is
+        said what is to fit; where no way is known it is what the interface permits.
+        """
+        link = self.link(1)
+        link.pathMTU = 1024
+        self.assertEqual(link.pathMTUTo(ownAddress(2)), 4096)
+        self.assertEqual(link.pathMTUTo("255.255.255.255"), 1024)
+        self.assertEqual(self.link(2, mtu=256).pathMTUTo(ownAddress(1)), 256)
+
+
+class DeviceTests(SynchronousTestCase):
+    """
+    Two HCAs over sockets.
+    """
+
+    def device(self, host: str, **options: Any) -> Device:
+        """
+        @return: An HCA of an address, closed after the test.
+        """
+
+        def make(owner: Any, guid: int, clock: Callable[[], float]) -> PacketFabric:
+            """
+            Make its fabric.
+            """
+            return PacketFabric(owner, guid, clock, RoCELink(host, **options))
+
+        device = Device("test", time.monotonic, make, capture="")
+        self.addCleanup(device.close)
+        return device
+
+    def until(self, done: Callable[[], object], *devices: Device) -> None:
+        """
+        Serve devices, asleep as long as they can be.
+        """
+        end = time.monotonic() + SECONDS
+        while not done():
+            self.assertLess(time.monotonic(), end)
+            n = 0
+            for device in devices:
+                device.fabric.attend()
+                device.fabric.look()
+                n += device.progress()
+                deadline = device.deadline()
+                if deadline is not None and deadline <= time.monotonic():
+                    device.tick(time.monotonic())
+                    n += 1
+            if not n and all([device.arm() for device in devices]):
+                waits = [when for device in devices if (when := device.deadline()) is not None]
+                timeout = max(0.0, min(waits) - time.monotonic()) if waits else 0.1
+                select.select([device.fabric.fileno() for device in devices], [], [], min(timeout, 0.1))
+
+    def exchange(self, active: Device, passive: Device) -> None:
+        """
+        Connect, move data both ways, and disconnect.
+        """
+        one, two = End(active, 1 << 20), End(passive, 1 << 20)
+        there = passive.fabric.address
+        service = passive.listen(PortSpace.TCP, there, PORT, two)
+        active.connect(PortSpace.TCP, there, PORT, one, 0.0)
+        self.until(lambda: one.log and two.log, active, passive)
+        self.assertEqual((one.log, two.log), (["replied"], ["established"]))
+        data = random.Random(1).randbytes(300_001)
+        one.memory[: len(data)] = data
+        two.receive(1, 0, 1 << 20)
+        one.send(2, SendOpcode.SEND, 0, len(data))
+        self.until(lambda: two.completions, active, passive)
+        self.assertEqual((two.done(), bytes(two.memory[: len(data)])), ([(1, OK)], data))
+        remote = {"remoteAddress": one.region.address + 500_000, "remoteKey": one.region.remoteKey}
+        two.send(3, SendOpcode.RDMA_WRITE, 0, len(data), **remote)
+        two.send(4, SendOpcode.RDMA_READ, 600_000, 200_000, **remote)
+        self.until(lambda: len(two.completions) == 2, active, passive)
+        self.assertEqual(two.done(), [(3, OK), (4, OK)])
+        self.assertEqual(bytes(one.memory[500_000:800_001]), data)
+        self.assertEqual(bytes(two.memory[600_000:800_000]), data[:200_000])
+        active.disconnect(one.connection)
+        self.until(lambda: "disconnected" in one.log and "disconnected" in two.log, active, passive)
+        service.close()
+        for device in {active, passive}:
+            bad = {name: n for name, n in device.counters.items() if name.startswith("packets_")}
+            self.assertEqual(bad, {})
+
+    def test_exchange(self) -> None:
+        """
+        Connecting and moving data, with the kernel's help for many datagrams, and without.
+        """
+        for options in ({}, {"segments": False, "coalesces": False}, {"mtu": 256}):
+            one, two = self.device(ownAddress(1), **options), self.device(ownAddress(2), **options)
+            self.exchange(one, two)
+            one.close()
+            two.close()
+
+    def test_itself(self) -> None:
+        """
+        An HCA that connects to itself, by IPv6 too.
+        """
+        alone(self)
+        for host in (ownAddress(3), "::1"):
+            try:
+                device = self.device(host)
+            except DeviceError:
+                if ":" not in host:
+                    raise
+                raise SkipTest("no IPv6 here, or somebody tests it already") from None
+            self.exchange(device, device)
+            device.close()
+
+    def test_strangersIdentification(self) -> None:
+        """
+        A peer whose packets have identifications that nobody knows is understood, as its checksum says
+        which.
+        """
+        device = self.device(ownAddress(1))
+        source = ownAddress(2)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind((source, 0xC777))
+            flow = Flow(gidOf(source), gidOf(device.fabric.address), 0xC777)
+            body = BTH.pack(4, 0, 0xFFFF, 77, 0) + bytes(100)
+            for identification in (0, 1, 0x1234, 0xFFFF):
+                check = crc32(body, flow.state(len(body) + 4, identification))
+                stranger.sendto(body + check.to_bytes(4, "little"), (device.fabric.address, UDP_PORT))
+            stranger.sendto(body + (check ^ 0x10000).to_bytes(4, "little"), (device.fabric.address, UDP_PORT))
+        self.until(lambda: device.fabric.packetsReceived == 5, device)
+        self.assertEqual(device.counters["packets_unknown_qp"], 4)
+        self.assertEqual(device.counters["packets_bad_icrc"], 1)
+
+    def test_descriptors(self) -> None:
+        """
+        A device that is closed leaves no descriptor; one of a parent process is closed in a child.
+        """
+        address = ownAddress(1)
+        gc.collect()
+        before = os.listdir("/proc/self/fd")
+        device = self.device(address)
+        device.fabric.fileno()
+        device.close()
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        device = self.device(address)
+        device.fabric.fileno()
+        child = os.fork()
+        if not child:
+            os._exit(0 if set(os.listdir("/proc/self/fd")) <= set(before) else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(device.fabric.pending(), False)

@@ -1,0 +1,265 @@
+"""
+Packets of bulk, which come together and are looked at together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from tests.hca.fabric.roce import test_streams
+from tests.hca.fabric.roce.test_devices import HERE
+from tests.hca.fabric.roce.test_hostile import packet
+from tests.hca.fabric.roce.test_streams import StreamTests
+from tests.hca.hcas import settle
+from tests.hca.memorylink import Datagram, MemoryLink
+from twisted_ib import limits
+from twisted_ib.hca.fabric.roce.qppath import ConnectionPath
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.wire.cm.rdmacm import gidOf
+from twisted_ib.hca.wire.icrcflow import Flow
+
+BURST = 15
+
+
+class RunTests(StreamTests):
+    """
+    Two streams over links that send and receive many datagrams at a time; all that holds for others holds
+    for them.
+    """
+
+    def joined(self) -> tuple[QueuePair, QueuePair]:
+        """
+        @return: Two queue pairs that are connected.
+        """
+        one, two = super().joined()
+        for link in self.wire.links.values():
+            link.burst, link.coalesces = BURST, True
+        self.runs: list[tuple[int, int]] = []
+        continued = ConnectionPath.continued
+
+        def counted(path: Any, opcode: int, parts: list[Any], size: int) -> int:
+            """
+            Remember how many came.
+            """
+            self.runs.append((opcode, len(parts)))
+            return continued(path, opcode, parts, size)
+
+        patcher = patch.object(ConnectionPath, "continued", counted)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+        return one, two
+
+    def send(self, one: QueuePair, two: QueuePair, *sizes: int) -> None:
+        """
+        Send messages, and see that they arrive.
+        """
+        before = len(self.messages(two))
+        sent = [bytes(range(256)) * (size // 256) + b"end" for size in sizes]
+        for data in sent:
+            self.post(one, data)
+        self.until(one.device, two.device, seconds=3.0)
+        self.assertEqual(self.messages(two)[before:], sent)
+        self.assertEqual({type(data) for data in self.messages(two)}, {bytes})
+
+    def test_together(self) -> None:
+        """
+        The middle of a message is taken at once, as far as it came at once.
+        """
+        one, two = self.joined()
+        self.send(one, two, 10 * 1024)
+        self.assertEqual(self.runs, [(1, 9)])
+        self.send(one, two, 20 * 1024)
+        self.assertEqual(sum(count for _, count in self.runs[1:]), 19)
+
+    def test_several(self) -> None:
+        """
+        Messages that come together stay apart.
+        """
+        one, two = self.joined()
+        self.send(one, two, 5 * 1024, 4 * 1024, 100, 60 * 1024, 7 * 1024)
+        self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+
+    def test_lost(self) -> None:
+        """
+        One is lost in the middle: what is before it is taken, the rest comes again.
+        """
+        for number in (0, 1, 2, 5, 9, 10):
+            one, two = self.joined()
+            self.lose(number)
+            self.send(one, two, 10 * 1024, 3 * 1024)
+            self.doCleanups()
+            self.setUp()
+
+    def test_corrupted(self) -> None:
+        """
+        One has a bit wrong, in its payload or its header.
+        """
+        for number, at in ((1, 100), (4, 20), (4, 8), (4, 11), (4, 0), (9, 1000), (4, -1)):
+            one, two = self.joined()
+            count = iter(range(1 << 30))
+
+            def change(
+                datagram: Datagram, count: Any = count, wanted: int = number, at: int = at
+            ) -> tuple[Datagram]:
+                """
+                Change one.
+                """
+                if next(count) != wanted:
+                    return (datagram,)
+                data = bytearray(datagram[4])
+                data[at] ^= 0x10
+                return ((*datagram[:4], bytes(data)),)
+
+            self.wire.pass_ = change
+            self.send(one, two, 10 * 1024, 3 * 1024)
+            self.assertEqual(two.device.counters["packets_bad_icrc"], 1)
+            self.doCleanups()
+            self.setUp()
+
+    def test_swapped(self) -> None:
+        """
+        Two have changed places: the run ends before them.
+        """
+        one, two = self.joined()
+        held: list[Datagram] = []
+        count = iter(range(1 << 30))
+
+        def swap(datagram: Datagram) -> tuple[Datagram, ...]:
+            """
+            Hold one back behind the next.
+            """
+            number = next(count)
+            if number == 5:
+                held.append(datagram)
+                return ()
+            return (datagram, *held) if number == 6 else (datagram,)
+
+        self.wire.pass_ = swap
+        self.send(one, two, 10 * 1024)
+        self.assertEqual(self.runs[0], (1, 4))
+
+    def test_tooLong(self) -> None:
+        """
+        A message that never ends is refused as it is elsewhere.
+        """
+        one, two = self.joined()
+        one.maxMessage = 1 << 20
+        self.post(one, b"x" * (limits.INLINE_RECORD + 8192))
+        settle(one.device, two.device)
+        self.assertEqual(self.messages(two), [])
+        self.assertIsNone(two.path)
+
+    def test_kept(self) -> None:
+        """
+        What has come of a message before the rest of it does not depend on what the link does with its
+        buffer meanwhile.
+        """
+        one, two = self.joined()
+        link = two.device.fabric.link
+        arrived = link.user.arrived
+
+        def lent(source: str, port: int, destination: str, data: bytes, start: int, *rest: Any) -> None:
+            """
+            Give a buffer that is overwritten behind the call.
+            """
+            buffer = _Lent(data)
+            arrived(source, port, destination, buffer, start, *rest)
+            buffer[:] = bytes(len(buffer))
+
+        link.user.arrived = lent
+        self.send(one, two, 50 * 1024)
+        self.assertGreater(len(self.runs), 2)
+
+    def test_sharedPort(self) -> None:
+        """
+        Nor if packets of several connections come together, which share a source port as there are many.
+        """
+        self.patch(MemoryLink, "sourcePort", lambda link, wanted: 0xC000)
+        here, there = "2001:db8::1", "2001:db8::2"  # Where any place in a burst is right.
+        self.patch(test_streams, "HERE", here)
+        self.patch(test_streams, "THERE", there)
+        devices = {address: self.device(address) for address in (here, there)}
+        self.patch(self, "device", devices.__getitem__)
+        ends = [self.joined() for _ in range(2)]
+        device = devices[there]
+        held: list[Datagram] = []
+        self.wire.pass_ = lambda datagram: held.append(datagram) or ()  # type: ignore[func-returns-value]
+        sent = [bytes([65 + n]) * (10 << 10) for n in range(2)]
+        for (one, _), data in zip(ends, sent, strict=True):
+            self.post(one, data)
+            settle(one.device)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        first, second = ([each for each in held if sent[n][:64] in each[4]] for n in range(2))
+        link = device.fabric.link
+        arrived = link.user.arrived
+
+        def lent(source: str, port: int, destination: str, data: bytes, start: int, *rest: Any) -> None:
+            """
+            Give a buffer that is overwritten behind the call.
+            """
+            buffer = _Lent(data)
+            arrived(source, port, destination, buffer, start, *rest)
+            buffer[:] = bytes(len(buffer))
+
+        link.user.arrived = lent
+        for part in (*first[:4], *second[:4]), (*first[4:], *second[4:]):
+            for each in part:
+                self.wire.deliver(each)
+            settle(*devices.values())
+        self.assertGreater(len(self.runs), 2)
+        self.assertEqual([self.messages(two) for _, two in ends], [[data] for data in sent])
+
+    def test_failure(self) -> None:
+        """
+        Nor if somebody fails who gets something behind it.
+        """
+        one, two = self.joined()
+        device: Any = two.device
+        held: list[Datagram] = []
+        self.wire.pass_ = lambda datagram: held.append(datagram) or ()  # type: ignore[func-returns-value]
+        data = b"A" * (10 << 10)
+        self.post(one, data)
+        settle(one.device)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        buffer = _Lent(b"".join(each[4] for each in held[:4]) + packet(0x64, 77, bytes(8)))
+        self.patch(device.paths, "datagramReceived", lambda *arguments: 1 // 0)
+        source, destination, port, _, first = held[0]
+        # One that is behind those is of the same flow.
+        flow = Flow(gidOf(source), gidOf(destination), port)
+        buffer[-24:] = flow.sign(bytes(buffer[-24:-4]))
+        with self.assertRaises(ZeroDivisionError):
+            device.fabric.arrived(source, port, destination, buffer, 0, len(buffer), len(first))
+        buffer[:] = bytes(len(buffer))
+        for each in held[4:]:
+            self.wire.deliver(each)
+        settle(one.device, device)
+        self.assertEqual(self.messages(two), [data])
+
+    def test_acknowledged(self) -> None:
+        """
+        Packets that ask for an acknowledgement are acknowledged in a run, too.
+        """
+        one, two = self.joined()
+        self.wire.log = []
+        self.send(one, two, 60 * 1024)
+        acknowledgements = [each for each in self.wire.log if each[1] == HERE and each[4][0] == 0x11]
+        self.assertTrue(acknowledgements)
+        assert one.path is not None
+        self.assertTrue(one.path.isDone)  # type: ignore[attr-defined]
+
+
+class _Lent(bytearray):
+    """
+    A buffer of a link: its slices are bytes.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        """
+        See C{bytearray}.
+        """
+        found = super().__getitem__(key)
+        return bytes(found) if isinstance(found, bytearray) else found
+
+
+del StreamTests

@@ -1,0 +1,446 @@
+"""
+Queue pairs of streams on packets, which keep nothing of what they send: what the path does for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tests.contracts.path import Consumer
+from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
+from tests.hca.fabric.roce.test_hostile import packet
+from tests.hca.hcas import settle
+from tests.hca.memorylink import Datagram
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.wire.cm import REP, REQ
+
+SEND_FIRST, SEND_MIDDLE, SEND_LAST = 0, 1, 2
+
+
+class StreamTests(PacketTestCase):
+    """
+    Two streams.
+    """
+
+    def joined(self) -> tuple[QueuePair, QueuePair]:
+        """
+        @return: Two queue pairs that are connected by what a REQ and a REP have said.
+        """
+        devices = self.device(HERE), self.device(THERE)
+        one, two = ends = [device.createQueuePair(Consumer()) for device in devices]
+        here, there = (
+            device.fabric.pathTo(address) for device, address in zip(devices, (THERE, HERE), strict=True)
+        )
+        request = REQ(localQPN=one.number, responderResources=1, retryCount=7, rnrRetryCount=7)
+        here.prepareREQ(request)
+        reply = REP(localQPN=two.number, responderResources=1, rnrRetryCount=7)
+        there.prepareREP(reply, request)
+        two.connect(there, one.number, request)
+        one.connect(here, two.number, reply)
+        for end in ends:
+            end.postReceives(100)
+        return one, two
+
+    def until(self, *devices: Device, seconds: float = 1.0) -> None:
+        """
+        Let so much time pass.
+        """
+        for _ in range(round(seconds * 100)):
+            settle(*devices)
+            self.clock.advance(0.01)
+            for device in devices:
+                device.tick(self.clock.seconds())
+        settle(*devices)
+
+    def lose(self, *numbers: int) -> None:
+        """
+        Lose some of the next datagrams, by number from 0 on.
+        """
+        count = iter(range(1 << 30))
+        self.wire.pass_ = lambda datagram: () if next(count) in numbers else (datagram,)
+
+    def post(self, queuePair: QueuePair, data: bytes) -> None:
+        """
+        Send a message.
+        """
+        queuePair.postInline(data[:16], data[16:], len(data) - 16)
+
+    def messages(self, queuePair: QueuePair) -> list[bytes]:
+        """
+        @return: What has come.
+        """
+        found: list[bytes] = queuePair.consumer.messages
+        return found
+
+    def test_joined(self) -> None:
+        """
+        A message of many packets is given to the consumer as one; its slices are bytes.
+        """
+        one, two = self.joined()
+        sent = [bytes([n]) * size for n, size in enumerate((16, 17, 1024, 1025, 5000, limits.INLINE_MESSAGE))]
+        for data in sent:
+            self.post(one, data)
+            settle(one.device, two.device)
+        self.assertEqual(self.messages(two), sent)
+        self.assertEqual({type(data) for data in self.messages(two)}, {bytes})
+        self.assertEqual((one.device.deadline(), two.device.deadline()), (None, None))
+
+    def test_closedAtOnce(self) -> None:
+        """
+        What was sent before a close arrives though packets are lost; then nothing is left.
+        """
+        one, two = self.joined()
+        device = one.device
+        self.lose(0, 2, 3)
+        self.post(one, b"x" * 4000)
+        self.post(one, b"the end" * 9)
+        one.close()
+        self.until(device, two.device, seconds=3.0)
+        self.assertEqual(self.messages(two), [b"x" * 4000, b"the end" * 9])
+        sessions: Any = device.fabric.sessions
+        self.assertEqual((sessions.byNumber, sessions.lingering, device.deadline()), ({}, {}, None))
+        self.assertEqual(device.fabric.paths(), [])
+
+    def test_lingersSoLong(self) -> None:
+        """
+        That ends after a time if the peer is gone.
+        """
+        one, two = self.joined()
+        device = one.device
+        self.wire.pass_ = lambda datagram: ()
+        self.post(one, b"x" * 4000)
+        one.close()
+        self.until(device, seconds=limits.PACKET_LINGER_SECONDS - 0.5)
+        sessions: Any = device.fabric.sessions
+        self.assertEqual(len(sessions.byNumber), 1)
+        self.until(device, seconds=1.0)
+        self.assertEqual((sessions.byNumber, sessions.lingering, device.deadline()), ({}, {}, None))
+        two.close()
+
+    def test_lingeringBound(self) -> None:
+        """
+        Of those that go on so the oldest ends when there are too many.
+        """
+        self.patch(limits, "PACKET_LINGERING", 3)
+        here, _ = self.device(HERE), self.device(THERE)
+        self.wire.pass_ = lambda datagram: ()
+        for _ in range(5):
+            queuePair = here.createQueuePair(Consumer())
+            queuePair.connect(here.fabric.pathTo(THERE), 77, REP(rnrRetryCount=7))
+            self.post(queuePair, b"x" * 100)
+            queuePair.close()
+        self.assertEqual(len(here.fabric.sessions.byNumber), 3)
+
+    def test_numberAgain(self) -> None:
+        """
+        If its number is another's meanwhile, the older one ends.
+        """
+        one, two = self.joined()
+        device: Any = one.device
+        self.wire.pass_ = lambda datagram: ()
+        self.post(one, b"x" * 100)
+        one.close()
+        settle(device)
+        again = QueuePair(one.number, Consumer(), device)
+        again.connect(device.fabric.pathTo(THERE), 99, REP(rnrRetryCount=7))
+        settle(device)
+        sessions = device.fabric.sessions
+        self.assertEqual((sessions.lingering, sessions.byNumber), ({}, {one.number: again.path}))
+        self.assertIsNone(device.deadline())
+        two.close()
+
+    def test_silence(self) -> None:
+        """
+        A peer that does not answer for the stream's time is lost.
+        """
+        one, two = self.joined()
+        self.wire.pass_ = lambda datagram: ()
+        self.post(one, b"x" * 100)
+        self.until(one.device, seconds=30.0)
+        self.assertEqual(one.state, QPState.RTS)
+        self.until(one.device, seconds=10.0)
+        (failure,) = one.consumer.failures
+        self.assertIsInstance(failure, PathLostError)
+        self.assertIn(THERE, str(failure))
+        self.assertEqual(one.device.counters["retry_exceeded_err"], 1)
+        self.assertEqual((one.device.fabric.sessions.byNumber, one.device.deadline()), ({}, None))
+        two.close()
+
+    def test_comesBack(self) -> None:
+        """
+        One that is silent for 30 seconds is not.
+        """
+        one, two = self.joined()
+        kept: list[Datagram] = []
+        self.wire.pass_ = lambda datagram: kept.append(datagram) or ()
+        self.post(one, b"x" * 3000)
+        self.until(one.device, seconds=30.0)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        self.until(one.device, two.device, seconds=8.0)
+        self.assertEqual(self.messages(two), [b"x" * 3000])
+        self.assertEqual((one.consumer.failures, one.device.deadline()), ([], None))
+
+    def test_tooLong(self) -> None:
+        """
+        A message that is longer than any is refused, and nothing of it is kept.
+        """
+        one, two = self.joined()
+        psn = one.path.connection._requester._terms.firstPSN
+        code = SEND_FIRST
+        for n in range(limits.INLINE_RECORD // 1024 + 1):
+            data = packet(code, two.number, b"x" * 1024, psn + n & 0xFFFFFF)
+            self.wire.deliver((HERE, THERE, 50000, 0, data))
+            settle(two.device)
+            code = SEND_MIDDLE
+        (failure,) = two.consumer.failures
+        self.assertIsInstance(failure, QueuePairError)
+        self.assertIn("too long", str(failure))
+        self.assertEqual(self.messages(two), [])
+
+    def test_partial(self) -> None:
+        """
+        So many have a part of a message; who begins one beyond that waits, and loses nothing.
+        """
+        self.patch(limits, "PACKET_PARTIAL", 1)
+        one, two = self.joined()
+        held: Any = object()
+        two.device.fabric.partial[held] = None
+        data = [b"whole" * 20, b"x" * 5000]
+        for each in data:
+            self.post(one, each)
+        self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual(self.messages(two), data[:1])
+        self.assertGreater(one.device.counters["rcvd_rnr_err"], 2)
+        del two.device.fabric.partial[held]
+        self.until(one.device, two.device, seconds=0.1)
+        self.assertEqual(self.messages(two), data)
+        self.assertEqual(two.device.fabric.partial, {})
+
+    def test_partialEnds(self) -> None:
+        """
+        A queue pair that is closed in the middle of a message keeps nothing.
+        """
+        _, two = self.joined()
+        device, path = two.device, two.path
+        assert path is not None
+        self.assertEqual(path.delivered(SEND_FIRST, b"x" * 1024, 0, 1024), 0)
+        self.assertEqual(list(device.fabric.partial), [path])
+        two.close()
+        self.assertEqual(device.fabric.partial, {})
+
+    def test_consumerFails(self) -> None:
+        """
+        What a consumer raises comes out of the turn, once, and what came behind it is taken all the same.
+        """
+        one, two = self.joined()
+        taken: list[bytes] = []
+
+        def received(buffer: Any, start: int, stop: int) -> None:
+            """
+            Fail over one message.
+            """
+            taken.append(buffer[start:stop])
+            if len(taken) == 2:
+                raise ZeroDivisionError
+
+        two.consumer.received = received
+        for n in range(5):
+            self.post(one, bytes([n]) * 20)
+        one.device.progress()
+        self.assertRaises(ZeroDivisionError, two.device.progress)
+        settle(one.device, two.device)
+        self.assertEqual(taken, [bytes([n]) * 20 for n in range(5)])
+        self.assertEqual(one.device.deadline(), None)
+
+    def test_disorder(self) -> None:
+        """
+        Packets that overtake each other, or come twice, make no difference.
+        """
+        one, two = self.joined()
+        held: list[Datagram] = []
+
+        def shuffle(datagram: Datagram) -> Iterable[Datagram]:
+            """
+            Exchange neighbours, repeat some.
+            """
+            held.append(datagram)
+            if len(held) < 3:
+                return ()
+            found, held[:] = [held[2], held[0], held[1], held[0]], []
+            return found
+
+        self.wire.pass_ = shuffle
+        sent = [bytes([n]) * 2500 for n in range(20)]
+        for data in sent:
+            while not one.canPost():
+                self.until(one.device, two.device, seconds=0.1)
+            self.post(one, data)
+        self.until(one.device, two.device, seconds=5.0)
+        self.assertEqual(self.messages(two), sent)
+
+
+class PatienceTests(StreamTests):
+    """
+    The same with fabrics that are patient, as on a reactor that looks at them all the time.
+    """
+
+    def device(self, address: str) -> Device:
+        """
+        @return: A patient HCA at an address.
+        """
+        device = super().device(address)
+        device.fabric.patient = True
+        return device
+
+    def acknowledgements(self) -> int:
+        """
+        @return: How many have left.
+        """
+        assert self.wire.log is not None
+        return sum(each[4][0] == 0x11 for each in self.wire.log)
+
+    def exchange(self, one: QueuePair, two: QueuePair, times: int) -> None:
+        """
+        Send messages there and back again.
+        """
+        for number in range(times):
+            for here, there in ((one, two), (two, one)):
+                self.post(here, b"%16d" % number)
+                here.device.progress()
+                self.assertTrue(there.device.busy())
+                there.device.fabric.progress()
+                self.assertEqual(self.messages(there)[-1], b"%16d" % number)
+
+    def test_answersFirst(self) -> None:
+        """
+        While one message follows the other few are acknowledged; when nothing comes any more, all are.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = []
+        many = 5 * limits.TRANSPORT_DEFERRED
+        self.exchange(one, two, many)
+        self.assertLess(self.acknowledgements(), many // 4)
+        self.assertGreaterEqual(self.acknowledgements(), 2 * many // limits.TRANSPORT_DEFERRED - 4)
+        self.assertFalse(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+        for device in (one.device, two.device):
+            device.progress()
+            device.progress()
+        settle(one.device, two.device)
+        self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+        self.assertIsNone(one.device.deadline())
+
+    def test_beforeSleep(self) -> None:
+        """
+        Who goes to sleep has acknowledged all.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.exchange(one, two, 3)
+        two.device.progress()
+        self.wire.log = []
+        two.device.arm()
+        one.device.arm()
+        self.assertGreater(self.acknowledgements(), 0)
+        settle(one.device, two.device)
+        self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+
+    def test_busy(self) -> None:
+        """
+        Where something always comes from others an acknowledgement waits for a time, and not until its peer
+        sends again.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        receive = two.device.fabric.link.receive
+        self.patch(two.device.fabric.link, "receive", lambda budget: receive(budget) + 1)
+        for number in range(2):
+            self.post(one, b"%16d" % number)
+            one.device.progress()
+            two.device.progress()
+        self.wire.log = []
+        two.device.progress()
+        self.assertEqual(self.acknowledgements(), 0)
+        self.clock.advance(2 * limits.PACKET_PATIENCE_SECONDS)
+        two.device.progress()
+        self.assertEqual(self.acknowledgements(), 1)
+
+    def test_notOften(self) -> None:
+        """
+        One that comes alone is acknowledged with its answer.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = []
+        for number in range(1, 4):
+            self.clock.advance(2 * limits.PACKET_PATIENCE_SECONDS)
+            self.exchange(one, two, 1)
+            self.assertEqual(self.acknowledgements(), 2 * number - 1)
+
+    def test_closedMeanwhile(self) -> None:
+        """
+        A queue pair that closes while it owes an acknowledgement still sends it.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.exchange(one, two, 2)
+        device, path = two.device, one.path
+        two.close()
+        settle(one.device, device)
+        self.assertTrue(path.isDone)  # type: ignore[union-attr]
+
+    def test_atOnce(self) -> None:
+        """
+        A small message leaves before the end of the batch, unless something is before it or it is long.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = log = []
+        self.post(one, b"a" * 100)
+        self.assertEqual(len(log), 1)
+        self.post(one, b"b" * 5000)
+        self.assertEqual(len(log), 1)
+        self.post(one, b"c" * 100)
+        self.assertEqual(len(log), 1)
+        self.until(one.device, two.device)
+        self.assertEqual(self.messages(two), [b"a" * 100, b"b" * 5000, b"c" * 100])
+
+    def test_atOnceBounds(self) -> None:
+        """
+        What has no room in the window, or found none in the link, waits; nothing overtakes it.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        sent = [b"%16d" % number for number in range(60)]
+        self.wire.log = log = []
+        for data in sent[:40]:
+            self.post(one, data)
+        self.assertEqual(len(log), limits.TRANSPORT_WINDOW_FIRST)
+        self.until(one.device, two.device)
+        link: Any = self.wire.links[HERE]
+        link.room = 3
+        for data in sent[40:]:
+            self.post(one, data)
+        self.assertTrue(one.device.fabric.outlet.stalled)
+        link.room = None
+        self.until(one.device, two.device)
+        self.assertEqual(self.messages(two), sent)
+
+    def test_atOnceLost(self) -> None:
+        """
+        One that is lost comes again, and those behind it.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.lose(1)
+        sent = [b"%16d" % number for number in range(5)]
+        for data in sent:
+            self.post(one, data)
+        self.until(one.device, two.device, seconds=2.0)
+        self.assertEqual(self.messages(two), sent)
+        self.assertIsNone(one.device.deadline())

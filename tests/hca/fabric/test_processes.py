@@ -1,0 +1,116 @@
+"""
+Each fabric under SDP with real reactors; rings and sockets between two processes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from unittest import skipIf
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.meeting import ownRunDirectory
+from twisted_ib.hca.host import libc
+
+MISSING = libc.available()
+SECONDS = 60
+
+
+class ProcessTests(SynchronousTestCase):
+    """
+    L{tests.hca.fabric.echoing} in children.
+    """
+
+    def setUp(self) -> None:
+        """
+        A run directory of this test's own.
+        """
+        ownRunDirectory(self)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """
+        @return: a child, killed after the test.
+        """
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.hca.fabric.echoing", *arguments],
+            cwd=Path(__file__).resolve().parents[3],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(self.end, child)
+        return child
+
+    def end(self, child: subprocess.Popen[str]) -> None:
+        """
+        Kill a child and forget it.
+        """
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+    def line(self, child: subprocess.Popen[str]) -> str:
+        """
+        @return: what a child says next.
+        """
+        assert child.stdout is not None
+        return child.stdout.readline().strip()
+
+    def echoed(self, fabric: str, *reactors: tuple[str, str]) -> None:
+        """
+        What a client sends comes back, by each pair of reactors.
+        """
+        for serving, asking in reactors:
+            server = self.start(serving, fabric, "server")
+            client = self.start(asking, fabric, self.line(server))
+            said, _ = client.communicate(timeout=SECONDS)
+            self.assertEqual((said, client.returncode), ("done ConnectionDone\n", 0), (serving, asking))
+            self.end(server)
+
+    def killed(self, fabric: str) -> None:
+        """
+        The death of a process is a lost connection to the other.
+        """
+        server = self.start("ib", fabric, "server")
+        client = self.start("ib", fabric, f"wait-{self.line(server)}")
+        self.assertEqual(self.line(client), "connected")
+        server.kill()
+        said, _ = client.communicate(timeout=SECONDS)
+        self.assertEqual(said, "lost ConnectionLost\n")
+
+    @skipIf(bool(MISSING), f"missing: {MISSING}")
+    def test_rings(self) -> None:
+        """
+        Rings.
+        """
+        self.echoed("rings", ("ib", "ib"), ("epoll", "select"))
+
+    def test_sockets(self) -> None:
+        """
+        The socket carrier.
+        """
+        self.echoed("sockets", ("ib", "ib"), ("epoll", "asyncio"), ("select", "ib"))
+
+    @skipIf(bool(MISSING), f"missing: {MISSING}")
+    def test_ringsKilled(self) -> None:
+        """
+        Rings, and a killed server.
+        """
+        self.killed("rings")
+
+    def test_socketsKilled(self) -> None:
+        """
+        The socket carrier, and a killed server.
+        """
+        self.killed("sockets")
+
+    def test_loopback(self) -> None:
+        """
+        C{lo0}, in one process, on each reactor.
+        """
+        for reactor in ("ib", "epoll", "select", "poll", "asyncio"):
+            child = self.start(reactor, "lo0", "both")
+            said, _ = child.communicate(timeout=SECONDS)
+            self.assertEqual((said, child.returncode), ("done ConnectionDone\n", 0), reactor)

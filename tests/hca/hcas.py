@@ -1,0 +1,228 @@
+"""
+Two HCAs in one process, driven by hand: for tests of fabrics and paths.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.meeting import ownRunDirectory
+from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
+from twisted_ib.hca.device.device import Device
+
+SDP = 0x0001
+#: Listens, and is never asked.
+LISTENER = object()
+#: Makes the fabric of a device.
+FabricFactory = Callable[[Any, int, Callable[[], float]], Any]
+
+
+class Taker:
+    """
+    What a queue pair and whoever keeps work requests are to a path.
+
+    @ivar log: What happened, in order: tuples of a word and what it was about.
+    @ivar answers: What L{delivered} returns, one by one; then 0.
+    @ivar upcall: Called with the bytes of each record.
+    """
+
+    def __init__(self, path: Any, number: int, remote: int) -> None:
+        """
+        Take the records for C{number} from C{path}.
+        """
+        self.path, self.number, self.remote = path, number, remote
+        self.log: list[tuple[str, Any]] = []
+        self.answers: deque[int] = deque()
+        self.upcall: Callable[[bytes], object] | None = None
+        self.failing: Callable[[], object] | None = None
+        path.bind(self)
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record arrived.
+        """
+        data = buffer[start:stop]
+        assert data.__class__ is bytes
+        if opcode == ACKNOWLEDGE:
+            syndrome, number, position = REFUSAL.unpack(data)
+            self.log.append(("refused", (syndrome, number, position)))
+            return 0
+        self.log.append(("taken", data))
+        if self.upcall is not None:
+            self.upcall(data)
+        return self.answers.popleft() if self.answers else 0
+
+    @property
+    def records(self) -> list[bytes]:
+        """
+        The bytes of the records that arrived.
+        """
+        return [about for what, about in self.log if what == "taken"]
+
+    def said(self, what: str) -> list[Any]:
+        """
+        @return: What happened of one kind.
+        """
+        return [about for kind, about in self.log if kind == what]
+
+    def post(self, data: bytes, opcode: int = SEND_ONLY) -> bool:
+        """
+        Publish a record for the peer's queue pair.
+        """
+        taken: bool = self.path.post(word(opcode, self.remote), b"", data, len(data))
+        return taken
+
+    def postKept(self, data: bytes) -> int:
+        """
+        Publish one and ask to be told when it is taken.
+
+        @return: the position after it.
+        """
+        assert self.post(data)
+        position: int = self.path.position()
+        self.path.unacknowledged.append((position, self))
+        return position
+
+    def acknowledged(self, position: int) -> None:
+        """
+        The peer has taken the record before a position.
+        """
+        self.log.append(("acknowledged", position))
+
+    def resume(self) -> None:
+        """
+        There is room again.
+        """
+        self.log.append(("resume", None))
+
+    def fail(self, reason: Exception) -> None:
+        """
+        The path is gone.
+        """
+        self.log.append(("failed", reason))
+        if self.failing is not None:
+            self.failing()
+
+
+class User:
+    """
+    Who looks for a path.
+    """
+
+    def __init__(self) -> None:
+        self.path: Any = None
+        self.error: Exception | None = None
+
+    def pathReady(self, path: Any) -> None:
+        """
+        It is found.
+        """
+        self.path = path
+
+    def connectFailed(self, error: Exception) -> None:
+        """
+        It is not to be found.
+        """
+        self.error = error
+
+
+def turn(device: Device) -> int:
+    """
+    What a reactor does with a device each time it wakes.
+
+    @return: how much was done.
+    """
+    device.fabric.attend()
+    device.fabric.look()
+    return device.progress()
+
+
+def readable(device: Device) -> bool:
+    """
+    @return: whether a device's descriptor calls for attention.
+    """
+    return bool(select.select([device.fabric.fileno()], [], [], 0)[0])
+
+
+def settle(*devices: Device) -> int:
+    """
+    Give each device its turn until nothing moves.
+
+    @return: how much was done.
+    """
+    quiet = done = 0
+    for _ in range(20000):
+        n = sum([turn(device) for device in devices if not device.closed])
+        done += n
+        quiet = 0 if n else quiet + 1
+        if quiet > 3:
+            return done
+    raise AssertionError("the devices do not come to rest")
+
+
+class HCATestCase(SynchronousTestCase):
+    """
+    Base of tests with HCAs of one fabric.
+
+    @cvar fabric: makes it.
+    """
+
+    fabric: FabricFactory
+
+    def setUp(self) -> None:
+        """
+        A run directory of this test's own.
+        """
+        super().setUp()
+        self.clock = Clock()
+        ownRunDirectory(self)
+
+    def device(self) -> Device:
+        """
+        @return: a new HCA, closed after the test.
+        """
+        device = Device("test", self.clock.seconds, type(self).fabric)
+        self.addCleanup(device.close)
+        return device
+
+    def pathTo(self, a: Device, b: Device, port: int = 7001) -> Any:
+        """
+        @return: C{a}'s path to C{b}, which listens on a port.
+        """
+        user = User()
+        a.connect(SDP, "127.0.0.1", port, user, 0.0)
+        settle(a, b)
+        assert user.path is not None, user.error
+        return user.path
+
+    def joined(self) -> tuple[Device, Device, Any, Any]:
+        """
+        @return: two HCAs, and each one's path to the other.
+        """
+        a, b = self.device(), self.device()
+        b.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        path = self.pathTo(a, b)
+        (other,) = b.fabric.paths()
+        return a, b, path, other
+
+    def takers(self) -> tuple[Device, Device, Taker, Taker]:
+        """
+        @return: two HCAs, and on each a taker of what the other posts.
+        """
+        a, b, path, other = self.joined()
+        return a, b, Taker(path, 20, 21), Taker(other, 21, 20)
+
+    def bystander(self, a: Device) -> tuple[Device, Taker, Taker]:
+        """
+        @return: one more HCA, and takers of what C{a} and it post to each other.
+        """
+        other = self.device()
+        other.listen(SDP, "127.0.0.1", 7002, LISTENER)
+        path = self.pathTo(a, other, 7002)
+        return other, Taker(path, 40, 41), Taker(other.fabric.paths()[0], 41, 40)

@@ -1,0 +1,182 @@
+"""
+Tests of L{twisted_ib.hca.host.queryserver}, and of the descriptor that they share.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.memorylink import MemoryLink, Wire
+from tests.support.meeting import ownRunDirectory
+from twisted_ib import limits
+from twisted_ib.hca.fabric.roce.waker import Waker
+from twisted_ib.hca.host import handshake
+from twisted_ib.hca.host.handshake import Query, Subject
+from twisted_ib.hca.host.queryserver import Inquiries
+from twisted_ib.hca.host.search import Search
+
+GUID = 0x0200000000000001
+
+
+class Owner:
+    """
+    Says something of itself.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """
+        One answer.
+        """
+        return {"hca_id": "roce0"}
+
+    def describeSockets(self) -> Any:
+        """
+        Two pages.
+        """
+        return iter([{"rows": [1], "more": True}, {"rows": [2], "more": False}])
+
+
+class InquiriesTests(SynchronousTestCase):
+    """
+    Those who ask.
+    """
+
+    def setUp(self) -> None:
+        """
+        An HCA that is found.
+        """
+        ownRunDirectory(self)
+        self.inquiries = Inquiries(Owner(), GUID)
+        self.addCleanup(self.inquiries.close)
+
+    def call(self) -> socket.socket:
+        """
+        @return: the way to it.
+        """
+        search = Search()
+        self.addCleanup(search.close)
+        [entry] = search.hcas()
+        self.assertEqual(entry.guid, GUID)
+        found = search.connect(entry)
+        self.addCleanup(found.close)
+        self.attend()
+        return found
+
+    def attend(self) -> None:
+        """
+        Serve while the descriptor says so.
+        """
+        while select.select([self.inquiries], [], [], 0)[0]:
+            self.inquiries.attend()
+
+    def ask(self, pair: socket.socket, message: bytes) -> dict[str, Any] | None:
+        """
+        @return: the answer; L{None} if there is none, and never will be.
+        """
+        pair.send(message)
+        self.attend()
+        data = pair.recv(limits.ANSWER_BYTES)
+        answer: Any = handshake.parse(data) if data else None
+        return None if answer is None else answer.content
+
+    def test_device(self) -> None:
+        """
+        Who asks about the device is answered, and not heard again.
+        """
+        pair = self.call()
+        self.assertEqual(self.ask(pair, Query().pack()), {"hca_id": "roce0"})
+        self.assertEqual(pair.recv(1), b"")
+
+    def test_sockets(self) -> None:
+        """
+        Who asks about sockets gets page after page.
+        """
+        pair, query = self.call(), Query(Subject.SOCKETS).pack()
+        pages = [self.ask(pair, query) for _ in range(2)]
+        self.assertEqual([page and page["rows"] for page in pages], [[1], [2]])
+        self.assertEqual(pair.recv(1), b"")
+
+    def test_nonsense(self) -> None:
+        """
+        Who says something else is not answered: nobody is connected with here.
+        """
+        for message in (b"nonsense", Query().pack()[:-1], Query(Subject.SOCKETS).pack() + b"x"):
+            self.assertIsNone(self.ask(self.call(), message))
+        self.call().close()
+        self.attend()
+        self.assertEqual(self.ask(self.call(), Query().pack()), {"hca_id": "roce0"})
+
+    def test_silent(self) -> None:
+        """
+        Of many who say nothing the oldest gives way.
+        """
+        calls = [self.call() for _ in range(limits.INQUIRIES + 1)]
+        self.assertEqual(calls[0].recv(1), b"")
+        for pair in calls[1:]:
+            self.assertEqual(self.ask(pair, Query().pack()), {"hca_id": "roce0"})
+
+    def test_closed(self) -> None:
+        """
+        It is not found any more, and hears nobody.
+        """
+        pair = self.call()
+        self.inquiries.close()
+        self.inquiries.attend()
+        self.assertEqual(pair.recv(1), b"")
+        search = Search()
+        self.addCleanup(search.close)
+        self.assertEqual(search.hcas(), [])
+
+
+class WakerTests(SynchronousTestCase):
+    """
+    L{Waker}: one descriptor for all that may happen.
+    """
+
+    def setUp(self) -> None:
+        """
+        A link without a descriptor.
+        """
+        link = MemoryLink(Wire(), "192.0.2.1")
+        self.waker = Waker(link)
+        self.addCleanup(self.waker.close)
+
+    def isReadable(self) -> bool:
+        """
+        @return: whether the descriptor says that there is something.
+        """
+        return bool(select.select([self.waker.fileno()], [], [], 0)[0])
+
+    def test_early(self) -> None:
+        """
+        Who signals before somebody asks for the descriptor is not forgotten.
+        """
+        self.waker.signal()
+        self.assertTrue(self.isReadable())
+        self.waker.attend()
+        self.assertFalse(self.isReadable())
+        self.waker.signal()
+        self.waker.signal()
+        self.assertTrue(self.isReadable())
+        self.waker.attend()
+        self.assertFalse(self.isReadable())
+
+    def test_watched(self) -> None:
+        """
+        Another descriptor makes it readable, too, and who watches takes what is there.
+        """
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        self.addCleanup(os.close, writing)
+        taken: list[bytes] = []
+        self.waker.watch(reading, lambda: taken.append(os.read(reading, 9)))
+        self.assertFalse(self.isReadable())
+        os.write(writing, b"something")
+        self.assertTrue(self.isReadable())
+        self.waker.attend()
+        self.assertEqual((taken, self.isReadable()), ([b"something"], False))

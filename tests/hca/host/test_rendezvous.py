@@ -1,0 +1,455 @@
+"""
+Tests for L{twisted_ib.hca.host.rendezvous}, L{twisted_ib.hca.host.search}
+and L{twisted_ib.hca.host.entries}, several HCAs in one process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+
+from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
+from tests.support.descriptors import descriptors, descriptorsBefore
+from twisted_ib import limits
+from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError, ServiceInUseError
+from twisted_ib.hca.host import addresses, rundirectory
+from twisted_ib.hca.host.rendezvous import Rendezvous
+from twisted_ib.hca.host.search import Search
+
+SDP = 0x10000
+SERVICE = SDP | 8080
+
+
+class RendezvousTestCase(RunDirectoryTestCase):
+    """
+    Base of tests of HCAs that share one run directory.
+    """
+
+    def setUp(self) -> None:
+        """
+        The environment of all of them.
+        """
+        super().setUp()
+        self.run_ = self.path("run")
+        self.environment = self.chosen(self.run_)
+
+    def hca(self, guid: int, environment: dict[str, str] | None = None) -> Rendezvous:
+        """
+        @return: an HCA that is bound, closed after the test.
+        """
+        found = Rendezvous(guid, self.environment if environment is None else environment)
+        self.addCleanup(found.close)
+        found.bind()
+        return found
+
+    def names(self, prefix: str = "") -> list[str]:
+        """
+        @return: the entries in the directory whose names begin so.
+        """
+        return sorted(name for name in os.listdir(self.run_) if name.startswith(prefix))
+
+    def guids(self, looking: Search, address: str, service: int = SERVICE) -> list[int]:
+        """
+        @return: the HCAs that are found for a service.
+        """
+        return [entry.guid for entry in looking.lookup(service, address)]
+
+
+class EntryTests(RendezvousTestCase):
+    """
+    One process, several HCAs.
+    """
+
+    def test_names(self) -> None:
+        """
+        The entries are named as the drawing says.
+        """
+        server = self.hca(0x1234)
+        server.publish(SERVICE, "127.0.0.1")
+        inode = os.stat("/proc/self/ns/net").st_ino
+        name = f"svc-0000000000011f90-{inode}-127.0.0.1"
+        self.assertEqual(self.names(), ["hca-0000000000001234", "lock", name])
+        self.assertEqual(os.readlink(os.path.join(self.run_, name)), "hca-0000000000001234")
+        self.assertEqual(os.stat(os.path.join(self.run_, server.name)).st_mode & 0o777, 0o600)
+
+    def test_connect(self) -> None:
+        """
+        A client finds the server and connects to its socket.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+        client = self.hca(2)
+        (entry,) = client.lookup(SERVICE, "127.0.0.1")
+        self.assertEqual((entry.guid, entry.address), (1, "0.0.0.0"))
+        with client.connect(entry) as one:
+            listener = server.bind()
+            two, _ = listener.accept()
+            two.send(b"hello")
+            self.assertEqual(one.recv(10), b"hello")
+            two.close()
+            for made in (one, listener):
+                self.assertFalse(made.getblocking())
+                self.assertFalse(made.get_inheritable())
+
+    def test_withdraw(self) -> None:
+        """
+        A withdrawn service is not found, and free for others.
+        """
+        one, two = self.hca(1), self.hca(2)
+        one.publish(SERVICE, "127.0.0.1")
+        self.assertRaises(ServiceInUseError, two.publish, SERVICE, "127.0.0.1")
+        one.withdraw(SERVICE, "127.0.0.1")
+        one.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual(self.guids(two, "127.0.0.1"), [])
+        two.publish(SERVICE, "127.0.0.1")
+        one.withdraw(SERVICE, "127.0.0.1")
+        self.assertEqual(self.guids(one, "127.0.0.1"), [2])
+
+    def test_takenOver(self) -> None:
+        """
+        An entry that points to another HCA meanwhile is not ours to remove.
+        """
+        one, two = self.hca(1), self.hca(2)
+        one.publish(SERVICE, "127.0.0.1")
+        one.publish(SERVICE, "127.0.0.2")
+        for name in self.names("svc-"):
+            os.unlink(os.path.join(self.run_, name))
+            os.symlink(two.name, os.path.join(self.run_, name))
+        one.withdraw(SERVICE, "127.0.0.1")
+        one.close()
+        self.assertEqual(self.guids(two, "127.0.0.1"), [2])
+        self.assertEqual(self.guids(two, "127.0.0.2"), [2])
+
+    def test_ownConflict(self) -> None:
+        """
+        To find its own service in the way an HCA does not ask itself.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+        self.assertRaises(ServiceInUseError, server.publish, SERVICE, "127.0.0.1")
+        self.assertEqual(select.select([server.bind()], [], [], 0)[0], [])
+
+    def test_close(self) -> None:
+        """
+        Closing takes everything away and leaves no descriptor.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+        server.publish(SERVICE + 1, "::1")
+        server.publishAny(SDP, "127.0.0.1")
+        server.close()
+        server.close()
+        self.assertEqual(self.names(), ["lock"])
+        self.assertEqual(descriptors(), self.before)
+
+    def test_conflicts(self) -> None:
+        """
+        As TCP: the same address, and all addresses of the same family.
+        """
+        table = {
+            ("127.0.0.1", "127.0.0.1"): True,
+            ("127.0.0.1", "127.0.0.2"): False,
+            ("127.0.0.1", "0.0.0.0"): True,
+            ("0.0.0.0", "127.0.0.1"): True,
+            ("0.0.0.0", "0.0.0.0"): True,
+            ("0.0.0.0", ""): True,
+            ("::1", "::"): True,
+            ("::", "::1"): True,
+            ("::1", "::1"): True,
+            ("::1", "0:0:0:0:0:0:0:1"): True,
+            ("::1", "::2"): False,
+            ("::1", "0.0.0.0"): False,
+            ("::", "0.0.0.0"): False,
+            ("127.0.0.1", "::ffff:127.0.0.1"): True,
+        }
+        other = self.hca(2)
+        for (first, second), taken in table.items():
+            for rival in (other, None):
+                with self.subTest(first=first, second=second, same=rival is None):
+                    server = self.hca(1)
+                    server.publish(SERVICE, first)
+                    rival = rival or server
+                    if taken:
+                        error = self.assertRaises(ServiceInUseError, rival.publish, SERVICE, second)
+                        self.assertIn(addresses.normalise(first), str(error))
+                    else:
+                        rival.publish(SERVICE, second)
+                        rival.withdraw(SERVICE, second)
+                    rival.publish(SERVICE + 1, second)
+                    rival.withdraw(SERVICE + 1, second)
+                    server.close()
+
+    def test_order(self) -> None:
+        """
+        The exact address is asked first, then all of its family, then, for
+        IPv4, all of IPv6.
+        """
+        exact, v4, v6 = self.hca(1), self.hca(2), self.hca(3)
+        v6.publish(SERVICE, "::")
+        self.assertEqual(self.guids(exact, "127.0.0.1"), [3])
+        self.assertEqual(self.guids(exact, "::1"), [3])
+        v4.publish(SERVICE, "0.0.0.0")
+        self.assertEqual(self.guids(exact, "127.0.0.1"), [2, 3])
+        self.assertEqual(self.guids(exact, "::1"), [3])
+        v4.withdraw(SERVICE, "0.0.0.0")
+        exact.publish(SERVICE, "127.0.0.1")
+        self.assertEqual(self.guids(v4, "127.0.0.1"), [1, 3])
+        self.assertEqual(self.guids(v4, "::ffff:127.0.0.1"), [1, 3])
+        self.assertEqual(self.guids(v4, "127.0.0.2"), [3])
+
+    def test_thisHost(self) -> None:
+        """
+        To connect to 0.0.0.0 or :: means this host.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "127.0.0.1")
+        server.publish(SERVICE, "::1")
+        for address in ("0.0.0.0", "", "::"):
+            self.assertEqual(self.guids(server, address), [1])
+
+    def test_namespaces(self) -> None:
+        """
+        An entry of another network namespace is neither found nor in the way.
+        """
+        one = self.hca(1)
+        self.patch(addresses, "namespaceInode", lambda: 12345)
+        two = self.hca(2)
+        one.publish(SERVICE, "0.0.0.0")
+        two.publish(SERVICE, "0.0.0.0")
+        self.assertEqual(self.guids(one, "127.0.0.1"), [1])
+        self.assertEqual(self.guids(two, "127.0.0.1"), [2])
+        self.assertEqual(len(self.names("svc-")), 2)
+
+    def test_notAnAddress(self) -> None:
+        """
+        Names are for others to resolve.
+        """
+        server = self.hca(1)
+        for text in ("localhost", "1.2.3", "::g", "../x", "127.0.0.1/8", "fe80::1%nosuchinterface"):
+            self.assertRaises(ValueError, server.publish, SERVICE, text)
+            self.assertRaises(ValueError, server.lookup, SERVICE, text)
+
+    def test_scope(self) -> None:
+        """
+        A link-local address has its interface, by name or number.
+        """
+        server = self.hca(1)
+        number = socket.if_nametoindex("lo")
+        server.publish(SERVICE, "fe80::1%lo")
+        self.assertEqual(self.guids(server, f"fe80::1%{number}"), [1])
+        self.assertEqual(self.guids(server, f"fe80::1%{number + 100}"), [])
+
+    def test_anyPort(self) -> None:
+        """
+        Ports from 49152 up, no two alike, in no order.
+        """
+        server = self.hca(1)
+        ports = [server.publishAny(SDP, "127.0.0.1") for _ in range(50)]
+        self.assertEqual(len(set(ports)), 50)
+        self.assertTrue(49152 <= min(ports) <= max(ports) <= 65535)
+        self.assertNotEqual(ports, sorted(ports))
+        for port in ports:
+            self.assertEqual(self.guids(server, "127.0.0.1", SDP | port), [1])
+
+    def test_allPortsTaken(self) -> None:
+        """
+        The last free one is found; after it there is an error by name.
+        """
+        self.patch(addresses, "_FIRST_EPHEMERAL_PORT", 65533)
+        one, two = self.hca(1), self.hca(2)
+        ports = {one.publishAny(SDP, "127.0.0.1"), two.publishAny(SDP, "0.0.0.0")}
+        ports.add(one.publishAny(SDP, "::1"))
+        self.assertEqual(ports, {65533, 65534, 65535})
+        self.assertRaises(ServiceInUseError, two.publishAny, SDP, "127.0.0.1")
+        two.publishAny(0x60000, "127.0.0.1")  # another port space has its own
+
+    def test_remembered(self) -> None:
+        """
+        A lookup is repeated without a search until the directory changes.
+        """
+        one, two = self.hca(1), self.hca(2)
+        one.publish(SERVICE, "0.0.0.0")
+        past = time.time_ns() - 10**9
+        os.utime(self.run_, ns=(past, past))
+        first = two.lookup(SERVICE, "127.0.0.1")
+        self.assertIs(two.lookup(SERVICE, "127.0.0.1"), first)
+        one.publish(SERVICE, "::")
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1, 1])
+        one.withdraw(SERVICE, "0.0.0.0")
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1])
+
+    def test_notRememberedTooSoon(self) -> None:
+        """
+        What was found just after a change is not: a second change could have
+        the same time.
+        """
+        one, two = self.hca(1), self.hca(2)
+        one.publish(SERVICE, "0.0.0.0")
+        now = time.time_ns() + 10**9  # whatever the pace of this test
+        os.utime(self.run_, ns=(now, now))
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1])
+        one.publish(SERVICE, "::")
+        os.utime(self.run_, ns=(now, now))
+        self.assertEqual(self.guids(two, "127.0.0.1"), [1, 1])
+
+    def test_rememberedIsBounded(self) -> None:
+        """
+        Only so many are remembered.
+        """
+        self.patch(limits, "LOOKUPS_REMEMBERED", 3)
+        server = self.hca(1)
+        server.publish(SERVICE, "0.0.0.0")
+        past = time.time_ns() - 10**9
+        os.utime(self.run_, ns=(past, past))
+        for number in range(1, 20):
+            self.assertEqual(self.guids(server, f"127.0.0.{number}"), [1])
+            self.assertTrue(len(server._known) <= 3)
+
+    def test_hcas(self) -> None:
+        """
+        All HCAs are listed, one is found by its GUID; strange entries are not.
+        """
+        one, two = self.hca(1), self.hca(0xFFFFFFFFFFFFFFFF)
+        for name in ("hca-12", "hca-000000000000000g", "x", "hca-00000000000000030"):
+            os.mkfifo(os.path.join(self.run_, name))
+        os.mkfifo(os.path.join(self.run_, "hca-0000000000000004"))
+        looking = Search(self.environment)
+        self.addCleanup(looking.close)
+        self.assertEqual({entry.guid for entry in looking.hcas()}, {one.guid, two.guid})
+        found = looking.find(two.guid)
+        assert found is not None
+        looking.connect(found).close()
+        self.assertEqual(looking.find(3), None)
+
+    def test_searchMakesNothing(self) -> None:
+        """
+        A command that only looks leaves nothing behind, finds what comes
+        later, and complains only of what it can not trust.
+        """
+        looking = Search(self.environment)
+        self.addCleanup(looking.close)
+        self.assertEqual((looking.hcas(), looking.lookup(SERVICE, "::1"), looking.find(1)), ([], [], None))
+        self.assertFalse(os.path.exists(self.run_))
+        self.hca(1).publish(SERVICE, "::")
+        self.assertEqual(self.guids(looking, "::1"), [1])
+        os.chmod(self.run_, 0o755)
+        self.assertRaises(RunDirectoryError, Search, self.environment)
+
+    def test_nobodyThere(self) -> None:
+        """
+        An HCA that is gone, and one that never was.
+        """
+        server, client = self.hca(1), self.hca(2)
+        server.publish(SERVICE, "0.0.0.0")
+        (entry,) = client.lookup(SERVICE, "127.0.0.1")
+        server.close()
+        self.assertRaises(NoListenerError, client.connect, entry)
+        with open(os.path.join(self.run_, server.name), "w"):
+            self.assertRaises(NoListenerError, client.connect, entry)
+
+    def test_backlog(self) -> None:
+        """
+        More processes than the kernel keeps: an error by name, no waiting.
+        """
+        self.patch(limits, "RENDEZVOUS_BACKLOG", 2)
+        server, client = self.hca(1), self.hca(2)
+        server.publish(SERVICE, "0.0.0.0")
+        (entry,) = client.lookup(SERVICE, "127.0.0.1")
+        for _ in range(3):
+            self.addCleanup(client.connect(entry).close)
+        before = descriptorsBefore()
+        self.assertRaises(ResourceLimitError, client.connect, entry)
+        self.assertEqual(descriptors(), before)
+        # Busy is alive.
+        self.assertRaises(ServiceInUseError, client.publish, SERVICE, "0.0.0.0")
+
+    def test_longPath(self) -> None:
+        """
+        A run directory deeper than a socket address is long.
+        """
+        deep = self.path("d" * 100, 0o700)
+        environment = self.chosen(os.path.join(deep, "r" * 100))
+        server, client = self.hca(1, environment), self.hca(2, environment)
+        server.publish(SERVICE, "0.0.0.0")
+        self.assertRaises(ServiceInUseError, client.publish, SERVICE, "0.0.0.0")
+        client.connect(client.lookup(SERVICE, "127.0.0.1")[0]).close()
+        server.close()
+        client.publish(SERVICE, "0.0.0.0")
+
+    def test_notBound(self) -> None:
+        """
+        A directory that can not be written is refused by name.
+        """
+        server = Rendezvous(1, self.environment)
+        self.addCleanup(server.close)
+        os.mkdir(os.path.join(self.run_, server.name))
+        before = descriptorsBefore()
+        error = self.assertRaises(RunDirectoryError, server.bind)
+        self.assertIn(f"{self.run_}/{server.name} can not be made", str(error))
+        self.assertEqual(descriptors(), before)
+
+    def test_directoryRemoved(self) -> None:
+        """
+        A server whose directory was removed says so; a client searches the one
+        that took its place.
+        """
+        old = self.hca(1)
+        for name in self.names():
+            os.unlink(os.path.join(self.run_, name))
+        os.rmdir(self.run_)
+        error = self.assertRaises(RunDirectoryError, old.publish, SERVICE, "0.0.0.0")
+        self.assertIn("was removed", str(error))
+        new = self.hca(2)
+        new.publish(SERVICE, "0.0.0.0")
+        self.assertEqual(self.guids(old, "127.0.0.1"), [2])
+        old.connect(old.lookup(SERVICE, "127.0.0.1")[0]).close()
+        before = descriptorsBefore()
+        for _ in range(20):
+            self.guids(old, "::1", SERVICE + 1)
+        self.assertEqual(descriptors(), before)
+
+    def test_lockHeld(self) -> None:
+        """
+        Somebody who holds the lock for ever is told by name.
+        """
+        server = self.hca(1)
+        self.patch(limits, "LOCK_PAUSE_SECONDS", 0.0)
+        with server._home.locked():
+            other = Rendezvous(2, self.environment)
+            self.addCleanup(other.close)
+            for call in (other.bind, lambda: server.publish(SERVICE, "0.0.0.0")):
+                self.assertIn("was locked", str(self.assertRaises(RunDirectoryError, call)))
+
+
+class StandardPlacesTests(RendezvousTestCase):
+    """
+    The session's directory and the one in /tmp.
+    """
+
+    def setUp(self) -> None:
+        """
+        Stand-ins for both.
+        """
+        super().setUp()
+        self.patch(rundirectory, "SESSION_BASE", self.path("user", 0o755))
+        self.patch(rundirectory, "TEMPORARY_BASE", self.path("tmp", 0o1777))
+        self.environment = {}
+
+    def test_meet(self) -> None:
+        """
+        A service without a session and a client with one meet, both ways, and
+        see each other's ports.
+        """
+        service = self.hca(1)
+        service.publish(SERVICE, "0.0.0.0")
+        self.path(f"user/{UID}", 0o700)
+        login = self.hca(2)
+        login.publish(SERVICE + 1, "0.0.0.0")
+        self.assertEqual(self.guids(login, "127.0.0.1"), [1])
+        self.assertEqual(self.guids(service, "127.0.0.1", SERVICE + 1), [2])
+        self.assertEqual({entry.guid for entry in service.hcas()}, {1, 2})
+        self.assertNotEqual(service._home.path, login._home.path)
+        self.assertRaises(ServiceInUseError, login.publish, SERVICE, "127.0.0.1")
+        self.assertRaises(ServiceInUseError, service.publish, SERVICE + 1, "127.0.0.1")

@@ -1,0 +1,414 @@
+"""
+Tests for L{twisted_ib.hca.services.address}.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import attrs
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib import limits
+from twisted_ib.errors import NoListenerError, QueuePairError, ResourceBusyError
+from twisted_ib.hca.memory.memory import Memory
+from twisted_ib.hca.services.address import AddressHandle, AddressVector, Departures
+
+GID = 0xFE80 << 112 | 0x1234
+WORD = 0x64 << 24 | 17
+
+
+class FakePath:
+    """
+    A medium that has room for some records.
+
+    @ivar room: for how many.
+    @ivar records: what it took.
+    @ivar waiting: who waits for room.
+    """
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        """
+        It is empty.
+        """
+        self.room = room
+        self.alive = True
+        self.records: list[tuple[int, bytes]] = []
+        self.waiting: list[Any] = []
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        See L{Path.post}.
+        """
+        if not self.room:
+            return False
+        self.room -= 1
+        data = b"".join(payload) if isinstance(payload, list) else bytes(payload)
+        assert len(data) == length
+        self.records.append((word, header + data))
+        return True
+
+    def wantSpace(self, waiter: Any) -> None:
+        """
+        See L{Path.wantSpace}.
+        """
+        assert waiter not in self.waiting
+        self.waiting.append(waiter)
+
+    def wantNoSpace(self, waiter: Any) -> None:
+        """
+        See L{Path.wantNoSpace}.
+        """
+        if waiter in self.waiting:
+            self.waiting.remove(waiter)
+
+    def drain(self, room: int) -> None:
+        """
+        There is room again.
+        """
+        self.room = room
+        waiting, self.waiting = self.waiting, []
+        for waiter in waiting:
+            waiter.resume()
+
+
+class FakeDevice:
+    """
+    Finds paths, at once or when told.
+
+    @ivar path: what it finds at once, if anything.
+    @ivar error: what it raises at once, if anything.
+    @ivar asked: what it was asked for.
+    """
+
+    def __init__(self) -> None:
+        """
+        It finds nothing yet.
+        """
+        self.path: FakePath | None = None
+        self.error: Exception | None = None
+        self.asked: list[tuple[int, Any]] = []
+        self.counters: Counter[str] = Counter()
+        self.departures = Departures(self)
+
+    def count(self, name: str) -> None:
+        """
+        Count something.
+        """
+        self.counters[name] += 1
+
+    def reach(self, gid: int, user: Any) -> None:
+        """
+        Find the path to an address.
+        """
+        self.asked.append((gid, user))
+        if self.error is not None:
+            raise self.error
+        if self.path is not None:
+            user.pathReady(self.path)
+
+
+class VectorTests(SynchronousTestCase):
+    """
+    Address vectors.
+    """
+
+    def test_bits(self) -> None:
+        """
+        Each field has its bits.
+        """
+        vector = AddressVector(GID)
+        vector.check()
+        for name, bits in (
+            ("gid", 128),
+            ("flowLabel", 20),
+            ("hopLimit", 8),
+            ("trafficClass", 8),
+            ("port", 8),
+            ("lid", 16),
+            ("serviceLevel", 4),
+        ):
+            attrs.evolve(vector, **{name: (1 << bits) - 1}).check()
+            for value in (1 << bits, -1):
+                self.assertRaises(QueuePairError, attrs.evolve(vector, **{name: value}).check)
+
+    def test_nobody(self) -> None:
+        """
+        Without a GID nobody can be reached.
+        """
+        self.assertRaises(QueuePairError, AddressVector(0).check)
+        self.assertRaises(QueuePairError, AddressVector(GID, isGlobal=False).check)
+
+
+class AddressTestCase(SynchronousTestCase):
+    """
+    A device, a protection domain and a handle.
+    """
+
+    def setUp(self) -> None:
+        """
+        No path is known.
+        """
+        self.device = FakeDevice()
+        self.pd = Memory(random.Random(1).getrandbits).allocateDomain()
+        self.handle = AddressHandle(self.pd, AddressVector(GID), self.device)
+        self.path = FakePath()
+
+    def send(self, text: str = "x", handle: AddressHandle | None = None) -> None:
+        """
+        Send a datagram, in pieces.
+        """
+        data = text.encode()
+        (handle or self.handle).send(WORD, b"H", [data[:1], data[1:]], len(data))
+
+    def arrived(self) -> list[str]:
+        """
+        What came into the medium.
+        """
+        found = [data[1:].decode() for _, data in self.path.records]
+        assert all(word == WORD and data[:1] == b"H" for word, data in self.path.records)
+        self.path.records.clear()
+        return found
+
+    @property
+    def lost(self) -> int:
+        """
+        How many datagrams were counted as lost.
+        """
+        return self.device.counters["datagrams_lost"]
+
+
+class HandleTests(AddressTestCase):
+    """
+    Address handles.
+    """
+
+    def test_domain(self) -> None:
+        """
+        A handle belongs to a protection domain until it is closed.
+        """
+        self.assertEqual(self.pd.users, {"address handles": 1})
+        self.assertFalse(self.handle.closed)
+        self.handle.close()
+        self.assertTrue(self.handle.closed)
+        self.handle.close()
+        self.assertEqual(self.pd.users, {})
+
+    def test_busy(self) -> None:
+        """
+        What is held can not go.
+        """
+        self.handle.hold("others")
+        self.assertRaises(ResourceBusyError, self.handle.close)
+        self.handle.release("others")
+        self.handle.close()
+
+    def test_badVector(self) -> None:
+        """
+        A vector that can not be makes no handle.
+        """
+        self.assertRaises(QueuePairError, AddressHandle, self.pd, AddressVector(0), self.device)
+        self.assertEqual(self.pd.users, {"address handles": 1})
+
+    def test_closed(self) -> None:
+        """
+        A closed handle sends nothing.
+        """
+        self.device.path = self.path
+        self.handle.close()
+        self.send()
+        self.assertEqual(self.device.asked, [])
+
+    def test_forgotten(self) -> None:
+        """
+        Handles of one address share a way, which goes with the last.
+        """
+        other = AddressHandle(self.pd, AddressVector(GID, trafficClass=1), self.device)
+        third = AddressHandle(self.pd, AddressVector(GID + 1), self.device)
+        self.assertEqual(len(self.device.departures), 2)
+        for handle, left in ((self.handle, 2), (other, 1), (third, 0)):
+            handle.close()
+            self.assertEqual(len(self.device.departures), left)
+
+
+class DepartureTests(AddressTestCase):
+    """
+    The way to an address.
+    """
+
+    def test_found(self) -> None:
+        """
+        A path that is known at once is asked for once.
+        """
+        self.device.path = self.path
+        self.send("one")
+        self.send("two")
+        self.assertEqual(self.arrived(), ["one", "two"])
+        self.assertEqual([gid for gid, _ in self.device.asked], [GID])
+
+    def test_waits(self) -> None:
+        """
+        Datagrams wait for the path, and come in order; nothing is asked for twice.
+        """
+        self.send("one")
+        self.send("two")
+        self.assertEqual(len(self.device.asked), 1)
+        self.assertEqual(self.device.departures.waiting, 2)
+        self.device.asked[0][1].pathReady(self.path)
+        self.send("three")
+        self.assertEqual(self.arrived(), ["one", "two", "three"])
+        self.assertEqual(self.device.departures.waiting, 0)
+        self.assertEqual(self.lost, 0)
+
+    def test_copied(self) -> None:
+        """
+        What waits is a copy: the program has its memory back.
+        """
+        data = bytearray(b"before")
+        self.handle.send(WORD, b"H", memoryview(data), 6)
+        data[:] = b"after!"
+        self.device.asked[0][1].pathReady(self.path)
+        self.assertEqual(self.arrived(), ["before"])
+
+    def test_unresolvedBound(self) -> None:
+        """
+        Only so many wait for one address; the first stay.
+        """
+        for i in range(limits.DATAGRAMS_UNRESOLVED + 3):
+            self.send(f"{i}")
+        self.assertEqual(self.lost, 3)
+        self.device.asked[0][1].pathReady(self.path)
+        self.assertEqual(self.arrived(), [f"{i}" for i in range(limits.DATAGRAMS_UNRESOLVED)])
+
+    def test_waitingBound(self) -> None:
+        """
+        Only so many wait for all addresses together.
+        """
+        self.patch(limits, "DATAGRAMS_WAITING", 3)
+        other = AddressHandle(self.pd, AddressVector(GID + 1), self.device)
+        for handle in (self.handle, other, self.handle, other):
+            self.send("x", handle)
+        self.assertEqual((self.lost, self.device.departures.waiting), (1, 3))
+
+    def test_nobody(self) -> None:
+        """
+        Who is not there gets nothing; the next datagram asks again.
+        """
+        for error in (NoListenerError("nobody"), OSError("no descriptors")):
+            self.device.error = error
+            self.send()
+        self.assertEqual(self.lost, 2)
+        self.device.error = None
+        self.send()
+        self.send()
+        self.device.asked[2][1].connectFailed(NoListenerError("nobody"))
+        self.assertEqual(self.lost, 4)
+        self.assertEqual(self.device.departures.waiting, 0)
+        self.device.path = self.path
+        self.send("now")
+        self.assertEqual(self.arrived(), ["now"])
+
+    def test_full(self) -> None:
+        """
+        What finds no room waits for it, in order and up to the bound.
+        """
+        self.device.path = self.path
+        self.path.room = 1
+        for i in range(limits.DATAGRAMS_UNRESOLVED + 2):
+            self.send(f"{i}")
+        self.assertEqual(self.lost, 1)
+        self.path.drain(2)
+        self.assertEqual(self.arrived(), ["0", "1", "2"])
+        self.path.room = 1
+        self.send("last")  # Does not overtake.
+        self.path.drain(1 << 30)
+        expected = [f"{i}" for i in range(3, limits.DATAGRAMS_UNRESOLVED + 1)]
+        self.assertEqual(self.arrived(), [*expected, "last"])
+        self.assertEqual(self.path.waiting, [])
+
+    def test_pathLost(self) -> None:
+        """
+        What waited for room in a path that is gone is lost; then another is asked for.
+        """
+        self.device.path = self.path
+        self.path.room = 1
+        self.send("a")
+        self.send("b")
+        self.path.alive = False
+        self.device.departures.pathLost(FakePath())
+        self.assertEqual(self.lost, 0)
+        self.device.departures.pathLost(self.path)
+        self.assertEqual((self.lost, self.device.departures.waiting), (1, 0))
+        self.path = self.device.path = FakePath()
+        self.send("c")
+        self.assertEqual(self.arrived(), ["c"])
+
+    def test_deadPath(self) -> None:
+        """
+        A path that died unnoticed is replaced; one that is dead when found is none.
+        """
+        self.device.path = self.path
+        self.send("a")
+        self.path.alive = False
+        self.send("b")
+        self.assertEqual((self.lost, len(self.device.asked)), (1, 2))
+        self.path = self.device.path = FakePath(room=0)
+        self.send("c")
+        self.path.alive = False
+        self.device.path = FakePath()
+        self.path.drain(1)
+        self.path = self.device.path
+        self.assertEqual(self.arrived(), ["c"])
+
+    def test_outlivesHandle(self) -> None:
+        """
+        What waits still goes when its handle is closed, and the way is forgotten then.
+        """
+        self.send("answer")
+        self.handle.close()
+        self.assertEqual(len(self.device.departures), 1)
+        self.path.room = 0
+        self.device.asked[0][1].pathReady(self.path)
+        self.assertEqual(len(self.device.departures), 1)
+        self.path.drain(1)
+        self.assertEqual(self.arrived(), ["answer"])
+        self.assertEqual(len(self.device.departures), 0)
+
+    def test_outlivesHandleForRoom(self) -> None:
+        """
+        The same when only room is missing; who comes meanwhile waits behind.
+        """
+        self.device.path = self.path
+        self.path.room = 0
+        self.send("one")
+        self.handle.close()
+        other = AddressHandle(self.pd, AddressVector(GID), self.device)
+        self.path.room = 1
+        self.send("two", other)
+        self.path.drain(2)
+        self.assertEqual(self.arrived(), ["one", "two"])
+
+    def test_outlivesHandleInVain(self) -> None:
+        """
+        The same when nobody is there.
+        """
+        self.send("answer")
+        self.handle.close()
+        self.device.asked[0][1].connectFailed(NoListenerError("nobody"))
+        self.assertEqual((self.lost, len(self.device.departures)), (1, 0))
+
+    def test_close(self) -> None:
+        """
+        A device that closes loses what waits, for a path or for room.
+        """
+        other = AddressHandle(self.pd, AddressVector(GID + 1), self.device)
+        self.send("unresolved")
+        self.device.path = self.path
+        self.path.room = 0
+        self.send("full", other)
+        self.handle.close()
+        self.device.departures.close()
+        self.assertEqual((self.lost, self.device.departures.waiting), (2, 0))
+        self.assertEqual((self.path.waiting, len(self.device.departures)), ([], 1))

@@ -1,0 +1,322 @@
+"""
+The hub of verbs: devices are driven and waited for without a reactor, from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.hcas import LISTENER, SDP, Taker, User
+from tests.support.meeting import ownRunDirectory
+from twisted_ib.errors import UnknownDeviceError, WrongThreadError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.verbs.base.hub import Hub, hub, locked
+
+#: Longer than anything here takes; only a bug lets it pass.
+LONG = 20.0
+
+
+class HubTests(SynchronousTestCase):
+    """
+    Two hubs, as if they were those of two processes, with a device each.
+    """
+
+    def setUp(self) -> None:
+        """
+        A run directory of this test's own.
+        """
+        ownRunDirectory(self)
+        self.near, self.far = Hub(), Hub()
+
+    def open(self, which: Hub) -> Device:
+        """
+        @return: a device of a hub, closed after the test.
+        """
+        device = which.open("shm0")
+        self.addCleanup(which.close, device)
+        return device
+
+    def joined(self, a: Hub, b: Hub) -> tuple[Taker, Taker]:
+        """
+        @return: what takes records at a device of each hub, joined by a path.
+        """
+        first = self.open(a)
+        if a is b:
+            # A second HCA, which no verb opens.
+            second = Device("shm0", anyThread=True)
+            b.devices[second] = 1
+            self.addCleanup(b.close, second)
+        else:
+            second = self.open(b)
+        second.listen(SDP, "127.0.0.1", 7001, LISTENER)
+        user = User()
+        first.connect(SDP, "127.0.0.1", 7001, user, 0.0)
+        for _ in range(100):
+            with a, b:
+                a.drive()
+                b.drive()
+        (other,) = second.fabric.paths()
+        return Taker(user.path, 20, 21), Taker(other, 21, 20)
+
+    def inThread(self, call: Any, *arguments: Any) -> threading.Thread:
+        """
+        Run something in another thread, joined after the test.
+        """
+        thread = threading.Thread(target=call, args=arguments)
+        thread.start()
+        self.addCleanup(thread.join)
+        return thread
+
+    def waiting(self, which: Hub, ready: Any, results: list[bool]) -> threading.Thread:
+        """
+        A thread that waits in a hub and adds what came of it; it is asleep.
+        """
+        thread = self.inThread(lambda: results.append(which.wait(ready, LONG)))
+        while not which._sleepers and thread.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.02)
+        return thread
+
+    def test_oneDriveServesBothEnds(self) -> None:
+        """
+        What one device posted the other has after one drive, and the first knows that it
+        was taken.
+        """
+        a, b = self.joined(self.near, self.near)
+        with self.near:
+            position = a.postKept(b"hello")
+            self.near.drive()
+        self.assertEqual(b.records, [b"hello"])
+        self.assertEqual(a.said("acknowledged"), [position])
+
+    def test_leavingTellsThePeer(self) -> None:
+        """
+        Who sleeps at the other end hears of what was posted though the poster never drives
+        again.
+        """
+        a, b = self.joined(self.near, self.far)
+        results: list[bool] = []
+        thread = self.waiting(self.far, lambda: bool(b.records), results)
+        with self.near:
+            a.post(b"hello")
+        thread.join(LONG)
+        self.assertEqual(results, [True])
+        self.assertEqual(b.records, [b"hello"])
+
+    def test_sleeperHearsOfWhatAnotherThreadTook(self) -> None:
+        """
+        A thread that polls takes what arrives; a thread that sleeps on the same hub wakes.
+        """
+        a, b = self.joined(self.near, self.near)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(b.records), results)
+        with self.near:
+            a.post(b"hello")
+            self.near.drive()
+        thread.join(LONG)
+        self.assertEqual(results, [True])
+
+    def test_twoSleepers(self) -> None:
+        """
+        Two threads sleep; each wakes for what it waits for.
+        """
+        a, b = self.joined(self.near, self.far)
+        first: list[bool] = []
+        second: list[bool] = []
+        one = self.waiting(self.far, lambda: len(b.records) >= 1, first)
+        two = self.inThread(lambda: second.append(self.far.wait(lambda: len(b.records) >= 2, LONG)))
+        with self.near:
+            a.post(b"one")
+        one.join(LONG)
+        self.assertEqual(first, [True])
+        with self.near:
+            a.post(b"two")
+        two.join(LONG)
+        self.assertEqual(second, [True])
+
+    def test_answerToAnotherThread(self) -> None:
+        """
+        A thread sleeps, another posts and does not drive: the answer wakes the first.
+        """
+        a, b = self.joined(self.near, self.far)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(a.records), results)
+        with self.near:
+            a.post(b"question")
+        with self.far:
+            self.far.drive()
+            b.post(b"answer")
+        thread.join(LONG / 2)  # At LONG it would look by itself.
+        self.assertEqual((results, a.records), ([True], [b"answer"]))
+
+    def test_timerOfAnotherThread(self) -> None:
+        """
+        A thread sleeps, another starts a timer and does not drive: it runs.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: bool(called), results)
+        with self.near:
+            device.timers.start(0.02, lambda: called.append(True))
+        thread.join(LONG / 2)  # At LONG it would look by itself.
+        self.assertEqual(results, [True])
+
+    def test_timeout(self) -> None:
+        """
+        What never comes is given up when the time is over, and the lock is free.
+        """
+        self.open(self.near)
+        self.assertFalse(self.near.wait(lambda: False, 0.01))
+        self.assertFalse(self.near.wait(lambda: False, 0))
+        self.assertEqual(self.near._depth, 0)
+        self.assertEqual(self.near._sleepers, set())
+
+    def test_timers(self) -> None:
+        """
+        A timer of a device runs while a thread sleeps.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        device.timers.start(0.02, lambda: called.append(True))
+        self.assertTrue(self.near.wait(lambda: bool(called), LONG))
+
+    def test_timersWhilePolling(self) -> None:
+        """
+        And while a program does nothing but poll.
+        """
+        device = self.open(self.near)
+        called: list[bool] = []
+        device.timers.start(0, lambda: called.append(True))
+        with self.near:
+            self.near.drive()
+            self.near.drive()
+        self.assertEqual(called, [True])
+
+    def test_closingWakesSleepers(self) -> None:
+        """
+        Who waits for something of a device that is closed looks again.
+        """
+        device = self.open(self.near)
+        results: list[bool] = []
+        thread = self.waiting(self.near, lambda: device.closed, results)
+        self.near.close(device)
+        thread.join(LONG)
+        self.assertEqual(results, [True])
+
+    def test_anyThread(self) -> None:
+        """
+        A device of verbs may be used from each thread; others not.
+        """
+        device = self.open(self.near)
+        other = Device("lo0")
+        self.addCleanup(other.close)
+        errors: list[BaseException] = []
+
+        def use() -> None:
+            """
+            Touch both.
+            """
+            try:
+                with self.near:
+                    device.checkThread()
+                other.checkThread()
+            except WrongThreadError as error:
+                errors.append(error)
+
+        self.inThread(use).join(LONG)
+        self.assertEqual(len(errors), 1)
+
+    def test_unknownDevice(self) -> None:
+        """
+        A device that there is not leaves nothing behind.
+        """
+        self.assertRaises(UnknownDeviceError, self.near.open, "mlx5_0")
+        self.assertEqual(self.near.devices, {})
+
+    def test_contextsShareADevice(self) -> None:
+        """
+        Who opens a device again gets the same HCA, which goes with the last of them.
+        """
+        device = self.near.open("shm0")
+        self.assertIs(self.near.open("shm0"), device)
+        self.assertIsNot(self.open(self.far), device)
+        self.near.close(device)
+        self.assertFalse(device.closed)
+        self.near.close(device)
+        self.assertTrue(device.closed)
+        self.assertIsNot(self.open(self.near), device)
+
+    def test_interpreterEnds(self) -> None:
+        """
+        A program that ends while a thread of it still waits leaves nothing in the run directory.
+        """
+        program = (
+            "import threading\n"
+            "from twisted_ib.hca.verbs import Context\n"
+            "context = Context(name='shm0')\n"
+            "threading.Thread(target=context.get_async_event, daemon=True).start()\n"
+            "raise SystemExit(7)\n"
+        )
+        root = Path(__file__).resolve().parents[4]
+        ended = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, timeout=LONG)
+        self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (7, b"", b""))
+        self.assertEqual(os.listdir(os.environ["TWISTED_IB_RUN_DIR"]), ["lock"])
+
+    def test_fork(self) -> None:
+        """
+        A forked child has an empty hub, even if another thread held the lock.
+        """
+        entered, leave = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            """
+            Keep the lock while the child is made.
+            """
+            with hub:
+                entered.set()
+                leave.wait(LONG)
+
+        self.inThread(hold)
+        self.addCleanup(leave.set)
+        entered.wait(LONG)
+        pid = os.fork()
+        if not pid:
+            with hub:
+                os._exit(len(hub.devices))
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+
+    def test_lockedKeepsTheName(self) -> None:
+        """
+        A verb that is locked is still itself, and runs with the lock held.
+        """
+
+        @locked
+        def verb(value: int) -> tuple[int, int]:
+            """
+            A verb.
+            """
+            return value, hub._depth
+
+        self.assertEqual(verb.__name__, "verb")
+        self.assertEqual(verb(3), (3, 1))
+        self.assertEqual(hub._depth, 0)
+
+    def test_noDescriptorsLeft(self) -> None:
+        """
+        Waiting, and a device that came and went, leave no descriptor open.
+        """
+        before = len(os.listdir("/proc/self/fd"))
+        device = self.near.open("shm0")
+        self.near.wait(lambda: False, 0.01)
+        self.near.close(device)
+        self.near.close(device)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)

@@ -1,0 +1,158 @@
+"""
+Tests of L{twisted_ib.hca.verbs.cm.negotiation}, of L{twisted_ib.hca.verbs.cm.attendant}, and of their bounds.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+from tests.hca.verbs.pair import VerbsTestCase
+from twisted_ib import limits
+from twisted_ib.hca.verbs import ConnParam, PyverbsRDMAError
+from twisted_ib.hca.verbs.base.hub import hub
+from twisted_ib.hca.verbs.cm.attendant import Attendance
+from twisted_ib.hca.verbs.cm.negotiation import Terms, ackTimeout, flowLabel, heard, makeREP, paramOf, termsOf
+from twisted_ib.hca.wire.cm import REP, REQ
+
+#: Longer than a thread takes to end, in seconds.
+LONG = 20.0
+
+
+class TermsTests(VerbsTestCase):
+    """
+    What sides say, and hear.
+    """
+
+    def test_ackTimeout(self) -> None:
+        """
+        As Linux computes it: 0x11 with the lifetime of 6.12, 0x13 with 6.1's.
+        """
+        self.assertEqual([ackTimeout(lifetime, 15) for lifetime in (16, 18)], [0x11, 0x13])
+        # Of nearly equal times the sum is one more.
+        self.assertEqual([ackTimeout(lifetime, 15) for lifetime in (13, 14, 15)], [16, 16, 17])
+        self.assertEqual([ackTimeout(0, 15), ackTimeout(31, 31), ackTimeout(31, 0)], [15, 31, 31])
+
+    def test_flowLabel(self) -> None:
+        """
+        Of ports, in 20 bits.
+        """
+        self.assertEqual(flowLabel(1, 2), 33)
+        self.assertEqual(flowLabel(0xFFFF, 0xFFFF), (0xFFFF * 32) & 0xFFFFF)
+
+    def test_bounds(self) -> None:
+        """
+        What a program says is bounded by the device, the message and the peer.
+        """
+        terms = termsOf(None, 56)
+        self.assertEqual((terms.responderResources, terms.initiatorDepth), (limits.READS, limits.READS))
+        terms = termsOf(ConnParam(255, 255, 1, 9, 200, 1, 5), 56)
+        self.assertEqual((terms.responderResources, terms.initiatorDepth), (limits.READS, limits.READS))
+        self.assertEqual((terms.retries, terms.rnrRetries, terms.number), (7, 7, 5))
+        self.assertEqual((terms.flowControl, terms.shared), (True, True))
+        terms = termsOf(ConnParam(10, 20), 56, Terms(3, 4))
+        self.assertEqual((terms.responderResources, terms.initiatorDepth), (3, 4))
+        for bad in (ConnParam(129), ConnParam(1, 129), ConnParam(qp_num=1 << 24)):
+            error = self.assertRaises(PyverbsRDMAError, termsOf, bad, 56)
+            self.assertEqual(error.error_code, errno.EINVAL)
+
+    def test_heard(self) -> None:
+        """
+        What the peer wants is what is served here.
+        """
+        own = Terms(5, 6)
+        terms = heard(REQ(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own)
+        self.assertEqual((terms.responderResources, terms.initiatorDepth), (2, 6))
+        self.assertEqual((terms.retries, terms.number), (3, 8))
+        terms = heard(REP(responderResources=1, initiatorDepth=9, rnrRetryCount=2), own)
+        self.assertEqual((terms.responderResources, terms.initiatorDepth, terms.rnrRetries), (5, 1, 2))
+        param = paramOf(terms)
+        self.assertEqual((param.resources, param.depth, param.rnr_retry), (5, 1, 2))
+
+    def test_reply(self) -> None:
+        """
+        A REP has the terms of its side, and Linux's delay.
+        """
+        reply = makeREP(Terms(1, 2, True, 3, 4, True, 5, b"data"), 6)
+        self.assertEqual((reply.responderResources, reply.initiatorDepth), (1, 2))
+        self.assertEqual((reply.endToEndFlowControl, reply.rnrRetryCount), (True, 4))
+        self.assertEqual((reply.sharedReceiveQueue, reply.localQPN, reply.startingPSN), (True, 5, 6))
+        self.assertEqual((reply.privateData, reply.targetACKDelay, reply.failoverAccepted), (b"data", 15, 0))
+
+
+class AttendantTests(VerbsTestCase):
+    """
+    The thread that serves peers.
+    """
+
+    def threads(self) -> list[threading.Thread]:
+        """
+        Those there are.
+        """
+        return [each for each in threading.enumerate() if each.name == "verbs-attendant"]
+
+    def ended(self, before: list[threading.Thread]) -> None:
+        """
+        No others are left.
+        """
+        end = time.monotonic() + LONG
+        for thread in self.threads():
+            if thread not in before:
+                thread.join(max(0.0, end - time.monotonic()))
+                self.assertFalse(thread.is_alive())
+
+    def test_counted(self) -> None:
+        """
+        There is one as long as somebody needs it, in whatever it is.
+        """
+        before = self.threads()
+        attendance = Attendance()
+        first = attendance.begin()
+        self.assertIs(attendance.begin(), first)
+        attendance.end(first)
+        self.assertEqual(len(self.threads()), len(before) + 1)
+        attendance.end(first)
+        attendance.end(first)
+        self.ended(before)
+        second = attendance.begin()
+        self.assertIsNot(second, first)
+        attendance.end(second)
+        self.ended(before)
+
+    def test_forked(self) -> None:
+        """
+        A forked child begins anew, and what the parent's were does not count.
+        """
+        before = self.threads()
+        attendance = Attendance()
+        parents = attendance.begin()
+        attendance.forked()
+        own = attendance.begin()
+        self.assertIsNot(own, parents)
+        attendance.end(parents)
+        self.assertIs(attendance._attendant, own)
+        attendance.end(own)
+        parents.stop()
+        self.ended(before)
+
+    def test_drives(self) -> None:
+        """
+        It drives while nobody else does, then sleeps; and lets those be who do.
+        """
+        before = self.threads()
+        self.open()
+        attendance = Attendance()
+        attendant = attendance.begin()
+        end = time.monotonic() + LONG
+        while not hub.isAwaited and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertTrue(hub.isAwaited)
+        with hub:
+            hub.drive()
+            drives = hub.drives
+        # Somebody waits: that one is woken, this thread only looks.
+        self.assertFalse(hub.wait(lambda: False, 0.2))
+        self.assertLess(hub.drives - drives, 100)
+        attendance.end(attendant)
+        self.ended(before)

@@ -1,0 +1,783 @@
+"""
+Tests for L{twisted_ib.internet.channel} on reactors that are turned by hand, and on
+real ones.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from twisted.internet import error
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.pollreactor import PollReactor
+from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
+from twisted.internet.selectreactor import SelectReactor
+from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.sdp.pair import End, HandReactor, Keeper, Pair
+from tests.support.descriptors import descriptors, descriptorsBefore
+from twisted_ib import limits
+from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
+from twisted_ib.internet.channel import DeviceChannel, channelFor, channelsOf
+from twisted_ib.reactor.ibreactor import IBReactor
+from twisted_ib.sdp.port import connectSDP, listenSDP
+
+
+class Owner:
+    """
+    Gathers, as a connection does.
+
+    @ivar ends: How many batches it saw the end of.
+    @ivar again: How many more it wants.
+    @ivar hook: Called at each end.
+    """
+
+    def __init__(self, device: Any, again: int = 0, hook: Any = None) -> None:
+        """
+        Nothing yet.
+        """
+        self.device, self.again, self.hook = device, again, hook
+        self.ends = 0
+
+    def endOfBatch(self) -> None:
+        """
+        Count, and perhaps go on.
+        """
+        self.ends += 1
+        if self.hook is not None:
+            self.hook()
+        if self.again:
+            self.again -= 1
+            self.device.markDirty(self)
+
+
+class ChannelTestCase(SynchronousTestCase):
+    """
+    A channel that nobody uses.
+    """
+
+    def end(self, polled: bool) -> End:
+        """
+        @return: one, closed after the test.
+        """
+        end = End(polled, 3)
+        end.channel.release(end.keeper)
+        end.turn()
+        self.addCleanup(end.channel.close)
+        end.reactor.changes = 0
+        return end
+
+    def registered(self, end: End) -> bool:
+        """
+        @return: whether the reactor looks at the channel in either way.
+        """
+        reactor: Any = end.reactor
+        return end.channel in reactor.readers or end.channel in getattr(reactor, "channels", ())
+
+
+class UserTests(ChannelTestCase):
+    """
+    Users.
+    """
+
+    def test_registeredWhileUsed(self) -> None:
+        """
+        A channel is in the reactor from its first user to its last, once.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            channel = end.channel
+            self.assertFalse(self.registered(end))
+            users = [Keeper() for _ in range(3)]
+            for user in users:
+                channel.acquire(user)
+                channel.acquire(user)
+                self.assertTrue(self.registered(end))
+            self.assertEqual((end.reactor.changes, list(channel.users)), (1, users))
+            for user in users:
+                end.turn()
+                self.assertTrue(self.registered(end))
+                channel.release(user)
+                channel.release(user)
+            end.turn()
+            self.assertFalse(self.registered(end))
+            self.assertEqual((end.reactor.changes, channel.users), (2, {}))
+            channel.release(users[0])
+            channel.endOfBatch()
+            self.assertEqual(end.reactor.changes, 2)
+
+    def test_takenBackInTheSameTurn(self) -> None:
+        """
+        A user that goes while another comes does not make the channel leave.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            channel = end.channel
+            one, two = Keeper(), Keeper()
+
+            def swap(channel: Any = channel, one: Any = one, two: Any = two) -> None:
+                """
+                One goes, the other comes.
+                """
+                channel.release(one)
+                channel.acquire(two)
+
+            channel.acquire(one)
+            channel.device.markDirty(Owner(channel.device, 0, swap))
+            end.turn(), end.turn()
+            self.assertTrue(self.registered(end))
+            self.assertEqual(end.reactor.changes, 1)
+
+    def test_dueTurnIsAskedForAnew(self) -> None:
+        """
+        A turn that was due when the channel left is asked for anew when it comes
+        back: what then happens outside of a turn has one.
+        """
+        end = self.end(False)
+        channel, device = end.channel, end.device
+        one, two = Keeper(), Keeper()
+        channel.acquire(one)
+        channel.device.markDirty(Owner(device))
+        channel.release(one)
+        channel.acquire(two)
+        owner = Owner(device)
+        device.markDirty(owner)
+        self.assertEqual(owner.ends, 0)
+        end.turn()
+        self.assertEqual(owner.ends, 1)
+
+    def test_dueBeforeTheFirstUser(self) -> None:
+        """
+        The same for what happened while nobody used the device.
+        """
+        end = self.end(False)
+        owner = Owner(end.device)
+        end.device.markDirty(owner)
+        end.channel.acquire(Keeper())
+        end.turn()
+        self.assertEqual(owner.ends, 1)
+
+    def test_attendsFirst(self) -> None:
+        """
+        When a channel comes back, what happened to peers meanwhile is looked at
+        first, once.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            seen: list[bool] = []
+            end.device.fabric.attend = lambda end=end, seen=seen: seen.append(self.registered(end))
+            end.channel.acquire(Keeper())
+            end.channel.acquire(Keeper())
+            self.assertEqual(seen, [False])
+
+    def test_userOfTheLastTurn(self) -> None:
+        """
+        A user that comes while the last turn of another is served keeps the
+        channel where it is.
+        """
+        end = self.end(False)
+        one, two = Keeper(), Keeper()
+        end.channel.acquire(one)
+        end.turn()
+        end.device.markDirty(Owner(end.device, 0, partial(end.channel.acquire, two)))
+        end.channel.release(one)
+        self.assertTrue(self.registered(end))
+        self.assertEqual(list(end.channel.users), [two])
+
+    def test_noTurnForTheSameTurn(self) -> None:
+        """
+        Work that a turn makes and does itself asks for no other turn.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        end.device.markDirty(Owner(end.device, 3))
+        self.assertEqual((end.turn(), end.turn()), (1, 0))
+
+    def test_staysForDisconn(self) -> None:
+        """
+        A channel without users stays until a DisConn that waits for credits has
+        left.
+        """
+        for polled in (False, True):
+            pair = Pair(polled)
+            self.addCleanup(pair.close)
+            raw, stream = pair.raw()
+            pair.b.channel.release(pair.b.keeper)
+            stream.machine.limit = stream.machine.sequence + 1
+            stream.connectionLost(Failure(error.ConnectionLost()))
+            pair.settle()
+            self.assertEqual((raw.kinds(), self.registered(pair.b)), ([], True))
+            raw.data(buffers=100)
+            pair.settle()
+            self.assertEqual(raw.kinds(), ["DISCONN"])
+            if not polled:
+                self.assertFalse(self.registered(pair.b))
+
+    def test_staysForLivingPeers(self) -> None:
+        """
+        On a reactor that polls a channel without users stays while there is a path
+        to a living peer; elsewhere, where a reader would show, it leaves.
+        """
+        for polled in (False, True):
+            pair = Pair(polled)
+            self.addCleanup(pair.close)
+            one, _ = pair.connected()
+            one.loseConnection()
+            pair.settle()
+            pair.a.channel.release(pair.a.keeper)
+            pair.settle()
+            self.assertEqual(self.registered(pair.a), polled)
+            self.assertEqual(pair.a.device.inUse()["qp"], 0)
+            pair.b.channel.close()
+            pair.settle()
+            if polled:
+                pair.a.channel.doRead()
+            self.assertFalse(self.registered(pair.a))
+            self.assertEqual(pair.a.reactor.getDelayedCalls(), [])
+
+    def test_workOutsideOfATurn(self) -> None:
+        """
+        Without polling, work outside of a turn asks for one, once; there is no
+        turn without work.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        self.assertEqual(end.turn(), 0)
+        signals: list[int] = []
+        signal = end.device.fabric.signal
+
+        def counted() -> None:
+            """
+            Count.
+            """
+            signals.append(1)
+            signal()
+
+        self.patch(end.device.fabric, "signal", counted)
+        owners = [Owner(end.device) for _ in range(3)]
+        for owner in owners:
+            end.device.markDirty(owner)
+        self.assertEqual(len(signals), 1)
+        self.assertEqual((end.turn(), [owner.ends for owner in owners]), (1, [1, 1, 1]))
+        self.assertEqual(end.turn(), 0)
+
+    def test_nobodyUses(self) -> None:
+        """
+        What happens while nobody uses the device asks for no turn.
+        """
+        end = self.end(False)
+        end.device.markDirty(Owner(end.device))
+        end.channel.schedule()
+        self.assertEqual((end.turn(), end.reactor.getDelayedCalls()), (0, []))
+
+    def test_serveAtTheEnd(self) -> None:
+        """
+        What is gathered when the last user goes still leaves.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            user, owner = Keeper(), Owner(end.device)
+            end.channel.acquire(user)
+            end.device.markDirty(owner)
+            end.channel.release(user)
+            end.turn()
+            self.assertEqual(owner.ends, 1)
+            self.assertFalse(self.registered(end))
+
+    def test_serveAtTheEndThoughDue(self) -> None:
+        """
+        So does what follows from it, though a call of the reactor is due; and what is more than
+        fits in one turn keeps the channel.
+        """
+        for again, stays in ((3, False), (2 * limits.BATCHES_PER_TURN + 3, True)):
+            end = self.end(False)
+            end.reactor.timeout = lambda: 0  # type: ignore[attr-defined]
+            user, owner = Keeper(), Owner(end.device, again)
+            end.channel.acquire(user)
+            end.device.markDirty(owner)
+            end.channel.release(user)
+            self.assertEqual(self.registered(end), stays)
+            end.turn()
+            self.assertEqual((owner.ends, self.registered(end)), (again + 1, False))
+
+    def test_staysWhileUnsaid(self) -> None:
+        """
+        A channel without users stays while connection management waits for
+        room, and leaves afterwards.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            unsent = [True]
+            self.patch(end.device.fabric, "unsent", lambda unsent=unsent: unsent[0])
+            user = Keeper()
+            end.channel.acquire(user)
+            end.channel.release(user)
+            end.turn()
+            self.assertTrue(self.registered(end))
+            unsent[0] = False
+            end.device.markDirty(end.channel if polled else Owner(end.device))
+            end.turn()
+            self.assertFalse(self.registered(end))
+
+    def test_resetWithFullMedium(self) -> None:
+        """
+        A reset that finds the medium full when its user, the last, goes, is said
+        as soon as the peer has made room.
+        """
+        for polled in (False, True):
+            pair = Pair(polled)
+            self.addCleanup(pair.close)
+            one, two = pair.connected()
+            pair.a.channel.release(pair.a.keeper)
+            for i in range(limits.RING_BULK // 65536 + 4):
+                one.write(bytes([i]) * 65536)
+            pair.a.turn()
+            one.loseConnection()
+            one.abortConnection()
+            for _ in range(3):
+                pair.a.turn()
+            pair.settle()
+            self.assertEqual(two.heard.calls, ["ConnectionLost"])
+            pair.settle()
+            self.assertFalse(pair.a.channel.users)
+            # Where it polls, the channel looks after the path to the peer.
+            self.assertEqual(self.registered(pair.a), polled)
+
+
+class TurnTests(ChannelTestCase):
+    """
+    Turns without polling.
+    """
+
+    def test_bounded(self) -> None:
+        """
+        A turn serves at most L{limits.BATCHES_PER_TURN} batches, and asks for
+        another if there is more.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        owner = Owner(end.device, 10**9)
+        end.device.markDirty(owner)
+        self.assertEqual(end.turn(), 1)
+        per = 2 * limits.BATCHES_PER_TURN  # Each looks before and after the fabric.
+        self.assertEqual(owner.ends, per)
+        self.assertEqual((end.turn(), owner.ends), (1, 2 * per))
+        owner.again = 0
+        end.turn()
+        self.assertEqual((end.turn(), owner.ends), (0, 2 * per + 1))
+
+    def test_endTurn(self) -> None:
+        """
+        C{endTurn} ends it after the batch.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        owner = Owner(end.device, 10**9, end.channel.endTurn)
+        end.device.markDirty(owner)
+        end.turn()
+        self.assertEqual(owner.ends, 2)
+        owner.hook = None
+        end.turn()
+        self.assertEqual(owner.ends, 2 + 2 * limits.BATCHES_PER_TURN)
+
+    def test_raises(self) -> None:
+        """
+        An exception is logged, not raised to the reactor, which would take the
+        device for broken and end all its users; the rest has its turn.
+        """
+        end, user = self.end(False), Keeper()
+        end.channel.acquire(user)
+        end.turn()
+        owner = Owner(end.device)
+        end.device.markDirty(Owner(end.device, 0, lambda: 1 // 0))
+        end.device.markDirty(owner)
+        end.turn()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        end.turn()
+        self.assertEqual((owner.ends, list(end.channel.users)), (1, [user]))
+
+    def test_sleeps(self) -> None:
+        """
+        After a turn the device is armed; it is not while it works.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        states: list[bool] = []
+        end.device.markDirty(Owner(end.device, 0, lambda: states.append(end.device.fabric.asleep)))
+        end.turn()
+        self.assertEqual((states, end.device.fabric.asleep), ([False], True))
+
+    def test_polledDoesNotServe(self) -> None:
+        """
+        A reactor that polls serves the device itself, not in C{doRead}.
+        """
+        end = self.end(True)
+        end.channel.acquire(Keeper())
+        owner = Owner(end.device)
+        end.device.markDirty(owner)
+        end.channel.doRead()
+        self.assertEqual(owner.ends, 0)
+        end.turn()
+        self.assertEqual(owner.ends, 1)
+
+
+class DeadlineTests(ChannelTestCase):
+    """
+    The one timed call.
+    """
+
+    def delays(self, end: End) -> list[float]:
+        """
+        @return: when the reactor's timed calls are due.
+        """
+        return [call.getTime() for call in end.reactor.getDelayedCalls()]
+
+    def test_oneCall(self) -> None:
+        """
+        There is one timed call, for the first deadline; an earlier one moves it,
+        a later one does not.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            end.channel.acquire(Keeper())
+            done: list[str] = []
+            end.channel.schedule()
+            self.assertEqual(self.delays(end), [])
+            for seconds, name, due in ((9.0, "c", 9.0), (5.0, "b", 5.0), (7.0, "d", 5.0), (1.0, "a", 1.0)):
+                end.device.timers.start(seconds, partial(done.append, name))
+                for _ in range(3):
+                    end.channel.schedule()
+                self.assertEqual(self.delays(end), [due])
+            end.reactor.advance(1)
+            self.assertEqual((done, self.delays(end)), (["a"], [5.0]))
+            end.reactor.advance(5)
+            self.assertEqual((done, self.delays(end)), (["a", "b"], [7.0]))
+            end.reactor.pump([1, 2])
+            self.assertEqual((done, self.delays(end)), (["a", "b", "d", "c"], []))
+
+    def test_inTheTurn(self) -> None:
+        """
+        A turn arms what became due in it.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        end.device.markDirty(Owner(end.device, 0, lambda: end.device.timers.start(3.0, lambda: None)))
+        end.turn()
+        self.assertEqual(self.delays(end), [3.0])
+
+    def test_overdue(self) -> None:
+        """
+        What is overdue is due now.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        done: list[int] = []
+        end.device.timers.start(1.0, lambda: done.append(1))
+        end.reactor.advance(5)
+        end.channel.schedule()
+        self.assertEqual(self.delays(end), [5.0])
+        end.reactor.advance(0)
+        self.assertEqual(done, [1])
+
+    def test_noneOutlivesTheLastUser(self) -> None:
+        """
+        No timed call is left when nobody uses the device; the deadline is armed
+        again for the next user.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            user = Keeper()
+            end.channel.acquire(user)
+            end.device.timers.start(3.0, lambda: None)
+            end.channel.schedule()
+            self.assertEqual(self.delays(end), [3.0])
+            end.channel.release(user)
+            self.assertEqual(self.delays(end), [])
+            end.turn(), end.turn()
+            end.channel.schedule()
+            self.assertEqual(self.delays(end), [])
+            end.channel.acquire(user)
+            end.turn()
+            self.assertEqual(self.delays(end), [3.0])
+
+    def test_releasedInTick(self) -> None:
+        """
+        Nor if the last user goes in the tick.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            user = Keeper()
+            end.channel.acquire(user)
+            end.device.timers.start(3.0, partial(end.channel.release, user))
+            end.device.timers.start(4.0, lambda: None)
+            end.channel.schedule()
+            end.reactor.advance(3)
+            end.turn(), end.turn()
+            self.assertEqual(self.delays(end), [])
+            self.assertFalse(self.registered(end))
+
+
+class EndTests(ChannelTestCase):
+    """
+    The end of the reactor.
+    """
+
+    def test_allUsersAreTold(self) -> None:
+        """
+        All users hear that the reactor gives up, even if one raises.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            users = [Keeper() for _ in range(3)]
+            for user in users:
+                end.channel.acquire(user)
+
+            def fail(reason: Failure) -> None:
+                """
+                Fail.
+                """
+                raise ZeroDivisionError
+
+            users[1].connectionLost = fail  # type: ignore[method-assign]
+            reason = Failure(error.ConnectionLost())
+            end.channel.connectionLost(reason)
+            self.assertEqual([user.lost for user in users], [reason, None, reason])
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+            end.channel.release(users[1])
+
+    def test_close(self) -> None:
+        """
+        C{close} tells the users, leaves the reactor and closes the device.
+        """
+        for polled in (False, True):
+            end = self.end(polled)
+            user = Keeper()
+            end.channel.acquire(user)
+            end.device.timers.start(3.0, lambda: None)
+            end.channel.schedule()
+            end.channel.close()
+            end.channel.close()
+            self.assertIsNotNone(user.lost)
+            self.assertEqual((end.device.closed, self.registered(end)), (True, False))
+
+    def test_channelFor(self) -> None:
+        """
+        There is one channel per reactor and name, until the reactor has stopped,
+        which closes the device; the next start opens a new one.
+        """
+        reactor = HandReactor()
+        before = descriptorsBefore()
+        channel = channelFor(reactor, "lo0")
+        self.addCleanup(channel.close)
+        self.assertIs(channelFor(reactor, "lo0"), channel)
+        self.assertEqual(channelsOf(reactor), [channel])
+        other = channelFor(HandReactor(), "lo0")
+        self.addCleanup(other.close)
+        self.assertIsNot(other, channel)
+        other.close()
+        ((phase, event, call, arguments),) = reactor.triggers
+        self.assertEqual((phase, event), ("after", "shutdown"))
+        user = Keeper()
+        channel.acquire(user)
+        call(*arguments)
+        self.assertEqual((channel.device.closed, reactor.readers), (True, []))
+        self.assertEqual(descriptors(), before)
+        again = channelFor(reactor, "lo0")
+        self.addCleanup(again.close)
+        self.assertIsNot(again, channel)
+        self.assertRaises(UnknownDeviceError, channelFor, reactor, "nothing0")
+        self.assertEqual(channelsOf(reactor), [again])
+        self.assertEqual(channelsOf(HandReactor()), [])
+
+    def test_shutdownError(self) -> None:
+        """
+        A device that can not be closed, as in a forked child, does not disturb
+        the reactor's end.
+        """
+        reactor = HandReactor()
+        channel = channelFor(reactor, "lo0")
+        self.addCleanup(channel.device.fabric.close)
+
+        def fail() -> None:
+            """
+            Fail.
+            """
+            raise DeviceClosedError("no")
+
+        self.patch(channel.device, "close", fail)
+        _, _, call, arguments = reactor.triggers[0]
+        call(*arguments)
+        self.assertEqual(channel.device.counters["close_failed"], 1)
+
+    def test_reactorsGo(self) -> None:
+        """
+        The table of channels keeps no reactor, with a channel or without one.
+        """
+        reactor, other = HandReactor(), HandReactor()
+        self.assertEqual(channelsOf(reactor), [])
+        channelFor(other, "lo0").close()
+        references = [ref(reactor), ref(other)]
+        del reactor, other
+        gc.collect()
+        self.assertEqual([reference() for reference in references], [None, None])
+
+    def test_warnings(self) -> None:
+        """
+        Warnings of the device are logged with its name.
+        """
+        end = self.end(False)
+        events: list[Any] = []
+        observer: Any = events.append
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        end.device.warn("look out")
+        self.assertEqual([(e["name"], e["text"]) for e in events if "text" in e], [("test", "look out")])
+        end.channel.count("thing")
+        self.assertEqual(end.device.counters["thing"], 1)
+        self.assertEqual(end.channel.logPrefix(), "test")
+
+
+class Once(Protocol):
+    """
+    Sends what it gets back and closes; a client begins.
+    """
+
+    factory: Any
+
+    def connectionMade(self) -> None:
+        """
+        Begin.
+        """
+        assert self.transport is not None
+        if isinstance(self.factory, ClientFactory):
+            self.transport.write(b"question")
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Answer or end.
+        """
+        assert self.transport is not None
+        self.factory.got.append(data)
+        if not isinstance(self.factory, ClientFactory):
+            self.transport.write(b"answer")
+        else:
+            self.transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Tell.
+        """
+        self.factory.lost()
+
+
+class RealReactorTests(SynchronousTestCase):
+    """
+    Real reactors.
+    """
+
+    def exchange(self, reactor: Any) -> Any:
+        """
+        Listen, connect, exchange a message each way, close everything.
+
+        @return: the channel.
+        """
+        server: Any = Factory.forProtocol(Once)
+        client: Any = ClientFactory()
+        client.protocol = Once
+        left = [2]
+        seen: list[Any] = []
+
+        def lost() -> None:
+            """
+            After both ends have closed, close the port.
+            """
+            left[0] -= 1
+            if not left[0]:
+                port.stopListening().addCallback(lambda _: reactor.callLater(0.01, done))
+
+        def done() -> None:
+            """
+            Look at what is left, and stop.
+            """
+            seen.append((list(channel.users), channel in reactor.getReaders(), channel._timer))
+            seen.append(len(reactor.getDelayedCalls()))
+            reactor.stop()
+
+        for factory in (server, client):
+            factory.got, factory.lost, factory.noisy = [], lost, False
+        port: Any = listenSDP(reactor, 0, server, interface="127.0.0.1", device="lo0")
+        (channel,) = channelsOf(reactor)
+        connectSDP(reactor, "127.0.0.1", port.getHost().port, client, device="lo0")
+        watchdog = reactor.callLater(5, reactor.crash)
+        reactor.run(installSignalHandlers=False)
+        self.assertTrue(watchdog.active(), "no end")
+        watchdog.cancel()
+        self.assertEqual((server.got, client.got), ([b"question"], [b"answer"]))
+        self.assertEqual(seen, [([], False, None), 1])
+        self.assertTrue(channel.device.closed)
+        return channel
+
+    def run_(self, make: Any) -> None:
+        """
+        Make a reactor, exchange, close it.
+        """
+        reactor = make()
+        before = descriptorsBefore()
+        self.exchange(reactor)
+        self.assertEqual(descriptors(), before)
+        for reader in reactor.removeAll():
+            reader.connectionLost(connectionDone)
+        for reader in list(reactor._internalReaders):
+            reactor.removeReader(reader)
+            reader.connectionLost(connectionDone)
+        poller: Any = getattr(reactor, "_poller", None)
+        if hasattr(poller, "close"):
+            poller.close()
+
+    def test_select(self) -> None:
+        """
+        On select: everything arrives; no reader, timed call or descriptor is
+        left of the channel.
+        """
+        self.run_(SelectReactor)
+
+    def test_poll(self) -> None:
+        """
+        The same on poll.
+        """
+        self.run_(PollReactor)
+
+    def test_epoll(self) -> None:
+        """
+        The same on epoll.
+        """
+        self.run_(EPollReactor)
+
+    def test_ib(self) -> None:
+        """
+        The same on the reactor that polls.
+        """
+        self.run_(IBReactor)
+
+    def test_channel(self) -> None:
+        """
+        What a channel is for reactors.
+        """
+        from twisted.internet.interfaces import IReadDescriptor
+        from zope.interface.verify import verifyObject
+
+        end = End(False, 3)
+        self.addCleanup(end.channel.close)
+        verifyObject(IReadDescriptor, end.channel)
+        self.assertEqual(end.channel.fileno(), end.device.fabric.fileno())
+        self.assertIsInstance(end.channel, DeviceChannel)

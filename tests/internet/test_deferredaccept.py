@@ -1,0 +1,202 @@
+"""
+Tests of L{twisted_ib.internet.deferredaccept}: a port of a fabric of packets makes a transport when the
+peer is ready.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.simulation.streams import ADDRESSES, Sender, Streams
+from twisted_ib import limits
+from twisted_ib.hca.fabric.base import faults
+from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
+
+
+class Recorder(Protocol):
+    """
+    Remembers.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing came.
+        """
+        self.data = b""
+        self.over = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Some came.
+        """
+        self.data += data
+
+    def connectionLost(self, reason: object = None) -> None:
+        """
+        It is over.
+        """
+        self.over = True
+
+
+def attributeOf(datagram: bytes) -> int:
+    """
+    What a datagram says to a communication manager; 0 for nothing.
+    """
+    return int.from_bytes(datagram[36:38], "big") if datagram[0] == 0x64 else 0
+
+
+class PromiseTests(SynchronousTestCase):
+    """
+    A client and a server.
+    """
+
+    def setUp(self) -> None:
+        """
+        Listen.
+        """
+        self.streams = Streams(1)
+        self.addCleanup(self.streams.close)
+        self.world = self.streams.world
+        self.device = self.streams.channels[ADDRESSES[1]].device
+        self.made: list[Recorder] = []
+        self.port = self.streams.listen(Factory.forProtocol(self.make))  # type: ignore[arg-type]
+
+    def make(self) -> Recorder:
+        """
+        The protocol of a connection.
+        """
+        self.made.append(Recorder())
+        return self.made[-1]
+
+    def lose(self, side: int, *messages: type) -> list[int]:
+        """
+        Lose some messages of a side.
+
+        @return: what was lost, by attribute.
+        """
+        lost: list[int] = []
+        attributes = [message.attribute for message in messages]  # type: ignore[attr-defined]
+
+        def fault(datagram: bytes, now: float) -> faults.Fate:
+            """
+            Look at one.
+            """
+            attribute = attributeOf(datagram)
+            if attribute in attributes:
+                lost.append(attribute)
+                return []
+            return [(0.0, datagram)]
+
+        self.streams.links[side].faults.append(fault)
+        return lost
+
+    def wait(self, seconds: float) -> None:
+        """
+        Let time pass.
+        """
+        self.world.run(lambda: False, seconds)
+
+    def test_nobody(self) -> None:
+        """
+        Before the peer has heard the answer there is no queue pair and no protocol; when it never does,
+        nothing is left.
+        """
+        lost = self.lose(1, REP)
+        client = self.streams.connect(Recorder(), 20)
+        self.wait(2.0)
+        self.assertGreaterEqual(len(lost), 2)
+        self.assertEqual((self.made, self.device.queuePairs, len(self.device.promised)), ([], {}, 1))
+        self.wait(400.0)
+        assert client.failure is not None
+        self.assertEqual((self.made, self.device.queuePairs, self.device.promised), ([], {}, {}))
+        self.assertEqual(len(self.device.cm), 0)
+
+    def test_withoutRTU(self) -> None:
+        """
+        The first data says as much as an RTU.
+        """
+        lost = self.lose(0, RTU)
+        sender = Sender(b"data")
+        self.streams.connect(sender)
+        self.wait(0.5)
+        self.assertEqual(lost[0], RTU.attribute)
+        self.assertEqual([each.data for each in self.made], [b"data"])
+        self.assertEqual((len(self.device.promised), len(self.device.queuePairs)), (0, 1))
+
+    def test_strangersData(self) -> None:
+        """
+        What comes from elsewhere says nothing, nor what has not the numbers that only the peer knows.
+        """
+        self.lose(0, RTU)
+        self.streams.connect(Recorder())
+        self.wait(0.1)
+        (number,) = self.device.promised
+        psn = self.device.promised[number].proposal.expectedPSN
+        self.device.arrivedEarly(number, "10.0.0.9", psn)
+        self.device.arrivedEarly(number ^ 1, ADDRESSES[0], psn)
+        for other in (-1, limits.TRANSPORT_WINDOW, 1 << 23):
+            self.device.arrivedEarly(number, ADDRESSES[0], psn + other & 0xFFFFFF)
+        self.assertEqual(self.made, [])
+        self.device.arrivedEarly(number, ADDRESSES[0], psn + limits.TRANSPORT_WINDOW - 1 & 0xFFFFFF)
+        self.assertEqual((len(self.made), list(self.device.queuePairs)), (1, [number]))
+
+    def test_otherTerms(self) -> None:
+        """
+        Nothing is promised to who asks for another service than a stream is, or for packets that do not fit.
+        """
+        manager = self.streams.channels[ADDRESSES[0]].device.cm
+        connect = manager.connect
+        for name, value in (("transportServiceType", 1), ("transportServiceType", 3), ("pathMTU", 7)):
+
+            def asking(path: Any, request: REQ, *rest: Any, name: str = name, value: int = value) -> Any:
+                """
+                Ask for something else.
+                """
+                setattr(request, name, value)
+                return connect(path, request, *rest)
+
+            self.patch(manager, "connect", asking)
+            client = self.streams.connect(Recorder(), 20)
+            self.wait(1.0)
+            self.assertIsNotNone(client.failure, name)
+            self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))
+
+    def test_givenUp(self) -> None:
+        """
+        The client goes before it was ready.
+        """
+        self.lose(1, REP)
+        self.streams.connect(Recorder(), 0.01)
+        self.wait(0.005)
+        self.assertEqual(len(self.device.promised), 1)
+        lost = self.lose(0, DREQ)
+        self.wait(0.1)  # It says so by a REJ.
+        self.assertEqual(lost, [])
+        self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))
+
+    def test_stopped(self) -> None:
+        """
+        The port closes before the peer is ready: it is disconnected then.
+        """
+        self.streams.links[0].faults.append(faults.Delay(self.streams.dice, 0.1))
+        client = Recorder()
+        self.streams.connect(client)
+        self.wait(0.15)
+        self.assertEqual(len(self.device.promised), 1)
+        self.port.stopListening()
+        self.world.run(lambda: client.over, 5.0)
+        self.assertTrue(client.over)
+        self.assertEqual((self.made, self.device.queuePairs, self.device.promised), ([], {}, {}))
+
+    def test_rejected(self) -> None:
+        """
+        Who has lost all its REPs and gives up leaves nothing though its REJ is lost, too.
+        """
+        self.lose(1, REP)
+        self.lose(0, REJ)
+        self.streams.connect(Recorder(), 0.01)
+        self.wait(400.0)
+        self.assertEqual((self.made, self.device.promised, len(self.device.cm)), ([], {}, 0))

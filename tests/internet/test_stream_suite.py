@@ -1,0 +1,76 @@
+"""
+SDP is held to what Twisted holds TCP to: its own transport tests, on each
+reactor and each fabric of one host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime
+from twisted.internet.test.connectionmixins import EndpointCreator
+
+from tests.internet.stream_suite import StreamSubject, makeStreamTests
+from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP, listenSDP
+
+#: A port on which nobody listens: those that a test gets are ephemeral.
+_NOBODY = 9
+
+IB_REACTORS = ["twisted_ib.reactor.ibreactor.IBReactor"]
+
+OTHER_REACTORS = [
+    "twisted.internet.epollreactor.EPollReactor",
+    "twisted.internet.pollreactor.PollReactor",
+    "twisted.internet.selectreactor.SelectReactor",
+    "twisted.internet.test.reactormixins.AsyncioSelectorReactor",
+]
+
+SKIPS = {
+    "test_closePeerOnEMFILE": "counts the descriptors that accept() uses; SDP uses none",
+}
+
+
+class SDPCreator(EndpointCreator):
+    """
+    Endpoints on one device.
+    """
+
+    def __init__(self, device: str) -> None:
+        """
+        @param device: Its name.
+        """
+        self.device = device
+
+    def server(self, reactor: Any) -> SDPServerEndpoint:
+        """
+        Any free port of the loopback interface.
+        """
+        return SDPServerEndpoint(reactor, 0, interface="127.0.0.1", device=self.device)
+
+    def client(self, reactor: Any, serverAddress: Any) -> SDPClientEndpoint:
+        """
+        To that port.
+        """
+        return SDPClientEndpoint(reactor, "127.0.0.1", serverAddress.port, device=self.device)
+
+
+def subjectFor(device: str) -> StreamSubject:
+    """
+    Describe SDP on one device.
+    """
+    return StreamSubject(
+        name=f"SDP{device.capitalize()}",
+        endpoints=SDPCreator(device),
+        listen=lambda reactor, factory: listenSDP(reactor, 0, factory, interface="127.0.0.1", device=device),
+        connect=lambda reactor, address, factory: connectSDP(
+            reactor, "127.0.0.1", address.port if address else _NOBODY, factory, device=device
+        ),
+        startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
+        stopMessage=lambda port: f"(SDP Port {port.getHost().port} Closed)",
+        requiredInterfaces=(IReactorFDSet, IReactorTime),
+        skips=SKIPS,
+    )
+
+
+for _device in ("shm0", "lo0"):
+    globals().update(makeStreamTests(subjectFor(_device), [*IB_REACTORS, *OTHER_REACTORS], __name__))

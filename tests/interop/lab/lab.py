@@ -1,0 +1,124 @@
+"""
+The lab: a network and one guest, for as long as this program runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+from subprocess import CalledProcessError
+
+from tests.interop.lab.images import Images, cacheDirectory
+from tests.interop.lab.machine import Machine
+from tests.interop.lab.network import Network
+
+#: Where rxe counts, and what its device is called.
+RXE = "rxe0"
+COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
+#: A new rxe device: no object and no count of an earlier one is left.
+RENEW = f"rdma link del {RXE} 2>/dev/null; rdma link add {RXE} type rxe netdev eth0"
+
+
+def unfit() -> str | None:
+    """
+    @return: why there can be no lab on this machine; L{None} if there can be one.
+    """
+    if platform.machine() != "x86_64":
+        return f"guests are of Debian's amd64, not {platform.machine()}"
+    if os.geteuid():
+        return "only root can make the network that real kernels are peers on"
+    for program in ("ip", "setpriv"):
+        if shutil.which(program) is None:
+            return f"there is no {program} here"
+    try:
+        network = Network()
+        try:
+            network.port(1)
+        finally:
+            network.close()
+    except CalledProcessError as error:
+        return f"no network for guests can be made here: {error}"
+    return None
+
+
+def lacking() -> str | None:
+    """
+    @return: why there is no lab; L{None} if there can be one.
+    """
+    if os.environ.get("TWISTED_IB_INTEROP") != "1":
+        return "peers are real kernels only with TWISTED_IB_INTEROP=1 (see tests/interop/__init__.py)"
+    reason = unfit()
+    if reason is not None:
+        return reason
+    if Images(cacheDirectory()).release is None:
+        return f"no guest is built in {cacheDirectory()}: python -m tests.interop.build"
+    return None
+
+
+class Lab:
+    """
+    A network and its guest.
+
+    @ivar directory: for files of this run.
+    @ivar mtu: the largest frames at present.
+    """
+
+    def __init__(self) -> None:
+        """
+        Boot the guest.
+        """
+        self.directory = Path(tempfile.mkdtemp(prefix="ib-"))
+        self.mtu = 0
+        self.network = Network()
+        try:
+            self.guest = Machine(Images(cacheDirectory()), self.network, self.directory, 1)
+            self.guest.must("modprobe -a rdma_rxe rdma_ucm ib_umad")
+        except BaseException:
+            self.network.close()
+            shutil.rmtree(self.directory)
+            raise
+
+    def renew(self, mtu: int) -> None:
+        """
+        Have a new rxe device.
+
+        @param mtu: the largest Ethernet frames of both sides.
+        """
+        if mtu != self.mtu:
+            self.network.limit(mtu)
+            self.guest.must(f"ip link set eth0 mtu {mtu}")
+            self.mtu = mtu
+        self.guest.must(RENEW)
+
+    def counters(self) -> dict[str, int]:
+        """
+        @return: what rxe has counted.
+        """
+        lines = self.guest.must(f"cd {COUNTERS} && grep . *").splitlines()
+        return {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
+
+    def close(self) -> None:
+        """
+        Switch everything off.
+        """
+        self.guest.close()
+        self.network.close()
+        shutil.rmtree(self.directory)
+
+
+_labs: list[Lab] = []
+
+
+def theLab() -> Lab:
+    """
+    @return: the lab of this process, which it has until it ends.
+    """
+    if not _labs:
+        lab = Lab()
+        atexit.register(lab.close)
+        _labs.append(lab)
+    return _labs[0]

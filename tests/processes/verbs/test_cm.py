@@ -1,0 +1,81 @@
+"""
+Connection identifiers of verbs in two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.meeting import ownRunDirectory
+
+#: Longer than any story of C{cmtalk}, in seconds.
+LONG = 60
+
+
+class StoryTests(SynchronousTestCase):
+    """
+    See the functions of L{tests.processes.verbs.cmtalk}.
+    """
+
+    def story(self, name: str) -> None:
+        """
+        Run one.
+        """
+        ownRunDirectory(self)
+        place = str(Path(__file__).resolve().parents[3])
+        environment = dict(os.environ, PYTHONPATH=place)
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-m", "tests.processes.verbs.cmtalk", name],
+            env=environment,
+            cwd=place,
+            capture_output=True,
+            timeout=LONG,
+        )
+        self.assertEqual((done.returncode, done.stderr.decode()), (0, ""))
+
+    def test_messages(self) -> None:
+        """
+        Messages to and fro.
+        """
+        self.story("messages")
+
+    def test_absent(self) -> None:
+        """
+        A process that does something else is served all the same.
+        """
+        self.story("absent")
+
+    def test_datagrams(self) -> None:
+        """
+        Datagrams, and answers to where they came from.
+        """
+        self.story("datagrams")
+
+    def test_killed(self) -> None:
+        """
+        A peer that is killed.
+        """
+        self.story("killed")
+
+    def test_leaving(self) -> None:
+        """
+        A peer that is killed before it answers.
+        """
+        self.story("leaving")
+
+    def test_forked(self) -> None:
+        """
+        A child has nothing of its parent's, and works all the same.
+        """
+        self.story("forked")
+
+    def test_many(self) -> None:
+        """
+        Many connections of one process to another.
+        """
+        self.story("many")

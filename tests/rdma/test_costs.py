@@ -1,0 +1,172 @@
+"""
+What a message costs: objects that are made, functions that are called, bytes that are copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.rdma.pair import Pair, PairTestCase, Recorder
+from tests.sdp.pair import End, HandReactor, Keeper
+from tests.support.copying import CountingMap, CountingSegment
+from tests.support.meeting import ownRunDirectory
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.internet.channel import DeviceChannel
+
+
+class Sink(Recorder):
+    """
+    Takes messages and does nothing.
+    """
+
+    def messageReceived(self, view: memoryview) -> None:
+        """
+        Nothing.
+        """
+
+
+class ObjectTests(PairTestCase):
+    """
+    What is made and called.
+    """
+
+    polled = True
+
+    def made(self, count: int) -> tuple[Counter[str], Counter[str]]:
+        """
+        Send some messages.
+
+        @return: how often the initialiser of which class ran, and which functions were called.
+        """
+        objects: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
+        one, _ = self.pair.connected(Sink(), Sink())
+
+        def profile(frame: FrameType, event: str, argument: Any) -> None:
+            """
+            Count a call.
+            """
+            if event == "call":
+                name = frame.f_code.co_name
+                calls[name] += 1
+                if name == "__init__":
+                    objects[type(frame.f_locals["self"]).__name__] += 1
+
+        sys.setprofile(profile)
+        try:
+            for _ in range(count):
+                one.write(b"x" * 64)
+            self.settle()
+        finally:
+            sys.setprofile(None)
+        return objects, calls
+
+    def test_objects(self) -> None:
+        """
+        A message makes one object, which keeps its bytes until the peer has taken them: no work
+        request, no list of pieces, no completion, and none where it is received.
+        """
+        objects, _ = self.made(50)
+        more, _ = self.made(100)
+        # The initialiser of its class and those of the classes above it.
+        self.assertEqual({name for name in more if more[name] > objects[name]}, {"Inline"})
+        self.assertLessEqual(more["Inline"] - objects["Inline"], 100)
+
+    def test_calls(self) -> None:
+        """
+        Few functions of ours are called for each.
+        """
+        _, calls = self.made(50)
+        _, more = self.made(100)
+        extra = {name: more[name] - calls[name] for name in more}
+        perMessage = {name: count / 50 for name, count in extra.items() if count >= 50}
+        self.assertLess(sum(perMessage.values()), 40, perMessage)
+        for name in ("write", "post", "postInline", "received", "deliver", "messageReceived"):
+            self.assertIn(name, perMessage)
+
+
+class SharedEnd(End):
+    """
+    An HCA of shared memory.
+    """
+
+    def __init__(self, polled: bool, seed: int) -> None:
+        """
+        @param polled: Not looked at.
+        @param seed: Not looked at.
+        """
+        self.keeper = Keeper()
+        self.reactor = HandReactor()
+        self.device = Device("shm0", self.reactor.seconds)
+        self.channel = DeviceChannel(self.reactor, self.device)
+        self.channel.acquire(self.keeper)
+        self.turn = self.reactor.turn
+
+
+class CopyTests(SynchronousTestCase):
+    """
+    Bytes that are copied in shared memory.
+    """
+
+    def setUp(self) -> None:
+        """
+        Connect two HCAs whose rings count.
+        """
+        ownRunDirectory(self)
+        self.patch(SharedMemoryFabric, "segmentClass", CountingSegment)
+        self.pair = Pair(False, SharedEnd)
+        self.addCleanup(self.pair.close)
+        self.one, self.two = self.pair.connected()
+
+    def copied(self, act: Any) -> dict[str, int]:
+        """
+        @return: What is copied while something is done.
+        """
+        CountingMap.copied.clear()
+        act()
+        self.pair.settle()
+        return dict(CountingMap.copied)
+
+    def test_messages(self) -> None:
+        """
+        A message is copied once into the ring and once out of it, and what the protocol gets is
+        that copy.
+        """
+        for size in (64, 4096, 65536):
+            message = bytes(size)
+            found = self.copied(lambda message=message: self.one.write(message))
+            self.assertEqual(found, {"in": size, "out": size})
+        views = self.two.heard.views
+        self.assertTrue(all(type(view.obj) is bytes and len(view.obj) == len(view) for view in views))
+
+    def test_registered(self) -> None:
+        """
+        Registered memory that the peer can map does not go through the ring: one copy, by the
+        peer.
+        """
+        region = self.one.registerMemory(65536)
+        self.one.sendRegistered(region), self.pair.settle()
+        found = self.copied(lambda: self.one.sendRegistered(region))
+        self.assertEqual(self.two.heard.log[-1], bytes(65536))
+        self.assertLess(sum(found.values()), 200)
+
+    def test_bulk(self) -> None:
+        """
+        Nor do 1 MiB that are written or read between registered regions.
+        """
+        mine, theirs = self.one.registerMemory(1 << 20), self.two.registerMemory(1 << 20, 0xF)
+        mine.view[:] = bytes(range(256)) * 4096
+        for act in (
+            lambda: self.one.rdmaWrite(mine, theirs.address, theirs.remoteKey),
+            lambda: self.one.rdmaRead(1 << 20, theirs.address, theirs.remoteKey, mine),
+        ):
+            act(), self.pair.settle()
+            found = self.copied(act)
+            self.assertLess(sum(found.values()), 1000)
+        self.assertEqual(bytes(theirs.view), bytes(range(256)) * 4096)

@@ -1,0 +1,324 @@
+"""
+Tests for L{twisted_ib.rdma.port} and L{twisted_ib.rdma.port} on two HCAs: what is
+theirs alone; what they have in common with SDP's is tested there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import error
+from twisted.internet.protocol import Factory
+
+from tests.rdma.pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
+from twisted_ib import limits
+from twisted_ib.hca.wire.cm import REJ, REQ
+from twisted_ib.internet import connector as connectorModule
+from twisted_ib.internet import port as portModule
+from twisted_ib.internet.addresses import addressOf
+from twisted_ib.rdma import handshake
+from twisted_ib.rdma.port import connectRDMA, listenRDMA
+
+
+class Clients(Told):
+    """
+    Makes L{Recorder}s and remembers them, failures and losses.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing happened.
+        """
+        self.made: list[Recorder] = []
+        self.failures: list[Any] = []
+        self.lost: list[Any] = []
+        super().__init__(self.failures.append, self.lost.append)
+
+    def buildProtocol(self, addr: Any) -> Recorder:
+        """
+        Make one.
+        """
+        self.made.append(Recorder())
+        return self.made[-1]
+
+
+class Forger(Asker):
+    """
+    Asks with another REQ than is usual.
+
+    @ivar change: Changes it.
+    @ivar rejection: The REJ that came.
+    """
+
+    rejection: REJ | None = None
+
+    def __init__(self, messages: Any, device: Any, port: int, change: Any) -> None:
+        """
+        @param change: Called with the REQ.
+        """
+        Asker.__init__(self, messages, device, port)
+        self.change = change
+
+    def pathReady(self, path: Any) -> None:
+        """
+        Ask.
+        """
+        here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
+        request = handshake.request(self.messages, here, there)
+        self.change(request)
+        self.device.cm.connect(path, request, self, self.device.clock())
+
+    def rejected(self, connection: Any, rejection: REJ) -> None:
+        """
+        Remember.
+        """
+        self.rejection = rejection
+
+
+class PortTestCase(PairTestCase):
+    """
+    A port at C{b}, callers at C{a}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Listen.
+        """
+        super().setUp()
+        pair = self.pair
+        channels = {id(pair.a.reactor): pair.a.channel, id(pair.b.reactor): pair.b.channel}
+        for module in (portModule, connectorModule):
+            self.patch(module, "channelFor", lambda reactor, *name: channels[id(reactor)])
+        self.servers = Clients()
+        factory: Factory = self.servers
+        self.port: Any = listenRDMA(pair.b.reactor, 0, factory, LOCALHOST, privateData=b"server")
+        self.number = self.port.getHost().port
+        self.clients = Clients()
+
+    def connect(self, **options: Any) -> Any:
+        """
+        Begin to connect.
+        """
+        return connectRDMA(self.pair.a.reactor, LOCALHOST, self.number, self.clients, **options)
+
+    def forge(self, change: Any) -> Forger:
+        """
+        Ask with a changed REQ.
+        """
+        device = self.pair.a.device
+        forger = Forger(Raw(device), device, self.number, change)
+        device.connect(handshake.PORT_SPACE, LOCALHOST, self.number, forger, device.clock())
+        self.settle()
+        return forger
+
+    def used(self, end: Any) -> tuple[int, int, int]:
+        """
+        @return: How many queue pairs, domains and regions there are.
+        """
+        used = end.device.inUse()
+        return used["qp"], used["pd"], used["mr"]
+
+
+class PortTests(PortTestCase):
+    """
+    What a port does with REQs.
+    """
+
+    def test_accepts(self) -> None:
+        """
+        Both ends know each other's addresses and private data when they are connected.
+        """
+        connector = self.connect(privateData=b"client", bindAddress=(LOCALHOST, 5555))
+        self.settle()
+        [client], [server] = self.clients.made, self.servers.made
+        self.assertEqual(server.transport.getPeer(), addressOf(LOCALHOST, 5555))
+        self.assertEqual(client.transport.getPeer(), addressOf(LOCALHOST, self.number))
+        self.assertEqual(server.transport.peerPrivateData, b"client".ljust(56, b"\0"))
+        self.assertEqual(client.transport.peerPrivateData, b"server".ljust(196, b"\0"))
+        self.assertEqual(client.transport.privateData, b"client")
+        connector.disconnect()
+        self.settle()
+        self.assertIsInstance(self.clients.lost[0], error.ConnectionDone)
+        self.assertEqual((self.used(self.pair.a), self.used(self.pair.b)), ((0, 0, 0), (0, 0, 0)))
+
+    def test_atOnce(self) -> None:
+        """
+        What the server writes in C{connectionMade}, and its end, reach the client, in order.
+        """
+
+        class Hasty(Recorder):
+            """
+            Says all it has to say at once.
+            """
+
+            def connectionMade(self) -> None:
+                """
+                Say it.
+                """
+                for number in range(3 * limits.RDMA_RECEIVES):
+                    self.transport.write(b"%d" % number)
+                self.transport.loseConnection()
+
+        self.patch(self.servers, "buildProtocol", lambda address: Hasty())
+        self.connect()
+        self.settle()
+        for _ in range(5):
+            self.pair.wait()
+        expected = [b"%d" % number for number in range(3 * limits.RDMA_RECEIVES)]
+        self.assertEqual(self.clients.made[0].log, [*expected, "ConnectionDone"])
+
+    def test_oneMessage(self) -> None:
+        """
+        A message that comes together with the REP and the peer's end is delivered.
+        """
+
+        class Brief(Recorder):
+            """
+            Says one thing and goes.
+            """
+
+            def connectionMade(self) -> None:
+                """
+                Say it.
+                """
+                self.transport.write(b"the end")
+                self.transport.loseConnection()
+
+        self.patch(self.servers, "buildProtocol", lambda address: Brief())
+        self.connect()
+        self.pair.a.reactor.advance(0)
+        for _ in range(20):
+            # The client's reactor serves its device again and again, and makes no other turn.
+            self.pair.b.turn(), self.pair.a.device.progress()
+        self.assertEqual((len(self.clients.made), self.servers.made), (1, []))
+        self.assertEqual(self.clients.made[0].log, [])
+        self.settle()
+        self.assertEqual(self.clients.made[0].log, [b"the end", "ConnectionDone"])
+
+    def test_forgedAddress(self) -> None:
+        """
+        A REQ with an address that no process of this host has is refused, and counted.
+        """
+
+        def foreign(request: REQ) -> None:
+            data = request.privateData
+            request.privateData = data[:16] + bytes((192, 0, 2, 1)) + data[20:]
+
+        forger = self.forge(foreign)
+        assert forger.rejection is not None
+        self.assertEqual(forger.rejection.reason, 28)
+        self.assertEqual(self.pair.b.device.counters["bad_hello"], 1)
+        self.assertEqual(self.servers.made, [])
+
+    def test_forgedVersion(self) -> None:
+        """
+        So is one whose header is not one.
+        """
+
+        def other(request: REQ) -> None:
+            request.privateData = b"\1" + request.privateData[1:]
+
+        forger = self.forge(other)
+        assert forger.rejection is not None
+        self.assertEqual((forger.rejection.reason, self.servers.made), (28, []))
+
+    def test_noResources(self) -> None:
+        """
+        A connection for which there is no protection domain is refused; nothing is left of it.
+        """
+        self.patch(limits, "PROTECTION_DOMAINS", 1)
+        raw = Raw(self.pair.b.device)  # Has the one that there is.
+        before = self.used(self.pair.b)
+        self.connect()
+        self.settle()
+        [reason] = self.clients.failures
+        self.assertIsInstance(reason, error.ConnectionRefusedError)
+        self.assertIn("no resources", str(reason))
+        self.assertEqual(self.used(self.pair.b), before)
+        self.assertEqual(self.used(self.pair.a), (0, 0, 0))
+        raw.queuePair.close()
+
+    def test_noProtocol(self) -> None:
+        """
+        A factory that gives no protocol has the connection closed.
+        """
+        self.patch(self.servers, "buildProtocol", lambda address: None)
+        self.connect()
+        self.settle()
+        self.assertEqual(self.clients.made[0].log, ["ConnectionDone"])
+        self.assertEqual(self.used(self.pair.b), (0, 0, 0))
+
+    def test_stopped(self) -> None:
+        """
+        A port that has stopped refuses; its connections stay.
+        """
+        self.connect()
+        self.settle()
+        self.port.stopListening()
+        self.settle()
+        self.connect()
+        self.settle()
+        self.assertIsInstance(self.clients.failures[0], error.ConnectionRefusedError)
+        self.clients.made[0].transport.write(b"still there")
+        self.settle()
+        self.assertEqual(self.servers.made[0].log, [b"still there"])
+
+
+class ConnectorTests(PortTestCase):
+    """
+    Attempts that end early leave nothing.
+    """
+
+    def test_timeout(self) -> None:
+        """
+        The timeout ends an attempt.
+        """
+        self.port.pauseProducing()
+        self.connect(timeout=5)
+        self.settle()
+        self.pair.advance(5)
+        self.settle()
+        [reason] = self.clients.failures
+        self.assertIsInstance(reason, error.TimeoutError)
+        self.assertIn("RDMA 127.0.0.1", str(reason))
+        self.assertEqual(self.used(self.pair.a), (0, 0, 0))
+
+    def test_stopConnecting(self) -> None:
+        """
+        So does the user.
+        """
+        self.port.pauseProducing()
+        connector = self.connect()
+        self.settle()
+        connector.stopConnecting()
+        self.settle()
+        self.assertIsInstance(self.clients.failures[0], error.UserError)
+        self.assertEqual(self.used(self.pair.a), (0, 0, 0))
+        self.port.resumeProducing()
+        self.settle()
+        self.assertEqual(self.servers.made, [])
+
+    def test_waits(self) -> None:
+        """
+        A port that does not accept now keeps the request.
+        """
+        self.port.pauseProducing()
+        self.connect()
+        self.settle()
+        self.assertEqual(len(self.port.requests), 1)
+        self.port.resumeProducing()
+        self.settle()
+        self.assertEqual((len(self.clients.made), len(self.servers.made)), (1, 1))
+
+    def test_factoryRaises(self) -> None:
+        """
+        A factory that raises fails the attempt.
+        """
+        self.patch(self.clients, "buildProtocol", lambda address: 1 // 0)
+        self.connect()
+        self.settle()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertIsInstance(self.clients.failures[0], error.ConnectError)
+        self.assertEqual(self.used(self.pair.a), (0, 0, 0))
+        self.assertEqual(self.servers.made[0].log[-1:], ["ConnectionDone"])
+        self.assertEqual(self.used(self.pair.b), (0, 0, 0))

@@ -1,0 +1,511 @@
+"""
+Messages and RDMA on real reactors, and on each fabric of one host: from the endpoint string, the
+classic call or the reactor's method to the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import error
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.interfaces import IConnector, IListeningPort, IReactorFDSet, IReactorTime
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.test.connectionmixins import EndpointCreator
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.python.failure import Failure
+from zope.interface.verify import verifyClass, verifyObject
+
+from tests.internet.stream_suite import StreamSubject, makeStreamTests
+from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
+from tests.rdma.pair import EVERYTHING, Plain, Recorder, Told
+from tests.support.driving import Driven
+from twisted_ib import limits
+from twisted_ib.errors import WorkCompletionError
+from twisted_ib.interfaces import IRDMATransport, IReactorRDMA
+from twisted_ib.internet.channel import channelsOf
+from twisted_ib.rdma import connectRDMA, listenRDMA
+from twisted_ib.rdma.port import RDMAClientEndpoint, RDMAServerEndpoint
+from twisted_ib.reactor.ibreactor import IBReactor
+
+
+class Talker(Recorder):
+    """
+    Waits for what it hears.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nobody waits.
+        """
+        super().__init__()
+        self.made: Deferred[Any] = Deferred()
+        self.lost: Deferred[Any] = Deferred()
+        self._waits: Deferred[Any] | None = None
+        self._count = 0
+
+    def connectionMade(self) -> None:
+        """
+        Tell.
+        """
+        self.made.callback(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Remember, and tell.
+        """
+        super().dataReceived(data)
+        self._look()
+
+    def remoteMemoryWritten(self, immediate: int, length: int) -> None:
+        """
+        Remember, and tell.
+        """
+        super().remoteMemoryWritten(immediate, length)
+        self._look()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Remember, and tell.
+        """
+        super().connectionLost(reason)
+        self.lost.callback(reason.value)
+
+    def _look(self) -> None:
+        """
+        Tell who waits for so many messages.
+        """
+        if self._waits is not None and len(self.log) >= self._count:
+            waits, self._waits = self._waits, None
+            waits.callback(self.log)
+
+    def heard(self, count: int) -> Deferred[Any]:
+        """
+        @return: Fires when it has heard so many things.
+        """
+        self._count = count
+        self._waits = waits = Deferred()
+        self._look()
+        return waits
+
+
+class Clients(Told):
+    """
+    Makes one protocol, and remembers failure and loss.
+    """
+
+    def __init__(self, protocol: Any) -> None:
+        """
+        @param protocol: That one.
+        """
+        self.one = protocol
+        self.failed: Deferred[Any] = Deferred()
+        self.lost: Deferred[Any] = Deferred()
+        super().__init__(self.failed.callback, self.lost.callback)
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        Give it.
+        """
+        self.address = addr
+        return self.one
+
+
+class RDMATestsMixin(Driven):
+    """
+    What every reactor and device must do.
+
+    @cvar device: Its name.
+    """
+
+    requiredInterfaces = (IReactorFDSet, IReactorTime)
+    device: str
+
+    def factory(self, made: list[Talker]) -> Factory:
+        """
+        @return: What makes protocols and remembers them.
+        """
+
+        def build() -> Talker:
+            protocol = Talker()
+            made.append(protocol)
+            return protocol
+
+        factory = Factory.forProtocol(build)  # type: ignore[arg-type]
+        factory.noisy = False
+        return factory
+
+    async def pair(self, reactor: Any, **options: Any) -> tuple[Any, Talker, Talker]:
+        """
+        @return: A port, a client and a server that are connected, by strings.
+        """
+        made: list[Talker] = []
+        text = f"ib:0:interface=127.0.0.1:device={self.device}"
+        port: Any = await serverFromString(reactor, text).listen(self.factory(made))
+        text = f"ib:127.0.0.1:{port.getHost().port}:timeout=10:device={self.device}"
+        found: Any = await clientFromString(reactor, text).connect(self.factory([]))
+        while not made:
+            await self.turn(reactor)
+        await made[0].made
+        return port, found, made[0]
+
+    @staticmethod
+    def turn(reactor: Any) -> Deferred[None]:
+        """
+        @return: Fires in the next turn.
+        """
+        done: Deferred[None] = Deferred()
+        reactor.callLater(0, done.callback, None)
+        return done
+
+    def test_everything(self) -> None:
+        """
+        Messages, requests, errors and the end, between endpoints of strings.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            one = client.transport
+            verifyObject(IRDMATransport, one)
+            verifyObject(IListeningPort, port)
+            this.assertEqual(one.getPeer(), server.transport.getHost())
+            this.assertEqual(one.getHost(), server.transport.getPeer())
+            region = server.transport.registerMemory(1 << 20, EVERYTHING)
+            address, key = region.address, region.remoteKey
+            for number in range(200):
+                one.write(b"%d" % number)
+            one.send(b"last", 7)
+            await server.heard(201)
+            this.assertEqual(server.log, [*(b"%d" % number for number in range(200)), b"last"])
+            this.assertEqual(server.immediates[-1], 7)
+            mine = one.registerMemory(1 << 20)
+            mine.view[:] = bytes(range(256)) * 4096
+            await one.rdmaWrite(mine, address, key)
+            this.assertEqual(bytes(region.view), bytes(mine.view))
+            this.assertEqual(await one.rdmaRead(1 << 20, address, key), bytes(mine.view))
+            region.view[:] = bytes(1 << 20)
+            this.assertEqual(await one.rdmaRead(1 << 20, address, key, mine), 1 << 20)
+            this.assertEqual(bytes(mine.view), bytes(1 << 20))
+            await one.rdmaWriteWithImmediate(b"now", address, key, 3)
+            await server.heard(202)
+            this.assertEqual(server.log[-1], (3, 3))
+            this.assertEqual(await one.fetchAdd(address + 8, key, 2), 0)
+            this.assertEqual(await one.compareAndSwap(address + 8, key, 2, 9), 2)
+            this.assertEqual(region.view[8], 9)
+            await one.sendRegistered(mine, 0, 65536)
+            await server.heard(203)
+            this.assertEqual(server.log[-1], bytes(65536))
+            region.close()
+            try:
+                await one.rdmaRead(1, address, key)
+            except WorkCompletionError as wrong:
+                this.assertEqual(wrong.statusName, "REM_ACCESS_ERR")
+            await client.lost
+            await server.lost
+            this.assertEqual((client.log, server.log[-1]), (["ConnectionLost"], "ConnectionLost"))
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_pacing(self) -> None:
+        """
+        A protocol that pauses makes the peer wait; all comes, and then the end.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            server.transport.pauseProducing()
+            messages = [bytes([number % 256]) * 10_000 for number in range(500)]
+            for message in messages:
+                client.transport.write(message)
+            client.transport.loseConnection()
+            resumed: Deferred[None] = Deferred()
+            reactor.callLater(0.05, resumed.callback, None)
+            await resumed
+            this.assertEqual((client.log, server.log), ([], []))
+            server.transport.resumeProducing()
+            await server.lost
+            await client.lost
+            this.assertEqual(server.log, [*messages, "ConnectionDone"])
+            this.assertEqual(client.log, ["ConnectionDone"])
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_classic(self) -> None:
+        """
+        The classic calls, with private data both ways, and a plain protocol.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            made: list[Any] = []
+            factory = self.factory(made)
+            port: Any = listenRDMA(
+                reactor, 0, factory, "127.0.0.1", device=self.device, privateData=b"r" * 196
+            )
+            plain = Plain()
+            clients = Clients(plain)
+            connector: Any = connectRDMA(
+                reactor,
+                "127.0.0.1",
+                port.getHost().port,
+                clients,
+                device=self.device,
+                privateData=b"q" * 56,
+                maxMessageSize=10,
+            )
+            verifyObject(IConnector, connector)
+            while not made:
+                await self.turn(reactor)
+            server = made[0]
+            await server.made
+            this.assertEqual(server.transport.peerPrivateData, b"q" * 56)
+            await server.transport.send(b"ten bytes.")
+            while not plain.log:
+                await self.turn(reactor)
+            this.assertEqual(plain.log, [b"ten bytes."])
+            client: Any = plain.transport
+            this.assertEqual(client.peerPrivateData, b"r" * 196)
+            this.assertRaises(ValueError, client.write, b"eleven byte")
+            connector.disconnect()
+            this.assertIsInstance(await clients.lost, error.ConnectionDone)
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_peerSendsTooLong(self) -> None:
+        """
+        A message that is longer than the other side takes ends the connection by name.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            made: list[Any] = []
+            server = RDMAServerEndpoint(
+                reactor, 0, interface="127.0.0.1", device=self.device, maxMessageSize=100
+            )
+            port: Any = await server.listen(self.factory(made))
+            client = RDMAClientEndpoint(reactor, "127.0.0.1", port.getHost().port, device=self.device)
+            found: Any = await client.connect(self.factory([]))
+            done = found.transport.send(b"x" * 101)
+            try:
+                await done
+            except WorkCompletionError as wrong:
+                this.assertEqual(wrong.statusName, "REM_INV_REQ_ERR")
+            await found.lost
+            reason = await made[0].lost
+            this.assertIsInstance(reason, error.ConnectionLost)
+            this.assertIn("more than 100 bytes", str(reason))
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_nobodyListens(self) -> None:
+        """
+        The errors are those of streams.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            clients = Clients(Plain())
+            connectRDMA(reactor, "127.0.0.1", 9, clients, device=self.device)
+            reason = await clients.failed
+            this.assertIsInstance(reason, error.ConnectionRefusedError)
+            this.assertIn("nobody listens on RDMA 127.0.0.1:9", str(reason))
+            factory = self.factory([])
+            port: Any = listenRDMA(reactor, 0, factory, "127.0.0.1", device=self.device)
+            this.assertRaises(
+                error.CannotListenError,
+                listenRDMA,
+                reactor,
+                port.getHost().port,
+                factory,
+                "127.0.0.1",
+                device=self.device,
+            )
+            await port.stopListening()
+
+        self.drive(steps)
+
+
+def _make() -> dict[str, type]:
+    """
+    @return: The test cases, by name.
+    """
+    found: dict[str, type] = {}
+    for device in ("shm0", "lo0"):
+        name = f"RDMA{device.capitalize()}Tests"
+        kind: Any = type(name, (RDMATestsMixin, ReactorBuilder), {"device": device, "__module__": __name__})
+        kind._reactors = [*IB_REACTORS, *OTHER_REACTORS]
+        for case in kind.makeTestCaseClasses().values():
+            case.__module__ = __name__
+            found[case.__name__] = case
+    return found
+
+
+globals().update(_make())
+
+
+class ReactorTests(ReactorBuilder):
+    """
+    C{ib} has the calls as methods.
+    """
+
+    def test_interface(self) -> None:
+        """
+        It provides what it says.
+        """
+        verifyClass(IReactorRDMA, IBReactor)
+
+    def test_methods(self) -> None:
+        """
+        The methods are the calls.
+        """
+        reactor = self.buildReactor()
+        clients = Clients(Talker())
+        made: list[Any] = []
+
+        def build() -> Talker:
+            protocol = Talker()
+            made.append(protocol)
+            protocol.made.addCallback(lambda ignored: protocol.transport.write(b"hello"))
+            return protocol
+
+        factory = Factory.forProtocol(build)  # type: ignore[arg-type]
+        port = reactor.listenRDMA(0, factory, interface="127.0.0.1", device="lo0", privateData=b"hi")
+        number = port.getHost().port
+        reactor.connectRDMA("127.0.0.1", number, clients, 5, None, "lo0", b"ho", 1000)
+        clients.one.heard(1).addCallback(lambda ignored: reactor.stop())
+        self.runReactor(reactor, timeout=10)
+        self.assertEqual(clients.one.log[0], b"hello")
+        self.assertEqual(made[0].log, ["ConnectionLost"])
+
+
+class ArgumentTests(ReactorBuilder):
+    """
+    What makes no sense raises before anything is opened.
+    """
+
+    def test_arguments(self) -> None:
+        """
+        Ports, private data and sizes are looked at first.
+        """
+        reactor = self.buildReactor()
+        factory: Any = Factory()
+        wrong: Any
+        for wrong in (
+            {"port": -1},
+            {"port": 65536},
+            {"privateData": b"x" * 197},
+            {"maxMessageSize": 0},
+            {"maxMessageSize": limits.RDMA_MESSAGE_MOST + 1},
+            {"maxMessageSize": 1.5},
+            {"interface": None},
+            {"interface": 5},
+        ):
+            self.assertRaises(ValueError, listenRDMA, reactor, **{"port": 0, "factory": factory, **wrong})
+        for wrong in (
+            {"port": 0},
+            {"privateData": b"x" * 57},
+            {"maxMessageSize": -1},
+            {"bindAddress": ("a", -1)},
+            {"host": None},
+            {"host": 5},
+            {"timeout": -1},
+            {"timeout": "5"},
+            {"timeout": float("inf")},
+            {"timeout": float("nan")},
+        ):
+            arguments = {"host": "127.0.0.1", "port": 5, "factory": factory, **wrong}
+            self.assertRaises(ValueError, connectRDMA, reactor, **arguments)
+        self.assertRaises(TypeError, listenRDMA, reactor, 0, factory, privateData="text")
+        self.assertEqual(channelsOf(reactor), [])
+
+
+for _kind in (ReactorTests, ArgumentTests):
+    _kind._reactors = IB_REACTORS
+    globals().update(_kind.makeTestCaseClasses())
+    del globals()[_kind.__name__]
+
+
+class _Creator(EndpointCreator):
+    """
+    Endpoints on one device, with messages long enough for any write of Twisted's tests.
+    """
+
+    def __init__(self, device: str) -> None:
+        """
+        @param device: Its name.
+        """
+        self.device = device
+
+    def server(self, reactor: Any) -> RDMAServerEndpoint:
+        """
+        Any free port of the loopback interface.
+        """
+        return RDMAServerEndpoint(
+            reactor, 0, interface="127.0.0.1", device=self.device, maxMessageSize=limits.RDMA_MESSAGE_MOST
+        )
+
+    def client(self, reactor: Any, serverAddress: Any) -> RDMAClientEndpoint:
+        """
+        To that port.
+        """
+        return RDMAClientEndpoint(
+            reactor,
+            "127.0.0.1",
+            serverAddress.port,
+            device=self.device,
+            maxMessageSize=limits.RDMA_MESSAGE_MOST,
+        )
+
+
+def _subject(device: str) -> StreamSubject:
+    """
+    Describe messages on one device as if they were a stream.
+    """
+    return StreamSubject(
+        name=f"RDMA{device.capitalize()}",
+        endpoints=_Creator(device),
+        listen=lambda reactor, factory: listenRDMA(
+            reactor, 0, factory, interface="127.0.0.1", device=device, maxMessageSize=limits.RDMA_MESSAGE_MOST
+        ),
+        connect=lambda reactor, address, factory: connectRDMA(
+            reactor,
+            "127.0.0.1",
+            address.port if address else 9,
+            factory,
+            device=device,
+            maxMessageSize=limits.RDMA_MESSAGE_MOST,
+        ),
+        startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
+        stopMessage=lambda port: f"(RDMA Port {port.getHost().port} Closed)",
+        requiredInterfaces=(IReactorFDSet, IReactorTime),
+        skips=_SKIPS,
+    )
+
+
+#: What is not there: half-close, C{startTLS}, TCP's options.
+_SKIPS = {
+    "test_closePeerOnEMFILE": "counts the descriptors that accept() uses; messages use none",
+    "test_halfCloseByClient": "messages have no half-close",
+    "test_transportInterface": "a message transport is no ITCPTransport",
+}
+
+
+def _makeStreamTests() -> dict[str, type]:
+    """
+    @return: Twisted's own tests of streams, but for C{startTLS}, by name.
+    """
+    made: dict[str, type] = {}
+    for device in ("shm0", "lo0"):
+        made.update(makeStreamTests(_subject(device), [*IB_REACTORS, *OTHER_REACTORS[:1]], __name__))
+    return {name: case for name, case in made.items() if "StartTLS" not in name and "TLSProducer" not in name}
+
+
+globals().update(_makeStreamTests())

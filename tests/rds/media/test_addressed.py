@@ -1,0 +1,483 @@
+"""
+Tests of L{twisted_ib.rds.media.rc} between HCAs with IP addresses: RDS as Linux has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.hca.memorylink import Wire, deviceOn
+from tests.rds.ends import Process, ProcessesTestCase
+from twisted_ib import limits
+from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.rds.media import rc
+from twisted_ib.rds.media.rcconnection import Session
+from twisted_ib.rds.protocol.private import PrivateData
+from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, NO_PADDING, packChecksummed
+
+HERE, THERE, SIX, OTHER = "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"
+
+
+class AddressedTestCase(ProcessesTestCase):
+    """
+    Hosts on a wire in memory.
+    """
+
+    device = "roce0"
+
+    def setUp(self) -> None:
+        """
+        Two hosts.
+        """
+        super().setUp()
+        self.wire = Wire()
+        self.channels: dict[tuple[Any, str], DeviceChannel] = {}
+        self.patch(rc, "channelFor", self.channelFor)
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000, HERE), self.b.listen(5000, THERE)
+
+    def channelFor(self, reactor: Any, name: str, address: str) -> DeviceChannel:
+        """
+        @return: The device of an address.
+        """
+        assert name == "roce0"
+        channel = self.channels.get((reactor, address))
+        if channel is None:
+            device = deviceOn(self.wire, address, reactor.seconds)
+            device.address = address
+            channel = self.channels[reactor, address] = DeviceChannel(reactor, device)
+        return channel
+
+    def close(self) -> None:
+        """
+        Give everything back.
+        """
+        for channel in self.channels.values():
+            if not channel.device.closed:
+                channel.close()
+
+    def session(self, process: Process) -> Session:
+        """
+        @return: The one of a process.
+        """
+        (found,) = process.medium.sessions.values()
+        assert isinstance(found, Session)
+        return found
+
+
+class AddressedTests(AddressedTestCase):
+    """
+    Datagrams between hosts.
+    """
+
+    def test_sizes(self) -> None:
+        """
+        Of any size, both ways, in order.
+        """
+        sizes = [0, 1, 100, 4095, 4096, 4097, 9000, 1 << 20, 3]
+        sent = [bytes([index]) * size for index, size in enumerate(sizes)]
+        for data in sent:
+            self.one.transport.write(data, (THERE, 5000))
+        self.pass_(1.0)
+        self.assertEqual(self.two.data, sent)
+        self.assertEqual({address for _, address in self.two.got}, {(HERE, 4000)})
+        for data in sent:
+            self.two.transport.write(data, (HERE, 4000))
+        self.pass_(1.0)
+        self.assertEqual(self.one.data, sent)
+
+    def test_ipv6(self) -> None:
+        """
+        IPv6 has a service of its own.
+        """
+        c, d = self.process(), self.process()
+        one, two = c.listen(4000, SIX), d.listen(5000, OTHER)
+        one.transport.write(b"x" * 5000, (OTHER, 5000))
+        self.pass_(1.0)
+        self.assertEqual(two.got, [(b"x" * 5000, (SIX, 4000))])
+
+    def test_oneForTwoAddresses(self) -> None:
+        """
+        All sockets of two addresses share one queue pair.
+        """
+        ones = [self.one, *(self.a.listen(port, HERE) for port in (4001, 4002))]
+        twos = [self.two, *(self.b.listen(port, THERE) for port in (5001, 5002))]
+        for one in ones:
+            for port in (5000, 5001, 5002):
+                one.transport.write(b"x", (THERE, port))
+        self.pass_(1.0)
+        self.assertEqual([len(two.got) for two in twos], [3, 3, 3])
+        for process in (self.a, self.b):
+            (session,) = process.medium.sessions.values()
+            self.assertEqual(len(session.channel.device.queuePairs), 1)
+
+    def test_duel(self) -> None:
+        """
+        Who asks while it is asked itself says no; after a while there is one connection.
+        """
+        self.one.transport.write(b"a", (THERE, 5000))
+        self.two.transport.write(b"b", (HERE, 4000))
+        self.pass_(5.0, 0.01)
+        self.assertEqual((self.one.data, self.two.data), ([b"b"], [b"a"]))
+        self.session(self.a)
+        self.session(self.b)
+
+    def test_duelWithLinux(self) -> None:
+        """
+        The no has no words: Linux (6.1) takes notice of a REJ only if its private data begin with a number
+        that it knows, such as 0; else it waits for ever for an answer, and rejects everybody meanwhile.
+        """
+        self.wire.log = []
+        self.one.transport.write(b"a", (THERE, 5000))
+        self.two.transport.write(b"b", (HERE, 4000))
+        self.pass_(5.0, 0.01)
+        mads = [data[20:-4] for *_, data in self.wire.log if data[0] == 0x64]
+        # The attribute is at 16, a REJ's reason at 10 of what follows the header, its private data at 84.
+        rejects = [mad[24:] for mad in mads if mad[16:18] == b"\0\x12"]
+        self.assertTrue(rejects)
+        for reject in rejects:
+            self.assertEqual((reject[10:12], reject[84:]), (b"\0\x1c", bytes(148)))
+
+    def test_reconnected(self) -> None:
+        """
+        A connection that breaks is made again, and nothing is lost or comes twice.
+        """
+        sent = []
+        for index in range(10):
+            for part in range(30):
+                sent.append(b"%d.%d" % (index, part))
+                self.one.transport.write(sent[-1], (THERE, 5000))
+            self.settle()
+            process = (self.a, self.b)[index % 2]
+            for session in list(process.medium.sessions.values()):
+                session.broken(rc.PathLostError("broken by the test"))
+            self.pass_(0.3, 0.02)
+        self.pass_(3.0)
+        self.assertEqual(self.two.data, sent)
+
+    def test_clean(self) -> None:
+        """
+        When all sockets are closed nothing is left.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        closed = [end.socket.stopListening() for end in (self.one, self.two)]
+        self.pass_(1.0)
+        for each in closed:
+            self.successResultOf(each)
+        for channel in self.channels.values():
+            self.assertEqual((len(channel.device.queuePairs), channel.users), (0, {}))
+
+    def test_acknowledged(self) -> None:
+        """
+        Messages are acknowledged with what is sent, or after a moment.
+        """
+        for index in range(100):
+            self.one.transport.write(b"%d" % index, (THERE, 5000))
+        self.settle()
+        (path,) = self.a.network.paths.values()
+        self.pass_(1.0)
+        self.assertEqual(len(path.machine.unacknowledged), 0)
+        self.one.transport.write(b"y", (THERE, 5000))
+        self.settle()
+        self.assertEqual(len(path.machine.unacknowledged), 1)
+        self.two.transport.write(b"x", (HERE, 4000))
+        self.settle()
+        self.assertEqual(len(path.machine.unacknowledged), 0)
+
+    def test_paused(self) -> None:
+        """
+        A host without memory makes the peer wait.
+        """
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
+        self.patch(limits, "RDS_RECEIVE_MOST", 2000)
+        self.two.transport.pauseProducing()
+        sent = [b"%d" % index * 1000 for index in range(200)]
+        for data in sent:
+            self.one.transport.write(data, (THERE, 5000))
+        self.pass_(1.0)
+        self.assertLess(self.two.socket._receivedBytes, 20_000)
+        self.two.transport.resumeProducing()
+        self.pass_(3.0)
+        self.assertEqual(self.two.data, sent)
+
+
+class FormTests(AddressedTestCase):
+    """
+    What is on the queue pair.
+    """
+
+    def record(self, process: Process) -> list[bytes]:
+        """
+        @return: A list that the messages which a process sends are added to.
+        """
+        sent: list[bytes] = []
+        session = self.session(process)
+        post = session.work.postInline
+
+        class Work:
+            """
+            Notes what is posted.
+            """
+
+            def postInline(self, payload: Any, length: int, solicited: bool) -> bool:
+                data = b"".join(payload) if isinstance(payload, list) else bytes(payload)
+                assert len(data) == length
+                assert solicited, "Linux sleeps on"
+                sent.append(data)
+                answer: bool = post(payload, length, solicited=True)
+                return answer
+
+        session.work = Work()
+        return sent
+
+    def test_fragments(self) -> None:
+        """
+        Each fragment is the message's header and 4096 bytes, checksums are right, and the answer is an
+        ack frame.
+        """
+        self.one.transport.write(b"first", (THERE, 5000))
+        self.pass_(1.0)
+        sent, answers = self.record(self.a), self.record(self.b)
+        for index in range(8):
+            self.one.transport.write(bytes([index]) * 9000, (THERE, 5000))
+        self.pass_(1.0)
+        self.assertEqual([len(data) for data in sent[:3]], [4144, 4144, 48 + 808])
+        self.assertEqual(len({data[:48] for data in sent[:3]}), 1)
+        fields = HEADER.unpack(sent[0][:48])
+        first = fields[0]
+        self.assertEqual(fields[2:5], (9000, 4000, 5000))
+        expected = packChecksummed(*fields[:8], 0, fields[9])
+        self.assertEqual(sent[0][:48], expected)
+        acks = [HEADER.unpack(data) for data in answers]
+        self.assertTrue(acks)
+        for fields in acks:
+            self.assertEqual((fields[0], fields[2:5], fields[5]), (0, (0, 0, 0), 0))
+        self.assertLess(acks[-1][1], first + 8)
+
+    def violate(self, *frames: bytes) -> None:
+        """
+        A peer sends what ends the connection; afterwards there is another.
+        """
+        if not self.a.medium.sessions:
+            self.one.transport.write(b"x", (THERE, 5000))
+            self.pass_(2.0)
+        before = self.b.network.counters["recv_bad_frame"]
+        session = self.session(self.a)
+        for frame in frames:
+            session.work.postInline(frame, len(frame))
+        self.pass_(0.5)
+        self.assertEqual(self.b.network.counters["recv_bad_frame"], before + 1, frames)
+        self.assertTrue(session.closed)
+        self.pass_(3.0)
+        self.two.got.clear()
+        self.one.transport.write(b"again", (THERE, 5000))
+        self.pass_(3.0)
+        self.assertIn(b"again", self.two.data)
+
+    def header(self, length: int, sequence: int = 99, port: int = 5000) -> bytes:
+        """
+        @return: A header with its checksum.
+        """
+        return packChecksummed(sequence, 0, length, 4000, port, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+
+    def test_badFrames(self) -> None:
+        """
+        Each of these ends the connection, and no more.
+        """
+        good = self.header(3)
+        bad = good[:40] + b"\x01" + good[41:]
+        long = self.header(8192)
+        cases: list[tuple[bytes, ...]] = [
+            (b"",),
+            (good[:47],),
+            (bad + b"abc",),
+            (good + b"ab",),
+            (good + b"abcd",),
+            (self.header(9000) + bytes(4095),),
+            (self.header((1 << 20) + 1) + bytes(4096),),
+            (long + bytes(4096), self.header(8192, sequence=100) + bytes(4096)),
+            (long + bytes(4096), self.header(8192, port=5001) + bytes(4096)),
+            (long + bytes(4096), self.header(8193) + bytes(4096)),
+            (long + bytes(4096), long + bytes(4095)),
+            (long + bytes(4096), good + b"abc"),
+        ]
+        for case in cases:
+            self.violate(*case)
+        self.assertEqual(self.b.network.counters["recv_drop_bad_checksum"], 1)
+
+    def test_behindBadFrame(self) -> None:
+        """
+        Nothing behind a bad frame is taken: what was bad is repeated before it.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        (path,) = self.b.network.paths.values()
+        bad = bytearray(self.header(3, sequence=99))
+        bad[40] ^= 1
+        session = self.session(self.b)
+        for frame in (bytes(bad) + b"bad", self.header(4, sequence=100) + b"good"):
+            session.received(frame, 0, len(frame))
+        self.assertLess(path.machine.nextReceive, 99)
+        self.assertEqual(self.two.data, [b"x"])
+        self.pass_(2.0)
+        self.assertTrue(session.closed)
+
+    def test_early(self) -> None:
+        """
+        What comes in the turn of the REQ is taken, too: later acknowledgements would say that it was.
+        """
+        self.one.transport.write(b"late", (THERE, 5000))
+        for _ in range(1000):
+            if self.b.medium.expected:
+                break
+            for process in self.processes:
+                process.reactor.advance(0.001)
+                process.turn()
+        (session,) = self.b.medium.expected.values()
+        self.assertEqual(session.ours, {})
+        frame = self.header(5, sequence=1) + b"early"
+        session.received(frame, 0, len(frame))
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"early", b"late"])
+        self.assertIs(self.session(self.b), session)
+        self.assertEqual(self.b.network.counters["conn_reset"], 0)
+
+    def test_acknowledgedBetween(self) -> None:
+        """
+        Linux sends ack frames when they are due, between the fragments of a message, too.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        header = packChecksummed(99, 0, 5000, 4000, 5000, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+        ack = packChecksummed(0, 1, 0, 0, 0, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+        for frame in (ack, header + b"a" * 4096, ack, ack, header + b"b" * 904):
+            self.session(self.a).work.postInline(frame, len(frame))
+        self.pass_(1.0)
+        self.assertEqual(self.two.data[-1], b"a" * 4096 + b"b" * 904)
+        self.assertEqual(self.b.network.counters["recv_bad_frame"], 0)
+
+    def test_unchecked(self) -> None:
+        """
+        A header without a checksum is taken.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        header = HEADER.pack(99, 0, 3, 4000, 5000, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+        self.session(self.a).work.postInline(header + b"abc", 51)
+        self.pass_(1.0)
+        self.assertEqual(self.two.data[-1], b"abc")
+
+
+class RequestTests(AddressedTestCase):
+    """
+    REQs that say something else.
+    """
+
+    def ask(self, said: bytes, header: Header | None = None) -> list[Any]:
+        """
+        A peer asks.
+
+        @return: What it is told: the reason and the data of a REJ, or the REP.
+        """
+        told: list[Any] = []
+        device = self.channelFor(self.a.reactor, "roce0", HERE).device
+
+        class User:
+            """
+            Who asks.
+            """
+
+            def pathReady(self, path: Any) -> None:
+                given = Header(HERE, 0, THERE) if header is None else header
+                queuePair = device.createQueuePair(self)
+                request = REQ(
+                    serviceID=0x106 << 16 | 18634,
+                    localQPN=queuePair.number,
+                    remoteCMResponseTimeout=20,
+                    localCMResponseTimeout=20,
+                    maxCMRetries=3,
+                    pathMTU=3,
+                    privateData=given.pack() + said,
+                )
+                path.prepareREQ(request)
+                device.cm.connect(path, request, self, device.clock())
+
+            def replied(self, connection: Any, reply: Any) -> None:
+                told.append(reply)
+
+            def rejected(self, connection: Any, rejection: Any) -> None:
+                told.append((rejection.reason, bytes(rejection.privateData[:4])))
+
+        device.connect(0x106, THERE, 18634, User(), 0.0)
+        self.pass_(1.0)
+        return told
+
+    def test_versions(self) -> None:
+        """
+        Versions that nobody speaks are rejected as Linux does: consumer defined, with a 1.
+        """
+        for version in ((3, 0), (3, 2), (2, 1), (5, 0)):
+            self.assertEqual(self.ask(PrivateData(HERE, THERE, *version).pack()), [(28, b"\1\0\0\0")])
+        self.assertEqual(self.ask(PrivateData(HERE, THERE, 4, 1, 0xFFFC).pack()), [(28, b"\1\0\0\0")])
+        self.assertEqual(self.b.network.counters["recv_bad_request"], 5)
+
+    def test_onlyAsked(self) -> None:
+        """
+        A REQ alone, that anybody can write anybody's address on, ends no connection, and nothing but
+        the REP answers it.
+        """
+        self.one.transport.write(b"x", (THERE, 5000))
+        self.pass_(1.0)
+        session = self.session(self.b)
+        (reply,) = self.ask(PrivateData(HERE, THERE).pack())
+        self.assertTrue(reply.localQPN)
+        self.assertIs(self.session(self.b), session)
+        self.assertFalse(session.closed)
+        (asked,) = self.b.medium.expected.values()
+        self.assertEqual(asked.ours, {})
+        self.assertEqual(self.ask(PrivateData(HERE, THERE).pack())[0].__class__, reply.__class__)
+        self.assertEqual(len(self.b.medium.expected), 1)
+        self.assertTrue(asked.closed)
+        self.pass_(120.0, 1.0)
+        self.assertEqual(self.b.medium.expected, {})
+        self.assertIs(self.session(self.b), session)
+        self.assertEqual(self.b.network.counters["conn_reset"], 0)
+
+    def test_onlyAskedByStrangers(self) -> None:
+        """
+        A REQ alone takes no place among the paths.
+        """
+        self.ask(PrivateData(HERE, THERE).pack())
+        self.assertEqual(len(self.b.medium.expected), 1)
+        self.assertEqual(self.b.network.paths, {})
+
+    def test_typeOfService(self) -> None:
+        """
+        Linux has a connection for each type of service, with numbers of its own; there is only one here.
+        """
+        self.assertEqual(self.ask(PrivateData(HERE, THERE, typeOfService=3).pack()), [(28, b"\1\0\0\0")])
+        self.assertEqual(self.b.medium.sessions, {})
+
+    def test_answers(self) -> None:
+        """
+        The REP has both addresses and the version that is spoken.
+        """
+        for version, answer in (((3, 1, 3), (3, 1)), ((4, 0, 1), (4, 0)), ((4, 1, 3), (4, 1))):
+            reply = self.ask(PrivateData(HERE, THERE, *version).pack())[0]
+            said = PrivateData.parse(reply.privateData, 4)
+            self.assertEqual((said.source, said.destination, said.major, said.minor), (THERE, HERE, *answer))
+
+    def test_lies(self) -> None:
+        """
+        Who has another address, or means another, is rejected; so is what is too short.
+        """
+        for said in (
+            PrivateData("192.0.2.9", THERE).pack(),
+            PrivateData(HERE, "192.0.2.9").pack(),
+            b"",
+            b"x" * 12,
+        ):
+            self.assertEqual(self.ask(said), [(28, b"\1\0\0\0")])

@@ -1,0 +1,332 @@
+"""
+Tests of L{twisted_ib.rds.protocol.bundle}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.rds.ends import HOST, ProcessesTestCase, Recorder
+from tests.support.meeting import ownRunDirectory
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError
+from twisted_ib.rds.protocol.bundle import LONGEST, Bundle, lengthsOf
+from twisted_ib.rds.protocol.machine import Message
+
+
+class FormTests(SynchronousTestCase):
+    """
+    What a bundle looks like.
+    """
+
+    def test_bytes(self) -> None:
+        """
+        The number of datagrams, the bytes of each, then all.
+        """
+        bundle = Bundle(None, None, (HOST, 5), 5)
+        for data in (b"one", b"", b"three"):
+            bundle.append(data)
+        message = bundle.message(4)
+        expected = bytes.fromhex("00000003 00000003 00000000 00000005") + b"onethree"
+        self.assertEqual((message.payload, message.flags, message.count), (expected, 0x40, 3))
+        self.assertEqual(lengthsOf(message.payload), (3, 0, 5))
+
+    def test_one(self) -> None:
+        """
+        One datagram is a message like others.
+        """
+        bundle = Bundle(None, None, (HOST, 5), 5)
+        bundle.append(b"one")
+        message = bundle.message(4)
+        self.assertEqual((message.payload, message.flags, message.count), (b"one", 0, 1))
+
+    def test_wrong(self) -> None:
+        """
+        What is no bundle has no datagrams.
+        """
+        for text in (
+            "",
+            "000000",
+            "00000000",
+            "00000001",
+            "00000001 00000001",
+            "00000001 00000001 6161",
+            "00000001 ffffffff 61",
+            "00000002 00000001 61",
+            "ffffffff 00000001 61",
+            "00000081" + "00000000" * 129,
+        ):
+            self.assertEqual(lengthsOf(bytes.fromhex(text)), (), text)
+        self.assertEqual(len(lengthsOf(bytes.fromhex("00000080" + "00000000" * 128))), 128)
+
+
+class _Stops(Recorder):
+    """
+    Does something when the third datagram comes.
+    """
+
+    def __init__(self, call: Any) -> None:
+        """
+        @param call: what.
+        """
+        super().__init__()
+        self._call = call
+
+    def datagramReceived(self, datagram: bytes, addr: Any) -> None:
+        """
+        Keep it.
+        """
+        super().datagramReceived(datagram, addr)
+        if len(self.got) == 3:
+            self._call(self)
+
+
+class BundleTests(ProcessesTestCase):
+    """
+    Datagrams of one turn.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two processes that know each other.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one = self.a.listen(4000)
+
+    def listen(self, protocol: Any = None) -> Any:
+        """
+        @return: the receiver, which has got nothing yet.
+        """
+        protocol = self.b.listen(5000, protocol=protocol)
+        self.one.transport.write(b"hello", (HOST, 5000))
+        self.rest()
+        self.assertEqual(protocol.data, [b"hello"])
+        protocol.got.clear()
+        return protocol
+
+    def write(self, *texts: bytes, port: int = 5000) -> None:
+        """
+        Send, and do not wait.
+        """
+        for text in texts:
+            self.one.transport.write(text, (HOST, port))
+
+    @property
+    def machine(self) -> Any:
+        """
+        @return: what numbers the messages of the one path.
+        """
+        (path,) = self.a.network.paths.values()
+        return path.machine
+
+    def rest(self) -> None:
+        """
+        All is acknowledged, and counted as done.
+        """
+        self.settle()
+        self.pass_(2 * limits.RDS_ACK_SECONDS)
+        self.assertEqual((self.one.socket._queued, self.one.socket._bundles), (0, {}))
+
+    def test_together(self) -> None:
+        """
+        Two messages: the first, and all after it; each datagram is counted.
+        """
+        two = self.listen()
+        number, counters = self.machine.nextTransmit, self.a.network.counters
+        sent, theirs = counters["send_queued"], self.b.network.counters["recv_delivered"]
+        texts = [b"%d" % index for index in range(50)]
+        self.write(*texts)
+        self.rest()
+        self.assertEqual(two.data, texts)
+        self.assertEqual({addr for _, addr in two.got}, {(HOST, 4000)})
+        self.assertEqual(self.machine.nextTransmit - number, 2)
+        self.assertEqual(counters["send_queued"] - sent, 50)
+        self.assertEqual(self.b.network.counters["recv_delivered"] - theirs, 50)
+
+    def test_mixed(self) -> None:
+        """
+        Of all lengths and to several sockets: each gets all, in order.
+        """
+        two, other = self.listen(), self.b.listen(5001)
+        texts = [bytes([index % 251]) * (index * 37 % (2 * LONGEST)) for index in range(600)]
+        for index, text in enumerate(texts):
+            self.write(text, port=5000 + (index % 7 == 0))
+            if index % 100 == 99:
+                self.settle()
+        self.rest()
+        self.assertEqual(two.data, [text for index, text in enumerate(texts) if index % 7])
+        self.assertEqual(other.data, [text for index, text in enumerate(texts) if not index % 7])
+
+    def test_default(self) -> None:
+        """
+        C{connect} gives a destination; what is written with and without it stays in order.
+        """
+        two = self.listen()
+        self.one.transport.connect(HOST, 5000)
+        for index in range(30):
+            self.one.transport.write(b"%d" % index, None if index % 3 else (HOST, 5000))
+        self.rest()
+        self.assertEqual(two.data, [b"%d" % index for index in range(30)])
+
+    def test_paused(self) -> None:
+        """
+        Who stops reading in the middle gets the rest later.
+        """
+        two = self.listen(_Stops(lambda protocol: protocol.transport.pauseProducing()))
+        two.got = []
+        texts = [b"%d" % index for index in range(20)]
+        self.write(*texts)
+        self.settle()
+        self.assertEqual(two.data, texts[:3])
+        two.transport.resumeProducing()
+        self.rest()
+        self.assertEqual(two.data, texts)
+
+    def test_stopped(self) -> None:
+        """
+        Who closes in the middle gets nothing more; it is counted.
+        """
+        two = self.listen(_Stops(lambda protocol: protocol.transport.stopListening()))
+        self.write(*[b"x"] * 20)
+        self.settle()
+        self.assertEqual(len(two.got), 3)
+        self.assertEqual(self.b.network.counters["recv_drop_dead_sock"], 17)
+
+    def test_error(self) -> None:
+        """
+        An exception in the protocol is logged, and costs nobody else anything.
+        """
+        two = self.listen(_Stops(lambda protocol: 1 // 0))
+        self.write(*[b"x"] * 20)
+        self.settle()
+        self.assertEqual(len(two.got), 20)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_short(self) -> None:
+        """
+        A receiver that takes only short datagrams gets the beginning of each.
+        """
+        two = self.listen()
+        two.transport.maxPacketSize = 3
+        self.write(b"one", b"two", b"three", b"four")
+        self.settle()
+        self.assertEqual(two.data, [b"one", b"two", b"thr", b"fou"])
+
+    def test_closing(self) -> None:
+        """
+        What was written before the sender closes arrives, and nothing that was written after it.
+        """
+        two = self.listen()
+        self.write(b"1", b"2", b"3")
+        closed = self.one.transport.stopListening()
+        self.write(b"4")
+        self.settle()
+        self.pass_(limits.RDS_LINGER_SECONDS)
+        self.assertEqual(two.data, [b"1", b"2", b"3"])
+        self.successResultOf(closed)
+
+    def test_cancelled(self) -> None:
+        """
+        What waits is taken back, each datagram counted.
+        """
+        two = self.listen()
+        (session,) = self.a.medium.sessions.values()
+        session.peerPaused = True
+        self.write(b"1", b"2", b"3")
+        self.assertEqual(self.one.transport.cancel((HOST, 5000)), 3)
+        session.peerPaused = False
+        self.rest()
+        self.assertEqual(two.data, [])
+
+    def test_budget(self) -> None:
+        """
+        The budget is kept, and comes back.
+        """
+        two = self.listen()
+        socket, sent = self.one.socket, 0
+        for _ in range(3):
+            while True:
+                sent += 1
+                room = self.one.transport.write(b"%d" % sent, (HOST, 5000))
+                self.assertLessEqual(socket._queued, limits.RDS_SEND_BUDGET + 300)
+                if room is not None:
+                    break
+            self.assertGreaterEqual(socket._queued, limits.RDS_SEND_BUDGET - limits.RDS_BUNDLE)
+            self.rest()
+            self.successResultOf(room)
+        self.assertEqual(two.data, [b"%d" % index for index in range(1, sent + 1)])
+
+    def test_budgetExactly(self) -> None:
+        """
+        Who was not told to wait may write, whatever is reserved for a bundle.
+        """
+        two = self.listen()
+        cost = limits.RDS_DATAGRAM_OVERHEAD + 1
+        self.patch(limits, "RDS_SEND_BUDGET", limits.RDS_BUNDLE + cost)
+        texts = [b"x", b"y", bytes(limits.RDS_BUNDLE)]
+        rooms = [self.one.transport.write(text, (HOST, 5000)) for text in texts]
+        self.assertEqual([room is None for room in rooms], [True, True, False])
+        self.rest()
+        self.assertEqual(two.data, texts)
+
+    def test_again(self) -> None:
+        """
+        A bundle whose connection is lost, open or not acknowledged, arrives once.
+        """
+        two = self.listen()
+        for turns in range(6):
+            two.got.clear()
+            texts = [b"%d" % index for index in range(40)]
+            self.write(*texts[:20])
+            for _ in range(turns // 2):
+                self.a.turn()
+                self.b.turn()
+            self.write(*texts[20:])
+            for session in list((self.a, self.b)[turns % 2].medium.sessions.values()):
+                session.broken(PathLostError("a test"))
+            self.settle()
+            self.pass_(3.0)
+            self.rest()
+            self.assertEqual(two.data, texts)
+
+    def test_moved(self) -> None:
+        """
+        Bundles for a process that has gone go to who has the port then, be it this one.
+        """
+        self.listen()
+        self.b.kill()
+        self.write(b"1", b"2", b"3")
+        own = self.a.listen(5000)
+        self.settle()
+        self.pass_(3.0)
+        self.assertEqual(own.data, [b"1", b"2", b"3"])
+
+    def test_bad(self) -> None:
+        """
+        A bundle that is none is counted, and does no harm.
+        """
+        two = self.listen()
+        (path,) = self.a.network.paths.values()
+        path.send(Message(4000, 5000, b"\0\0\0\2", flags=0x40))
+        self.write(b"good")
+        self.settle()
+        self.assertEqual(two.data, [b"good"])
+        self.assertEqual(self.b.network.counters["recv_bad_length"], 1)
+
+
+class ShmBundleTests(BundleTests):
+    """
+    The same over rings.
+    """
+
+    device = "shm0"
+
+    def setUp(self) -> None:
+        """
+        In a run directory of its own.
+        """
+        ownRunDirectory(self)
+        super().setUp()

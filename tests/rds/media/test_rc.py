@@ -1,0 +1,666 @@
+"""
+Tests of L{twisted_ib.rds.media.rc} and L{twisted_ib.rds.media.rcconnection} between processes of one host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.error import CannotListenError
+
+from tests.rds.ends import HOST, Process, ProcessesTestCase
+from tests.support.meeting import ownRunDirectory
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.internet.channel import channelFor, channelsOf
+from twisted_ib.rds.media import rc, rcconnect
+from twisted_ib.rds.media.rcconnect import PORT_SPACE
+from twisted_ib.rds.media.rcconnection import CONTROL, Session
+from twisted_ib.rds.protocol.private import packHello
+from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
+
+
+class DeliveryTests(ProcessesTestCase):
+    """
+    Datagrams arrive.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two processes with a socket each.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000), self.b.listen(5000)
+
+    def test_both(self) -> None:
+        """
+        There and back, and each knows who it was.
+        """
+        self.one.transport.write(b"there", (HOST, 5000))
+        self.settle()
+        self.assertEqual(self.two.got, [(b"there", (HOST, 4000))])
+        self.two.transport.write(b"back", (HOST, 4000))
+        self.settle()
+        self.assertEqual(self.one.got, [(b"back", (HOST, 5000))])
+
+    def test_sizes(self) -> None:
+        """
+        Of any size, in order.
+        """
+        fragment = limits.RDS_FRAGMENT
+        sizes = [0, 1, 4096, fragment - 1, fragment, fragment + 1, 2 * fragment, 1 << 20, 0, 3]
+        sent = [bytes([index]) * size for index, size in enumerate(sizes)]
+        for data in sent:
+            self.one.transport.write(data, (HOST, 5000))
+        self.settle()
+        self.assertEqual(self.two.data, sent)
+
+    def test_many(self) -> None:
+        """
+        More than the medium holds, both ways at once.
+        """
+        for index in range(3000):
+            for end, port in ((self.one, 5000), (self.two, 4000)):
+                end.transport.write(b"%d" % index, (HOST, port))
+        self.settle()
+        expected = [b"%d" % index for index in range(3000)]
+        self.assertEqual((self.one.data, self.two.data), (expected, expected))
+
+    def test_budget(self) -> None:
+        """
+        What was sent is acknowledged, so that the budget is there again.
+        """
+        for _ in range(10):
+            for _ in range(20):
+                self.one.transport.write(bytes(100_000), (HOST, 5000))
+            self.pass_(limits.RDS_ACK_SECONDS)
+        self.assertEqual((len(self.two.got), self.one.socket._queued), (200, 0))
+
+    def test_duel(self) -> None:
+        """
+        Who begin at the same time have one connection, and nothing is lost or comes twice.
+        """
+        self.one.transport.write(b"a", (HOST, 5000))
+        self.two.transport.write(b"b", (HOST, 4000))
+        self.settle()
+        self.pass_(3.0)
+        self.assertEqual((self.one.data, self.two.data), ([b"b"], [b"a"]))
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs), (1, 1))
+
+    def test_within(self) -> None:
+        """
+        What stays in the process needs no queue pair.
+        """
+        other = self.a.listen(4001)
+        self.one.transport.write(b"x", (HOST, 4001))
+        self.settle()
+        self.assertEqual((other.data, self.a.queuePairs), ([b"x"], 0))
+
+    def test_onlyProcessPairs(self) -> None:
+        """
+        All sockets of two processes, and all their addresses, share one queue pair.
+        """
+        c = self.process()
+        for process in (self.a, self.b, c):
+            process.sockets = [process.listen(0, address) for address in (HOST, "::1") for _ in "123"]
+        sent = 0
+        for process in (self.a, self.b, c):
+            for socket in process.sockets:
+                for other in (self.a, self.b, c):
+                    for peer in other.sockets:
+                        where = peer.transport.getHost()
+                        if where.host == socket.transport.getHost().host:
+                            socket.transport.write(b"x", (where.host, where.port))
+                            sent += 1
+        self.settle()
+        self.pass_(3.0)
+        got = [len(socket.got) for process in (self.a, self.b, c) for socket in process.sockets]
+        self.assertEqual((got, sent), ([9] * 18, 162))
+        self.assertEqual([process.queuePairs for process in (self.a, self.b, c)], [2, 2, 2])
+
+    def test_allAddresses(self) -> None:
+        """
+        A socket of all addresses is reached by each.
+        """
+        self.b.listen(6000, "")
+        everywhere = self.a.listen(6001, "")
+        four, six = self.b.listen(6002), self.b.listen(6002, "::1")
+        for end, host in ((four, HOST), (six, "::1")):
+            end.transport.write(host.encode(), (host, 6001))
+        self.settle()
+        self.assertEqual(everywhere.data, [b"127.0.0.1", b"::1"])
+
+    def test_clean(self) -> None:
+        """
+        When all sockets are closed nothing is left, and the next ones work.
+        """
+        for _ in range(3):
+            self.one.transport.write(b"x", (HOST, 5000))
+            self.settle()
+            closed = [end.socket.stopListening() for end in (self.one, self.two)]
+            self.pass_(2 * limits.RDS_ACK_SECONDS)
+            for each in closed:
+                self.successResultOf(each)
+            self.settle()
+            for process in (self.a, self.b):
+                self.assertEqual(process.queuePairs, 0)
+                self.assertEqual(process.reactor.getDelayedCalls(), [])
+                self.assertEqual(process.reactor.readers, [])
+            self.one, self.two = self.a.listen(4000), self.b.listen(5000)
+
+    def test_paused(self) -> None:
+        """
+        A process that has no memory left makes the sender wait, and gets all afterwards.
+        """
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
+        self.patch(limits, "RDS_RECEIVE_MOST", 2000)
+        self.two.transport.pauseProducing()
+        self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
+        sent = [b"%d" % index * 2000 for index in range(3000)]
+        for data in sent:
+            self.one.transport.write(data, (HOST, 5000))
+        self.pass_(0.5)
+        self.assertEqual(self.two.got, [])
+        self.assertLess(self.two.socket._receivedBytes, 12_000_000)
+        self.two.transport.resumeProducing()
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, sent)
+
+    def test_ping(self) -> None:
+        """
+        A host answers.
+        """
+        self.one.transport.write(b"x", (HOST, 5000))
+        self.settle()
+        answer = self.one.transport.ping(HOST)
+        self.settle()
+        self.assertGreaterEqual(self.successResultOf(answer), 0.0)
+
+
+class ShmDeliveryTests(DeliveryTests):
+    """
+    The same over rings.
+    """
+
+    device = "shm0"
+
+    def setUp(self) -> None:
+        """
+        In a run directory of its own.
+        """
+        ownRunDirectory(self)
+        super().setUp()
+
+
+class ComingAndGoingTests(ProcessesTestCase):
+    """
+    Sockets and processes come, go and move.
+    """
+
+    def setUp(self) -> None:
+        """
+        A process with a socket.
+        """
+        super().setUp()
+        self.a = self.process()
+        self.one = self.a.listen(4000)
+
+    def write(self, *texts: bytes) -> None:
+        """
+        Send to port 5000.
+        """
+        for text in texts:
+            self.one.transport.write(text, (HOST, 5000))
+        self.settle()
+
+    def test_later(self) -> None:
+        """
+        What is sent to a port that nobody has yet arrives when somebody has it.
+        """
+        self.write(b"1", b"2")
+        self.pass_(3.0, 0.2)
+        two = self.process().listen(5000)
+        self.write(b"3")
+        self.pass_(2.0, 0.2)
+        self.assertEqual(two.data, [b"1", b"2", b"3"])
+
+    def test_ourselves(self) -> None:
+        """
+        The same when it is another socket of this process.
+        """
+        self.write(b"1")
+        two = self.a.listen(5000)
+        self.pass_(2.0, 0.2)
+        self.assertEqual(two.data, [b"1"])
+
+    def test_killed(self) -> None:
+        """
+        A process that took the port of one that was killed gets what that one did not.
+        """
+        b = self.process()
+        two = b.listen(5000)
+        self.write(b"1")
+        self.assertEqual(two.data, [b"1"])
+        self.pass_(limits.RDS_ACK_SECONDS)
+        b.kill()
+        self.settle()
+        self.write(b"2", b"3")
+        self.pass_(1.0, 0.2)
+        again = self.process().listen(5000)
+        self.pass_(3.0, 0.2)
+        self.assertEqual(again.data, [b"2", b"3"])
+        self.write(b"4")
+        self.assertEqual(again.data, [b"2", b"3", b"4"])
+
+    def test_killedWithTheRest(self) -> None:
+        """
+        The budget of what was on its way to a process that was killed is there again.
+        """
+        b = self.process()
+        b.listen(5000)
+        self.write(b"1")
+        for _ in range(50):
+            self.one.transport.write(bytes(10_000), (HOST, 5000))
+        b.kill()
+        self.settle()
+        again = self.process().listen(5000)
+        self.pass_(5.0, 0.2)
+        self.assertEqual(self.one.socket._queued, 0)
+        self.assertGreater(len(again.got), 0)
+
+    def test_moved(self) -> None:
+        """
+        When a port has moved to another process while its old one lives, one message finds nobody,
+        and those after it the new one.
+        """
+        b, c = self.process(), self.process()
+        two = b.listen(5000)
+        b.listen(5001)
+        self.write(b"1")
+        self.successResultOf(self.closed(two))
+        three = c.listen(5000)
+        self.write(b"2")
+        self.write(b"3")
+        self.pass_(1.0)
+        self.assertEqual((two.data, three.data), ([b"1"], [b"3"]))
+
+    def closed(self, end: Any) -> Any:
+        """
+        Close a socket.
+        """
+        closed = end.socket.stopListening()
+        self.settle()
+        return closed
+
+    def test_movedAway(self) -> None:
+        """
+        What waits for a process that has no socket any more goes where the port is now.
+        """
+        b = self.process()
+        two = b.listen(5000)
+        self.write(b"1")
+        self.pass_(limits.RDS_ACK_SECONDS)
+        self.successResultOf(self.closed(two))
+        self.write(b"2", b"3")
+        self.pass_(1.0)
+        three = self.process().listen(5000)
+        self.pass_(5.0, 0.1)
+        self.assertEqual((two.data, three.data), ([b"1"], [b"2", b"3"]))
+
+    def test_peerIdle(self) -> None:
+        """
+        A process whose last socket is closed, and another opened, is found again.
+        """
+        b = self.process()
+        two = b.listen(5000)
+        self.write(b"1")
+        self.successResultOf(self.closed(two))
+        two = b.listen(5000)
+        self.write(b"2")
+        self.pass_(3.0, 0.2)
+        self.assertEqual(two.data, [b"2"])
+
+    def test_taken(self) -> None:
+        """
+        A port of an address belongs to one process.
+        """
+        self.assertRaises(CannotListenError, self.process().listen, 4000)
+        self.assertRaises(CannotListenError, self.a.listen, 4000)
+
+
+class BoundTests(ProcessesTestCase):
+    """
+    What there is a bounded number of, and who is told when there are no more.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two processes with a socket each.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000), self.b.listen(5000)
+
+    def write(self, data: bytes = b"x") -> None:
+        """
+        Send from the one to the other.
+        """
+        self.one.transport.write(data, (HOST, 5000))
+        self.settle()
+
+    def test_sessions(self) -> None:
+        """
+        A process has so many queue pairs; who does not get one tries again.
+        """
+        self.patch(limits, "RDS_SESSIONS", 0)
+        self.write()
+        self.pass_(1.0)
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs, self.two.data), (0, 0, []))
+        limits.RDS_SESSIONS = 1
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_sessionsOfThePeer(self) -> None:
+        """
+        The same when it is the other side that has no more.
+        """
+        newSession = self.b.medium.newSession
+
+        def refuse(key: Any, channel: Any) -> Any:
+            raise ResourceLimitError("no more")
+
+        self.b.medium.newSession = refuse
+        self.write()
+        self.pass_(1.0)
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs, self.two.data), (0, 0, []))
+        self.b.medium.newSession = newSession
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_paths(self) -> None:
+        """
+        A queue pair carries so many paths.
+        """
+        self.patch(limits, "RDS_PATHS", 1)
+        self.write()
+        six = self.a.listen(4000, "::1")
+        other = self.b.listen(5000, "::1")
+        self.assertRaises(ResourceLimitError, six.transport.write, b"x", ("::1", 5000))
+        self.assertEqual((self.two.data, other.data), ([b"x"], []))
+
+    def test_dead(self) -> None:
+        """
+        So many HCAs are remembered that are gone, and for a time.
+        """
+        self.patch(limits, "RDS_DEAD", 1)
+        for port in (6000, 6001, 6002):
+            c = self.process()
+            c.listen(port)
+            self.one.transport.write(b"x", (HOST, port))
+            self.settle()
+            c.kill()
+            self.pass_(1.0)
+        self.assertEqual(len(self.a.medium._dead), 1)
+
+    def test_reply(self) -> None:
+        """
+        A REP that says something else is no answer.
+        """
+        self.patch(rc, "packHello", lambda guid: packHello(7))
+        self.write()
+        self.pass_(0.5)
+        self.assertEqual(self.two.data, [])
+        self.patch(rc, "packHello", packHello)
+        self.pass_(2.0)
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_closedWhileConnecting(self) -> None:
+        """
+        A socket that is closed while its process connects leaves nothing behind.
+        """
+        for turns in range(12):
+            end = self.a.listen(4100 + turns)
+            end.transport.write(b"x", (HOST, 5000))
+            for _ in range(turns):
+                self.a.turn()
+            self.b.turn()
+            end.socket.stopListening()
+            self.one.socket.stopListening()
+            self.pass_(limits.RDS_LINGER_SECONDS + 1, 0.5)
+            self.assertEqual(self.a.queuePairs, 0)
+            self.assertEqual(self.a.reactor.getDelayedCalls(), [])
+            self.one = self.a.listen(4000)
+
+    def test_addresses(self) -> None:
+        """
+        What a medium says of addresses and ports.
+        """
+        medium = self.a.medium
+        self.assertIn(HOST, medium.localAddresses())
+        self.assertFalse([address for address in medium.localAddresses() if "%" in address])
+        self.assertEqual([medium.serves(HOST, port) for port in (4000, 5000, 5001)], [True, True, False])
+        self.assertEqual([row.local for row in medium.socketRows()], ["127.0.0.1:4000"])
+
+    def test_deviceGone(self) -> None:
+        """
+        When the device goes, with the reactor, the sockets are closed.
+        """
+        self.write()
+        for channel in channelsOf(self.a.reactor):
+            channel.close()
+        self.a.reactor.advance(limits.RDS_LINGER_SECONDS)
+        self.a.alive = False
+        self.assertFalse(self.one.socket.connected)
+        self.assertEqual(self.a.medium.sessions, {})
+
+
+class HostileTests(ProcessesTestCase):
+    """
+    A peer that sends what it should not.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two processes that are connected.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000), self.b.listen(5000)
+        self.one.transport.write(b"x", (HOST, 5000))
+        self.settle()
+
+    def session(self, process: Process) -> Session:
+        """
+        @return: The one of a process.
+        """
+        (found,) = process.medium.sessions.values()
+        assert isinstance(found, Session)
+        return found
+
+    def header(self, length: int = 0, **fields: Any) -> bytes:
+        """
+        @return: A header of a message from port 4000 to port 5000, on the path that there is.
+        """
+        given = {"sequence": 9, "ack": 0, "source": 4000, "to": 5000, "flags": 0, "index": 1, "sum": 0}
+        given.update(fields)
+        return HEADER.pack(
+            given["sequence"],
+            given["ack"],
+            length,
+            given["source"],
+            given["to"],
+            given["flags"],
+            0,
+            given["index"].to_bytes(4, "big"),
+            given["sum"],
+            NO_EXTENSIONS,
+        )
+
+    def violate(self, *frames: bytes) -> None:
+        """
+        Send frames, which end the connection; then everything works again.
+        """
+        session = self.session(self.a)
+        before = self.b.network.counters["recv_bad_frame"]
+        for frame in frames:
+            session.queuePair.postInline(frame, b"", 0)
+        self.settle()
+        self.assertEqual(self.b.network.counters["recv_bad_frame"], before + 1, frames)
+        self.assertTrue(session.closed)
+        self.pass_(2.0, 0.1)
+        self.two.got.clear()
+        self.one.transport.write(b"again", (HOST, 5000))
+        self.pass_(1.0, 0.1)
+        self.assertEqual(self.two.data, [b"again"])
+
+    def test_frames(self) -> None:
+        """
+        Each of these ends the connection, and no more.
+        """
+        fragment = limits.RDS_FRAGMENT
+        first = self.header(2 * fragment) + bytes(fragment)
+        control = {"flags": CONTROL, "sequence": 0, "source": 0, "to": 0}
+        cases: list[tuple[bytes, ...]] = [
+            (b"",),
+            (bytes(47),),
+            (self.header(1),),
+            (self.header(0) + b"x",),
+            (self.header(5) + b"1234",),
+            (self.header(5) + b"123456",),
+            (self.header((1 << 20) + fragment) + bytes(fragment),),
+            (self.header(0xFFFFFFFF) + bytes(fragment),),
+            (self.header(0, index=2),),
+            (self.header(0, index=0xFFFFFFFF),),
+            (first, self.header(2 * fragment, sequence=10) + bytes(fragment)),
+            (first, self.header(2 * fragment, to=5001) + bytes(fragment)),
+            (first, self.header(2 * fragment) + bytes(fragment - 1)),
+            (first, self.header(3) + b"abc"),
+            (self.header(0, **control),),
+            (self.header(1, **control) + b"\x06",),
+            (self.header(2, **control) + b"\x05x",),
+            (self.header(2, **control) + b"\x03x",),
+            (self.header(2, **control) + b"\x02\0",),
+            (self.header(4, **control) + b"\x01abc",),
+            (self.header(20, index=7, **control) + b"\x01127.0.0.1 192.0.2.1",),
+            (self.header(20, index=7, **control) + b"\x01192.0.2.1 127.0.0.1",),
+            (self.header(20, index=1, **control) + b"\x01127.0.0.1 127.0.0.1",),
+            (self.header(20, index=0, **control) + b"\x01127.0.0.1 127.0.0.1",),
+            (self.header(3, index=7, **control) + b"\x01\xff\xff",),
+        ]
+        for case in cases:
+            self.violate(*case)
+
+    def test_paths(self) -> None:
+        """
+        A peer announces a bounded number of paths, and leaves some to others.
+        """
+        self.patch(limits, "RDS_SESSION_PATHS", 3)
+        text = b"\x01127.0.0.1 127.0.0.1"
+        control = {"flags": CONTROL, "sequence": 0, "source": 0, "to": 0}
+        self.violate(*[self.header(len(text), index=index, **control) + text for index in range(2, 5)])
+
+    def test_pauseIgnored(self) -> None:
+        """
+        A peer that goes on when it was told to send nothing is cut off.
+        """
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
+        self.patch(limits, "RDS_RECEIVE_MOST", 200)
+        self.patch(limits, "RDS_PAUSED", 10_000)
+        self.two.transport.pauseProducing()
+        session = self.session(self.a)
+        frame = self.header(100) + bytes(100)
+        for _ in range(60):
+            session.queuePair.postInline(frame, b"", 0)
+            self.settle()
+            self.assertFalse(session.closed)
+        for _ in range(20):
+            if not session.closed:
+                session.queuePair.postInline(frame, b"", 0)
+                self.settle()
+        self.assertTrue(session.closed)
+
+    def test_nobodyAndNoRoom(self) -> None:
+        """
+        A peer that sends to ports which nobody has, and reads nothing, is not told of each.
+        """
+        session = self.session(self.b)
+        self.patch(session, "_post", lambda *arguments: False)
+        frame = self.header(0, to=7777)
+        for _ in range(1000):
+            session.received(frame, 0, len(frame))
+        self.assertLess(len(session.backlog), 10)
+        self.assertLess(len(session.gathered), 200)
+        self.assertEqual(self.b.network.counters["recv_drop_no_sock"], 1000)
+
+    def test_pauseIgnoredAgain(self) -> None:
+        """
+        Nor does it help to connect again.
+        """
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
+        self.patch(limits, "RDS_RECEIVE_MOST", 200)
+        self.patch(limits, "RDS_PAUSED", 10_000)
+        self.patch(limits, "RDS_TCP_DRAIN", 30_000)
+        self.two.transport.pauseProducing()
+        frame = self.header(100) + bytes(100)
+        count = 0
+        while self.a.medium.sessions and count < 10:
+            session = self.session(self.a)
+            for _ in range(90):
+                if not session.closed:
+                    session.queuePair.postInline(frame, b"", 0)
+                    self.settle()
+            self.assertTrue(session.closed)
+            self.one.transport.write(b"again", (HOST, 5000))
+            count += 1
+            self.pass_(2.0, 0.1)
+        self.assertLess(count, 10)
+        self.assertLess(self.two.socket._receivedBytes, 200 + 30_000 + 10_000)
+        self.two.transport.resumeProducing()
+        self.pass_(5.0)
+        self.assertEqual(self.two.data.count(b"again"), count)
+
+    def test_requests(self) -> None:
+        """
+        A REQ that says something else, or who somebody else is, is rejected.
+        """
+        good = packHello(0x1234)
+        cases = [b"", good[:-1], b"XXXX" + good[4:], good[:4] + b"\2" + good[5:], good]
+        for index, said in enumerate(cases):
+            c = self.process()
+            three = c.listen(6000 + index)
+            self.patch(rcconnect, "packHello", lambda guid, said=said: said)
+            three.transport.write(b"x", (HOST, 5000))
+            for _ in range(20):
+                c.turn()
+            for _ in range(20):
+                self.b.turn()
+            self.assertEqual(self.b.network.counters["recv_bad_request"], index + 1)
+            c.kill()
+            self.settle()
+        self.assertEqual(self.two.data, [b"x"])
+
+    def test_lookedUp(self) -> None:
+        """
+        The services by which sockets are found take no connection.
+        """
+        device = channelFor(self.a.reactor, "lo0").device
+        log: list[str] = []
+
+        class User:
+            def pathReady(self, path: Any) -> None:
+                self.path = path
+
+            def rejected(self, connection: Any, rejection: Any) -> None:
+                log.append("rejected")
+
+        user = User()
+        device.connect(PORT_SPACE, HOST, 5000, user, 0.0)
+        data = Header(HOST, 0, HOST).pack() + packHello(device.guid)
+        device.cm.connect(
+            user.path, REQ(serviceID=PORT_SPACE << 16 | 5000, localQPN=99, privateData=data), user, 0.0
+        )
+        self.settle()
+        self.assertEqual(log, ["rejected"])

@@ -1,0 +1,671 @@
+"""
+Tests of L{twisted_ib.rds.protocol.streammachine} and L{twisted_ib.rds.protocol.frames}: one end of a stream,
+frame by frame.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib import limits
+from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, Kind, Reason, frame
+from twisted_ib.rds.protocol.streammachine import Event, Session, State
+
+WINDOW = limits.RDS_STREAM_WINDOW
+PEER = ("192.0.2.1", 4000)
+#: Our number and the peer's.
+OURS, THEIRS = 0x1122334455667788, 0x99AABBCCDDEEFF00
+
+
+class Owner:
+    """
+    Stands for the table.
+    """
+
+    held = 0
+
+
+def fields(data: bytes | None) -> tuple[Kind, int, int, int, int, bytes]:
+    """
+    @return: Kind, reason, session, offset, window and data of a frame.
+    """
+    assert data is not None
+    magic, version, kind, reason, number, offset, window = HEADER.unpack_from(data)
+    assert (magic, version) == (MAGIC, VERSION)
+    return Kind(kind), reason, number, offset, window, data[HEADER_BYTES:]
+
+
+def kinds(session: Session) -> list[Kind]:
+    """
+    @return: The kinds of all frames that a session sends now.
+    """
+    found = []
+    while (data := session.nextOutput()) is not None:
+        found.append(fields(data)[0])
+    return found
+
+
+class SessionTestCase(SynchronousTestCase):
+    """
+    One session.
+    """
+
+    def setUp(self) -> None:
+        """
+        There is none yet.
+        """
+        self.owner = Owner()
+
+    def opening(self) -> Session:
+        """
+        @return: A session whose OPEN has left.
+        """
+        session = Session(self.owner, PEER, OURS)
+        session.open(0.0)
+        session.nextOutput()
+        return session
+
+    def asked(self) -> Session:
+        """
+        @return: A session that the peer asked for.
+        """
+        session = Session(self.owner, PEER, OURS)
+        session.asked(THEIRS, 1000)
+        return session
+
+    def connected(self, window: int = 1000) -> Session:
+        """
+        @return: A session with a peer that takes C{window} bytes.
+        """
+        session = self.opening()
+        self.say(session, Kind.ACCEPT, offset=THEIRS, window=window)
+        session.events.clear()
+        return session
+
+    def closed(self) -> Session:
+        """
+        @return: A session that is over, and has said so.
+        """
+        session = self.connected()
+        session.abort()
+        session.nextOutput()
+        session.events.clear()
+        return session
+
+    def say(
+        self,
+        session: Session,
+        kind: int,
+        offset: int = 0,
+        window: int = 0,
+        data: bytes = b"",
+        reason: int = 0,
+    ) -> None:
+        """
+        The peer sends a frame.
+        """
+        session.received(kind, reason, offset, window, bytes(HEADER_BYTES) + data, HEADER_BYTES)
+
+
+class FrameTests(SessionTestCase):
+    """
+    What is said, octet by octet.
+    """
+
+    def test_open(self) -> None:
+        """
+        OPEN has the number of who asks, and his window.
+        """
+        session = Session(self.owner, PEER, OURS)
+        session.open(0.0)
+        expected = "52645374 01 01 0000 1122334455667788 0000000000000000 0000000000080000"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+        self.assertIsNone(session.nextOutput())
+
+    def test_accept(self) -> None:
+        """
+        ACCEPT has both numbers.
+        """
+        session = self.asked()
+        session.accept()
+        expected = "52645374 01 02 0000 99aabbccddeeff00 1122334455667788 0000000000080000"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+
+    def test_refuse(self) -> None:
+        """
+        REFUSE says why.
+        """
+        session = self.asked()
+        session.refuse(Reason.UNWANTED)
+        expected = "52645374 01 03 0003 99aabbccddeeff00 0000000000000000 0000000000000000"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+        self.assertIs(session.state, State.CLOSED)
+
+    def test_data(self) -> None:
+        """
+        DATA says where it belongs, and how far the peer may go.
+        """
+        session = self.connected()
+        session.write(b"abc")
+        expected = "52645374 01 04 0000 99aabbccddeeff00 0000000000000000 0000000000080000 616263"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+        self.say(session, Kind.DATA, data=b"12345")
+        session.take()
+        session.write(b"d")
+        expected = "52645374 01 04 0000 99aabbccddeeff00 0000000000000003 0000000000080005 64"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+
+    def test_ends(self) -> None:
+        """
+        FIN and CLOSE have the position behind the last byte, RESET a reason.
+        """
+        session = self.connected()
+        session.write(b"abc")
+        session.finish()
+        session.nextOutput()
+        expected = "52645374 01 07 0000 99aabbccddeeff00 0000000000000003 0000000000080000"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+        session.close()
+        expected = "52645374 01 08 0000 99aabbccddeeff00 0000000000000003 0000000000080000"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+        session.abort()
+        expected = "52645374 01 09 0005 99aabbccddeeff00 0000000000000000 0000000000000000"
+        self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
+        self.assertIsNone(session.nextOutput())
+
+    def test_frame(self) -> None:
+        """
+        What has no data is made by one function.
+        """
+        expected = "52645374 01 0a 0002 0000000000000001 0000000000000003 0000000000000004"
+        self.assertEqual(frame(10, 1, 3, 4, 2), bytes.fromhex(expected))
+
+
+class EveryInputTests(SessionTestCase):
+    """
+    Each state with each kind of frame.
+    """
+
+    #: What becomes of a frame that fits: the state behind it, the first event, and what is answered.
+    VIOLATED = (State.CLOSED, (Event.CLOSED, Reason.VIOLATION), [Kind.RESET])
+    UNTOLD = (State.CLOSED, (Event.CLOSED, Reason.VIOLATION), [])
+    NOTHING = None
+    EXPECTED = {
+        "opening": {
+            Kind.OPEN: UNTOLD,
+            Kind.ACCEPT: (State.OPEN, (Event.CONNECTED, 0), []),
+            Kind.REFUSE: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
+            Kind.DATA: UNTOLD,
+            Kind.WINDOW: UNTOLD,
+            Kind.PROBE: UNTOLD,
+            Kind.FIN: UNTOLD,
+            Kind.CLOSE: UNTOLD,
+            Kind.RESET: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
+            Kind.GONE: (State.CLOSED, (Event.CLOSED, Reason.GONE), []),
+        },
+        "asked": {
+            Kind.OPEN: (State.ASKED, None, []),
+            Kind.ACCEPT: VIOLATED,
+            Kind.REFUSE: VIOLATED,
+            Kind.DATA: VIOLATED,
+            Kind.WINDOW: VIOLATED,
+            Kind.PROBE: VIOLATED,
+            Kind.FIN: VIOLATED,
+            Kind.CLOSE: VIOLATED,
+            Kind.RESET: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
+            Kind.GONE: (State.CLOSED, (Event.CLOSED, Reason.GONE), []),
+        },
+        "connected": {
+            Kind.OPEN: (State.OPEN, None, [Kind.ACCEPT]),
+            Kind.ACCEPT: VIOLATED,  # Of another number: see test_acceptedAgain.
+            Kind.REFUSE: VIOLATED,
+            Kind.DATA: (State.OPEN, None, []),
+            Kind.WINDOW: (State.OPEN, None, []),
+            Kind.PROBE: (State.OPEN, None, [Kind.WINDOW]),
+            Kind.FIN: (State.OPEN, (Event.END, 0), []),
+            Kind.CLOSE: (State.CLOSED, (Event.CLOSED, Reason.NONE), [Kind.CLOSE]),
+            Kind.RESET: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
+            Kind.GONE: (State.CLOSED, (Event.CLOSED, Reason.GONE), []),
+        },
+        "closed": {kind: (State.CLOSED, None, []) for kind in Kind},
+    }
+
+    def test_all(self) -> None:
+        """
+        Each does what the table says.
+        """
+        for name, row in self.EXPECTED.items():
+            self.assertEqual(set(row), set(Kind))
+            for kind, (state, event, said) in row.items():
+                session: Session = getattr(self, name)()
+                data = b"x" if kind is Kind.DATA else b""
+                self.say(session, kind, data=data, reason=Reason.UNWANTED)
+                found = session.events.popleft() if session.events else None
+                self.assertEqual((session.state, found), (state, event), (name, kind))
+                self.assertEqual(kinds(session), said, (name, kind))
+                self.assertFalse(session.events)
+
+    def test_unknownKinds(self) -> None:
+        """
+        A kind that there is not breaks the rules in every state but the last.
+        """
+        for kind in (0, 11, 255):
+            for name in ("opening", "asked", "connected"):
+                session: Session = getattr(self, name)()
+                self.say(session, kind)
+                self.assertEqual(list(session.events), [(Event.CLOSED, Reason.VIOLATION)])
+            session = self.closed()
+            self.say(session, kind)
+            self.assertFalse(session.events)
+
+    def test_afterTheEnd(self) -> None:
+        """
+        After a FIN there is no more data and no second FIN; all else goes on.
+        """
+        for kind in (Kind.DATA, Kind.FIN):
+            session = self.connected()
+            self.say(session, Kind.FIN)
+            self.say(session, kind, data=b"x")
+            self.assertEqual(session.events[-1], (Event.CLOSED, Reason.VIOLATION))
+        session = self.connected()
+        self.say(session, Kind.FIN)
+        self.say(session, Kind.PROBE)
+        self.say(session, Kind.WINDOW, window=2000)
+        session.write(bytes(2000))
+        self.assertEqual(kinds(session), [Kind.DATA])
+        self.say(session, Kind.CLOSE)
+        self.assertEqual(session.events[-1], (Event.CLOSED, Reason.NONE))
+
+    def test_acceptedAgain(self) -> None:
+        """
+        The answer to a repeated OPEN says nothing new.
+        """
+        session = self.connected()
+        self.say(session, Kind.ACCEPT, offset=THEIRS, window=1000)
+        self.assertEqual((session.state, list(session.events)), (State.OPEN, []))
+
+    def test_positions(self) -> None:
+        """
+        Whatever says where the stream is says the truth, or a message was lost.
+        """
+        for kind in (Kind.DATA, Kind.WINDOW, Kind.PROBE, Kind.FIN, Kind.CLOSE):
+            for offset in (0, 2, 4, 1 << 63):
+                session = self.connected()
+                self.say(session, Kind.DATA, data=b"abc")
+                self.say(session, kind, offset=offset, data=b"x" if kind is Kind.DATA else b"")
+                self.assertEqual(list(session.events), [(Event.CLOSED, Reason.DATA_LOST)])
+                self.assertEqual(kinds(session), [Kind.RESET])
+
+    def test_beyondTheWindow(self) -> None:
+        """
+        A byte more than was granted, or none, breaks the rules.
+        """
+        session = self.connected()
+        self.say(session, Kind.DATA, data=bytes(WINDOW))
+        self.assertEqual(session.state, State.OPEN)
+        self.say(session, Kind.DATA, offset=WINDOW, data=b"x")
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.VIOLATION)])
+        self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
+        session = self.connected()
+        self.say(session, Kind.DATA)
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.VIOLATION)])
+
+    def test_whatSaysWhyHasAReason(self) -> None:
+        """
+        A RESET or REFUSE without a reason is not an end in order.
+        """
+        session = self.connected()
+        self.say(session, Kind.RESET)
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.ABORTED)])
+        session = self.opening()
+        self.say(session, Kind.REFUSE, reason=777)
+        self.assertEqual(list(session.events), [(Event.CLOSED, 777)])
+
+
+class SendingTests(SessionTestCase):
+    """
+    What is written leaves as the window has room.
+    """
+
+    def test_window(self) -> None:
+        """
+        No more is sent than the peer takes, and the rest when it takes more.
+        """
+        session = self.connected(4)
+        session.write(b"abcdef")
+        self.assertEqual(fields(session.nextOutput())[5], b"abcd")
+        self.assertFalse(session.hasOutput())
+        self.assertIsNone(session.nextOutput())
+        self.assertEqual(session.queuedBytes, 2)
+        self.say(session, Kind.WINDOW, window=3)  # It does not shrink.
+        self.assertIsNone(session.nextOutput())
+        self.say(session, Kind.DATA, data=b"x", window=5)
+        self.assertEqual(fields(session.nextOutput())[3::2], (4, b"e"))
+        self.say(session, Kind.PROBE, offset=1, window=1 << 64 - 1)
+        self.assertEqual(fields(session.nextOutput())[3::2], (5, b"f"))
+        self.assertEqual(session.queuedBytes, 0)
+
+    def test_segments(self) -> None:
+        """
+        Long writes are cut, short ones put together; positions follow.
+        """
+        segment = limits.RDS_SEGMENT
+        session = self.connected(1 << 40)
+        parts = [b"a" * 10, b"b" * (2 * segment), b"c" * segment, b"d", b"e" * (segment - 11)]
+        for part in parts:
+            session.write(part)
+        whole = b"".join(parts)
+        self.assertEqual(session.queuedBytes, len(whole))
+        position = 0
+        while (data := session.nextOutput()) is not None:
+            kind, _, _, offset, _, payload = fields(data)
+            self.assertEqual((kind, offset), (Kind.DATA, position))
+            self.assertEqual(payload, whole[position : position + segment])
+            position += len(payload)
+        self.assertEqual((position, session.queuedBytes), (len(whole), 0))
+
+    def test_exact(self) -> None:
+        """
+        A write of just a segment is one frame.
+        """
+        session = self.connected(1 << 40)
+        session.write(bytes(limits.RDS_SEGMENT))
+        session.write(b"x")
+        self.assertEqual([len(fields(session.nextOutput())[5]) for _ in "12"], [limits.RDS_SEGMENT, 1])
+
+    def test_nothing(self) -> None:
+        """
+        No bytes are no frame.
+        """
+        session = self.connected()
+        session.write(b"")
+        self.assertFalse(session.hasOutput())
+
+    def test_beforeTheAnswer(self) -> None:
+        """
+        What is written before the peer answers waits.
+        """
+        session = self.opening()
+        session.write(b"abc")
+        session.close()
+        self.assertFalse(session.hasOutput())
+        self.say(session, Kind.ACCEPT, offset=THEIRS, window=10)
+        self.assertEqual(kinds(session), [Kind.DATA, Kind.CLOSE])
+
+    def test_afterTheEnd(self) -> None:
+        """
+        Nothing is written after the end.
+        """
+        for end in (Session.finish, Session.close, Session.abort):
+            session = self.connected()
+            end(session)
+            session.write(b"abc")
+            self.assertEqual(session.queuedBytes, 0)
+            self.assertNotIn(Kind.DATA, kinds(session))
+
+    def test_discard(self) -> None:
+        """
+        What was written can be taken back as long as it has not left.
+        """
+        session = self.connected(3)
+        session.write(b"abcdef")
+        session.nextOutput()
+        session.discardWritten()
+        session.close()
+        self.assertEqual(fields(session.nextOutput())[:4:3], (Kind.CLOSE, 3))
+
+
+class ReadingTests(SessionTestCase):
+    """
+    What arrives.
+    """
+
+    def test_take(self) -> None:
+        """
+        It is taken in order, and counted while it waits.
+        """
+        session = self.connected()
+        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, Kind.DATA, offset=3, data=b"de")
+        self.assertEqual((session.arrivedBytes, self.owner.held), (5, 5 + 2 * limits.RDS_STREAM_PIECE))
+        self.assertEqual([session.take(), session.take()], [b"abc", b"de"])
+        self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
+        self.assertRaises(IndexError, session.take)
+
+    def test_windowTold(self) -> None:
+        """
+        The peer is told that there is room when half a window is read, and with all data.
+        """
+        session = self.connected()
+        half = WINDOW // 2
+        self.say(session, Kind.DATA, data=bytes(half - 1))
+        self.say(session, Kind.DATA, offset=half - 1, data=b"x")
+        session.take()
+        self.assertFalse(session.hasOutput())
+        session.take()
+        self.assertEqual(fields(session.nextOutput())[:5:4], (Kind.WINDOW, WINDOW + half))
+        self.assertFalse(session.hasOutput())
+        self.say(session, Kind.DATA, offset=half, data=bytes(half))
+        session.take()
+        session.write(b"x")
+        self.assertEqual(fields(session.nextOutput())[:5:4], (Kind.DATA, WINDOW * 2))
+        self.assertFalse(session.hasOutput())
+
+    def test_closing(self) -> None:
+        """
+        Who has closed reads nothing, but lets the peer go on until it knows.
+        """
+        session = self.connected(0)
+        self.say(session, Kind.DATA, data=bytes(10))
+        session.write(b"not yet")
+        session.close()
+        self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
+        self.say(session, Kind.DATA, offset=10, data=bytes(WINDOW - 10))
+        self.assertEqual((session.arrivedBytes, self.owner.held, list(session.arrived)), (0, 0, []))
+        self.assertEqual(kinds(session), [Kind.WINDOW])
+        self.say(session, Kind.WINDOW, offset=WINDOW, window=100)
+        self.assertEqual(kinds(session), [Kind.DATA, Kind.CLOSE])
+
+
+class EndingTests(SessionTestCase):
+    """
+    The ends of a stream.
+    """
+
+    def test_close(self) -> None:
+        """
+        Who closes waits for the peer, which answers.
+        """
+        for answer in (Kind.FIN, Kind.CLOSE):
+            session = self.connected()
+            session.close()
+            session.close()
+            self.assertEqual(kinds(session), [Kind.CLOSE])
+            self.assertIs(session.state, State.OPEN)
+            self.say(session, answer)
+            self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NONE)])
+            self.assertEqual(kinds(session), [])
+
+    def test_halves(self) -> None:
+        """
+        When both directions have had a FIN the stream is over.
+        """
+        session = self.connected()
+        session.finish()
+        self.assertEqual(kinds(session), [Kind.FIN])
+        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, Kind.FIN, offset=3)
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NONE)])
+        self.assertEqual(session.take(), b"abc")
+        session = self.connected()
+        self.say(session, Kind.FIN)
+        session.write(b"abc")
+        session.finish()
+        self.assertEqual(kinds(session), [Kind.DATA, Kind.FIN])
+        self.assertEqual(list(session.events), [(Event.END, 0), (Event.CLOSED, Reason.NONE)])
+
+    def test_closeAfterFin(self) -> None:
+        """
+        Who has sent a FIN may close; a peer that has had a FIN sends no answer to a CLOSE.
+        """
+        session = self.connected()
+        session.finish()
+        session.nextOutput()
+        session.close()
+        self.assertEqual(kinds(session), [Kind.CLOSE])
+        session = self.connected()
+        session.finish()
+        session.nextOutput()
+        self.say(session, Kind.CLOSE)
+        self.assertEqual((kinds(session), session.events[0]), ([], (Event.CLOSED, Reason.NONE)))
+
+    def test_finWhileClosing(self) -> None:
+        """
+        A FIN that comes before the CLOSE could leave does not stop what was written.
+        """
+        session = self.connected(0)
+        session.write(b"abc")
+        session.close()
+        self.say(session, Kind.FIN)
+        self.assertIs(session.state, State.OPEN)
+        self.say(session, Kind.WINDOW, window=3)
+        self.assertEqual(kinds(session), [Kind.DATA, Kind.CLOSE])
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NONE)])
+
+    def test_closeWhileWriting(self) -> None:
+        """
+        A peer that closed reads nothing: what was written for it is dropped.
+        """
+        session = self.connected(0)
+        session.write(b"abc")
+        session.close()
+        self.say(session, Kind.CLOSE)
+        self.assertEqual((kinds(session), session.queuedBytes), ([Kind.CLOSE], 0))
+
+    def test_closeBehindData(self) -> None:
+        """
+        What came before the end can still be read.
+        """
+        session = self.connected()
+        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, Kind.CLOSE, offset=3)
+        self.assertEqual((session.state, session.take()), (State.CLOSED, b"abc"))
+
+    def test_abort(self) -> None:
+        """
+        An abort forgets both directions; the second says nothing.
+        """
+        session = self.connected(0)
+        session.write(b"abc")
+        self.say(session, Kind.DATA, data=b"abc")
+        session.abort()
+        session.abort()
+        self.assertEqual((session.queuedBytes, session.arrivedBytes, self.owner.held), (0, 0, 0))
+        self.assertEqual(kinds(session), [Kind.RESET])
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.ABORTED)])
+
+    def test_abortBeforeTheAnswer(self) -> None:
+        """
+        Of a stream that does not exist yet nobody is told.
+        """
+        session = self.opening()
+        session.abort()
+        self.assertEqual(kinds(session), [])
+
+    def test_vanished(self) -> None:
+        """
+        A peer that is gone for good is told nothing; what it had sent can be read.
+        """
+        session = self.connected()
+        self.say(session, Kind.DATA, data=b"abc")
+        session.vanished()
+        session.vanished()
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.GONE)])
+        self.assertEqual((kinds(session), session.take()), ([], b"abc"))
+
+    def test_sacrifice(self) -> None:
+        """
+        When memory is short a stream that is over loses what was not read, and any other its life.
+        """
+        session = self.connected()
+        self.say(session, Kind.DATA, data=b"abc")
+        session.sacrifice()
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NO_MEMORY)])
+        self.assertEqual(kinds(session), [Kind.RESET])
+        session = self.connected()
+        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, Kind.CLOSE, offset=3)
+        session.sacrifice()
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NO_MEMORY)])
+        self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
+
+    def test_refuseIsForWhoAsked(self) -> None:
+        """
+        Only who asks can be refused or accepted.
+        """
+        session = self.connected()
+        session.refuse(Reason.UNWANTED)
+        self.assertIs(session.state, State.OPEN)
+        session = self.closed()
+        session.accept()
+        self.assertEqual(kinds(session), [])
+
+
+class TimeTests(SessionTestCase):
+    """
+    What is repeated, and who is taken for dead.
+    """
+
+    def test_openAgain(self) -> None:
+        """
+        OPEN is repeated until there is an answer.
+        """
+        session = self.opening()
+        session.tick(limits.RDS_STREAM_OPEN_SECONDS - 0.1)
+        self.assertEqual(kinds(session), [])
+        session.tick(limits.RDS_STREAM_OPEN_SECONDS)
+        self.assertEqual(
+            (kinds(session), session.deadline), ([Kind.OPEN], 2 * limits.RDS_STREAM_OPEN_SECONDS)
+        )
+        session.tick(session.deadline)
+        self.say(session, Kind.ACCEPT, offset=THEIRS)
+        session.tick(100.0)
+        self.assertEqual(kinds(session), [])
+
+    def test_silence(self) -> None:
+        """
+        A peer that answers no probe is gone.
+        """
+        session = self.connected()
+        session.watch()
+        self.assertEqual(kinds(session), [])
+        for _ in range(limits.RDS_STREAM_PROBES):
+            session.watch()
+            self.assertEqual(kinds(session), [Kind.PROBE])
+        session.watch()
+        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.SILENT)])
+        self.assertEqual(kinds(session), [Kind.RESET])
+        session.watch()
+        self.assertEqual(kinds(session), [])
+
+    def test_answer(self) -> None:
+        """
+        A peer that answers anything lives on.
+        """
+        session = self.connected()
+        for _ in range(10 * limits.RDS_STREAM_PROBES):
+            session.watch()
+            for kind in kinds(session):
+                self.assertIs(kind, Kind.PROBE)
+                self.say(session, Kind.WINDOW)
+        self.assertIs(session.state, State.OPEN)
+        self.assertFalse(session.events)
+
+    def test_whileOpening(self) -> None:
+        """
+        Who still asks is limited by who waits for it.
+        """
+        session = self.opening()
+        for _ in range(10):
+            session.watch()
+        self.assertIs(session.state, State.OPENING)

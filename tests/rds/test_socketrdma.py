@@ -1,0 +1,618 @@
+"""
+Tests of RDMA, atomics and cookies of sockets of RDS.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.error import CannotListenError
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from tests.rds.ends import HOST, ProcessesTestCase, Recorder
+from tests.rds.media.test_addressed import HERE, THERE, AddressedTestCase
+from tests.support.meeting import ownRunDirectory
+from twisted_ib import limits
+from twisted_ib.errors import (
+    DatagramTooLongError,
+    MemoryAccessError,
+    MemoryRegionError,
+    PathLostError,
+    RDSOperationError,
+    RDSUnsupportedError,
+    ResourceLimitError,
+    SendBudgetError,
+)
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.interfaces import IRDSCookieProtocol, IRDSMemoryTransport
+from twisted_ib.rds.paths.rdmaoperations import (
+    OperationMessage,
+    cookieExtensions,
+    cookieOf,
+    makeCookie,
+    splitCookie,
+)
+from twisted_ib.rds.protocol.wire import parseExtensions
+from twisted_ib.rds.socketrdma import addMasked
+
+_64 = (1 << 64) - 1
+#: What tests of several devices are mixed with.
+if TYPE_CHECKING:
+    _Base = ProcessesTestCase
+else:
+    _Base = object
+
+
+@implementer(IRDSCookieProtocol)
+class CookieRecorder(Recorder):
+    """
+    Keeps cookies too.
+
+    @ivar cookies: what came: datagram, whose it was, cookie.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing has.
+        """
+        super().__init__()
+        self.cookies: list[Any] = []
+
+    def datagramWithCookieReceived(self, datagram: bytes, addr: Any, cookie: int) -> None:
+        """
+        Keep it.
+        """
+        self.cookies.append((datagram, addr, cookie))
+
+
+class CookieTests(SynchronousTestCase):
+    """
+    What names memory.
+    """
+
+    def test_parts(self) -> None:
+        """
+        The key is below, the offset above.
+        """
+        cookie = 0x00000ABC_12345678
+        self.assertEqual(makeCookie(0x12345678, 0xABC), cookie)
+        self.assertEqual(splitCookie(cookie), (0x12345678, 0xABC))
+        for wrong in (-1, 1 << 64, "x", None):
+            self.assertRaises(ValueError, splitCookie, wrong)
+
+    def test_header(self) -> None:
+        """
+        The extension header RDMA_DEST has the key, then the offset.
+        """
+        header = bytes.fromhex("03 12345678 00000abc 00000000000000")
+        self.assertEqual(cookieExtensions(0x00000ABC_12345678), header)
+        self.assertEqual(cookieOf(parseExtensions(header).get(3)), 0x00000ABC_12345678)
+        self.assertIsNone(cookieOf(None))
+
+    def test_operationHeader(self) -> None:
+        """
+        The message behind a READ or a WRITE has the key, in the extension header RDMA; that behind an
+        atomic has nothing.
+        """
+
+        def extensions(opcode: SendOpcode) -> str:
+            cookie = 0x00001000_12345678
+            message = OperationMessage((1, 2), None, b"", opcode, cookie, 24, bytearray(8), 8)
+            self.assertEqual((message.key, message.address), (0x12345678, 0x1018))
+            return message.extensions.hex()
+
+        self.assertEqual(extensions(SendOpcode.RDMA_WRITE), "0212345678" + 22 * "0")
+        self.assertEqual(extensions(SendOpcode.RDMA_READ), "0212345678" + 22 * "0")
+        self.assertEqual(extensions(SendOpcode.ATOMIC_CMP_AND_SWP), 32 * "0")
+
+    def test_masked(self) -> None:
+        """
+        Fields are added by themselves: nothing is carried from one to the next.
+        """
+        self.assertEqual(addMasked(0xFF, 1, 1 << 7), 0)
+        self.assertEqual(addMasked(0xFF, 1, 1 << 15), 0x100)
+        self.assertEqual(addMasked(0x0001_FFFF, 0x0002_0001, 1 << 15), 0x0003_0000)
+        self.assertEqual(addMasked(_64, 1, 1 << 63), 0)
+        self.assertEqual(addMasked(0b1010, 0b0110, _64), 0b1100)
+
+
+class Operating(_Base):
+    """
+    What works on every device.  C{one} asks, C{two} has memory.
+    """
+
+    one: Any
+    two: Any
+    there: Any
+    here: Any
+
+    def come(self) -> None:
+        """
+        Let everything arrive.
+        """
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """
+        Let the two know each other.
+        """
+        self.port, self.owner = self.one.socket, self.two.socket
+        self.one.transport.write(b"hello", self.there)
+        self.come()
+        self.two.got.clear()
+
+    def result(self, deferred: Any) -> Any:
+        """
+        @return: what an operation comes to.
+        """
+        self.come()
+        return self.successResultOf(deferred)
+
+    def status(self, deferred: Any) -> str:
+        """
+        @return: the status of an operation that failed.
+        """
+        self.come()
+        failure = self.failureResultOf(deferred, RDSOperationError)
+        name: str = failure.value.statusName
+        return name
+
+    def test_cookie(self) -> None:
+        """
+        A cookie comes with its datagram, to who takes cookies; to others the datagram comes.
+        """
+        memory = self.owner.registerMemory(100)
+        self.owner.writeWithCookie(b"mine", memory.cookie, self.here)
+        self.come()
+        self.assertEqual(self.one.cookies, [(b"mine", self.there, memory.cookie)])
+        self.port.writeWithCookie(b"x", 1, self.there)
+        self.come()
+        self.assertEqual(self.two.got, [(b"x", self.here)])
+        self.assertRaises(ValueError, self.port.writeWithCookie, b"x", -1, self.there)
+        self.assertTrue(verifyObject(IRDSMemoryTransport, self.port))
+
+    def test_write(self) -> None:
+        """
+        Memory is written before the datagram comes.
+        """
+        memory = self.owner.registerMemory(bytearray(b"." * 300_000))
+        seen: list[bytes] = []
+        self.two.datagramReceived = lambda data, addr: seen.append(bytes(memory.view[-3:]) + data)
+        done = self.port.rdmaWrite(memory.cookie, b"abc", self.there, memory.length - 3, b" done")
+        self.assertIsNone(self.result(done))
+        self.assertEqual(seen, [b"abc done"])
+        big = bytes(range(250)) * 1200
+        self.result(self.port.rdmaWrite(memory.cookie, big, self.there))
+        self.assertEqual((bytes(memory.view), seen[1:]), (big, [big[-3:]]))
+
+    def test_read(self) -> None:
+        """
+        Memory is read, into new bytes or into memory.
+        """
+        content = bytes(range(250)) * 1200
+        memory = self.owner.registerMemory(content, writable=False)
+        found = self.result(self.port.rdmaRead(memory.cookie, 5000, self.there, 777, b"thanks"))
+        self.assertEqual((found, self.two.data), (content[777:5777], [b"thanks"]))
+        mine = self.port.registerMemory(len(content) + 8)
+        read = self.port.rdmaRead(memory.cookie, len(content), self.there, memory=mine, localOffset=8)
+        self.assertIsNone(self.result(read))
+        self.assertEqual(bytes(mine.view), bytes(8) + content)
+        self.assertEqual(self.result(self.port.rdmaRead(memory.cookie, 0, self.there)), b"")
+
+    def test_fromMemory(self) -> None:
+        """
+        What is written may be registered memory, and parts of both.
+        """
+        memory, mine = self.owner.registerMemory(8), self.port.registerMemory(b"0123456789", False)
+        done = self.port.rdmaWrite(memory.cookie, mine, self.there, 2, localOffset=4, length=3)
+        self.result(done)
+        self.assertEqual(bytes(memory.view), b"\0\x00456\0\0\0")
+        self.result(self.port.rdmaWrite(memory.cookie, b"0123456789", self.there, 0, localOffset=8))
+        self.assertEqual(bytes(memory.view[:3]), b"894")
+        self.assertRaises(
+            MemoryAccessError, self.port.rdmaWrite, memory.cookie, mine, self.there, 0, b"", 9, 2
+        )
+
+    def test_silent(self) -> None:
+        """
+        Without a datagram none comes, and nothing is left that waits to be acknowledged.
+        """
+        memory = self.owner.registerMemory(8)
+        for _ in range(3):
+            self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=None))
+        self.assertEqual((self.two.got, bytes(memory.view[:1])), ([], b"x"))
+        self.pass_(1.0)
+        self.assertEqual((self.port._queued, self.port._operating), (0, 0))
+
+    def test_atomics(self) -> None:
+        """
+        Both, and both with masks.
+        """
+        memory = self.owner.registerMemory(16)
+
+        def value() -> int:
+            return int.from_bytes(memory.view[8:], sys.byteorder)
+
+        port, cookie, there = self.port, memory.cookie, self.there
+        self.assertEqual(self.result(port.fetchAdd(cookie, 7, there, 8, b"added")), 0)
+        self.assertEqual((value(), self.two.data), (7, [b"added"]))
+        self.assertEqual(self.result(port.fetchAdd(cookie, -8, there, 8)), 7)
+        self.assertEqual(value(), _64)
+        self.assertEqual(self.result(port.compareAndSwap(cookie, 5, 6, there, 8)), _64)
+        self.assertEqual(self.result(port.compareAndSwap(cookie, _64, 0x12FF, there, 8)), _64)
+        self.assertEqual(value(), 0x12FF)
+        self.two.got.clear()
+        self.assertEqual(self.result(port.fetchAdd(cookie, 0x101, there, 8, b"m", mask=0x80)), 0x12FF)
+        self.assertEqual((value(), self.two.data), (0x1300, [b"m"]))
+        swap = port.compareAndSwap(cookie, 0x1000, 0xAB, there, 8, None, compareMask=0xF000, swapMask=0xFF)
+        self.assertEqual((self.result(swap), value()), (0x1300, 0x13AB))
+        swap = port.compareAndSwap(cookie, 0x2000, 0xCD, there, 8, None, compareMask=0xF000, swapMask=0xFF)
+        self.assertEqual((self.result(swap), value()), (0x13AB, 0x13AB))
+        self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
+        refused = self.port.fetchAdd(cookie, 1, there, 4)
+        self.assertEqual(self.status(refused), "RDS_RDMA_REMOTE_ERROR")
+        self.patch(limits, "RDS_ATOMIC_ATTEMPTS", 0)
+        self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
+
+    def test_useOnce(self) -> None:
+        """
+        What is for one use is freed by the message behind it, other memory is not.
+        """
+        once, often = self.owner.registerMemory(8, useOnce=True), self.owner.registerMemory(8)
+        for memory in (once, often):
+            self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there))
+        self.assertEqual((once.region, self.owner.freeMemory(once)), (None, False))
+        self.result(self.port.rdmaWrite(often.cookie, b"y", self.there))
+        self.assertEqual(
+            self.status(self.port.rdmaWrite(once.cookie, b"y", self.there)), "RDS_RDMA_REMOTE_ERROR"
+        )
+
+    def test_refused(self) -> None:
+        """
+        What may not be used is not, and the connection comes again.
+        """
+        memory = self.owner.registerMemory(b"abcdefgh", writable=False)
+        port, there, refused = self.port, self.there, "RDS_RDMA_REMOTE_ERROR"
+        self.assertEqual(self.status(port.rdmaWrite(memory.cookie, b"x", there, datagram=b"lost")), refused)
+        self.assertEqual(self.status(port.fetchAdd(memory.cookie, 1, there)), refused)
+        for offset, length in ((0, 9), (8, 1), (1 << 40, 1)):
+            self.assertEqual(self.status(port.rdmaRead(memory.cookie, length, there, offset)), refused)
+        self.assertEqual(self.status(port.rdmaRead(memory.cookie ^ 0x100, 1, there)), refused)
+        self.assertEqual(self.status(port.rdmaRead(memory.cookie | 1 << 40, 1, there)), refused)
+        self.assertTrue(self.owner.freeMemory(memory.cookie))
+        self.assertEqual(self.status(port.rdmaRead(memory.cookie, 1, there)), refused)
+        self.one.transport.write(b"alive", there)
+        self.come()
+        self.assertIn(b"alive", self.two.data)
+
+    def test_afterwards(self) -> None:
+        """
+        Who hears that an operation was refused can ask for the next one at once.
+        """
+        memory = self.owner.registerMemory(8)
+        results: list[Any] = []
+
+        def again(reason: Any) -> None:
+            results.append(self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=b"again"))
+
+        self.port.rdmaWrite(memory.cookie, b"123456789", self.there).addErrback(again)
+        self.come()
+        self.pass_(1.0)
+        self.assertIsNone(self.successResultOf(results[0]))
+        self.assertEqual(self.two.data[-1:], [b"again"])
+
+    def test_bounds(self) -> None:
+        """
+        How many, how long, and where.
+        """
+        memory = self.owner.registerMemory(8)
+        port, there = self.port, self.there
+        self.assertRaises(ValueError, port.rdmaRead, memory.cookie, limits.RDS_OPERATION + 1, there)
+        self.assertRaises(ValueError, port.rdmaRead, memory.cookie, -1, there)
+        self.assertRaises(ValueError, port.rdmaRead, memory.cookie, 1, there, -1)
+        self.assertRaises(ValueError, port.rdmaRead, memory.cookie, 1)
+        self.assertRaises(ValueError, port.rdmaRead, 1 << 64, 1, there)
+        long = bytes(limits.RDS_MESSAGE + 1)
+        self.assertRaises(DatagramTooLongError, port.rdmaRead, memory.cookie, 1, there, 0, long)
+        for size in (0, limits.RDS_OPERATION + 1):
+            self.assertRaises(MemoryRegionError, port.registerMemory, size)
+        self.patch(limits, "RDS_REGIONS", 1)
+        port.registerMemory(1)
+        self.assertRaises(ResourceLimitError, port.registerMemory, 1)
+        done = [port.rdmaWrite(memory.cookie, b"x", there) for _ in range(limits.RDS_OPERATIONS)]
+        self.assertRaises(SendBudgetError, port.rdmaWrite, memory.cookie, b"x", there)
+        for each in done:
+            self.result(each)
+        self.assertEqual(len(self.two.got), limits.RDS_OPERATIONS)
+
+    def test_closed(self) -> None:
+        """
+        Memory ends with its socket; a closed socket asks for nothing.
+        """
+        memory = self.owner.registerMemory(8)
+        self.owner.stopListening()
+        self.come()
+        self.assertIsNone(memory.region)
+        self.assertRaises(MemoryRegionError, self.owner.registerMemory, 8)
+        self.assertRaises(MemoryRegionError, self.owner.rdmaRead, memory.cookie, 1, self.here)
+
+
+class WithinTests(Operating, ProcessesTestCase):
+    """
+    Between two sockets of one process, which need no queue pair.
+    """
+
+    there, here = (HOST, 5000), (HOST, 4000)
+
+    def setUp(self) -> None:
+        """
+        One process.
+        """
+        super().setUp()
+        self.a = self.process()
+        self.one, self.two = self.a.listen(4000, protocol=CookieRecorder()), self.a.listen(5000)
+        self.begin()
+
+    def come(self) -> None:
+        """
+        Let everything arrive.
+        """
+        self.settle()
+
+
+class SharedTests(Operating, ProcessesTestCase):
+    """
+    Between processes of a host.
+    """
+
+    there, here = (HOST, 5000), (HOST, 4000)
+
+    def setUp(self) -> None:
+        """
+        Two processes.
+        """
+        super().setUp()
+        self.a, self.b = self.process(), self.process()
+        self.one, self.two = self.a.listen(4000, protocol=CookieRecorder()), self.b.listen(5000)
+        self.begin()
+
+    def come(self) -> None:
+        """
+        Let everything arrive.
+        """
+        self.settle()
+        self.pass_(0.2)
+
+    def test_onlyThen(self) -> None:
+        """
+        Queue pairs have work queues only once there is memory; one connection is enough, also for who
+        comes later.
+        """
+        (session,) = self.b.medium.sessions.values()
+        self.assertIsNone(session.work)
+        memory = self.owner.registerMemory(8)
+        self.assertIsNotNone(session.work)
+        self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there))
+        self.assertEqual((self.a.queuePairs, self.b.queuePairs), (1, 1))
+        c = self.process()
+        three = c.listen(4000, "::1", CookieRecorder())
+        self.two.six = self.b.listen(5000, "::1")
+        self.result(three.socket.rdmaWrite(memory.cookie, b"y", ("::1", 5000)))
+        self.assertEqual(bytes(memory.view[:1]), b"y")
+
+    def test_sizes(self) -> None:
+        """
+        Messages of all sizes go both ways as before once there are operations, whoever has begun.
+        """
+        fragment = limits.RDS_FRAGMENT
+        sent = [
+            bytes([at]) * n
+            for at, n in enumerate((0, 1, 5000, fragment - 48, fragment, fragment + 1, 1 << 20))
+        ]
+        for begins in (self.owner, self.port):
+            self.two.got.clear()
+            self.one.got.clear()
+            begins.registerMemory(8)
+            for data in sent:
+                self.port.write(data, self.there)
+                self.owner.write(data, self.here)
+            self.come()
+            self.assertEqual((self.two.data, self.one.data), (sent, sent))
+        self.assertEqual(
+            (self.a.network.counters["conn_reset"], self.b.network.counters["conn_reset"]), (0, 0)
+        )
+
+    def test_later(self) -> None:
+        """
+        A connection that comes after memory was registered can be used at once, from both ends.
+        """
+        memory = self.owner.registerMemory(8)
+        c = self.process()
+        three = c.listen(4001, protocol=CookieRecorder())
+        self.owner.writeWithCookie(b"x" * 100_000, memory.cookie, (HOST, 4001))
+        self.come()
+        self.assertEqual(three.cookies[0][2], memory.cookie)
+        self.assertEqual(c.network.counters["conn_reset"], 0)
+        self.result(three.socket.rdmaWrite(memory.cookie, b"y", self.there))
+        self.assertEqual(bytes(memory.view[:1]), b"y")
+
+    def test_noDomain(self) -> None:
+        """
+        Without a protection domain there is no socket.
+        """
+        self.patch(limits, "PROTECTION_DOMAINS", 0)
+        c = self.process()
+        self.assertRaises(CannotListenError, c.listen, 4001)
+        self.patch(limits, "PROTECTION_DOMAINS", 1)
+        c.listen(4001)
+        c.listen(4002)
+
+    def test_amongMessages(self) -> None:
+        """
+        Operations and messages of all sizes keep their order, however much it is.
+        """
+        memory = self.owner.registerMemory(200_000)
+        seen: list[Any] = []
+        self.two.datagramReceived = lambda data, addr: seen.append((data[:4], bytes(memory.view[-1:])))
+        expected: list[Any] = []
+        done = []
+        for index in range(40):
+            mark = b"%4d" % index
+            self.port.write(mark + bytes(3000 * (index % 7)), self.there)
+            last = bytes([index])
+            done.append(self.port.rdmaWrite(memory.cookie, bytes(199_999) + last, self.there, 0, mark))
+            expected += [mark, mark]
+            if index % 5 == 4:
+                self.come()
+        for each in done:
+            self.result(each)
+        self.assertEqual([data for data, _ in seen], expected)
+        for index, (data, last) in enumerate(seen):
+            if index % 2:
+                self.assertGreaterEqual(last[0], int(data))
+
+    def test_posted(self) -> None:
+        """
+        The queue pair has only so many at a time; the others follow.
+        """
+        memory = self.owner.registerMemory(8)
+        done = [self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=None) for _ in range(200)]
+        (session,) = self.a.medium.sessions.values()
+        self.assertEqual(len(session._operations), limits.RDS_OPERATIONS_POSTED)
+        for each in done:
+            self.result(each)
+        self.assertEqual(len(session._operations), 0)
+
+    def test_behindMuch(self) -> None:
+        """
+        The first operation comes when the medium is full, and what waits is of all sizes.
+        """
+        memory = self.owner.registerMemory(8)
+        sent = []
+        for index in range(20):
+            sent.append(bytes([index]) * (100_000 if index % 3 else 100))
+            self.port.write(sent[-1], self.there)
+        done = self.port.rdmaWrite(memory.cookie, b"x", self.there, 0, b"first")
+        sent.append(b"first")
+        for index in range(5):
+            sent.append(bytes([index]) * 70_000)
+            self.port.write(sent[-1], self.there)
+        self.result(done)
+        self.assertEqual(self.two.data, sent)
+        self.assertEqual(self.a.network.counters["conn_reset"], 0)
+
+    def test_lost(self) -> None:
+        """
+        A connection that is lost drops operations, which are not repeated; messages are.
+        """
+        memory = self.owner.registerMemory(8)
+        done = self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=b"dropped")
+        self.port.write(b"kept", self.there)
+        (session,) = self.a.medium.sessions.values()
+        session.broken(PathLostError("broken by the test"))
+        self.a.turn()
+        self.assertEqual(self.status(done), "RDS_RDMA_DROPPED")
+        self.pass_(1.0)
+        self.assertIn(b"kept", self.two.data)
+        self.result(self.port.rdmaWrite(memory.cookie, b"y", self.there))
+        self.assertEqual(bytes(memory.view[:1]), b"y")
+
+    def test_canceled(self) -> None:
+        """
+        What waits for a process that is not there is canceled.
+        """
+        done = self.port.rdmaRead(1, 1, (HOST, 6000))
+        self.assertEqual(self.port.cancel((HOST, 6000)), 1)
+        self.assertEqual(self.status(done), "RDS_RDMA_CANCELED")
+        done = self.port.rdmaRead(1, 1, (HOST, 6000))
+        self.port.stopListening()
+        self.pass_(limits.RDS_LINGER_SECONDS + 1)
+        self.assertEqual(self.status(done), "RDS_RDMA_CANCELED")
+
+
+class ShmTests(SharedTests):
+    """
+    The same over rings.
+    """
+
+    device = "shm0"
+
+    def setUp(self) -> None:
+        """
+        In a run directory of its own.
+        """
+        ownRunDirectory(self)
+        super().setUp()
+
+
+class AddressedTests(Operating, AddressedTestCase):
+    """
+    Between hosts.
+    """
+
+    there, here = (THERE, 5000), (HERE, 4001)
+
+    def setUp(self) -> None:
+        """
+        Two hosts.
+        """
+        super().setUp()
+        self.one = self.a.listen(4001, HERE, CookieRecorder())
+        self.begin()
+
+    def come(self) -> None:
+        """
+        Let everything arrive.
+        """
+        self.pass_(1.0)
+
+
+class TCPTests(ProcessesTestCase):
+    """
+    RDS over TCP has no RDMA.
+    """
+
+    device = "tcp"
+
+    def test_unsupported(self) -> None:
+        """
+        Everything says so.
+        """
+        from twisted.internet.task import Clock
+
+        from twisted_ib.rds.network import Network
+        from twisted_ib.rds.port import Port
+
+        class Medium:
+            """
+            One without memory.
+            """
+
+            acknowledges = False
+
+            def __init__(self, network: Network) -> None:
+                """
+                Nothing.
+                """
+
+            def bind(self, address: str, port: int) -> None:
+                """
+                Everything can be had.
+                """
+
+        clock = Clock()
+        port = Port(4000, Recorder(), HOST, reactor=clock, network=Network(clock, Medium))
+        port.startListening()
+        where = (HOST, 5000)
+        for call, arguments in (
+            (port.registerMemory, (8,)),
+            (port.writeWithCookie, (b"", 1, where)),
+            (port.rdmaWrite, (1, b"", where)),
+            (port.rdmaRead, (1, 1, where)),
+            (port.fetchAdd, (1, 1, where)),
+            (port.compareAndSwap, (1, 1, 1, where)),
+        ):
+            self.assertRaises(RDSUnsupportedError, call, *arguments)

@@ -1,0 +1,533 @@
+"""
+A device that does nothing by itself, so that tests of ports and connectors
+decide what the fabric and the CM say, and when.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any
+
+from twisted.internet.interfaces import IReactorPluggableNameResolver
+from twisted.internet.protocol import ClientFactory, Factory, Protocol
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.hca.device.receivebudget import Holding
+from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.internet.addresses import addressOf
+from twisted_ib.sdp import handshake
+from twisted_ib.sdp.protocol import wire
+
+
+@implementer(IReactorPluggableNameResolver)
+class FakeReactor(Clock):
+    """
+    A clock, and a resolver whose answers come when the test says so.
+
+    @ivar receivers: Who waits for the addresses of which name.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing is asked yet.
+        """
+        Clock.__init__(self)
+        self.receivers: list[tuple[str, Any]] = []
+        self.nameResolver = self
+
+    def installNameResolver(self, resolver: Any) -> Any:
+        """
+        Not used.
+        """
+
+    def turn(self) -> None:
+        """
+        Run what is due now, but not what that adds.
+        """
+        for call in [call for call in self.calls if call.getTime() <= self.seconds()]:
+            self.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+
+    def resolveHostName(
+        self, receiver: Any, hostName: str, portNumber: int = 0, addressTypes: Any = None
+    ) -> None:
+        """
+        Remember who asks.
+        """
+        self.receivers.append((hostName, receiver))
+
+    def answer(self, *hosts: str) -> None:
+        """
+        Give the first that waits its addresses.
+        """
+        _, receiver = self.receivers.pop(0)
+        for host in hosts:
+            receiver.addressResolved(addressOf(host, 0))
+        receiver.resolutionComplete()
+
+
+class FakeQueuePair:
+    """
+    What a transport needs of a queue pair to come and go.
+    """
+
+    def __init__(self, number: int) -> None:
+        """
+        @param number: Its number.
+        """
+        self.number = number
+        self.posted = 0
+        self.pending: Any = None
+        self.path: Any = None
+        self.remote = 0
+        self.closed = False
+
+    def postReceives(self, count: int) -> None:
+        """
+        Count them.
+        """
+        self.posted += count
+
+    def connect(self, path: Any, remote: int, message: Any = None) -> None:
+        """
+        Remember the peer.
+        """
+        self.path, self.remote = path, remote
+
+    def canPost(self) -> bool:
+        """
+        Nothing is in the way.
+        """
+        return True
+
+    def postInline(self, header: bytes, payload: Any, length: int) -> None:
+        """
+        Messages go nowhere.
+        """
+
+    def close(self) -> None:
+        """
+        Remember.
+        """
+        self.closed = True
+        self.path = None
+
+
+class FakePath(str):
+    """
+    The way to a peer.
+    """
+
+    messageBytes = limits.INLINE_RECORD
+
+
+class FakeConnection:
+    """
+    The CM's connection, as a log of what was done with it.
+
+    @ivar done: Names of the calls.
+    @ivar answer: What C{accept} gives.
+    """
+
+    def __init__(self, destination: object = FakePath("path"), user: Any = None) -> None:
+        """
+        @param destination: The path.
+        @param user: Who is told.
+        """
+        self.destination = destination
+        self.user = user
+        self.done: list[str] = []
+        self.reply: REP | None = None
+        self.reason = 0
+        self.answer = True
+
+    def accept(self, reply: REP, now: float) -> bool:
+        """
+        Remember the REP.
+        """
+        self.done.append("accept")
+        self.reply = reply
+        return self.answer
+
+    def reject(self, reason: int, privateData: bytes, now: float) -> bool:
+        """
+        Remember the reason.
+        """
+        self.done.append("reject")
+        self.reason = reason
+        return True
+
+    def think(self, now: float) -> bool:
+        """
+        Remember.
+        """
+        self.done.append("think")
+        return True
+
+    def ignore(self, now: float) -> bool:
+        """
+        Remember.
+        """
+        self.done.append("ignore")
+        return True
+
+    def ready(self, now: float) -> bool:
+        """
+        Remember.
+        """
+        self.done.append("ready")
+        return True
+
+    def abandon(self, now: float) -> bool:
+        """
+        Remember.
+        """
+        self.done.append("abandon")
+        return True
+
+
+class FakeService:
+    """
+    A port that is taken.
+    """
+
+    def __init__(self, device: FakeDevice, address: str, port: int, listener: Any) -> None:
+        """
+        @param listener: Who gets requests.
+        """
+        self.device, self.address, self.port, self.listener = device, address, port, listener
+
+    def close(self) -> None:
+        """
+        Give it back.
+        """
+        self.device.services.remove(self)
+
+
+class FakeRoute:
+    """
+    A search for a path.
+    """
+
+    cancelled = False
+
+    def __init__(self, address: str, port: int, user: Any) -> None:
+        """
+        @param user: Who is told.
+        """
+        self.address, self.port, self.user = address, port, user
+
+    def cancel(self) -> None:
+        """
+        Remember.
+        """
+        self.cancelled = True
+
+
+class FakeDevice:
+    """
+    Remembers what is asked of it.
+
+    @ivar error: What it raises, whatever is asked.
+    @ivar paths: Addresses whose path is known at once.
+    @ivar requests: REQs sent, with their connections.
+    @cvar turns: How many batches there were.
+    """
+
+    turns = 0
+    addressed = False
+
+    def __init__(self) -> None:
+        """
+        Nothing is asked yet.
+        """
+        self.services: list[FakeService] = []
+        self.routes: list[FakeRoute] = []
+        self.requests: list[tuple[REQ, FakeConnection]] = []
+        self.queuePairs: list[FakeQueuePair] = []
+        self.error: Exception | None = None
+        self.requestError: Exception | None = None
+        self.bindError: Exception | None = None
+        self.paths: set[str] = set()
+        self.dirty: list[Any] = []
+        self.nextPort = 50000
+        self.thread = get_ident()
+        self.holding = Holding(self.count)
+        self.hold = self.holding.hold
+        self.cm = self
+
+    def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:
+        """
+        Take a port, or fail with C{error}.
+        """
+        if self.error is not None:
+            raise self.error
+        if not port:
+            port, self.nextPort = self.nextPort, self.nextPort + 1
+        service = FakeService(self, address, port, listener)
+        self.services.append(service)
+        return service
+
+    def localAddressFor(self, address: str, bound: str) -> str:
+        """
+        The address itself, or fail with C{bindError}.
+        """
+        if self.bindError is not None:
+            raise self.bindError
+        return bound or address
+
+    def listeningAddress(self, bound: str) -> str:
+        """
+        The address itself.
+        """
+        return bound
+
+    def isLocal(self, address: str) -> bool:
+        """
+        Know some addresses that this host does not have.
+        """
+        return not address.startswith("192.0.2.")
+
+    def isPeers(self, path: Any, address: str) -> bool:
+        """
+        The same: peers are processes of this host.
+        """
+        return self.isLocal(address)
+
+    def connect(self, *arguments: Any) -> Any:
+        """
+        As the device: look for a path.  As the CM: send a REQ.
+        """
+        if len(arguments) == 5:
+            _, address, port, user, _ = arguments
+            if self.error is not None:
+                raise self.error
+            route = FakeRoute(address, port, user)
+            self.routes.append(route)
+            if address in self.paths:
+                user.pathReady(FakePath(f"path to {address}"))
+            return route
+        path, request, user, _ = arguments
+        if self.requestError is not None:
+            raise self.requestError
+        connection = FakeConnection(path, user)
+        self.requests.append((request, connection))
+        return connection
+
+    def createQueuePair(self, consumer: Any) -> FakeQueuePair:
+        """
+        Make one, or fail with C{error}.
+        """
+        if self.error is not None:
+            raise self.error
+        queuePair = FakeQueuePair(100 + len(self.queuePairs))
+        self.queuePairs.append(queuePair)
+        return queuePair
+
+    def count(self, name: str) -> None:
+        """
+        Never mind.
+        """
+
+    def markDirty(self, owner: Any) -> None:
+        """
+        Remember.
+        """
+        self.dirty.append(owner)
+
+
+class FakeChannel:
+    """
+    A device in a reactor.
+
+    @ivar users: Who holds it.
+    @ivar counters: What was counted.
+    @cvar polled: Whether the reactor looks at the device by itself.
+    """
+
+    polled = False
+
+    def __init__(self, reactor: FakeReactor) -> None:
+        """
+        @param reactor: The reactor.
+        """
+        self.reactor = reactor
+        self.device = FakeDevice()
+        self.users: list[Any] = []
+        self.counters: dict[str, int] = {}
+
+    def acquire(self, user: Any) -> None:
+        """
+        Hold.
+        """
+        self.users.append(user)
+
+    def release(self, user: Any) -> None:
+        """
+        Let go; more than once is an error.
+        """
+        self.users.remove(user)
+
+    def closed(self, stream: Any) -> None:
+        """
+        A stream has ended.
+        """
+
+    def closing(self, stream: Any) -> None:
+        """
+        A stream lives on without its user.
+        """
+
+    def endTurn(self) -> None:
+        """
+        A connection was aborted.
+        """
+
+    def count(self, name: str) -> None:
+        """
+        Count.
+        """
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def now(self) -> float:
+        """
+        The reactor's time.
+        """
+        return self.reactor.seconds()
+
+
+class _Greeter:
+    """
+    A stream as L{handshake.request} needs one.
+    """
+
+    queuePair = FakeQueuePair(77)
+
+
+def requestFrom(peer: str, port: int, to: str = "127.0.0.1") -> REQ:
+    """
+    Make the REQ of a client.
+    """
+    greeter: Any = _Greeter()
+    return handshake.request(greeter, addressOf(peer, port), addressOf(to, 5001))
+
+
+def acceptance() -> REP:
+    """
+    Make the REP of a server.
+    """
+    hello = wire.HelloAck(buffers=24, actualReceiveBytes=4096)
+    return REP(localQPN=78, privateData=hello.pack())
+
+
+class RecordingProtocol(Protocol):
+    """
+    Remembers how it ended.
+    """
+
+    made = False
+    reason: Failure | None = None
+
+    def connectionMade(self) -> None:
+        """
+        Remember.
+        """
+        self.made = True
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """
+        Remember.
+        """
+        self.reason = reason
+
+
+class RecordingFactory(Factory):
+    """
+    Makes protocols that it remembers, and remembers its starts and stops.
+
+    @ivar log: What happened, in order.
+    @ivar hook: Called before a protocol is made; it may raise.
+    @ivar none: Give no protocol.
+    """
+
+    noisy = False
+    none = False
+
+    def __init__(self) -> None:
+        """
+        Nothing happened.
+        """
+        self.log: list[str] = []
+        self.protocols: list[RecordingProtocol] = []
+        self.addresses: list[Any] = []
+        self.hook: Any = None
+
+    def doStart(self) -> None:
+        """
+        Remember.
+        """
+        self.log.append("start")
+        Factory.doStart(self)
+
+    def doStop(self) -> None:
+        """
+        Remember.
+        """
+        self.log.append("stop")
+        Factory.doStop(self)
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        Make one.
+        """
+        self.addresses.append(addr)
+        if self.hook is not None:
+            self.hook()
+        if self.none:
+            return None
+        self.log.append("build")
+        protocol = RecordingProtocol()
+        protocol.factory = self
+        self.protocols.append(protocol)
+        return protocol
+
+
+class RecordingClientFactory(RecordingFactory, ClientFactory):
+    """
+    The same for clients.
+
+    @ivar failures: What C{clientConnectionFailed} got.
+    @ivar losses: What C{clientConnectionLost} got.
+    """
+
+    def __init__(self) -> None:
+        """
+        Nothing happened.
+        """
+        RecordingFactory.__init__(self)
+        self.failures: list[Failure] = []
+        self.losses: list[Failure] = []
+
+    def startedConnecting(self, connector: Any) -> None:
+        """
+        Remember.
+        """
+        self.log.append("connecting")
+
+    def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
+        """
+        Remember.
+        """
+        self.log.append("failed")
+        self.failures.append(reason)
+
+    def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
+        """
+        Remember.
+        """
+        self.log.append("lost")
+        self.losses.append(reason)

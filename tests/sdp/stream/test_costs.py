@@ -1,0 +1,359 @@
+"""
+What SDP costs: functions that are called and objects that are made for a message, what an idle connection
+keeps, and that neither depends on how many there are.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.protocol import Protocol
+from twisted.internet.testing import StringTransport
+
+from tests.sdp.pair import Pair, PairTestCase
+from tests.support.calls import called
+from twisted_ib import limits
+from twisted_ib.sdp.sender import GATHER_LEFT
+
+#: What an idle connection may take at both ends together, the test's two protocols included.
+MOST_BYTES = 3072
+
+
+class Sink(Protocol):
+    """
+    Takes bytes and does nothing.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Nothing.
+        """
+
+
+class Echo(Protocol):
+    """
+    Sends them back.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        As they came.
+        """
+        self.transport.write(data)  # type: ignore[union-attr]
+
+
+class CrowdTestCase(PairTestCase):
+    """
+    Many connections on reactors that poll.
+    """
+
+    polled = True
+
+    def crowd(self, count: int, passive: type[Protocol] = Sink) -> list[Any]:
+        """
+        @return: The active ends of C{count} connections, all of which have said something, twice.
+        """
+        found = []
+        for _ in range(count):
+            one, two = self.pair.connected(Sink(), passive())
+            two.protocol.transport = two
+            found.append(one)
+        for _ in range(2):
+            for one in found:
+                one.write(b"x" * 64)
+            self.settle()
+        return found
+
+
+class MessageTests(CrowdTestCase):
+    """
+    One message in a batch, of each of many connections.
+    """
+
+    def perMessage(self, passive: type[Protocol]) -> dict[str, float]:
+        """
+        @return: How often which function is called for one more message.
+        """
+        calls = []
+        for count in (10, 30):
+            active = self.crowd(count, passive)
+
+            def talk(active: list[Any] = active) -> None:
+                """
+                All write once.
+                """
+                for one in active:
+                    one.write(b"x" * 64)
+                self.settle()
+
+            talk()
+            calls.append(called(talk))
+        few, many = calls
+        return {name: (many[name] - few[name]) / 20 for name in many if many[name] - few[name] >= 10}
+
+    def test_calls(self) -> None:
+        """
+        From C{write} to C{dataReceived} there are these functions, each once, nothing is initialised, and
+        nobody has anything to do at the end of the batch.
+        """
+        found = self.perMessage(Sink)
+        for name in ("send", "header", "postInline", "receive", "markDirty", "endOfBatch", "drained"):
+            self.assertNotIn(name, found)
+        self.assertNotIn("__init__", found)
+        for name in ("write", "delivered", "received", "deliver", "dataReceived"):
+            self.assertEqual(found.get(name), 1, found)
+        self.assertLessEqual(sum(found.values()), 12, found)
+
+    def test_echo(self) -> None:
+        """
+        Nor for one that is sent while another is taken.
+        """
+        found = self.perMessage(Echo)
+        for name in ("send", "markDirty", "endOfBatch", "__init__"):
+            self.assertNotIn(name, found)
+        self.assertLessEqual(sum(found.values()), 24, found)
+
+    def test_objects(self) -> None:
+        """
+        No object that the collector knows outlives a message.
+        """
+        active = self.crowd(20)
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(10):
+            for one in active:
+                one.write(b"x" * 64)
+            self.settle()
+        gc.collect()
+        self.assertLess(len(gc.get_objects()) - before, 20)
+
+
+class DirectTests(CrowdTestCase):
+    """
+    The first write of a batch goes straight into the medium; everything else as before.
+    """
+
+    def ready(self) -> tuple[Any, Any]:
+        """
+        @return: Two ends, of which the first writes so.
+        """
+        one, two = self.pair.connected()
+        one.write(b"a")
+        self.settle()
+        self.assertTrue(one.direct)
+        return one, two
+
+    def test_gathered(self) -> None:
+        """
+        Of several writes in a batch the first is one message and the others are another.
+        """
+        one, two = self.ready()
+        sent = one.machine.sequence
+        for i in range(10):
+            one.write(bytes([i]))
+        self.assertEqual(one.machine.sequence - sent, 1)
+        self.settle()
+        self.assertEqual((one.machine.sequence - sent, two.heard.data[1:]), (2, bytes(range(10))))
+        one.write(b"b")
+        self.assertEqual(one.machine.sequence - sent, 3)
+
+    def test_batches(self) -> None:
+        """
+        The next batch has its own first write, also if the device has done nothing between.
+        """
+        one, _ = self.ready()
+        sent = one.machine.sequence
+        for n in range(1, 4):
+            one.write(b"b")
+            self.assertEqual(one.machine.sequence - sent, n)
+            one.channel.device.progress()
+
+    def test_credits(self) -> None:
+        """
+        Without credits it waits, and what is written later waits behind it.
+        """
+        one, two = self.ready()
+        two.pauseProducing()
+        text = b""
+        for i in range(2 * limits.SDP_RECEIVES):
+            text += bytes([i])
+            one.write(text[-1:])
+            self.pair.a.turn()
+        self.assertIsNotNone(one.buffer)
+        two.resumeProducing()
+        self.settle()
+        self.assertEqual(two.heard.data[1:], text)
+        self.assertIsNone(one.buffer)
+
+    def test_creditsMeanwhile(self) -> None:
+        """
+        Credits that came, and are not used yet by what waits, are not for what is written now.
+        """
+        one, two = self.ready()
+        limit, one.machine.limit = one.machine.limit, one.machine.sequence
+        one.write(b"first")
+        one.channel.device.progress()
+        one.machine.limit = limit
+        one.write(b" second")
+        self.settle()
+        self.assertEqual(two.heard.data[1:], b"first second")
+
+    def test_told(self) -> None:
+        """
+        The peer is told of receives with what is written: while bytes go to and fro no message says only
+        that.
+        """
+        one, two = self.pair.connected(Echo(), Echo())
+        one.protocol.transport, two.protocol.transport = one, two
+        one.write(b"x")
+        device = one.channel.device
+        while one.machine.received < 10 * limits.SDP_RECEIVES:
+            self.assertTrue(device.progress() + two.channel.device.progress())
+        self.assertEqual((one.machine.bareSent, two.machine.bareSent), (0, 0))
+
+    def test_full(self) -> None:
+        """
+        What the medium does not take is kept, in order.
+        """
+        one, two = self.ready()
+        post = one.queuePair.path.__class__.post
+        self.patch(one.queuePair.path.__class__, "post", lambda *arguments: False)
+        one.write(b"kept")
+        self.assertIsNotNone(one.queuePair.pending)
+        one.channel.device.progress()
+        self.patch(one.queuePair.path.__class__, "post", post)
+        one.write(b" in order")
+        one.queuePair.resume()
+        self.settle()
+        self.assertEqual(two.heard.data[1:], b"kept in order")
+
+    def test_long(self) -> None:
+        """
+        What does not fit into one message goes the other way.
+        """
+        one, two = self.ready()
+        text = bytes(3 * limits.INLINE_MESSAGE + GATHER_LEFT)
+        one.write(text)
+        self.settle()
+        self.assertEqual(two.heard.data[1:], text)
+
+    def test_notDirect(self) -> None:
+        """
+        Who has a producer, closes, aborts or uses more than Data needs the end of the batch.
+        """
+        acts: list[Callable[[Any], object]] = [
+            lambda one: one.registerProducer(StringTransport(), True),
+            lambda one: one.loseConnection(),
+            lambda one: one.loseWriteConnection(),
+            lambda one: one.abortConnection(),
+            lambda one: one.openExchange(),
+            lambda one: one.reset(),
+        ]
+        for act in acts:
+            one, _ = self.ready()
+            act(one)
+            self.assertFalse(one.direct)
+
+    def test_afterClose(self) -> None:
+        """
+        Nothing is sent behind the end.
+        """
+        for act in ("loseWriteConnection", "loseConnection", "abortConnection"):
+            one, two = self.ready()
+            one.write(b"last")
+            getattr(one, act)()
+            self.settle()
+            one.write(b"never")
+            self.settle()
+            self.assertNotIn(b"never", two.heard.data[1:])
+
+    def test_violations(self) -> None:
+        """
+        A message with a wrong number, length, acknowledgement or reserved flag ends the connection, though
+        only the right ones are looked at in a hurry.
+        """
+        wrong: list[dict[str, int]] = [
+            {"sequence": 77},
+            {"length": 17},
+            {"acknowledged": 5000},
+            {"flags": 0x80},
+        ]
+        for options in wrong:
+            raw, stream = self.pair.raw()
+            raw.data(b"good")
+            self.settle()
+            raw.data(b"bad", **options)
+            self.settle()
+            self.assertEqual(stream.heard.data, b"good")
+            self.assertEqual(stream.heard.calls, ["ConnectionLost"])
+
+
+class IdleTests(CrowdTestCase):
+    """
+    Connections that say nothing.
+    """
+
+    def test_bytes(self) -> None:
+        """
+        One takes no more than L{MOST_BYTES} at both ends, after one message.
+        """
+        self.crowd(20, Echo)
+        gc.collect()
+        count = 400
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            kept = self.crowd(count, Echo)
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        self.assertEqual(len(kept), count)
+        self.assertLess(grown / count, MOST_BYTES)
+
+    def test_objects(self) -> None:
+        """
+        It is four objects at an end: transport, queue pair, SDP's machine, the CM's connection.
+        """
+        self.crowd(20, Echo)
+        gc.collect()
+        before = Counter(type(each).__name__ for each in gc.get_objects())
+        kept = self.crowd(50, Echo)
+        gc.collect()
+        after = Counter(type(each).__name__ for each in gc.get_objects())
+        grown = {name: count for name, count in (after - before).items() if count >= 50}
+        expected = {"Kept": 100, "QueuePair": 100, "Machine": 100, "Connection": 100, "Sink": 50, "Echo": 50}
+        self.assertEqual(len(kept), 50)
+        if sys.version_info < (3, 11):
+            grown.pop("dict", None)  # The protocols' attributes: they were objects of their own.
+        self.assertEqual(grown, expected)
+
+    def test_turns(self) -> None:
+        """
+        A turn in which nothing happens, or one message, calls the same functions whether there are few
+        connections or many.
+        """
+        calls = []
+        for count in (5, 60):
+            one = self.crowd(count, Echo)[0]
+
+            def turn(one: Any = one) -> None:
+                """
+                One that is silent, and one with a message.
+                """
+                self.pair.a.turn(), self.pair.b.turn()
+                one.write(b"x")
+                for _ in range(3):
+                    self.pair.a.turn(), self.pair.b.turn()
+
+            turn()
+            calls.append(called(turn))
+        self.assertEqual(*calls)
+
+
+__all__ = ["DirectTests", "IdleTests", "MessageTests", "Pair"]

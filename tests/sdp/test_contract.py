@@ -1,0 +1,55 @@
+"""
+SDP is TCP to applications: one set of tests, which both pass, on several reactors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.test.reactormixins import ReactorBuilder
+
+from tests.contracts.belonging import BelongingContract
+from tests.contracts.closing import ClosingContract, ReentryContract
+from tests.contracts.connecting import AddressContract, ConnectingContract
+from tests.contracts.pacing import FacesContract, PacingContract
+from tests.contracts.secure import SecureContract
+from tests.internet.carriers import SDP, TCP, StreamContract
+
+IB = "twisted_ib.reactor.ibreactor.IBReactor"
+EPOLL = "twisted.internet.epollreactor.EPollReactor"
+ASYNCIO = "twisted.internet.test.reactormixins.AsyncioSelectorReactor"
+
+CONTRACTS: tuple[type[StreamContract], ...] = (
+    ClosingContract,
+    ReentryContract,
+    PacingContract,
+    FacesContract,
+    ConnectingContract,
+    AddressContract,
+    SecureContract,
+    BelongingContract,
+)
+CARRIERS: tuple[tuple[Any, list[str]], ...] = (
+    (TCP(), [EPOLL, IB, ASYNCIO]),
+    (SDP("shm0"), [IB, EPOLL, ASYNCIO]),
+    (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
+)
+
+
+def _make() -> dict[str, type]:
+    """
+    @return: The test cases, by name.
+    """
+    made: dict[str, type] = {}
+    for contract in CONTRACTS:
+        for carrier, reactors in CARRIERS:
+            name = f"{carrier.name}{contract.__name__.replace('Contract', 'Tests')}"
+            members = {"carrier": carrier, "__module__": __name__, "_reactors": reactors, "timeout": 40}
+            kind: Any = type(name, (contract, ReactorBuilder), members)
+            for case in kind.makeTestCaseClasses().values():
+                case.__module__ = __name__
+                made[case.__name__] = case
+    return made
+
+
+globals().update(_make())

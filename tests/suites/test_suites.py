@@ -1,0 +1,301 @@
+"""
+Tests of the comparison of suites.
+"""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from twisted.python.reflect import namedAny
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.suites import compare, exclusions, projects
+from twisted_ib.reactor.rules.parser import parse
+from twisted_ib.reactor.rules.policy import Policy
+
+_IB, _EPOLL = "m.T_IBReactorTests.test_x", "m.T_EPollReactorTests.test_x"
+
+
+class Fake:
+    """
+    Runs tests by giving what is to become of them.
+    """
+
+    def __init__(self, **fails: bool) -> None:
+        """
+        @param fails: By the run's first word, whether a test fails.
+        """
+        self.fails = fails
+        self.ran: list[tuple[str, list[str]]] = []
+
+    def run(self, run: str, names: list[str], seconds: int = 120) -> Any:
+        """
+        Give it.
+        """
+        self.ran.append((run, names))
+        outcome = compare.Outcome()
+        outcome.results[compare.plain(names[0])] = ("failed" if self.fails[run] else "ok", "")
+        return outcome
+
+
+def outcome(**kinds: str) -> compare.Outcome:
+    """
+    @param kinds: By name, what became of tests.
+    """
+    made = compare.Outcome()
+    for name, kind in kinds.items():
+        made.results[name] = (kind, "a reason")
+        made.names[name] = name
+    return made
+
+
+class OutcomeTests(SynchronousTestCase):
+    """
+    What is read from a child's file.
+    """
+
+    def read(self, *lines: Any, cut: str = "") -> compare.Outcome:
+        """
+        @param lines: The file's.
+        @param cut: What stands behind them.
+        """
+        path = Path(self.mktemp())
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + cut)
+        made = compare.Outcome()
+        made.read(path)
+        return made
+
+    def test_results(self) -> None:
+        """
+        Results by names that do not say which reactor it was; a failure outweighs what else is said.
+        """
+        made = self.read(
+            ["ran", _IB],
+            ["failed", _IB, "because"],
+            ["ok", _IB, ""],
+            ["ran", "m.T.test_y"],
+            ["skipped", "m.T.test_y", "no reason"],
+            ["ways", {"sdp": 7}],
+        )
+        self.assertEqual(made.having("failed"), {_EPOLL})
+        self.assertEqual(made.having("skipped"), {"m.T.test_y"})
+        self.assertEqual((made.names[_EPOLL], made.ways["sdp"], made.trouble), (_IB, 7, ""))
+
+    def test_cutShort(self) -> None:
+        """
+        A child that ends early has failed in the test that it was in.
+        """
+        made = self.read(["ran", "a"], ["ok", "a", ""], ["ran", "b"], cut='["ok", "b')
+        self.assertEqual((made.having("ok"), made.having("failed")), ({"a"}, {"b"}))
+
+    def test_neverBegun(self) -> None:
+        """
+        Of one that has written nothing all tests are missing.
+        """
+        made = compare.Outcome()
+        made.read(Path("nowhere"))
+        self.assertEqual((made.results, made.trouble), ({}, "never began"))
+        self.assertEqual(compare.missing(outcome(a="ok", b="skipped"), made, False), ["a", "b"])
+
+
+class DifferenceTests(SynchronousTestCase):
+    """
+    What is called a difference.
+    """
+
+    def test_steady(self) -> None:
+        """
+        What fails on epoll, too, is none; what fails again on ib only is one.
+        """
+        runner: Any = Fake(ib=True, epoll=False)
+        found = compare.differences(
+            runner, "ib", outcome(a="failed", b="ok"), outcome(a="failed", b="failed")
+        )
+        self.assertEqual(found, (["b"], []))
+        self.assertEqual(runner.ran, [("ib", ["b"]), ("epoll", ["b"])])
+
+    def test_unsteady(self) -> None:
+        """
+        What does not fail again, or fails on epoll then, is none.
+        """
+        for fails in ({"ib": False, "epoll": False}, {"ib": True, "epoll": True}):
+            runner: Any = Fake(**fails)
+            found = compare.differences(runner, "ib", outcome(b="ok"), outcome(b="failed"))
+            self.assertEqual(found, ([], ["b"]))
+
+    def test_others(self) -> None:
+        """
+        What is left out, or fails on epoll only, is told.
+        """
+        text = compare._others(
+            "ib", outcome(a="ok", b="ok", c="failed", d="ok"), outcome(a="skipped", b="ok", c="ok")
+        )
+        self.assertEqual(len(text), 2)
+        self.assertIn("left out: 1, such as a: a reason", text[0])
+        self.assertIn("fails on epoll only: c", text[1])
+
+    def test_missing(self) -> None:
+        """
+        Tests that did not run are missing; those of other reactors may be.
+        """
+        run = {name: "ok" for name in ("a.T_EPollReactorTests.x", "a.T_SelectReactorTests.x", "b")}
+        baseline, other = outcome(**run), outcome(b="ok")
+        self.assertEqual(compare.missing(baseline, other, True), ["a.T_EPollReactorTests.x"])
+        self.assertEqual(len(compare.missing(baseline, other, False)), 2)
+        self.assertEqual(compare.missing(other, baseline, False), [])
+
+    def test_packages(self) -> None:
+        """
+        All packages by default; some by name; those that connect most.
+        """
+        every = compare.packages("")
+        self.assertIn("twisted.internet", every["internet"])
+        self.assertIn("twisted.python", every["small"])
+        self.assertEqual(
+            compare.packages("web,twisted.test.test_tcp"),
+            {
+                "web": ["twisted.web"],
+                "twisted.test.test_tcp": ["twisted.test.test_tcp"],
+            },
+        )
+        self.assertEqual(set(compare.packages("most")), set(compare.MOST))
+
+    def test_rules(self) -> None:
+        """
+        The rules are about loopback alone, and right.
+        """
+        contents = parse(compare.rules("sdp"), "a file")
+        policy = Policy(contents)
+        for role in ("listen", "connect"):
+            for address in ("127.0.0.1", "127.3.2.1", "::1"):
+                self.assertEqual(policy.decide(role, "trial", address, 80).verdict, "sdp")
+            for address in ("192.0.2.1", "0.0.0.0", "::"):
+                self.assertEqual(policy.decide(role, "trial", address, 80).where, "default")
+
+
+class ReportTests(SynchronousTestCase):
+    """
+    What is printed.
+    """
+
+    def report(self, **runs: compare.Outcome | None) -> tuple[int, str]:
+        """
+        @param runs: What became of the tests of one package.
+        @return: The exit status, and the text.
+        """
+        runner: Any = Fake(ib=True, epoll=False)
+        runner.full = False
+        with mock.patch("sys.stdout", StringIO()) as output:
+            status = compare.report(runner, ["web"], {("web", run): made for run, made in runs.items()})
+        return status, output.getvalue()
+
+    def test_same(self) -> None:
+        """
+        Nothing differs; what carried the connections, and why not SDP.
+        """
+        other = outcome(a="ok", b="failed")
+        other.ways.update(sdp=3, tcp=2, no_listener=2)
+        status, text = self.report(epoll=outcome(a="ok", b="failed"), ib=other)
+        self.assertEqual(status, 0)
+        self.assertIn("ib: 3 connections by SDP, 2 by TCP; why not SDP: no_listener 2", text)
+        self.assertIn("SDP carried 3 connections; 0 differences.", text)
+
+    def test_different(self) -> None:
+        """
+        A test that fails, and one that did not run.
+        """
+        status, text = self.report(epoll=outcome(a="ok", b="ok", c="ok"), ib=outcome(a="failed", b="ok"))
+        self.assertEqual(status, 1)
+        self.assertIn("ib: FAILS: a: a reason", text)
+        self.assertIn("ib: web: DID NOT RUN: 1, such as c", text)
+        self.assertIn("2 differences.", text)
+
+    def test_noTime(self) -> None:
+        """
+        A package that was not begun in each run is not compared.
+        """
+        status, text = self.report(epoll=outcome(a="ok"), ib=None)
+        self.assertEqual(status, 1)
+        self.assertIn("web: left out: the time is up", text)
+
+
+class ProjectTests(SynchronousTestCase):
+    """
+    The comparison of other projects' suites.
+    """
+
+    def test_differing(self) -> None:
+        """
+        Any other result is a difference, and so is a test that did not run.
+        """
+        first = outcome(a="ok", b="ok", c="skipped", d="failed")
+        second = outcome(a="ok", b="failed", c="ok", e="ok")
+        self.assertEqual(projects.differing(first, second), ["b", "c", "d", "e"])
+
+    def test_steady(self) -> None:
+        """
+        What differs again is a difference.
+        """
+        suites: Any = Fake(ib=True, epoll=False)
+        steady, unsteady = projects.differences(suites, "ib", outcome(a="ok"), outcome(a="failed"))
+        self.assertEqual((steady, unsteady), (["ib: DIFFERS: a: failed, on epoll ok: "], []))
+
+    def test_unsteady(self) -> None:
+        """
+        What does not is none.
+        """
+        suites: Any = Fake(ib=False, epoll=False)
+        steady, unsteady = projects.differences(suites, "ib", outcome(a="ok"), outcome(a="failed"))
+        self.assertEqual((steady, unsteady), ([], ["a"]))
+
+    def test_nothingToDownload(self) -> None:
+        """
+        Where nothing can be installed there is a reason, and no failure.
+        """
+        environment = Path(self.mktemp())
+        environment.mkdir()
+        suites = projects.Suites(environment, Path(), 1)
+        suites.python = "/nonexistent/python"
+        self.assertIn("/nonexistent/python", suites.install(["klein"]))
+
+
+class Subject(SynchronousTestCase):
+    """
+    What exclusions are tried on; not run by itself.
+    """
+
+    def inherited(self) -> None:
+        """
+        A test.
+        """
+
+
+class ExclusionTests(SynchronousTestCase):
+    """
+    What is left out.
+    """
+
+    def test_leaveOut(self) -> None:
+        """
+        The method or the class that is named, of what is loaded, with its reason.
+        """
+        one, other = type("One", (Subject,), {}), type("Other", (Subject,), {})
+        found = {"Here.One": one, "Here.Other": other, "Here.Other.inherited": other.inherited}
+        self.patch(exclusions, "namedAny", found.__getitem__)
+        names = {"Here.One": "why", "Here.Other.inherited": "because", "There.nothing": ""}
+        exclusions.leaveOut(names, ["Here"])
+        self.assertEqual((one.skip, other.inherited.skip), ("why", "because"))
+        self.assertFalse(hasattr(Subject.inherited, "skip"))
+
+    def test_names(self) -> None:
+        """
+        Those of Twisted's tests that are no one reactor's are there.
+        """
+        for names in exclusions.SETS.values():
+            for name in names:
+                if "_IBReactorTests" not in name:
+                    self.assertTrue(namedAny(name))

@@ -1,0 +1,134 @@
+"""
+The commands of the package, run as a user runs them: as processes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+#: Started from anywhere, a program that begins with it runs the code of this checkout.
+PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
+
+
+def programOf(module: str) -> str:
+    """
+    @param module: of C{twisted_ib.tools}, the command's.
+
+    @return: a program that is the command.
+    """
+    return PATH + f"from twisted_ib.tools.{module} import main; sys.exit(main())"
+
+
+def begun(
+    case: SynchronousTestCase, environment: dict[str, str], program: str, *arguments: str
+) -> subprocess.Popen[str]:
+    """
+    @param case: the test at whose end the process ends.
+    @param program: what it runs.
+    @param arguments: its command line.
+
+    @return: a process whose output and errors can be read.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        cwd="/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    case.addCleanup(process.communicate)
+    case.addCleanup(process.kill)
+    return process
+
+
+def refusal(case: SynchronousTestCase, main: Callable[[Sequence[str]], object], *arguments: str) -> str:
+    """
+    @param main: what takes a command line.
+
+    @return: the one line with which it refuses one.
+    """
+    said = io.StringIO()
+    with redirect_stderr(said):
+        failure = case.assertRaises(SystemExit, main, arguments)
+    case.assertEqual(failure.code, 2)
+    case.assertEqual(said.getvalue().count("\n"), 1)
+    return said.getvalue()
+
+
+class CommandTestCase(SynchronousTestCase):
+    """
+    A command, and processes that meet where no other process does.
+
+    @cvar program: the command's.
+    @ivar directory: where they meet.
+    @ivar environment: theirs.
+    """
+
+    program: str
+
+    def setUp(self) -> None:
+        """
+        Let the processes of a test meet where no other process does.
+        """
+        self.directory = Path(self.mktemp()).resolve()
+        self.directory.mkdir(mode=0o700)
+        self.environment = dict(os.environ, TWISTED_IB_RUN_DIR=str(self.directory))
+
+    def ended(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """
+        Run the command.
+
+        @param arguments: its command line.
+
+        @return: how it ended.
+        """
+        return subprocess.run(
+            [sys.executable, "-c", self.program, *arguments],
+            cwd="/",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def said(self, *arguments: str) -> str:
+        """
+        Run the command, which has to succeed.
+
+        @param arguments: its command line.
+
+        @return: what it prints.
+        """
+        result = self.ended(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+        """
+        @param program: another one, which says when it is ready.
+        @param arguments: its command line.
+
+        @return: its process, once it is ready.
+        """
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd="/",
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        self.assertEqual(process.stdout.readline(), "ready\n")
+        return process

@@ -1,0 +1,152 @@
+"""
+Tests for C{ib-demo}, run as a user runs it: as a process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import programOf
+from twisted_ib.tools.demo.demo import webArguments
+
+COMMAND = [sys.executable, "-c", programOf("demo.demo")]
+
+
+class DemoTests(SynchronousTestCase):
+    """
+    What C{ib-demo} prints, exits with and leaves.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a place for temporary files, and a container's poor environment.
+        """
+        self.temporary = Path(self.mktemp()).resolve()
+        self.temporary.mkdir()
+        self.environment = dict(os.environ, TMPDIR=str(self.temporary), FORCE_COLOR="1", COLUMNS="40")
+        self.environment.pop("XDG_RUNTIME_DIR", None)
+
+    def start(self) -> subprocess.Popen[str]:
+        """
+        Start the demonstration in a directory that nobody can write to.
+
+        @return: the process, leader of a process group of its own.
+        """
+        process = subprocess.Popen(
+            COMMAND,
+            cwd="/proc",
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process: subprocess.Popen[str]) -> None:
+        """
+        End what a failed test may have left.
+
+        @param process: the demonstration.
+        """
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.communicate()
+
+    def leavesNothing(self, process: subprocess.Popen[str]) -> None:
+        """
+        Assert that no process and no file of an ended demonstration is left.
+
+        @param process: the demonstration.
+        """
+        self.assertRaises(ProcessLookupError, os.killpg, process.pid, 0)
+        self.assertEqual(os.listdir(self.temporary), [])
+
+    def test_works(self) -> None:
+        """
+        It prints the table, says that the hashes match, proposes a command,
+        and exits with 0; without a terminal there are no escape codes.
+        """
+        process = self.start()
+        out, err = process.communicate(timeout=150)
+        self.assertEqual((process.returncode, err), (0, ""), out)
+        self.leavesNothing(process)
+        for word in ("shm0", "SDP", "TCP", "p50", "p99", "hashes match"):
+            self.assertIn(word, out)
+        self.assertNotIn("\x1b", out)
+        self.assertNotIn("\r", out)
+        tail = "\n".join(out.splitlines()[-5:])
+        self.assertRegex(tail, r"ib-get http://\S+ --endpoint sdp:[\d.]+:\d+ -o \S+")
+        [line] = [line for line in out.splitlines() if line.startswith("Starting: ")]
+        match = re.search(r"sdp:(\d+) .*--path=(\S+)$", line)
+        assert match is not None, line
+        arguments = webArguments(int(match[1]), match[2])
+        self.assertEqual(line, "Starting: twistd " + " ".join(arguments))
+        self.assertEqual(sum(argument.startswith("--listen=") for argument in arguments), 2)
+        [line] = [line for line in out.splitlines() if line.startswith("SDP ")]
+        _, device, queuePairs, size, messages, *_ = line.replace(",", "").split()
+        self.assertEqual(device, "shm0")
+        # One for the files, one for the round trips.
+        self.assertEqual(int(queuePairs), 2)
+        self.assertGreater(int(size), 40_000_000)
+        self.assertGreater(int(messages), int(size) // 65536)
+
+    def test_noSDP(self) -> None:
+        """
+        Where SDP can not work it says why in one sentence, and fails.
+        """
+        self.environment["TWISTED_IB_RUN_DIR"] = "/dev/null"
+        process = self.start()
+        out, err = process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertTrue(err.startswith("ib-demo: SDP does not work here: "), err)
+        self.assertIn("/dev/null", err)
+        self.assertNotIn("Errno", err)
+        self.assertIsNone(re.search("TCP|hashes match", out))
+        self.leavesNothing(process)
+
+    def interrupted(self, number: signal.Signals) -> None:
+        """
+        Assert that a signal ends the demonstration and all that it started.
+
+        @param number: the signal.
+        """
+        process = self.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("Starting:"):
+                break
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, err), (130, ""))
+        self.leavesNothing(process)
+
+    def test_interrupt(self) -> None:
+        """
+        Ctrl-C leaves nothing behind.
+        """
+        self.interrupted(signal.SIGINT)
+
+    def test_terminate(self) -> None:
+        """
+        SIGTERM leaves nothing behind.
+        """
+        self.interrupted(signal.SIGTERM)
+
+    def test_hangUp(self) -> None:
+        """
+        A closed terminal leaves nothing behind.
+        """
+        self.interrupted(signal.SIGHUP)

@@ -1,0 +1,193 @@
+"""
+Tests for C{ib-policy}, run as a user runs it: as a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.commands import programOf
+
+RUN = programOf("policy")
+
+RULES = """\
+use tcp server ttcp* *:22-25
+use sdp connect * 192.168.1.0/24:*
+use both listen * *:8080
+use tcp connect * [::1]:80
+route 192.168.0.0/16 lo0
+"""
+
+
+class PolicyTests(SynchronousTestCase):
+    """
+    What C{ib-policy} prints.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make a file, and an environment without any.
+        """
+        self.folder = Path(self.mktemp()).resolve()
+        self.folder.mkdir()
+        self.file = self.folder / "rules"
+        self.file.write_text(RULES)
+        names = ("TWISTED_IB_CONFIG", "SIMPLE_LIBSDP", "ALWAYS_USE_SDP")
+        self.environment = {name: value for name, value in os.environ.items() if name not in names}
+        self.environment["XDG_CONFIG_HOME"] = str(self.folder)
+
+    def run_(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        """
+        @param arguments: the command line.
+        @param environment: what is different in the environment.
+
+        @return: the exit status, standard output and standard error.
+        """
+        ended = subprocess.run(
+            [sys.executable, "-c", RUN, *arguments],
+            cwd=self.folder,
+            env=dict(self.environment, **environment),
+            capture_output=True,
+            timeout=60,
+        )
+        return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+    def test_check(self) -> None:
+        """
+        The verdict, and the line that gives it.
+        """
+        for role, target, program, said in (
+            ("listen", "0.0.0.0:23", "ttcpd", "tcp rules:1"),
+            ("listen", "*:23", "ttcpd", "tcp rules:1"),
+            ("listen", ":23", "ttcpd", "tcp rules:1"),
+            ("listen", "*:23", "twistd", "both default"),
+            ("connect", "192.168.1.9:80", "x", "sdp rules:2"),
+            ("connect", "192.168.2.9:80", "x", "both default"),
+            ("listen", "127.0.0.1:8080", "x", "both rules:3"),
+            ("connect", "::1:80", "x", "tcp rules:4"),
+            ("connect", "[::1]:80", "x", "tcp rules:4"),
+        ):
+            arguments = ("check", role, target, "--program", program, "--config", "rules")
+            self.assertEqual(self.run_(*arguments), (0, said + "\n", ""), arguments)
+
+    def test_default(self) -> None:
+        """
+        Without rules, and with a file that has none.
+        """
+        check = ("check", "listen", "127.0.0.1:80")
+        self.assertEqual(self.run_(*check), (0, "both default\n", ""))
+        self.assertEqual(self.run_(*check, "--config", "/dev/null"), (0, "sdp default\n", ""))
+        self.assertEqual(self.run_(*check, TWISTED_IB_CONFIG="/dev/null"), (0, "sdp default\n", ""))
+        self.assertEqual(self.run_(*check, SIMPLE_LIBSDP=""), (0, "sdp default\n", ""))
+
+    def test_search(self) -> None:
+        """
+        Without C{--config} it is the file that a program would read.
+        """
+        (self.folder / "twisted_ib").mkdir()
+        own = self.folder / "twisted_ib" / "ib.conf"
+        own.write_text("use tcp connect * *:*")
+        self.assertEqual(self.run_("check", "connect", "1.2.3.4:1"), (0, f"tcp {own}:1\n", ""))
+        other = self.run_("check", "connect", "192.168.1.1:1", TWISTED_IB_CONFIG=str(self.file))
+        self.assertEqual(other, (0, f"sdp {self.file}:2\n", ""))
+
+    def test_json(self) -> None:
+        """
+        The same as an object, with what led to it.
+        """
+        status, said, _ = self.run_("check", "connect", "192.168.1.9:80", "--config", "rules", "--json")
+        self.assertEqual(status, 0)
+        self.assertEqual(
+            json.loads(said),
+            {
+                "verdict": "sdp",
+                "rule": "rules:2",
+                "reason": None,
+                "file": "rules",
+                "role": "connect",
+                "program": "twistd",
+                "address": "192.168.1.9",
+                "port": 80,
+                "devices": ["lo0"],
+            },
+        )
+        answer = json.loads(self.run_("check", "listen", "*:80", "--json", SIMPLE_LIBSDP="1")[1])
+        self.assertEqual(
+            [answer[key] for key in ("verdict", "rule", "reason", "file", "address", "devices")],
+            ["sdp", "default", "SIMPLE_LIBSDP is set", None, "0.0.0.0", ["shm0"]],
+        )
+
+    def test_name(self) -> None:
+        """
+        A host's name stands for its address.
+        """
+        self.file.write_text("use tcp connect * 127.0.0.0/8:*")
+        self.assertEqual(
+            self.run_("check", "connect", "localhost:80", "--config", "rules"), (0, "tcp rules:1\n", "")
+        )
+
+    def test_checkErrors(self) -> None:
+        """
+        What can not be checked is one sentence and a status.
+        """
+        (self.folder / "wrong").write_text("use spd listen * *:*")
+        for arguments, text in (
+            (("listen", "80"), "80: expected HOST:PORT, with a port from 0 to 65535"),
+            (("listen", "*:65536"), "*:65536: expected HOST:PORT, with a port from 0 to 65535"),
+            (("listen", "*:http"), "*:http: expected HOST:PORT, with a port from 0 to 65535"),
+            (("connect", "..:80"), "..: is not a name"),
+            (("listen", "*:80", "--config", "none"), "none: No such file or directory"),
+            (("listen", "*:80", "--config", "/dev"), "/dev: is not a file"),
+            (
+                ("listen", "*:80", "--config", "wrong"),
+                "wrong:1:5: expected sdp, tcp or both, not 'spd'",
+            ),
+        ):
+            self.assertEqual(self.run_("check", *arguments), (1, "", f"ib-policy: {text}\n"))
+
+    def test_test(self) -> None:
+        """
+        A right file is right, also with warnings; a wrong one is not.
+        """
+        self.assertEqual(self.run_("test", "rules"), (0, "", ""))
+        self.file.write_text("\nuse sdp connect * 10.0.0.5/24:*\n")
+        status, said, errors = self.run_("test", "rules")
+        self.assertEqual((status, errors), (0, ""))
+        self.assertRegex(said, r"\Arules:2: 10\.0\.0\.5/24 never matches, .*\n\Z")
+        self.file.write_text("use sdp connect * 10.0.0.5/24:*\nuse spd\n\nroute * x\x1b\n")
+        self.assertEqual(
+            self.run_("test", "rules"),
+            (
+                1,
+                "rules:2:5: expected sdp, tcp or both, not 'spd'\n"
+                r"rules:4:9: expected the name of a device, one of lo0, shm0, not 'x\x1b'"
+                "\n",
+                "",
+            ),
+        )
+
+    def test_testUnreadable(self) -> None:
+        """
+        A file that can not be read is one sentence and a status.
+        """
+        for name, text in (
+            ("none", "none: No such file or directory"),
+            ("rules/x", "rules/x: Not a directory"),
+            ("/", "/: is not a file"),
+            ("/dev/zero", "/dev/zero: has more than 262144 bytes"),
+        ):
+            self.assertEqual(self.run_("test", name), (1, "", f"ib-policy: {text}\n"))
+
+    def test_usage(self) -> None:
+        """
+        A command line that says nothing is status 2.
+        """
+        for arguments in ((), ("check",), ("check", "bind", "*:1"), ("test",), ("try", "rules")):
+            status, said, errors = self.run_(*arguments)
+            self.assertEqual((status, said, errors.count("\n")), (2, "", 1), errors)

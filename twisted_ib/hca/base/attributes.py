@@ -1,0 +1,165 @@
+"""
+What an HCA says of itself when it is asked: its limits, its port, what it can do.
+
+The names are those of libibverbs' C{struct ibv_device_attr}, C{ibv_device_attr_ex} and
+C{ibv_port_attr}, the values plain integers, so that verbs (C{query_device}, C{query_port}) and
+C{ib-devinfo} say the same.  Sizes are bytes, the rest are counts unless another unit is named.
+
+What has no meaning here has the value that Linux rxe gives it: the device is addressed as RoCE
+is, by GIDs, and never by LIDs (IBTA annex A17).
+
+Source: rdma-core 65 C{libibverbs/verbs.h}; Linux 6.12 C{drivers/infiniband/sw/rxe/rxe_param.h}.
+"""
+
+from __future__ import annotations
+
+from twisted_ib import limits
+from twisted_ib.hca.wire.opcodes import MTU_BYTES
+
+#: The program's name for the vendor of a device that has none, as rxe's.
+VENDOR_ID = 0xFFFFFF
+#: The version of the device, in place of a firmware's.
+FIRMWARE_VERSION = "0.1.0"
+#: The number of the only port.
+PORT = 1
+#: The partition keys: the default one with full membership (IBTA vol. 1 10.9).
+PKEYS = (0xFFFF,)
+#: Places in the GID table: for the GUID's GID and the host's addresses; some are empty.
+GIDS = limits.LOCAL_ADDRESSES + 1
+#: How many vectors completions are spread over.
+COMPLETION_VECTORS = 1
+
+#: C{enum ibv_device_cap_flags}: counters of bad P_Keys and Q_Keys, an address vector's port is
+#: checked, the current state may be named in a modify, port events, a system image GUID, RNR NAKs,
+#: SRQs can be resized, memory windows of type 1 and 2B, and the work requests that come with them.
+CAPABILITIES = 0x2 | 0x4 | 0x40 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x20000 | 0x200000 | 0x1000000
+#: C{enum ibv_atomic_cap}: atomics are atomic among those of one HCA.
+ATOMIC_HCA = 1
+#: All page sizes from 4096 on.
+PAGE_SIZES = 0xFFFFF000
+#: How long the device may take for an acknowledgement: 4.096 us x 2^15, as rxe's (IBTA vol. 1 9.7.6.1.3).
+ACK_DELAY_CODE = 15
+#: The bounds of moderation that C{struct ibv_modify_cq} has room for; the period in microseconds.
+MODERATED_COMPLETIONS = MODERATION_PERIOD = 0xFFFF
+
+#: C{enum ibv_port_state} and the physical state of IBTA vol. 1 14.2.5.6: active, and linked up.
+PORT_ACTIVE, LINK_UP = 4, 5
+#: C{enum ibv_mtu}: its code for each number of bytes.
+MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
+#: C{IBV_LINK_LAYER_ETHERNET}: addressing is RoCE's, so each address vector has a GRH.
+ETHERNET = 2
+#: C{enum ibv_port_cap_flags}: communication management, GIDs that are IP addresses.
+PORT_CAPABILITIES = 0x10000 | 0x4000000
+#: C{IBV_QPF_GRH_REQUIRED}.
+GRH_REQUIRED = 1
+
+
+def deviceAttributes(guid: int) -> dict[str, int | str]:
+    """
+    The fields of C{struct ibv_device_attr}, in its order (IBTA vol. 1 11.2.1.2, Query HCA).
+
+    @param guid: the HCA's GUID.
+
+    @return: integers by name, and C{fw_ver}; C{page_size_cap} and C{device_cap_flags} are bits,
+        C{local_ca_ack_delay} a time code.
+    """
+    return {
+        "fw_ver": FIRMWARE_VERSION,
+        "node_guid": guid,
+        "sys_image_guid": guid,
+        "max_mr_size": limits.REGION_BYTES,
+        "page_size_cap": PAGE_SIZES,
+        "vendor_id": VENDOR_ID,
+        "vendor_part_id": 0,
+        "hw_ver": 0,
+        "max_qp": limits.QUEUE_PAIRS,
+        "max_qp_wr": limits.WORK_QUEUE_DEPTH,
+        "device_cap_flags": CAPABILITIES,
+        "max_sge": limits.SCATTER_GATHER_ELEMENTS,
+        "max_sge_rd": limits.SCATTER_GATHER_ELEMENTS,
+        "max_cq": limits.COMPLETION_QUEUES,
+        "max_cqe": limits.COMPLETION_QUEUE_DEPTH,
+        "max_mr": limits.MEMORY_REGIONS,
+        "max_pd": limits.PROTECTION_DOMAINS,
+        "max_qp_rd_atom": limits.READS,
+        "max_ee_rd_atom": 0,
+        "max_res_rd_atom": limits.READS * limits.QUEUE_PAIRS,
+        "max_qp_init_rd_atom": limits.READS,
+        "max_ee_init_rd_atom": 0,
+        "atomic_cap": ATOMIC_HCA,
+        "max_ee": 0,
+        "max_rdd": 0,
+        "max_mw": limits.MEMORY_WINDOWS,
+        "max_raw_ipv6_qp": 0,
+        "max_raw_ethy_qp": 0,
+        "max_mcast_grp": limits.MULTICAST_GROUPS,
+        "max_mcast_qp_attach": limits.MULTICAST_QUEUE_PAIRS,
+        "max_total_mcast_qp_attach": limits.MULTICAST_GROUPS * limits.MULTICAST_QUEUE_PAIRS,
+        "max_ah": limits.ADDRESS_HANDLES,
+        "max_fmr": 0,
+        "max_map_per_fmr": 0,
+        "max_srq": limits.SHARED_RECEIVE_QUEUES,
+        "max_srq_wr": limits.SHARED_RECEIVE_DEPTH,
+        "max_srq_sge": limits.SCATTER_GATHER_ELEMENTS,
+        "max_pkeys": len(PKEYS),
+        "local_ca_ack_delay": ACK_DELAY_CODE,
+        "phys_port_cnt": 1,
+    }
+
+
+def extendedAttributes() -> dict[str, int]:
+    """
+    The fields that C{struct ibv_device_attr_ex} has besides, so far as one of them is not 0 here
+    or a program may ask for it; those of structures inside it by their own names.
+
+    @return: integers by name; C{max_cq_period} is microseconds, C{hca_core_clock} kHz (0: there
+        is no such clock), C{completion_timestamp_mask} bits.
+    """
+    return {
+        "completion_timestamp_mask": 0,
+        "hca_core_clock": 0,
+        "device_cap_flags_ex": CAPABILITIES,
+        "max_wq_type_rq": 0,
+        "raw_packet_caps": 0,
+        "max_dm_size": 0,
+        "phys_port_cnt_ex": 1,
+        "max_cq_count": MODERATED_COMPLETIONS,
+        "max_cq_period": MODERATION_PERIOD,
+    }
+
+
+def portAttributes(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> dict[str, int]:
+    """
+    The fields of C{struct ibv_port_attr}, in its order (IBTA vol. 1 11.2.1.2).
+
+    @param qkeyViolations: how many datagrams came with a wrong Q_Key; the counter has 16 bits and
+        stays at its end (IBTA vol. 1 14.2.5.6).
+    @param pathMTU: the bytes that a packet carries at most: 256, 512, 1024, 2048 or 4096.
+
+    @return: integers by name; MTUs, widths, speeds and states are codes, flags are bits.
+    """
+    return {
+        "state": PORT_ACTIVE,
+        "max_mtu": MTU_CODES[limits.DATAGRAM_BYTES],
+        "active_mtu": MTU_CODES[pathMTU],
+        "gid_tbl_len": GIDS,
+        "port_cap_flags": PORT_CAPABILITIES,
+        "max_msg_sz": limits.MESSAGE_BYTES,
+        "bad_pkey_cntr": 0,
+        "qkey_viol_cntr": min(qkeyViolations, 0xFFFF),
+        "pkey_tbl_len": len(PKEYS),
+        "lid": 0,
+        "sm_lid": 0,
+        "lmc": 0,
+        "max_vl_num": 1,
+        "sm_sl": 0,
+        "subnet_timeout": 0,
+        "init_type_reply": 0,
+        "active_width": 1,
+        "active_speed": 1,
+        "phys_state": LINK_UP,
+        "link_layer": ETHERNET,
+        "flags": GRH_REQUIRED,
+        "port_cap_flags2": 0,
+        "active_speed_ex": 0,
+    }

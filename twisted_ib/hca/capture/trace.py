@@ -1,0 +1,485 @@
+"""
+Shows a capture what goes over the paths of a fabric.
+
+The paths of a traced fabric are of classes derived from its own: what is posted is shown when
+the medium has taken it, and in front of who takes a record stands who shows it.  A fabric that
+is not traced has nothing of this.
+
+Between two HCAs that write into the same capture only what is posted is shown, or all would be
+there twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib.errors import WireError
+from twisted_ib.hca.base.operation import (
+    ACKNOWLEDGE,
+    GSI_QPN,
+    OPERATION_MASK,
+    QPN_MASK,
+    REFERENCE,
+    REFUSAL,
+    RESPONSES,
+    RESUME,
+    SOLICITED,
+    UNRELIABLE,
+    isDatagram,
+)
+from twisted_ib.hca.capture.capture import Capture
+from twisted_ib.hca.capture.flow import Flow
+from twisted_ib.hca.capture.linktrace import TracedLink
+from twisted_ib.hca.fabric.base.path import Refusing
+from twisted_ib.hca.queues.scatter import payload
+from twisted_ib.hca.wire import headers
+from twisted_ib.hca.wire.grh import HEADER_BYTES
+from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, Kind
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.base.path import Path as _Path
+else:
+    _Path = object
+
+#: Where a fabric has the classes of its paths.
+_CLASSES: Final = ("pathClass", "carrierClass")
+_LONGEST_MTU: Final = max(MTU_BYTES.values())
+
+
+class Trace:
+    """
+    What one HCA shows.
+
+    @ivar capture: where.
+    @ivar fabric: the HCA's.
+    @ivar interface: the number of its interface there.
+    """
+
+    def __init__(self, capture: Capture, fabric: Any, name: str) -> None:
+        """
+        From now on the paths of a fabric are traced.
+
+        @param name: of the device.
+        """
+        self.capture = capture
+        self.fabric = fabric
+        self.interface = capture.interface(name, fabric.guid)
+        if fabric.addressed:
+            fabric.traceLink(lambda link: TracedLink(link, capture, self.interface))
+        for attribute in _CLASSES:
+            base = getattr(fabric, attribute, None)
+            if base is not None:
+                setattr(fabric, attribute, traced(base, self))
+
+
+class PathTrace:
+    """
+    What one path shows.
+
+    @ivar trace: of its HCA.
+    @ivar path: the path.
+    @ivar segments: by number, what the peer was offered.
+    @ivar reserved: whether C{postReserved} is at work, which may call C{post}.
+    """
+
+    def __init__(self, trace: Trace, path: Any) -> None:
+        """
+        @param path: one that is new.
+        """
+        self.trace = trace
+        self.path = path
+        self.capture = trace.capture
+        self.me: int = trace.fabric.guid
+        self.peer: int = path.peer.guid
+        self.segments: dict[int, Any] = {}
+        self.reserved = False
+        #: By the peer's queue pair number: ours.
+        self._mine: dict[int, int] = {}
+        #: What the peer has not taken: position and flow.
+        self._sent: deque[tuple[int, Flow]] = deque()
+        if not (self.peer in self.capture.guids and path.peer.pid == os.getpid()):
+            path.taker = _Tap(self, path.taker)
+
+    # -- queue pairs
+
+    def bound(self, queuePair: Any) -> None:
+        """
+        A queue pair uses the path.
+        """
+        self._mine[queuePair.remote] = queuePair.number
+        self._each(queuePair, self.capture.renewed)
+
+    def unbound(self, queuePair: Any) -> None:
+        """
+        It does so no more.
+        """
+        if self._mine.get(queuePair.remote) == queuePair.number:
+            del self._mine[queuePair.remote]
+        self._each(queuePair, self.capture.ended)
+
+    def _each(self, queuePair: Any, call: Callable[[tuple[int, int, int]], None]) -> None:
+        """
+        Tell of the flows of a queue pair.
+        """
+        with self.capture.lock:
+            call((self.me, self.peer, queuePair.remote))
+            call((self.peer, self.me, queuePair.number))
+
+    # -- what is shown
+
+    def posted(self, word: int, pieces: list[Any]) -> None:
+        """
+        The medium has taken a record.
+
+        @param pieces: of its bytes.
+        """
+        capture = self.capture
+        if capture.closed:
+            return
+        with capture.lock:
+            try:
+                self._posted(word, b"".join(pieces))
+            except WireError:
+                pass  # What is no packet is not shown.
+            except Exception as error:
+                capture.stop(error)
+
+    def _posted(self, word: int, record: bytes) -> None:
+        """
+        Show a record of this side.
+        """
+        number, opcode = word & QPN_MASK, word >> 24
+        if self._isDatagram(True, opcode, number, record):
+            return
+        code = opcode & OPERATION_MASK
+        if code == ACKNOWLEDGE:
+            self._refusal(record, (self.peer, self.me), True)
+        elif code in RESPONSES:
+            flow = self.capture.flow((self.peer, self.me, self._mine.get(number, 0)))
+            if flow is not None:
+                self.capture.seenFrom(self.trace.interface, False)
+                self._respond(flow, code, self._referred(opcode, record))
+        else:
+            source = self._mine.get(number, 0)
+            flow = self._request((self.me, self.peer, number), source, opcode, record, True)
+            if flow is not None and OPCODES[code].ends and not code & UNRELIABLE:
+                position = self.path.position()
+                self._sent.append((position, flow))
+                self.path.unacknowledged.append((position, self))
+
+    def acknowledged(self, position: int) -> None:
+        """
+        The peer has taken everything before a position, and has refused there what it will.
+        """
+        sent, capture = self._sent, self.capture
+        with capture.lock:
+            capture.seenFrom(self.trace.interface, True)
+            while sent and sent[0][0] <= position:
+                after, flow = sent.popleft()
+                try:
+                    flow.taken(after)
+                except Exception as error:
+                    capture.stop(error)
+
+    def arrived(self, opcode: int, number: int, entry: Any, record: bytes, data: Any) -> Flow | None:
+        """
+        The peer's record has come, and is not taken yet.
+
+        @param entry: who takes it, or L{None}.
+        @param data: what it refers to, or L{None}.
+        @return: the flow, if it is a request.
+        """
+        capture = self.capture
+        if capture.closed:
+            return None
+        with capture.lock:
+            try:
+                return self._arrived(opcode, number, entry, record, data)
+            except WireError:
+                pass
+            except Exception as error:
+                capture.stop(error)
+        return None
+
+    def _arrived(self, opcode: int, number: int, entry: Any, record: bytes, data: Any) -> Flow | None:
+        """
+        Show a record of the other side.
+        """
+        if self._isDatagram(False, opcode, number, record):
+            return None
+        code = opcode & OPERATION_MASK
+        queuePair = entry.queuePair if entry.__class__ is Refusing else entry
+        remote = 0 if queuePair is None else getattr(queuePair, "remote", 0)
+        if code == ACKNOWLEDGE:
+            self._refusal(record, (self.me, self.peer), False)
+        elif code in RESPONSES:
+            flow = self.capture.flow((self.me, self.peer, remote))
+            if flow is not None and (data is not None or not opcode & REFERENCE):
+                self.capture.seenFrom(self.trace.interface, True)
+                self._respond(flow, code, record if data is None else data)
+        else:
+            key = self.peer, self.me, number
+            flow = self._request(key, remote, opcode, record, False, data)
+            if flow is not None and entry is None:
+                self.capture.ended(key, False)
+            return flow
+        return None
+
+    def taken(self, flow: Flow) -> None:
+        """
+        The peer's latest request was taken.
+        """
+        capture = self.capture
+        with capture.lock:
+            capture.seenFrom(self.trace.interface, False)
+            try:
+                flow.taken(flow.records)
+            except Exception as error:
+                capture.stop(error)
+
+    def _isDatagram(self, outbound: bool, opcode: int, number: int, record: bytes) -> bool:
+        """
+        Show a record if it is a datagram.
+        """
+        seen = self.trace.interface, outbound
+        source, target = (self.me, self.peer) if outbound else (self.peer, self.me)
+        if not isDatagram(opcode):
+            return number == GSI_QPN  # Nobody is asked for that there.
+        if number == GSI_QPN:
+            self.capture.management(seen, source, target, record)
+            return True
+        if len(record) < HEADER_BYTES:
+            return False  # The same code is that of a reference.
+        word = opcode << 24 | number
+        if not (outbound and self.capture.sentBefore(self, word, record)):
+            self.capture.datagram(seen, source, target, word, record)
+        return True
+
+    def _refusal(self, record: bytes, ends: tuple[int, int], mine: bool) -> None:
+        """
+        Show a refusal.
+
+        @param ends: GUIDs of requester and responder.
+        @param mine: whether it is this side that refuses.
+        """
+        if len(record) != REFUSAL.size:
+            return
+        syndrome, number, position = REFUSAL.unpack(record)
+        flow = self.capture.flow((*ends, number))
+        if flow is not None:
+            self.capture.seenFrom(self.trace.interface, not mine)
+            # Who refuses does not know the requester's positions, unless that one is shown too.
+            flow.refused(syndrome, position if self._knowsPositions(mine) or not position else None)
+
+    def _knowsPositions(self, mine: bool) -> bool:
+        """
+        Whether the requests of a flow were shown with positions of the medium.
+        """
+        return not mine or self.path.taker.__class__ is not _Tap
+
+    def _respond(self, flow: Flow, code: int, data: Any) -> None:
+        """
+        Show a record of an answer.
+        """
+        row = OPCODES[code]
+        if data is None or (row.kind is Kind.ATOMIC_ACKNOWLEDGE and len(data) != headers.ATOMIC_RESULT.size):
+            return
+        flow.respond(row, data)
+
+    def _request(
+        self,
+        key: tuple[int, int, int],
+        source: int,
+        opcode: int,
+        record: bytes,
+        outbound: bool,
+        data: Any = None,
+    ) -> Flow | None:
+        """
+        Show a record of a request.
+
+        @param source: the requester's queue pair number, 0 if that is not known.
+        @param data: what an inbound record refers to.
+        @return: its flow, if it was shown.
+        """
+        capture, code = self.capture, opcode & OPERATION_MASK
+        capture.seenFrom(self.trace.interface, outbound)
+        flow = capture.flow(key)
+        if code == RESUME:
+            if flow is not None:
+                flow.resume()
+            return None
+        row = OPCODES.get(code)
+        if row is None or len(record) < row.layout.size:
+            return None
+        numbers, rest = row.layout.unpack_from(record), record[row.layout.size :]
+        if opcode & REFERENCE:
+            if outbound:
+                data = self._referred(opcode, rest)
+            if data is None:
+                return None
+        else:
+            data = rest
+        if flow is None:
+            flow = self._begin(key, source, not code & UNRELIABLE, outbound)
+        position = self.path.position() if outbound else flow.records + 1
+        flow.request(row, numbers, data, bool(opcode & SOLICITED), position)
+        return flow
+
+    def _begin(self, key: tuple[int, int, int], source: int, reliable: bool, outbound: bool) -> Flow:
+        """
+        The first request of a queue pair.
+        """
+        number = source if outbound else key[2]
+        queuePair = getattr(self.trace.fabric.owner, "queuePairs", {}).get(number)
+        attributes = getattr(queuePair, "attributes", None) or {}
+        psn = attributes.get("sq_psn" if outbound else "rq_psn")
+        mtu = MTU_BYTES.get(attributes.get("path_mtu", 0), _LONGEST_MTU)
+        return self.capture.begin(key, source, reliable, psn, mtu)
+
+    def _referred(self, opcode: int, record: bytes) -> Any:
+        """
+        @return: The bytes of this side that a record carries or refers to.
+        """
+        if not opcode & REFERENCE:
+            return record
+        if len(record) != headers.REFERENCE.size:
+            return None
+        number, count, offset = headers.REFERENCE.unpack(record)
+        segment = self.segments.get(number)
+        return None if segment is None else bytes(segment.map[offset : offset + count])
+
+
+class _Tap:
+    """
+    Gives who takes the records of a queue pair number, and stands in for it.
+    """
+
+    __slots__ = ("_entry", "_number", "_taker", "_trace")
+
+    def __init__(self, trace: PathTrace, taker: Callable[[int], Any]) -> None:
+        """
+        @param taker: gives who really takes them.
+        """
+        self._trace = trace
+        self._taker = taker
+        self._number = 0
+        self._entry: Any = None
+
+    def __call__(self, number: int) -> _Tap:
+        """
+        The next record is for this number.
+        """
+        self._number = number
+        self._entry = self._taker(number)
+        return self
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Show a record, and pass it on.
+        """
+        trace, entry, number = self._trace, self._entry, self._number
+        path = trace.path
+        record, data = bytes(buffer[start:stop]), None
+        if opcode & REFERENCE and getattr(entry, "work", None) is not None and len(record) < HEADER_BYTES:
+            # May end the path, as it would in whoever takes the record.
+            row = OPCODES.get(opcode & OPERATION_MASK)
+            skipped = 0 if row is None or opcode & OPERATION_MASK in RESPONSES else row.layout.size
+            data = payload(path, opcode, record, skipped, len(record))
+        flow = trace.arrived(opcode, number, entry, record, data)
+        if entry is None:
+            syndrome: int = path.unknown(opcode << 24 | number, buffer, start, stop)
+            return syndrome
+        syndrome = entry.delivered(opcode, buffer, start, stop)
+        if flow is not None and not syndrome and entry.__class__ is not Refusing:
+            trace.taken(flow)
+        return syndrome
+
+
+class _Shown(_Path):
+    """
+    What makes a path one whose records are shown: in front of the class of the path.
+
+    @ivar shown: what it shows.
+    @cvar trace: of the HCA.
+    """
+
+    trace: Trace
+
+    def __init__(self, *arguments: Any) -> None:
+        """
+        As the class of the path.
+        """
+        super().__init__(*arguments)
+        self.shown = PathTrace(self.trace, self)
+
+    def bind(self, queuePair: Any, message: Any = None) -> _Path:
+        """
+        See L{Path.bind<twisted_ib.hca.fabric.base.path.Path.bind>}.
+        """
+        bound = super().bind(queuePair, message)
+        self.shown.bound(queuePair)
+        return bound
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        See L{Path.unbind<twisted_ib.hca.fabric.base.path.Path.unbind>}.
+        """
+        super().unbind(queuePair)
+        self.shown.unbound(queuePair)
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Publish one record, and show it if the medium has taken it.
+        """
+        if not super().post(word, header, payload, length):
+            return False
+        shown = self.shown
+        if not shown.reserved:
+            shown.posted(word, [header, *payload] if payload.__class__ is list else [header, payload])
+        return True
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        The same with a small record.
+        """
+        shown = self.shown
+        shown.reserved = True
+        try:
+            taken = super().postReserved(word, body, refusal)
+        finally:
+            shown.reserved = False
+        if taken:
+            shown.posted(word, [body])
+        return taken
+
+    def offer(self, segment: Any) -> int:
+        """
+        Let the peer map a segment, and know by which number.
+        """
+        number = super().offer(segment)
+        if number:
+            self.shown.segments[number] = segment
+        return number
+
+    def withdraw(self, segment: Any) -> None:
+        """
+        Forget it.
+        """
+        segments = self.shown.segments
+        for number in [n for n, each in segments.items() if each is segment]:
+            del segments[number]
+        super().withdraw(segment)
+
+
+def traced(base: Any, trace: Trace) -> Any:
+    """
+    A class of paths that are traced.
+
+    @param base: the class of a fabric's paths.
+    @param trace: of the HCA.
+    """
+    return type("TracedPath", (_Shown, base), {"trace": trace})

@@ -1,1 +1,0 @@
-"""Verbs objects: protection domains, regions, queues, queue pairs.  Pure."""

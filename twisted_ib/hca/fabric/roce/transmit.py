@@ -1,0 +1,238 @@
+"""
+How packets leave a fabric of packets.
+
+Those of one queue pair go to the link many at a time, where they are of one size.  What the link has
+no room for waits, in order, and everything behind it that leaves by the same port: a peer that the kernel
+looks for in vain has others wait for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.hca.base.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
+from twisted_ib.hca.base.operation import GSI_QPN, SOLICITED
+from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.icrcflow import Flow, crc32
+from twisted_ib.hca.wire.opcodes import CONGESTION
+from twisted_ib.hca.wire.rocev2 import datagramPort
+
+_PARTITION: Final = 0xFFFF
+#: In the word of the sequence number.
+ACKNOWLEDGE: Final = 0x80000000
+_BACKWARD: Final = 0x40000000
+_PAD_SHIFT: Final = 4
+_LEAST: Final = BTH.size + ICRC.size
+_NOTIFICATION: Final = bytes(16)
+_PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
+
+
+class Outlet:
+    """
+    Sends the packets of one HCA.
+
+    @ivar link: What they are given to.
+    @ivar packets: How many have left.
+    @ivar stalled: What found no room, by source port: arguments of the link's C{send}, and how many packets
+        they are.
+    @ivar again: When to try again to send what found no room.
+    """
+
+    __slots__ = ("_fabric", "_flows", "_sequence", "again", "link", "packets", "stalled")
+
+    def __init__(self, fabric: Any) -> None:
+        """
+        Nothing was sent.
+
+        @param fabric: The fabric of packets.
+        """
+        self._fabric = fabric
+        self.link = fabric.link
+        self._flows: dict[tuple[str, int], Flow] = {}
+        self.stalled: dict[int, deque[tuple[tuple[Any, ...], int]]] = {}
+        self._sequence = fabric.randomBits(24)
+        self.again = 0.0
+        self.packets = 0
+
+    def send(self, path: Any, packets: list[Any]) -> None:
+        """
+        Send packets of one queue pair, as many of one size as possible at a time.
+        """
+        if len(packets) == 1:
+            self._sendOne(path, *packets[0])
+            return
+        if packets[0][0] == ACKNOWLEDGEMENT:
+            packets.append(packets.pop(0))  # What is shorter can leave with what is before it.
+        flow, remote, pack, packICRC = path.flow, path.remote, BTH.pack, ICRC.pack
+        states = flow.states
+        most = 0
+        pieces: list[Any] = []
+        first = count = 0
+        isOver = True
+        for opcode, flags, psn, header, payload in packets:
+            length = len(payload)
+            if length + _LEAST == first and not header and flags <= 1 and count < most and not isOver:
+                # Bulk: what is done below, for one packet more of the same size.
+                head = pack(opcode, 0, _PARTITION, remote, psn | ACKNOWLEDGE if flags else psn)
+                state = states.get(first << 16 | count)
+                if state is None:
+                    state = flow.state(first, count)
+                pieces += (head, payload, packICRC(crc32(payload, crc32(head, state))))
+                count += 1
+                continue
+            length += len(header)
+            pad = -length & 3
+            size = _LEAST + length + pad
+            if isOver or size > first or count >= most:
+                if count:
+                    self._transmit(self._call(path, pieces, first), count)
+                pieces, first, count = [], size, 0
+                most = min(self.link.burst, limits.PACKET_BURST_BYTES // size)
+            isOver = size < first
+            if flags & 1:
+                psn |= ACKNOWLEDGE
+            head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, remote, psn) + header
+            tail = _PADS[pad]
+            state = states.get(size << 16 | count)
+            if state is None:
+                state = flow.state(size, count)
+            check = crc32(payload, crc32(head, state))
+            if pad:
+                check = crc32(tail, check)
+            pieces += (head, payload, tail + packICRC(check))
+            count += 1
+        if count:
+            self._transmit(self._call(path, pieces, first), count)
+
+    def _sendOne(self, path: Any, opcode: int, flags: int, psn: int, header: bytes, payload: Any) -> None:
+        """
+        Send one packet, the answer to a small message perhaps.
+        """
+        length, flow = len(header) + len(payload), path.flow
+        pad = -length & 3
+        size = _LEAST + length + pad
+        if flags & 1:
+            psn |= ACKNOWLEDGE
+        head = BTH.pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, path.remote, psn)
+        packet = b"".join((head, header, payload, _PADS[pad]))
+        state = flow.states.get(size << 16)
+        if state is None:
+            state = flow.state(size)
+        packet += ICRC.pack(crc32(packet, state))
+        self._transmit((path.peer.address, path.port, [packet], size, path.trafficClass, path.hopLimit), 1)
+
+    @staticmethod
+    def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
+        """
+        @return: The arguments of a link's C{send}.
+        """
+        return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
+
+    def _transmit(self, call: tuple[Any, ...], count: int) -> None:
+        """
+        Give datagrams to the link, now or when there is room.
+
+        @param count: How many they are.
+        """
+        stalled = self.stalled
+        if (stalled and call[1] in stalled) or not self.link.send(*call):
+            self._stall(call, count)
+        else:
+            self.packets += count
+
+    def _stall(self, call: tuple[Any, ...], count: int) -> None:
+        """
+        Keep what has no room: see L{_transmit}.
+        """
+        waiting = self.stalled.get(call[1])
+        if waiting is None:
+            if not self.stalled:
+                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+            waiting = self.stalled[call[1]] = deque()
+        if len(waiting) < limits.PACKET_OUTPUTS:
+            waiting.append((call, count))
+        else:
+            self._fabric.count("packets_dropped")
+
+    def unstall(self) -> None:
+        """
+        Try again to send what found no room.
+        """
+        for port in list(self.stalled):
+            waiting = self.stalled[port]
+            while waiting:
+                call, count = waiting[0]
+                if not self.link.send(*call):
+                    break
+                self.packets += count
+                waiting.popleft()
+            else:
+                del self.stalled[port]
+        if self.stalled:
+            self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+
+    def isBehind(self, address: str) -> bool:
+        """
+        @return: Whether something for an address waits.
+        """
+        return any(call[0] == address for waiting in self.stalled.values() for call, _ in waiting)
+
+    def notify(self, session: Any, now: float) -> None:
+        """
+        A packet came over a congested way: tell its sender, but not all the time.
+        """
+        if now - session.notified >= limits.PACKET_NOTIFICATION_SECONDS:
+            session.notified = now
+            head = BTH.pack(CONGESTION, 0, _PARTITION, session.remote | _BACKWARD, 0)
+            # Congestion bits are masked: the checksum is that of a packet without.
+            plain = BTH.pack(CONGESTION, 0, _PARTITION, session.remote, 0) + _NOTIFICATION
+            signed = session.flow.sign(plain)
+            packet = head + signed[BTH.size :]
+            self._transmit((session.peer.address, session.port, [packet], len(packet)), 1)
+
+    def datagram(
+        self,
+        address: str,
+        opcode: int,
+        number: int,
+        flags: int,
+        source: int,
+        rest: bytes,
+        trafficClass: int,
+        hopLimit: int,
+    ) -> None:
+        """
+        Send one.
+
+        @param number: The queue pair that it is for.
+        @param flags: Of the word that has the sequence number.
+        @param source: The queue pair that sends it.
+        @param rest: What follows the base transport header.
+        """
+        port = self.link.sourcePort(datagramPort(source))
+        flow = self._flows.get((address, port))
+        if flow is None:
+            flow = self._fabric.flowTo(address, port)
+            if source != GSI_QPN:  # Of strangers who only ask nothing is kept.
+                if len(self._flows) >= limits.PACKET_FLOWS:
+                    del self._flows[next(iter(self._flows))]
+                self._flows[address, port] = flow
+        pad = -len(rest) & 3
+        self._sequence = sequence = self._sequence + 1 & PSN_MASK
+        head = BTH.pack(
+            *(opcode & ~SOLICITED, opcode & SOLICITED | pad << _PAD_SHIFT, _PARTITION),
+            *(number, sequence | flags),
+        )
+        packet = flow.sign(b"".join((head, rest, _PADS[pad])))
+        self._transmit((address, port, [packet], len(packet), trafficClass, hopLimit), 1)
+
+    def clear(self) -> None:
+        """
+        Send nothing any more.
+        """
+        self.stalled.clear()
+
+
+__all__ = ["ACKNOWLEDGE", "Outlet"]

@@ -1,0 +1,231 @@
+"""
+From a connected socket to a path: the handshake of two HCAs, done over it.
+
+L{Pairing} drives the pure L{Exchange} over one non-blocking SEQPACKET socket:
+it makes our segment and doorbell, sends and takes descriptors, checks what the
+peer offers, and at the end makes the path that both have agreed on.  Afterwards
+it keeps the socket: its end, or the peer's pidfd, tells of the peer's death.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import HandshakeError, HCAError, PathLostError
+from twisted_ib.hca.fabric.base.path import PeerIdentity
+from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
+from twisted_ib.hca.fabric.shm.ring import SLACK, segmentSize
+from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
+from twisted_ib.hca.host.handshake import Answer, Exchange, Hello, Offer, Query, Subject, refusalOf
+from twisted_ib.hca.host.liveness import Liveness, checkPeer
+from twisted_ib.hca.host.rendezvous import Rendezvous
+
+
+class Pairing:
+    """
+    One socket to a peer's HCA.
+
+    @ivar socket: The socket; C{fd} is its descriptor.
+    @ivar path: The path, once there is one.
+    @ivar users: Who waits for the path: C{pathReady}, C{connectFailed}.
+    @ivar guid: The peer's, as looked up (active side) or as it says (to a server,
+        for display only: nothing proves it).
+    @ivar pages: What an asker has not heard yet, or L{None}.
+    """
+
+    __slots__ = (
+        "bell",
+        "credentials",
+        "exchange",
+        "fabric",
+        "fd",
+        "guid",
+        "liveness",
+        "pages",
+        "path",
+        "segment",
+        "server",
+        "socket",
+        "users",
+    )
+
+    def __init__(
+        self, fabric: Any, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
+    ) -> None:
+        """
+        If this raises, C{pair} is still the caller's to close.
+
+        @param rendezvous: Through which the two found each other.
+        @param guid: Whom we called; 0 if the peer called us.
+        @raise PathLostError: the peer is dead already.
+        @raise HandshakeError: it belongs to a user who is not let in.
+        @raise OSError: there is no memory, or no descriptor is free.
+        """
+        self.fabric = fabric
+        self.socket = pair
+        self.fd = pair.fileno()
+        self.guid = guid
+        self.server = not guid
+        self.path: Any = None
+        self.pages: Iterator[dict[str, Any]] | None = None
+        self.users: list[Any] = []
+        self.segment: Any = None
+        self.bell: EventDoorbell | None = None
+        self.credentials = checkPeer(pair, rendezvous.allows)
+        self.liveness = Liveness.of(pair)
+        try:
+            self.exchange: Exchange | None = Exchange(self._hello(rendezvous.uid), self.server, now)
+            if not self.server:
+                self._sayHello()
+        except BaseException:
+            self.liveness.close()
+            self._dropMemory()
+            raise
+
+    def _hello(self, uid: int) -> Hello:
+        """
+        What we offer: rings, and an eventfd to a peer of our own user.
+        """
+        fabric = self.fabric
+        offers = Offer(0)
+        if fabric.rings:
+            offers = Offer.RINGS
+            if self.credentials.uid == uid:
+                offers |= Offer.EVENTFD
+        return Hello(fabric.guid, fabric.pid, limits.RING, SLACK, offers, fabric.program)
+
+    def _sayHello(self) -> None:
+        """
+        Send our part, with our segment and doorbell.
+        """
+        assert self.exchange is not None
+        offers = self.exchange.ours.offers
+        descriptors = []
+        if offers & Offer.RINGS:
+            self.segment = self.fabric.segmentClass.create(segmentSize(limits.RING))
+            descriptors.append(self.segment.fd)
+        if offers & Offer.EVENTFD:
+            self.bell = EventDoorbell.create()
+            descriptors.append(self.bell.fd)
+        if not sendWithDescriptors(self.socket, self.exchange.ours.pack(), descriptors):
+            raise HandshakeError("a peer's socket takes no handshake")
+
+    def readable(self, now: float) -> None:
+        """
+        Something came over the socket, or its end.
+
+        @raise HCAError: the peer is gone or broke the handshake; what to do is
+            the fabric's.
+        """
+        if self.exchange is None:
+            self.path.socketReadable(self)
+            return
+        received = receiveWithDescriptors(self.socket, limits.HANDSHAKE_BYTES, 2)
+        if received is None:
+            return
+        data, descriptors = received
+        try:
+            if self.server and not data:
+                raise PathLostError("a caller said nothing")  # Others ask who listens here.
+            message = self.exchange.received(data, len(descriptors))
+            if isinstance(message, Query):
+                self._answer(message.subject, now)
+                return
+            if message.guid == self.fabric.guid and self.credentials.pid != self.fabric.pid:
+                raise HandshakeError("another process says that it has our GUID")
+            if self.server:
+                self.guid = message.guid
+                self._sayHello()
+            elif message.guid != self.guid:
+                raise HandshakeError("another HCA answered than was called")
+            self._agree(message, descriptors)
+        except HCAError as error:
+            self._refuse(error)
+            raise
+        finally:
+            closeAll(descriptors)
+
+    def _answer(self, subject: Subject, now: float) -> None:
+        """
+        Tell an asker about this HCA, or the next page about its process's sockets.
+
+        @raise PathLostError: it has all, or does not listen.
+        """
+        owner = self.fabric.owner
+        if subject == Subject.SOCKETS:
+            if self.pages is None:
+                self.pages = owner.describeSockets()
+            content: dict[str, Any] = next(self.pages, {})
+        else:
+            content = owner.describe()
+        sent = sendWithDescriptors(self.socket, Answer(content).pack())
+        if not (sent and content.get("more")):
+            raise PathLostError("an asker has its answer")
+        assert self.exchange is not None
+        self.exchange.pageSent(now)
+
+    def _refuse(self, error: HCAError) -> None:
+        """
+        Tell the peer why we go, if it listens.
+        """
+        if not isinstance(error, PathLostError):
+            try:
+                sendWithDescriptors(self.socket, refusalOf(error).pack())
+            except PathLostError:
+                pass
+
+    def _agree(self, theirs: Hello, descriptors: list[int]) -> None:
+        """
+        Make the path.
+
+        @param descriptors: The peer's; those that are used are taken out.
+        """
+        fabric = self.fabric
+        assert self.exchange is not None
+        agreed = self.exchange.agreed
+        self.exchange = None
+        identity = PeerIdentity(theirs.guid, self.credentials.pid, self.credentials.uid, theirs.program)
+        if not agreed & Offer.RINGS:
+            self._dropMemory()
+            self.path = fabric.carrierClass(fabric, identity, self)
+            return
+        segment = fabric.segmentClass.attach(descriptors[0], segmentSize(limits.RING))
+        del descriptors[0]
+        doorbell: EventDoorbell | SocketDoorbell
+        try:
+            if agreed & Offer.EVENTFD:
+                doorbell = EventDoorbell.attach(descriptors[0])
+                del descriptors[0]
+            else:
+                doorbell = SocketDoorbell(self.socket)
+        except BaseException:
+            segment.close()
+            raise
+        assert self.segment is not None
+        self.segment.closeDescriptor()
+        segment.closeDescriptor()
+        mine, self.segment = self.segment, None
+        self.path = fabric.pathClass(fabric, identity, mine, segment, doorbell, limits.RING)
+        self.path.pairing = self
+
+    def _dropMemory(self) -> None:
+        """
+        Rings were offered and not agreed on.
+        """
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            segment.close()
+        bell, self.bell = self.bell, None
+        if bell is not None:
+            bell.close()
+
+    def close(self) -> None:
+        """
+        Give the socket, the pidfd and, if there is no path, the memory back.
+        """
+        self.liveness.close()
+        self._dropMemory()
+        self.socket.close()

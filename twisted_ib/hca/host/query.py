@@ -1,0 +1,131 @@
+"""
+Ask a process what its HCA has in use, or which sockets it has.
+
+For commands: it waits, a bounded time.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import Any
+
+from attrs import define, field
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, ResourceLimitError
+from twisted_ib.hca.host import handshake
+from twisted_ib.hca.host.entries import Entry
+from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
+from twisted_ib.hca.host.liveness import checkPeer
+from twisted_ib.hca.host.search import Search
+
+
+def ask(search: Search, entry: Entry, timeoutSeconds: float = limits.QUERY_SECONDS) -> dict[str, Any] | None:
+    """
+    What the HCA at C{entry} says of itself.
+
+    @return: None if it does not answer in time, or answers nonsense.
+    @raise HCAError: it is dead or may not be asked.
+    """
+    pair = search.connect(entry)
+    try:
+        checkPeer(pair, search.allows)
+        if not sendWithDescriptors(pair, handshake.Query().pack()):
+            return None
+        return _answer(pair, time.monotonic() + timeoutSeconds)[0]
+    finally:
+        pair.close()
+
+
+@define
+class Told:
+    """
+    What a process has told of its listeners and connections.
+
+    @ivar pid: the process, by the kernel's word; 0 if it is not in our process namespace.
+    @ivar pages: its answers, in order.
+    @ivar complete: whether they are all.
+    @ivar dead: whether it ended meanwhile.
+    """
+
+    pid: int
+    pages: list[dict[str, Any]] = field(factory=list)
+    complete: bool = False
+    dead: bool = False
+
+
+def askSockets(
+    search: Search,
+    entry: Entry,
+    pageSeconds: float = limits.SOCKETS_PAGE_SECONDS,
+    allSeconds: float = limits.SOCKETS_SECONDS,
+) -> Told:
+    """
+    What the process of the HCA at C{entry} says of its listeners and connections.
+
+    @param pageSeconds: how long one page may take.
+    @param allSeconds: how long all may take.
+    @raise HCAError: it is dead or may not be asked.
+    """
+    pair = search.connect(entry)
+    try:
+        told = Told(checkPeer(pair, search.allows).pid)
+        end = time.monotonic() + allSeconds
+        query = handshake.Query(handshake.Subject.SOCKETS).pack()
+        rows = size = 0
+        try:
+            while not told.complete and rows < limits.SOCKETS_LISTED and size < limits.SOCKETS_BYTES:
+                if not sendWithDescriptors(pair, query):
+                    break
+                page, count = _answer(pair, min(end, time.monotonic() + pageSeconds))
+                size += count
+                if page is None or not isinstance(page.get("rows"), list):
+                    break
+                told.pages.append(page)
+                # A page without rows counts too: there is an end to all of them.
+                rows += max(len(page["rows"]), 1)
+                told.complete = page.get("more") is not True
+        except HCAError:
+            pass  # It has ended, or does not want to be asked any more.
+        told.dead = not told.complete and _isDead(search, entry)
+        return told
+    finally:
+        pair.close()
+
+
+def _isDead(search: Search, entry: Entry) -> bool:
+    """
+    Whether nobody listens for an HCA any more.
+    """
+    try:
+        search.connect(entry).close()
+    except HCAError as error:
+        return not isinstance(error, ResourceLimitError)
+    return False
+
+
+def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None, int]:
+    """
+    The answer that comes before C{deadline}, and its bytes.
+    """
+    poll = select.poll()
+    poll.register(pair, select.POLLIN)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return None, 0
+        try:
+            received = receiveWithDescriptors(pair, limits.ANSWER_BYTES)
+            if received is None:
+                continue
+            data, descriptors = received
+            closeAll(descriptors)
+            message = handshake.parse(data)
+        except HCAError:
+            return None, 0
+        return (message.content if isinstance(message, handshake.Answer) else None), len(data)
+
+
+__all__ = ["Told", "ask", "askSockets"]

@@ -1,0 +1,372 @@
+"""
+How an HCA is found by the processes of the same host.
+
+Each HCA has a listening socket in a run directory, and each of its services an
+entry that points to it (L{twisted_ib.hca.host.entries}).  As in TCP a listener
+on 0.0.0.0 excludes one on 127.0.0.1 with the same port, and a client finds the
+exact address first.
+
+A killed process leaves its entries.  They are dead when nobody listens on the
+socket any more, and the next process that wants the place removes them, under
+the directory's lock.
+
+Root that gives up its rights (C{twistd --uid}) keeps a directory that it can not
+write any more and where clients of the new user do not look.  L{Rendezvous.uid}
+is the user at opening, L{Rendezvous.checkOwner} tells when it is no longer ours
+and L{Rendezvous.successor} publishes the same services in the new user's
+directory.  Keep the old one too: clients that are root find the process there;
+what it can not remove at its end the next process of root does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from twisted_ib import limits
+from twisted_ib.errors import RunDirectoryError, ServiceInUseError
+from twisted_ib.hca.host import addresses
+from twisted_ib.hca.host.entries import (
+    SERVICE,
+    Entry,
+    groupName,
+    isServed,
+    reclaim,
+    serviceName,
+    targetName,
+    targetOf,
+)
+from twisted_ib.hca.host.rundirectory import RunDirectory
+from twisted_ib.hca.host.search import Search
+
+#: In this process, by directory and name: who has a service's entry, and who would have it if it were
+#: free, as they serve the same TCP socket.
+_served: dict[tuple[str, str], list[Rendezvous]] = {}
+
+
+class Rendezvous(Search):
+    """
+    The place of one HCA in the run directories.
+
+    @ivar guid: of the HCA.
+    @ivar name: of its socket's entry.
+    """
+
+    def __init__(self, guid: int, environment: Mapping[str, str] = os.environ) -> None:
+        """
+        Open the directories; make the first one if need be.
+
+        @raise RunDirectoryError: none will do.
+        """
+        super().__init__(environment, True)
+        self.guid = guid
+        self.name = f"hca-{guid:016x}"
+        self._listener: socket.socket | None = None
+        self._services: dict[tuple[int, str], str] = {}
+        self._inodes: dict[tuple[int, str], int] = {}
+        self._joined: dict[int, str] = {}
+        self._home = self._directories[0]
+
+    def _isHome(self, directory: RunDirectory) -> bool:
+        """
+        Whether our entries are there.
+        """
+        return directory is self._home
+
+    def bind(self) -> socket.socket:
+        """
+        Make the HCA's socket, and remove what dead HCAs left.
+
+        @return: the listening socket, non-blocking; L{close} closes it.
+        @raise RunDirectoryError: it can not be made.
+        """
+        self._check()
+        if self._listener is not None:
+            return self._listener
+        home = self._home
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        listener = socket.socket(socket.AF_UNIX, kind)
+        try:
+            with home.locked():
+                reclaim(home)
+                listener.bind(home.socketPath(self.name))
+                listener.listen(limits.RENDEZVOUS_BACKLOG)
+                os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)
+        except OSError as error:
+            listener.close()
+            raise RunDirectoryError(f"{home.path}/{self.name} can not be made: {error}") from error
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = listener
+        return listener
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        Let the HCA be found under a service.
+
+        @param inode: of the TCP socket that listens on the same address and number for the same
+            user of it; 0 if there is none.
+        @raise ServiceInUseError: a living process listens there.
+        @raise RunDirectoryError: the directory can not be written.
+        @raise ValueError: C{address} is none.
+        """
+        assert self._listener is not None, "bind first"
+        address = addresses.normalise(address)
+        if self._standsBy(serviceID, address, inode):
+            return
+        with ExitStack() as stack:
+            for directory in self._refreshed():
+                stack.enter_context(directory.locked())
+            for directory in self._directories:
+                self._makeRoom(directory, serviceID, address)
+            self._link(serviceID, address, inode)
+
+    def _standsBy(self, serviceID: int, address: str, inode: int) -> bool:
+        """
+        Whether another HCA of this process has the entry for the same TCP socket.  This one has it when
+        the other does not want it any more; until then clients reach the server there.
+        """
+        name = serviceName(serviceID, self.namespace, address)
+        servers = _served.get((self._home.path, name))
+        if not inode or not servers or self in servers:
+            return False
+        if servers[0]._inodes.get((serviceID, address)) != inode:
+            return False
+        self._check()
+        servers.append(self)
+        self._services[serviceID, address] = name
+        self._inodes[serviceID, address] = inode
+        return True
+
+    def _yield(self, serviceID: int, address: str, name: str) -> None:
+        """
+        Let the next one that stands by have the entry.
+        """
+        key = self._home.path, name
+        servers = _served.get(key, [])
+        had = bool(servers) and servers[0] is self
+        if self in servers:
+            servers.remove(self)
+        if not servers:
+            _served.pop(key, None)
+        elif had:
+            following = servers[0]
+            try:
+                following._point(name, following._inodes[serviceID, address])
+            except (FileExistsError, RunDirectoryError):
+                del _served[key]
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        """
+        Let the HCA be found under a service with a free port from 49152 up.
+
+        @param prefix: the service id of port 0.
+        @return: the port; the service id is C{prefix + port}.
+        @raise ServiceInUseError: no port is free.
+        """
+        assert self._listener is not None, "bind first"
+        address = addresses.normalise(address)
+        with ExitStack() as stack:
+            for directory in self._refreshed():
+                stack.enter_context(directory.locked())
+            taken = self._takenPorts(prefix)
+            for _ in range(limits.PORT_ATTEMPTS):
+                port = addresses.freePort(taken)
+                try:
+                    self._link(prefix + port, address)
+                    return port
+                except ServiceInUseError:  # An entry that does not count.
+                    taken.add(port)
+        raise ServiceInUseError(f"no free port was found in {limits.PORT_ATTEMPTS} attempts")
+
+    def _takenPorts(self, prefix: int) -> set[int]:
+        """
+        The ports that have an entry, dead or alive, for any address.
+        """
+        taken = set()
+        for directory in self._directories:
+            for name in directory.names():
+                match = SERVICE.match(name)
+                if match is not None and int(match[2]) == self.namespace:
+                    taken.add(int(match[1], 16) - prefix)
+        return taken
+
+    def _makeRoom(self, directory: RunDirectory, serviceID: int, address: str) -> None:
+        """
+        Remove dead entries that are in a service's way; the directory is
+        locked.
+
+        @raise ServiceInUseError: one is alive, or not ours to remove.
+        """
+        start = serviceName(serviceID, self.namespace, "")
+        status = directory.status(start + address)
+        if directory is self._home and status is not None and not self.allows(status.st_uid):
+            raise ServiceInUseError(
+                f"{directory.path}/{start}{address} belongs to user {status.st_uid} who is not let in"
+            )
+        for name in directory.names():
+            if not name.startswith(start):
+                continue
+            other = name[len(start) :]
+            if not addresses.conflict(address, other):
+                continue
+            status = directory.status(name)
+            if status is None or not self.allows(status.st_uid):
+                continue
+            hca = self._hcaOf(directory, name)
+            if hca is not None and (hca == self.name or isServed(directory, hca)):
+                raise ServiceInUseError(f"a process listens on {other} already ({directory.path}/{name})")
+            if not directory.remove(name) and directory is self._home and other == address:
+                raise ServiceInUseError(
+                    f"{directory.path}/{name} is left from a dead process of user {status.st_uid}; remove it"
+                )
+
+    def _link(self, serviceID: int, address: str, inode: int = 0) -> None:
+        """
+        Make a service's entry; the directory is locked.
+
+        @raise ServiceInUseError: another user has just made it.
+        @raise RunDirectoryError: it can not be made.
+        """
+        name = serviceName(serviceID, self.namespace, address)
+        try:
+            self._point(name, inode)
+        except FileExistsError as error:
+            raise ServiceInUseError(f"{self._home.path}/{name} is taken") from error
+        self._services[serviceID, address] = name
+        self._inodes[serviceID, address] = inode
+        if inode:
+            _served[self._home.path, name] = [self]
+
+    def _point(self, name: str, inode: int = 0) -> None:
+        """
+        Make an entry that points to our socket.
+
+        @param inode: of the TCP socket beside a service.
+        @raise FileExistsError: it is there.
+        @raise RunDirectoryError: it can not be made.
+        """
+        home = self._home
+        try:
+            os.symlink(targetName(self.name, inode), name, dir_fd=home.fd)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise RunDirectoryError(f"{home.path}/{name} can not be made: {error.strerror}") from error
+
+    def join(self, group: int) -> None:
+        """
+        Let the HCA be found as a member of a multicast group.
+
+        @param group: A GID, an integer of 128 bits.
+        @raise RunDirectoryError: the entry can not be made.
+        """
+        self._check()
+        name = groupName(group, self.guid)
+        try:
+            self._point(name)
+        except FileExistsError as error:
+            status = self._home.status(name)
+            if self._home.readLink(name) != self.name or status is None or status.st_uid != self.uid:
+                # Another user's would count for some only, and could not be taken back.
+                raise RunDirectoryError(f"{self._home.path}/{name} is taken; remove it") from error
+        self._joined[group] = name
+
+    def leave(self, group: int) -> None:
+        """
+        Let the HCA no longer be found as a member of a multicast group.  Harmless when
+        repeated, and in a forked child.
+        """
+        name = self._joined.pop(group, None)
+        if name is not None and os.getpid() == self._pid:
+            self._unlink(name)
+
+    def withdraw(self, serviceID: int, address: str) -> None:
+        """
+        Let the HCA no longer be found under a service.  Harmless when
+        repeated, and in a forked child.
+        """
+        key = serviceID, addresses.normalise(address)
+        name = self._services.pop(key, None)
+        if name is not None and os.getpid() == self._pid:
+            self._unlink(name)
+            self._yield(*key, name)
+        self._inodes.pop(key, None)
+
+    def _unlink(self, name: str) -> None:
+        """
+        Remove an entry if it is still ours.
+        """
+        if targetOf(self._home.readLink(name))[0] == self.name:
+            self._home.remove(name)
+
+    def _refreshed(self) -> list[RunDirectory]:
+        """
+        All directories, in the order in which every process locks them.
+
+        @raise RunDirectoryError: ours was removed.
+        """
+        self._refresh()
+        if not self._home.isCurrent():
+            raise RunDirectoryError(f"{self._home.path} was removed or replaced; start this program again")
+        return sorted(self._directories, key=lambda directory: directory.path)
+
+    def successor(self) -> Rendezvous | None:
+        """
+        After this process has changed its user: the same HCA, services and groups,
+        bound anew in the directory of the user that it is now.
+
+        @return: None if the user has not changed.
+        @raise ServiceInUseError: there a service is taken.
+        @raise RunDirectoryError: that directory will not do.
+        """
+        if os.geteuid() == self.uid:
+            return None
+        following = Rendezvous(self.guid, self._environment)
+        try:
+            following.bind()
+            for serviceID, address in self._services:
+                following.publish(serviceID, address, self._inodes[serviceID, address])
+            for group in self._joined:
+                following.join(group)
+        except BaseException:
+            following.close()
+            raise
+        return following
+
+    def close(self) -> None:
+        """
+        Remove our entries and close.  Harmless when repeated; in a forked
+        child only the child's descriptors are closed.
+        """
+        if self._directories and os.getpid() == self._pid:
+            for (serviceID, address), name in self._services.items():
+                self._unlink(name)
+                self._yield(serviceID, address, name)
+            for name in self._joined.values():
+                self._unlink(name)
+            if self._listener is not None:
+                self._home.remove(self.name)
+        self._services.clear()
+        self._inodes.clear()
+        self._joined.clear()
+        super().close()
+
+    def _closeDescriptors(self) -> None:
+        """
+        Close the socket and the directories.
+        """
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        super()._closeDescriptors()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_served.clear)
+
+
+__all__ = ["Entry", "Rendezvous"]

@@ -1,0 +1,86 @@
+"""
+Protection domains and memory regions, as L{Memory<twisted_ib.hca.memory.memory.Memory>} makes
+them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted_ib.hca.base.refcount import Held
+from twisted_ib.hca.memory.access import REMOTE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.memory.memory import Memory
+
+
+class ProtectionDomain(Held):
+    """
+    A fence: what belongs to one domain is of no use to what belongs to another.
+
+    @ivar memory: the table of the device that it belongs to.
+    """
+
+    __slots__ = ("memory",)
+
+    kind = "protection domain"
+
+    def __init__(self, memory: Memory) -> None:
+        """
+        Only L{Memory.allocateDomain<twisted_ib.hca.memory.memory.Memory.allocateDomain>} calls this.
+        """
+        super().__init__()
+        self.memory = memory
+
+
+class MemoryRegion(Held):
+    """
+    A registered buffer.
+
+    @ivar view: its bytes, writable if the region grants any write.
+    @ivar address: the name of its first byte.
+    @ivar length: its size in bytes.
+    @ivar access: the L{Access<twisted_ib.hca.memory.access.Access>} bits that it grants.
+    @ivar pd: its protection domain.
+    @ivar key: the key that opens it, locally and remotely.
+    @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them
+        so that a peer can map them; else L{None}.  Opaque here.
+    """
+
+    __slots__ = ("access", "address", "key", "length", "pd", "segment", "view")
+
+    kind = "memory region"
+
+    def __init__(
+        self,
+        view: memoryview,
+        address: int,
+        access: int,
+        pd: ProtectionDomain,
+        segment: object,
+    ) -> None:
+        """
+        Only L{Memory.register<twisted_ib.hca.memory.memory.Memory.register>} calls this, and gives the key.
+        """
+        super().__init__()
+        self.view = view
+        self.address = address
+        self.length = len(view)
+        self.access = access
+        self.pd = pd
+        self.segment = segment
+        self.key = 0
+
+    @property
+    def localKey(self) -> int:
+        """
+        The key for the owner's scatter/gather lists.
+        """
+        return self.key
+
+    @property
+    def remoteKey(self) -> int:
+        """
+        The key for peers; 0 if the region grants them nothing.
+        """
+        return self.key if self.access & REMOTE else 0

@@ -1,0 +1,312 @@
+"""
+Memory windows: a part of a memory region, opened to peers for a while.
+
+Registering memory is slow on a device of metal and a window is fast; here a window is
+worth having because it can be closed.  Its key opens its bytes to peers only, never to
+the owner's own scatter/gather lists, and stops doing so when the window is bound anew,
+invalidated or deallocated, while the region stays.
+
+A window of type 1 serves every queue pair of its protection domain and gets another key
+with each bind.  One of type 2 serves the queue pair that it was bound by (type 2B of
+IBTA vol. 1 10.6.7.2), keeps the upper 24 bits of its key, and the program chooses the
+lower 8; it is bound only when it is free, and becomes free by being invalidated, by its
+owner (LOCAL_INV) or by the peer (SEND with invalidate).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceLimitError
+from twisted_ib.hca.base.keys import KEY_BITS, MemoryKeys
+from twisted_ib.hca.memory.access import (
+    LOCAL_WRITE,
+    MW_BIND,
+    REMOTE,
+    REMOTE_ATOMIC,
+    REMOTE_WRITE,
+    ZERO_BASED,
+    Access,
+    checkKnown,
+)
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+
+_KIND = "memory windows"
+
+
+class WindowType(IntEnum):
+    """
+    The kind of a memory window, as C{enum ibv_mw_type}.
+    """
+
+    TYPE_1 = 1
+    TYPE_2 = 2
+
+
+class MemoryWindow:
+    """
+    A memory window, bound or not.
+
+    @ivar pd: its protection domain.
+    @ivar type: its L{WindowType}.
+    @ivar key: its remote key; it opens nothing unless the window is bound.
+    @ivar region: the memory region that it is bound to, or L{None}.
+    @ivar address: the name of its first byte in the region.
+    @ivar length: its size in bytes.
+    @ivar access: the remote L{Access} bits that it grants, and C{ZERO_BASED} if peers
+        count its bytes from 0.
+    @ivar queuePair: the queue pair that a window of type 2 serves, or L{None}.
+    @ivar promised: keys that later binds will give it.
+    """
+
+    __slots__ = ("access", "address", "key", "length", "pd", "promised", "queuePair", "region", "type")
+
+    def __init__(self, pd: ProtectionDomain, type: WindowType, key: int) -> None:
+        """
+        Only L{Windows.allocate} calls this.
+        """
+        self.pd = pd
+        self.type = type
+        self.key = key
+        self.region: MemoryRegion | None = None
+        self.address = 0
+        self.length = 0
+        self.access = 0
+        self.queuePair: object = None
+        self.promised: set[int] = set()
+
+
+class Windows:
+    """
+    The memory windows of one device.
+
+    @ivar byKey: the windows by key, bound or not.
+    """
+
+    __slots__ = ("_keys", "_served", "byKey")
+
+    def __init__(self, keys: MemoryKeys) -> None:
+        """
+        @param keys: issues the keys of the device's memory.
+        """
+        self._keys = keys
+        self.byKey: dict[int, MemoryWindow] = {}
+        self._served: dict[object, set[MemoryWindow]] = {}
+
+    def allocate(self, pd: ProtectionDomain, type: int) -> MemoryWindow:
+        """
+        A new window, not bound.
+
+        @raise MemoryRegionError: there is no such type.
+        @raise ResourceLimitError: there are too many.
+        """
+        try:
+            kind = WindowType(type)
+        except ValueError:
+            raise MemoryRegionError(f"there is no memory window of type {type}") from None
+        if len(self.byKey) >= limits.MEMORY_WINDOWS:
+            raise ResourceLimitError(f"a device holds at most {limits.MEMORY_WINDOWS} memory windows")
+        window = MemoryWindow(pd, kind, self._keys.issue())
+        self.byKey[window.key] = window
+        pd.hold(_KIND)
+        return window
+
+    def deallocate(self, window: MemoryWindow) -> None:
+        """
+        Give a window back, bound or not.
+
+        @raise MemoryRegionError: it is not, or no longer, one of this device.
+        """
+        if self.byKey.get(window.key) is not window:
+            raise MemoryRegionError("this memory window was deallocated before")
+        self._unbind(window)
+        del self.byKey[window.key]
+        for key in (window.key, *window.promised):
+            self._keys.withdraw(key)
+        window.promised.clear()
+        window.pd.release(_KIND)
+
+    def bind(
+        self,
+        window: MemoryWindow,
+        region: MemoryRegion | None,
+        address: int,
+        length: int,
+        access: int,
+        key: int | None,
+        queuePair: object,
+        pd: ProtectionDomain | None,
+    ) -> None:
+        """
+        See L{Memory.bind<twisted_ib.hca.memory.memory.Memory.bind>}.
+        """
+        self._checkAllocated(window)
+        if pd is not None and window.pd is not pd:
+            raise MemoryAccessError("the memory window is in another protection domain than the queue pair")
+        try:
+            access = checkKnown(access)
+        except ValueError as error:
+            raise MemoryAccessError(f"a memory window can not be bound: {error}") from None
+        if window.type is WindowType.TYPE_2:
+            self._checkType2(window, length, key, queuePair)
+        elif access & ZERO_BASED:  # o10-36.2.2
+            raise MemoryAccessError("a memory window of type 1 is not zero-based")
+        elif key is not None and key not in window.promised:
+            raise MemoryAccessError(f"key {key:#010x} was not promised to the memory window")
+        if length:
+            if region is None:
+                raise MemoryAccessError("a memory window is bound to a memory region")
+            _checkRegion(window, region, address, length, access)
+        self._unbind(window)
+        self._rekey(window, key)
+        if region is not None and length:
+            region.hold(_KIND)
+            window.region = region
+            window.address = address
+            window.length = length
+            window.access = access & (REMOTE | ZERO_BASED)
+            if window.type is WindowType.TYPE_2:
+                window.queuePair = queuePair
+                self._served.setdefault(queuePair, set()).add(window)
+
+    def invalidate(self, key: int, queuePair: object) -> None:
+        """
+        See L{Memory.invalidate<twisted_ib.hca.memory.memory.Memory.invalidate>}.
+        """
+        window = self.byKey.get(key)
+        if window is None or window.region is None:
+            raise MemoryAccessError(f"no memory window that is bound has key {key:#010x}")
+        if window.type is not WindowType.TYPE_2:
+            # IBTA vol. 1 o10-37.2.26.
+            raise MemoryAccessError(
+                f"the memory window of key {key:#010x} is of type 1: only a bind changes it"
+            )
+        if window.queuePair is not queuePair:
+            raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
+        self._unbind(window)
+
+    def promise(self, window: MemoryWindow) -> int:
+        """
+        See L{Memory.promiseKey<twisted_ib.hca.memory.memory.Memory.promiseKey>}.
+        """
+        self._checkAllocated(window)
+        if window.type is not WindowType.TYPE_1:
+            raise MemoryAccessError("the program chooses the keys of a memory window of type 2")
+        if len(window.promised) >= limits.WINDOW_PROMISES:
+            raise ResourceLimitError(f"a memory window has at most {limits.WINDOW_PROMISES} promised keys")
+        key = self._keys.issue()
+        window.promised.add(key)
+        return key
+
+    def breakPromise(self, window: MemoryWindow, key: int) -> None:
+        """
+        See L{Memory.breakPromise<twisted_ib.hca.memory.memory.Memory.breakPromise>}.
+        """
+        if key in window.promised:
+            window.promised.remove(key)
+            self._keys.withdraw(key)
+
+    def forget(self, queuePair: object) -> None:
+        """
+        A queue pair is gone: the windows that served it are free.
+        """
+        for window in list(self._served.get(queuePair, ())):
+            self._unbind(window)
+
+    def check(
+        self, key: int, address: int, length: int, access: int, pd: ProtectionDomain, queuePair: object
+    ) -> tuple[memoryview, int]:
+        """
+        See L{Memory.check<twisted_ib.hca.memory.memory.Memory.check>}.
+        """
+        window = self.byKey.get(key)
+        if window is None or not access & REMOTE or access & ~REMOTE:
+            raise MemoryAccessError(f"no memory region has key {key:#010x}")
+        region = window.region
+        if region is None:
+            raise MemoryAccessError(f"the memory window of key {key:#010x} is not bound")
+        if window.pd is not pd:
+            raise MemoryAccessError(f"the memory window of key {key:#010x} is in another protection domain")
+        if window.queuePair is not None and window.queuePair is not queuePair:
+            raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
+        offset = address if window.access & ZERO_BASED else address - window.address
+        if offset < 0 or length < 0 or offset + length > window.length:
+            raise MemoryAccessError(
+                f"{length} bytes at {address:#x} are not within the memory window of key {key:#010x}"
+            )
+        missing = access & ~window.access
+        if missing:
+            raise MemoryAccessError(
+                f"the memory window of key {key:#010x} does not grant {Access(missing)!r}"
+            )
+        return region.view, window.address - region.address + offset
+
+    def _checkType2(self, window: MemoryWindow, length: int, key: int | None, queuePair: object) -> None:
+        """
+        What IBTA vol. 1 10.6.7.2.3 demands of binding a window of type 2.
+        """
+        if window.region is not None:  # o10-37.2.30
+            raise MemoryAccessError("the memory window is bound: it has to be invalidated first")
+        if queuePair is None:
+            raise MemoryAccessError("a memory window of type 2 is bound to a queue pair")
+        if not length:  # o10-37.2.40
+            raise MemoryAccessError("a memory window of type 2 can not be bound to nothing")
+        if key is None or key >> KEY_BITS != window.key >> KEY_BITS:
+            raise MemoryAccessError("a memory window of type 2 keeps the upper 24 bits of its key")
+
+    def _checkAllocated(self, window: MemoryWindow) -> None:
+        """
+        @raise MemoryAccessError: the window is not one of this device.
+        """
+        if self.byKey.get(window.key) is not window:
+            raise MemoryAccessError("the memory window was deallocated")
+
+    def _rekey(self, window: MemoryWindow, key: int | None) -> None:
+        """
+        Give a window another key: the program's, the promised or a new one.
+        """
+        if window.type is WindowType.TYPE_1:
+            self._keys.withdraw(window.key)
+            if key is None:
+                key = self._keys.issue()
+            window.promised.discard(key)
+        assert key is not None
+        del self.byKey[window.key]
+        window.key = key
+        self.byKey[key] = window
+
+    def _unbind(self, window: MemoryWindow) -> None:
+        """
+        A window opens nothing any more.
+        """
+        region, window.region = window.region, None
+        if region is not None:
+            region.release(_KIND)
+        window.address = window.length = window.access = 0
+        queuePair, window.queuePair = window.queuePair, None
+        if queuePair is not None:
+            served = self._served[queuePair]
+            served.remove(window)
+            if not served:
+                del self._served[queuePair]
+
+
+def _checkRegion(window: MemoryWindow, region: MemoryRegion, address: int, length: int, access: int) -> None:
+    """
+    Whether a window may open these bytes of a region (IBTA vol. 1 C10-72 to C10-75).
+    """
+    if region.pd is not window.pd:
+        raise MemoryAccessError("the memory region is in another protection domain than the memory window")
+    if region.pd.memory.regions.get(region.key) is not region:
+        raise MemoryAccessError("the memory region was deregistered")
+    if not region.access & MW_BIND:
+        raise MemoryAccessError("the memory region does not grant MW_BIND: no window can be bound to it")
+    if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not region.access & LOCAL_WRITE:
+        raise MemoryAccessError("a memory window for writes or atomics demands local write access")
+    offset = address - region.address
+    if offset < 0 or length < 0 or offset + length > region.length:
+        raise MemoryAccessError(f"{length} bytes at {address:#x} are not within the memory region")

@@ -1,0 +1,94 @@
+"""
+The receives of one queue pair: its own, or those of a shared receive queue.
+
+Whoever takes one must end it: with a completion, or by giving it back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.requests import ReceiveRequest
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.services.work import WorkQueues
+
+
+class Receives:
+    """
+    Where a responder takes its receives from.
+    """
+
+    __slots__ = ("_flushed", "_own", "_shared", "_work")
+
+    def __init__(self, work: WorkQueues) -> None:
+        """
+        None is posted.
+        """
+        self._work = work
+        self._shared = work.shared
+        self._flushed = False
+        self._own: deque[ReceiveRequest] = deque()
+
+    def __len__(self) -> int:
+        """
+        How many there are to take.
+        """
+        return len(self._own if self._shared is None else self._shared)
+
+    def add(self, request: ReceiveRequest) -> None:
+        """
+        Take a receive of the program.
+
+        @raise ResourceLimitError: the queue is full.
+        """
+        if len(self._own) >= self._work.capabilities.receives:
+            raise ResourceLimitError(f"the receive queue of queue pair {self._work.queuePair.number} is full")
+        self._own.append(request)
+
+    def take(self) -> ReceiveRequest | None:
+        """
+        The oldest, or L{None} if there is none.
+        """
+        if self._shared is not None:
+            return self._shared.take()
+        return self._own.popleft() if self._own else None
+
+    def giveBack(self, request: ReceiveRequest) -> None:
+        """
+        One was taken and not used: it is the oldest again.
+        """
+        if self._shared is not None:
+            self._shared.giveBack(request)
+        else:
+            self._own.appendleft(request)
+
+    def end(self, request: ReceiveRequest, status: WCStatus) -> None:
+        """
+        Complete one that was taken, with an error.
+        """
+        work = self._work
+        completion = WorkCompletion(request.id, status, WCOpcode.RECV, work.queuePair.number)
+        work.receiveCompletions.push(completion, True)
+
+    def flush(self) -> None:
+        """
+        Complete all of the queue pair's own, in order, with WR_FLUSH_ERR; those that are
+        shared stay for others, and the program is told, once, that no more of them is taken.
+        """
+        own = self._own
+        while own:
+            self.end(own.popleft(), WCStatus.WR_FLUSH_ERR)
+        if self._shared is not None and not self._flushed:
+            self._flushed = True
+            self._work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
+
+    def clear(self) -> None:
+        """
+        Forget the queue pair's own.
+        """
+        self._own.clear()

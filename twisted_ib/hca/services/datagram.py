@@ -1,0 +1,380 @@
+"""
+Unreliable datagrams over a fabric of operations.
+
+A queue pair of this service has no peer: each send request names an address handle, a queue
+pair number and a Q_Key; each receive begins with the 40 bytes of the GRH that say who sent
+it (IBTA vol. 1 9.8.3).  A record is GRH, DETH, the immediate and the payload, and never more
+than the path MTU.
+
+A send is done when it is on its way or lost, which is the same to the sender.  What a
+receiver can not use it drops and counts: a malformed or misaddressed record, a wrong Q_Key,
+one without a receive or longer than it.  IBTA completes the last in error where the receive
+came from a shared queue, as it can not be put back; here it can, and stays for the next.
+
+A request longer than the path MTU ends with LOC_LEN_ERR.  Linux's rxe completes it with
+success and sends nothing, which a program finds out by waiting for ever; HCAs do as is
+done here.  Like any error of a send it brings the queue pair to SQE (IBTA vol. 1 10.3.1.6):
+what is posted later is flushed, receives go on, and a transition to RTS revives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError, QueuePairError, WireError
+from twisted_ib.hca.base.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.memory.memory import LOCAL_READ, LOCAL_WRITE
+from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.receives import Receives
+from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
+from twisted_ib.hca.queues.scatter import locate, scatter, total
+from twisted_ib.hca.services.sendqueue import SendQueue
+from twisted_ib.hca.services.sendwqe import Operation
+from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, HEADER_BYTES, ends, isMulticast, length
+from twisted_ib.hca.wire.headers import IMMEDIATE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.services.work import WorkQueues
+
+_SIGNALED = int(SendFlags.SIGNALED)
+_SOLICITED_FLAG = int(SendFlags.SOLICITED)
+#: A remote Q_Key with this bit stands for the sender's own (IBTA vol. 1 10.2.5).
+_OWN_KEY = 1 << 31
+_RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
+_GRH_FLAG = int(WCFlags.GRH)
+_IMMEDIATE_FLAG = int(WCFlags.WITH_IMM)
+
+
+class Datagram(Operation):
+    """
+    One request.
+
+    @ivar request: it.
+    """
+
+    __slots__ = ("request",)
+
+    completionOpcode = WCOpcode.SEND
+
+    def __init__(self, request: SendRequest) -> None:
+        """
+        It is not sent.
+        """
+        self.request = request
+        inline = request.inline
+        super().__init__(
+            request.id, int(request.flags), total(request.pieces) if inline is None else len(inline)
+        )
+
+    def send(self, work: WorkQueues) -> WCStatus:
+        """
+        Send it.
+
+        @return: how it ended.
+        """
+        request, size = self.request, self.length
+        if size > work.queuePair.device.pathMTU:
+            return WCStatus.LOC_LEN_ERR
+        payload: Any = request.inline
+        if payload is None:
+            try:
+                payload = locate(work.pd, request.pieces, 0, size, LOCAL_READ)
+            except MemoryAccessError:
+                return WCStatus.LOC_PROT_ERR
+        destination = request.destination
+        assert destination is not None  # DatagramRequester.enqueue
+        if destination.handle.closed:
+            return WCStatus.LOC_QP_OP_ERR  # While it waited (SQD).
+        opcode, immediate = UD_SEND_ONLY, b""
+        if request.opcode == SendOpcode.SEND_WITH_IMM:
+            opcode, immediate = UD_SEND_ONLY_IMMEDIATE, IMMEDIATE.pack(request.immediate)
+        word = opcode << 24 | destination.number
+        if self.flags & _SOLICITED_FLAG:
+            word |= SOLICITED << 24
+        header = self._header(work, destination, len(immediate)) + immediate
+        destination.handle.send(word, header, payload, size)
+        work.recordsSent += 1
+        work.messagesSent += 1
+        return WCStatus.SUCCESS
+
+    def _header(self, work: WorkQueues, destination: Destination, extra: int) -> bytes:
+        """
+        GRH and DETH.
+
+        @param extra: bytes between the DETH and the payload.
+        """
+        queuePair, vector = work.queuePair, destination.handle.vector
+        grh = GRH(
+            vector.trafficClass,
+            vector.flowLabel,
+            length(extra + self.length),
+            vector.hopLimit,
+            queuePair.device.gid,
+            vector.gid,
+        )
+        key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
+        return grh.pack() + DETH(key, queuePair.number).pack()
+
+
+class DatagramRequester(SendQueue):
+    """
+    The send queue: nothing is ever on its way.
+    """
+
+    __slots__ = ()
+
+    operations = {SendOpcode.SEND: Datagram, SendOpcode.SEND_WITH_IMM: Datagram}
+
+    # -- posting
+
+    def enqueue(self, request: SendRequest) -> None:
+        """
+        See L{SendQueue.enqueue}.
+
+        @raise QueuePairError: it does not say where to, or says it wrongly, or the queue
+            pair can not do this.
+        """
+        if request.opcode in self.operations:
+            assert self.work is not None
+            _checkDestination(request.destination, self.work)
+        super().enqueue(request)
+
+    def enqueueInline(
+        self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
+    ) -> bool:
+        """
+        A datagram needs a destination, so there are none without a request.
+
+        @raise QueuePairError: always.
+        """
+        assert self.work is not None
+        raise QueuePairError(f"queue pair {self.work.queuePair.number} sends datagrams, which need requests")
+
+    # -- sending
+
+    def pathFound(self) -> None:
+        """
+        This queue pair has no path: the ways of datagrams are the addresses'.
+        """
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        Nothing answers a datagram.
+        """
+
+    def pump(self) -> None:
+        """
+        Send what is posted, if the state permits.
+        """
+        work, unsent = self.work, self._unsent
+        if work is None:
+            return
+        queuePair = work.queuePair
+        while unsent and queuePair.state == QPState.RTS:
+            datagram = unsent.popleft()
+            assert isinstance(datagram, Datagram)
+            status = datagram.send(work)
+            if status is not WCStatus.SUCCESS:
+                self._push(work, datagram, status)
+                text = f"a datagram of queue pair {queuePair.number} ended with {status.name}"
+                queuePair.stop(QueuePairError(text))
+            elif datagram.flags & _SIGNALED:
+                completion = WorkCompletion(
+                    datagram.id or 0, status, WCOpcode.SEND, queuePair.number, datagram.length
+                )
+                work.complete(work.sendCompletions, completion)
+        if self._awaited:
+            self._tell()
+
+    # -- ends
+
+    def _push(self, work: WorkQueues, datagram: Operation, status: WCStatus) -> None:
+        """
+        Queue the completion of a request that ended badly, signalled or not.
+        """
+        work.sendCompletions.push(
+            WorkCompletion(datagram.id or 0, status, WCOpcode.SEND, work.queuePair.number), True
+        )
+
+    def flush(self, first: WCStatus) -> None:
+        """
+        See L{SendQueue.flush}.
+        """
+        work, unsent, status = self.work, self._unsent, first
+        assert work is not None
+        while unsent:
+            self._push(work, unsent.popleft(), status)
+            status = WCStatus.WR_FLUSH_ERR
+
+    def close(self) -> None:
+        """
+        Forget everything.
+        """
+        self.work = None
+        self._unsent.clear()
+
+
+def _checkDestination(destination: Destination | None, work: WorkQueues) -> None:
+    """
+    @raise QueuePairError: a request says not, or wrongly, where to.
+    """
+    number = work.queuePair.number
+    if destination is None:
+        raise QueuePairError(f"a datagram of queue pair {number} needs a destination")
+    handle = destination.handle
+    if handle.closed or handle.pd is not work.pd:
+        raise QueuePairError(f"queue pair {number} can not use this address handle")
+    if not 0 <= destination.number < 1 << 24 or not 0 <= destination.key < 1 << 32:
+        raise QueuePairError(
+            f"there is no queue pair {destination.number:#x} with Q_Key {destination.key:#x}"
+        )
+
+
+class DatagramResponder:
+    """
+    The receive queue.
+
+    @ivar work: the pair of queues it belongs to.
+    """
+
+    __slots__ = ("_receives", "work")
+
+    def __init__(self, work: WorkQueues) -> None:
+        """
+        An empty queue.
+        """
+        self.work: WorkQueues | None = work
+        self._receives = Receives(work)
+
+    def enqueue(self, request: ReceiveRequest) -> None:
+        """
+        Take a receive; the state was checked.
+
+        @raise ResourceLimitError: the queue is full.
+        """
+        work = self.work
+        assert work is not None
+        self._receives.add(request)
+        if work.queuePair.state == QPState.ERR:
+            self.flush()
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        Nobody has a path to this queue pair of its own.
+        """
+        return 0
+
+    def received(self, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> None:
+        """
+        A record came for this queue pair, or for a group that it is attached to.
+
+        @param path: the way it came.
+        @param opcode: its code.
+        @param buffer: the medium's own, valid during this call only.
+        """
+        work = self.work
+        if work is None or work.queuePair.state not in _RECEIVING:
+            return
+        work.recordsReceived += 1
+        fault = self._take(work, path, opcode, buffer, start, stop)
+        if fault:
+            path.fabric.count(fault)
+
+    def _take(self, work: WorkQueues, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> str:
+        """
+        Take a record.
+
+        @return: the counter of why it is dropped, or nothing.
+        """
+        # Once, as it may lie in memory that the peer writes.
+        head = bytes(buffer[start : min(stop, start + HEADER_BYTES + IMMEDIATE.size)])
+        try:
+            source, destination = ends(head, stop - start - HEADER_BYTES)
+            deth = DETH.parse(head, GRH_BYTES, len(head))
+        except WireError:
+            return "datagrams_malformed"
+        code = opcode & ~SOLICITED
+        start += HEADER_BYTES
+        flags, immediate = _GRH_FLAG, 0
+        if code == UD_SEND_ONLY_IMMEDIATE and stop - start >= IMMEDIATE.size:
+            (immediate,) = IMMEDIATE.unpack_from(head, HEADER_BYTES)
+            start += IMMEDIATE.size
+            flags |= _IMMEDIATE_FLAG
+        elif code != UD_SEND_ONLY:
+            return "datagrams_malformed"
+        if stop - start > limits.DATAGRAM_BYTES:
+            return "datagrams_malformed"
+        if source != path.peer.gid or not (
+            isMulticast(destination) or work.queuePair.device.hasGID(destination)
+        ):
+            return "datagrams_misaddressed"
+        if deth.key != work.attributes.queueKey:
+            return "qkey_violations"
+        completion = WorkCompletion(
+            0, WCStatus.SUCCESS, WCOpcode.RECV, work.queuePair.number, GRH_BYTES, flags, immediate
+        )
+        completion.sourceQueuePair = deth.source
+        payload = memoryview(buffer)[start:stop]
+        return self._place(work, head[:GRH_BYTES], payload, completion, bool(opcode & SOLICITED))
+
+    def _place(
+        self,
+        work: WorkQueues,
+        head: bytes,
+        payload: memoryview,
+        completion: WorkCompletion,
+        solicited: bool,
+    ) -> str:
+        """
+        Put a datagram into a receive, and complete that.
+
+        @return: the counter of why it is dropped, or nothing.
+        """
+        receive = self._receives.take()
+        if receive is None:
+            return "datagrams_without_receive"
+        size = len(payload)
+        if total(receive.pieces) < GRH_BYTES + size:
+            self._receives.giveBack(receive)
+            return "datagrams_too_long"
+        pieces = receive.pieces
+        pd = work.pd if work.shared is None else work.shared.pd
+        try:
+            first = locate(pd, pieces, 0, GRH_BYTES, LOCAL_WRITE)
+            rest = locate(pd, pieces, GRH_BYTES, size, LOCAL_WRITE)
+        except MemoryAccessError:
+            self._fail(work, receive)
+            return ""
+        scatter(first, memoryview(head))
+        scatter(rest, payload)
+        completion.workRequestID = receive.id
+        completion.byteLength += size
+        work.messagesReceived += 1
+        work.complete(work.receiveCompletions, completion, solicited)
+        return ""
+
+    # -- ends
+
+    def _fail(self, work: WorkQueues, receive: ReceiveRequest) -> None:
+        """
+        A receive names memory that it may not: the program's error, which brings the
+        queue pair to ERR (IBTA vol. 1 9.9.3).
+        """
+        number = work.queuePair.number
+        self._receives.end(receive, WCStatus.LOC_PROT_ERR)
+        work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
+
+    def flush(self) -> None:
+        """
+        Complete all receives of its own, in order, with WR_FLUSH_ERR.
+        """
+        self._receives.flush()
+
+    def close(self) -> None:
+        """
+        Forget everything.
+        """
+        self.work = None
+        self._receives.clear()

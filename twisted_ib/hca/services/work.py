@@ -1,0 +1,430 @@
+"""
+The keyed path of a queue pair: work requests that name memory and end in completions.
+
+The stream path of L{twisted_ib.hca.queues.queuepair} copies what it is given and forgets it.
+Here a program posts work requests; each stays until it is known how it ended.  A
+L{WorkQueues} is the pair of them that hangs on a queue pair: the send queue belongs to
+the L{Requester}, the receive queue to the L{Responder}.
+
+How a send and a receive queue work is a matter of the service: L{SERVICES}.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.operation import RESPONSES
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
+from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.requests import (
+    Attributes,
+    Capabilities,
+    ReceiveRequest,
+    SendFlags,
+    SendRequest,
+    checkPieces,
+)
+from twisted_ib.hca.queues.scatter import locate, total
+from twisted_ib.hca.services.datagram import DatagramRequester, DatagramResponder
+from twisted_ib.hca.services.requester import Requester
+from twisted_ib.hca.services.responder import Responder
+from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableResponder
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
+
+#: Names of C{struct ibv_qp_attr}, and what they are here.
+_ATTRIBUTES = {
+    "qp_access_flags": "access",
+    "min_rnr_timer": "minRNRTimer",
+    "max_rd_atomic": "reads",
+    "max_dest_rd_atomic": "peerReads",
+    "timeout": "timeout",
+    "retry_cnt": "retries",
+    "rnr_retry": "rnrRetries",
+    "qkey": "queueKey",
+}
+_RANGES = {
+    "min_rnr_timer": (0, 31),
+    "max_rd_atomic": (0, limits.READS),
+    "max_dest_rd_atomic": (0, limits.READS),
+    "timeout": (0, 31),
+    "retry_cnt": (0, 7),
+    "rnr_retry": (0, 7),
+    "qkey": (0, 0xFFFFFFFF),
+    "path_mtu": (1, 5),
+    "pkey_index": (0, 0),
+    "port_num": (1, 1),
+}
+
+#: The classes of send and receive queue, by the type of queue pair.
+SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
+    QPType.RC: (Requester, Responder),
+    QPType.UC: (UnreliableRequester, UnreliableResponder),
+    QPType.UD: (DatagramRequester, DatagramResponder),
+}
+
+_INLINE_FLAG = int(SendFlags.INLINE)
+_POSTING = frozenset((QPState.RTS, QPState.SQD))
+
+
+class WorkQueues:
+    """
+    The two work queues of a queue pair.
+
+    @ivar queuePair: the queue pair.
+    @ivar pd: its protection domain.
+    @ivar sendCompletions: where send requests complete.
+    @ivar receiveCompletions: where receive requests complete.
+    @ivar timers: the device's.
+    @ivar capabilities: the sizes of the queues.
+    @ivar attributes: what it was told by L{QueuePair.modify}.
+    @ivar shared: the shared receive queue that it takes receives from, or L{None}.
+    @ivar signalAll: whether all send requests complete, signalled or not
+        (C{sq_sig_all}).
+    @ivar recordsSent: records that were published, answers and repeats included.
+    @ivar recordsReceived: records that came.
+    @ivar messagesSent: send requests that were done.
+    @ivar messagesReceived: the peer's messages and operations that were done.
+    @ivar unreachable: why the way to the peer was not found, if it was not.
+    """
+
+    __slots__ = (
+        "_isClosed",
+        "attributes",
+        "capabilities",
+        "messagesReceived",
+        "messagesSent",
+        "pd",
+        "queuePair",
+        "receiveCompletions",
+        "recordsReceived",
+        "recordsSent",
+        "requester",
+        "responder",
+        "sendCompletions",
+        "shared",
+        "signalAll",
+        "timers",
+        "unreachable",
+    )
+
+    def __init__(
+        self,
+        queuePair: QueuePair,
+        pd: ProtectionDomain,
+        sendCompletions: CompletionQueue,
+        receiveCompletions: CompletionQueue,
+        timers: Timers,
+        capabilities: Capabilities | None = None,
+        shared: SharedReceiveQueue | None = None,
+        signalAll: bool = False,
+    ) -> None:
+        """
+        Hang the work queues on a queue pair in RESET.
+
+        @raise ResourceLimitError: C{capabilities} has too much.
+        @raise QueuePairError: the queue pair's service has no work queues.
+        """
+        self.capabilities = capabilities or Capabilities()
+        self.capabilities.check()
+        if queuePair.type not in SERVICES:
+            raise QueuePairError(f"queue pairs of type {queuePair.type!r} have no work queues")
+        self.queuePair = queuePair
+        self.pd = pd
+        self.sendCompletions = sendCompletions
+        self.receiveCompletions = receiveCompletions
+        self.timers = timers
+        self.attributes = Attributes()
+        self.shared = shared
+        self.signalAll = signalAll
+        self.unreachable: Exception | None = None
+        self.recordsSent = self.recordsReceived = self.messagesSent = self.messagesReceived = 0
+        self._isClosed = False
+        self._renew()
+        pd.hold("queue pairs")
+        if shared is not None:
+            shared.hold("queue pairs")
+        sendCompletions.hold("work queues")
+        receiveCompletions.hold("work queues")
+        queuePair.work = self
+
+    # -- verbs
+
+    def postSend(self, request: SendRequest) -> None:
+        """
+        Post a send request.
+
+        @raise QueuePairError: the state forbids it, or the request can not be.
+        @raise MemoryAccessError: the bytes that it shall carry itself can not be read.
+        @raise ResourceLimitError: the send queue is full.
+        """
+        if self.queuePair.state < QPState.RTS:
+            raise self._wrongState("send")
+        request.check(self.capabilities.pieces, self.capabilities.inline)
+        if request.flags & _INLINE_FLAG and request.inline is None:
+            request = self._gathered(request)
+        self.requester.enqueue(request)
+
+    def _gathered(self, request: SendRequest) -> SendRequest:
+        """
+        A request whose bytes are taken now (IBV_SEND_INLINE).
+
+        @raise QueuePairError: it can not carry them.
+        @raise MemoryAccessError: the keys of its pieces do not open them.
+        """
+        pieces = request.pieces
+        length = total(pieces)
+        most = self.capabilities.inline
+        if length > most:
+            raise QueuePairError(f"a request has at most {most} bytes inline, not {length}")
+        data = b"".join(locate(self.pd, pieces, 0, length, LOCAL_READ))
+        request = evolve(request, pieces=(), inline=data)
+        request.check(0, most)
+        return request
+
+    def postInline(
+        self,
+        payload: Any,
+        length: int,
+        immediate: int | None = None,
+        id: int | None = None,
+        solicited: bool = False,
+    ) -> bool:
+        """
+        Send bytes without a request or a region; they are kept until the peer has taken
+        them.
+
+        @param payload: bytes-like, or a list of bytes-like objects; it must not change.
+        @param length: bytes in C{payload}.
+        @param immediate: 32 bits for the peer, if any.
+        @param id: the number of its completion; without it there is none, and if the SEND
+            fails the queue pair does.
+        @param solicited: whether the peer's completion is.
+
+        @return: whether the medium has all that was posted; if not, C{consumer.resume()}
+            is called when it has.
+
+        @raise QueuePairError: the state forbids it, or it is longer than C{maxMessage}.
+        @raise ResourceLimitError: the send queue is full; C{consumer.resume()} is called
+            when it is half empty.
+        """
+        queuePair = self.queuePair
+        if queuePair.state not in _POSTING:
+            raise self._wrongState("send")
+        if length > queuePair.maxMessage:
+            raise QueuePairError(
+                f"queue pair {queuePair.number} sends at most {queuePair.maxMessage} bytes, not {length}"
+            )
+        posted: bool = self.requester.enqueueInline(payload, length, immediate, id, solicited)
+        return posted
+
+    def canPost(self) -> bool:
+        """
+        Whether the send queue has a place; if not, C{consumer.resume()} is called when it
+        is half empty.
+        """
+        answer: bool = self.requester.canPost()
+        return answer
+
+    def idle(self) -> bool:
+        """
+        Whether everything that was posted to the send queue is done; if not,
+        C{consumer.resume()} is called when it is.
+        """
+        answer: bool = self.requester.idle()
+        return answer
+
+    def refused(self) -> bool:
+        """
+        Whether the peer has no receive for the oldest send request that is not done.
+        """
+        answer: bool = self.requester.refused()
+        return answer
+
+    def postReceive(self, request: ReceiveRequest) -> None:
+        """
+        Post a receive request.
+
+        @raise QueuePairError: the state forbids it, or the request can not be.
+        @raise ResourceLimitError: the receive queue is full.
+        """
+        if self.queuePair.state == QPState.RESET:
+            raise self._wrongState("receive")
+        if self.shared is not None:
+            raise QueuePairError(
+                f"queue pair {self.queuePair.number} has a shared receive queue: receives are posted there"
+            )
+        checkPieces(request.pieces, self.capabilities.receivePieces)
+        self.responder.enqueue(request)
+
+    def _wrongState(self, verb: str) -> QueuePairError:
+        """
+        The error of a verb in a state that forbids it.
+        """
+        queuePair = self.queuePair
+        return QueuePairError(f"queue pair {queuePair.number} takes no {verb} in {queuePair.state.name}")
+
+    # -- from the queue pair
+
+    def check(self, state: QPState, attributes: dict[str, Any]) -> None:
+        """
+        Look at a transition before it happens.
+
+        @raise QueuePairError: an attribute's value is not possible, or the send queue
+            has not drained.
+        """
+        for name, value in attributes.items():
+            if name in _RANGES:
+                lowest, highest = _RANGES[name]
+                if not lowest <= value <= highest:
+                    raise QueuePairError(f"{name} is {lowest} to {highest}, not {value}")
+        old = self.queuePair.state
+        if old == QPState.SQD and state in (QPState.RTS, QPState.SQD) and not self.requester.drained():
+            raise QueuePairError(f"the send queue of queue pair {self.queuePair.number} has not drained")
+
+    def modified(self, attributes: dict[str, Any]) -> None:
+        """
+        The queue pair has a new state (C{queuePair.state}) or new attributes.
+        """
+        for name, field in _ATTRIBUTES.items():
+            if name in attributes:
+                setattr(self.attributes, field, int(attributes[name]))
+        state = self.queuePair.state
+        if state == QPState.RESET:
+            self._reset()
+        elif state == QPState.ERR:
+            self._flush(WCStatus.WR_FLUSH_ERR)
+        else:
+            self.requester.pump()
+            if state == QPState.SQD and attributes.get("en_sqd_async_notify"):
+                self._awaitDrained()
+
+    def _awaitDrained(self) -> None:
+        """
+        Raise SQ_DRAINED when the send queue has drained.
+        """
+        if self.requester.drained():
+            self.queuePair.raiseEvent(EventType.SQ_DRAINED)
+        else:
+            self.requester.awaitDrained()
+
+    def failed(self, reason: Exception) -> None:
+        """
+        The queue pair went to ERR by itself: everything that is posted ends now.
+        """
+        lost = isinstance(reason, PathLostError)
+        self._flush(WCStatus.RETRY_EXC_ERR if lost else WCStatus.WR_FLUSH_ERR)
+
+    def closed(self) -> None:
+        """
+        The queue pair is gone; harmless if it was before.
+        """
+        if self._isClosed:
+            return
+        self._isClosed = True
+        self._reset()
+        self.pd.release("queue pairs")
+        self.pd.memory.freeWindows(self.queuePair)
+        if self.shared is not None:
+            self.shared.release("queue pairs")
+        self.sendCompletions.release("work queues")
+        self.receiveCompletions.release("work queues")
+
+    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+        """
+        A record arrived: see L{QueuePair.delivered}.
+        """
+        self.recordsReceived += 1
+        if opcode in RESPONSES:
+            self.requester.delivered(opcode, buffer, start, stop)
+            return 0
+        return self.responder.delivered(opcode, buffer, start, stop)
+
+    def pathFound(self) -> None:
+        """
+        The queue pair has its path.
+        """
+        self.unreachable = None
+        self.requester.pathFound()
+
+    def pathFailed(self, error: Exception) -> None:
+        """
+        The way to the peer was not found.
+        """
+        self.unreachable = error
+
+    def stopped(self, reason: Exception) -> None:
+        """
+        The queue pair went to SQE: the sends that are posted end now.
+        """
+        self.requester.flush(WCStatus.WR_FLUSH_ERR)
+
+    def _renew(self) -> None:
+        """
+        Make new, empty queues.
+        """
+        requester, responder = SERVICES[self.queuePair.type]
+        self.requester = requester(self)
+        self.responder = responder(self)
+
+    def _flush(self, first: WCStatus) -> None:
+        """
+        Complete all that is posted: sends in order, then receives in order.
+        """
+        self.requester.flush(first)
+        self.responder.flush()
+
+    def _reset(self) -> None:
+        """
+        Forget all that is posted, without completions (IBTA vol. 1 10.3.1).  What the
+        medium still holds of the old queues finds nobody.
+        """
+        self.requester.close()
+        self.responder.close()
+        self.attributes = Attributes()
+        self.unreachable = None
+        self._renew()
+
+    def traffic(self) -> tuple[int, int, int, int]:
+        """
+        What went by since the queue pair was made.
+
+        @return: records sent and received, messages sent and received.
+        """
+        return self.recordsSent, self.recordsReceived, self.messagesSent, self.messagesReceived
+
+    # -- from the queues
+
+    def count(self, name: str) -> None:
+        """
+        Add one to a counter of the device.
+        """
+        device = self.queuePair.device
+        if device is not None:
+            device.count(name)
+
+    def established(self) -> None:
+        """
+        The peer's first message came; before RTS that is news (IBTA vol. 1 11.6.3.1).
+        """
+        if self.queuePair.state == QPState.RTR:
+            self.queuePair.raiseEvent(EventType.COMM_EST)
+
+    def complete(self, queue: CompletionQueue, completion: WorkCompletion, solicited: bool = False) -> None:
+        """
+        Queue a completion; if it is lost the queue pair fails.
+        """
+        if not queue.push(completion, solicited):
+            self.queuePair.raiseEvent(EventType.QP_FATAL)
+            self.queuePair.fail(
+                QueuePairError(f"a completion of queue pair {self.queuePair.number} found its queue full")
+            )

@@ -1,0 +1,153 @@
+"""
+Records are cut into packets (IBTA vol. 1 9.7.3.1: all but the last have the path MTU).
+
+A record is a part of a message: it has the code of a First, Middle, Last or Only packet, the
+extended headers of one that has that code, and more bytes than fit into it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
+from twisted_ib.hca.wire.headers import PSN_MASK, RETH
+from twisted_ib.hca.wire.opcodes import (
+    OPCODES,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMMEDIATE,
+    SEND_LAST_INVALIDATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMMEDIATE,
+    SEND_ONLY_INVALIDATE,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_LAST_IMMEDIATE,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+    WRITE_ONLY_IMMEDIATE,
+)
+
+#: The code of a record -> those of its packets if it has several: first, middle and last.
+_SEVERAL: Final = {
+    SEND_FIRST: (SEND_FIRST, SEND_MIDDLE, SEND_MIDDLE),
+    SEND_MIDDLE: (SEND_MIDDLE, SEND_MIDDLE, SEND_MIDDLE),
+    SEND_LAST: (SEND_MIDDLE, SEND_MIDDLE, SEND_LAST),
+    SEND_LAST_IMMEDIATE: (SEND_MIDDLE, SEND_MIDDLE, SEND_LAST_IMMEDIATE),
+    SEND_LAST_INVALIDATE: (SEND_MIDDLE, SEND_MIDDLE, SEND_LAST_INVALIDATE),
+    SEND_ONLY: (SEND_FIRST, SEND_MIDDLE, SEND_LAST),
+    SEND_ONLY_IMMEDIATE: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_IMMEDIATE),
+    SEND_ONLY_INVALIDATE: (SEND_FIRST, SEND_MIDDLE, SEND_LAST_INVALIDATE),
+    WRITE_FIRST: (WRITE_FIRST, WRITE_MIDDLE, WRITE_MIDDLE),
+    WRITE_MIDDLE: (WRITE_MIDDLE, WRITE_MIDDLE, WRITE_MIDDLE),
+    WRITE_LAST: (WRITE_MIDDLE, WRITE_MIDDLE, WRITE_LAST),
+    WRITE_LAST_IMMEDIATE: (WRITE_MIDDLE, WRITE_MIDDLE, WRITE_LAST_IMMEDIATE),
+    WRITE_ONLY: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST),
+    WRITE_ONLY_IMMEDIATE: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMMEDIATE),
+}
+#: The code of a record -> bytes of its extended headers; of those, bytes that are in its first
+#: packet if it has several; whether it ends a message.
+SHAPES: Final = {
+    code: (
+        OPCODES[code].layout.size,
+        RETH.size if RETH in OPCODES[code].headers else 0,
+        OPCODES[code].ends,
+    )
+    for code in _SEVERAL
+}
+
+
+class Record:
+    """
+    A part of a message that is cut into packets.
+
+    @cvar asks: whether it is done only when its answer has come.
+    @ivar start: the number of its first packet.
+    @ivar end: the number after its last one.
+    @ivar position: the user's.
+    @ivar size: its bytes.
+    @ivar ends: whether it ends a message.
+    """
+
+    __slots__ = (
+        "_body",
+        "_code",
+        "_head",
+        "_lead",
+        "_solicited",
+        "_tail",
+        "end",
+        "ends",
+        "position",
+        "size",
+        "start",
+    )
+
+    asks = False
+
+    def __init__(
+        self, code: int, solicited: int, header: bytes, body: Any, position: int, start: int, mtu: int
+    ) -> None:
+        """
+        Number the packets.
+
+        @param code: an operation code of a SEND or a WRITE.
+        @param solicited: L{SOLICITED_EVENT} for its last packet, or 0.
+        @param header: the extended headers, perhaps with the first bytes of the payload.
+        @param body: the rest, bytes.
+        @param start: the number of the first packet.
+        @param mtu: the path MTU in bytes.
+        """
+        size, first, self.ends = SHAPES[code]
+        lead = len(header) - size
+        if lead and (lead & 3 or lead > mtu):
+            # Only what is padded like the whole, and fits, may stay apart.
+            body, header, lead = header[size:] + body, header[:size], 0
+        self._code = code
+        self._solicited = solicited
+        self._lead = lead
+        self._body = body
+        self.size = length = lead + len(body)
+        self.position = position
+        self.start = start
+        if length <= mtu:
+            self.end = start + 1
+            self._head = header
+            self._tail = b""
+        else:
+            self.end = start - (-length // mtu)
+            self._body = memoryview(body)
+            if first == size:
+                self._head = header
+                self._tail = b""
+            else:
+                self._tail = header[first:size]
+                self._head = header[:first] + header[size:]
+
+    def cut(self, at: int, stop: int, mtu: int, out: list[Packet], acknowledge: int) -> None:
+        """
+        Make packets.
+
+        @param at: the number of the first one.
+        @param stop: the number after the last one.
+        @param mtu: the path MTU in bytes.
+        @param out: where they are appended.
+        @param acknowledge: the number of one that asks for an acknowledgement, if it is in the
+            middle of the record.
+        """
+        start, end, body, append = self.start, self.end, self._body, out.append
+        if end - start == 1:
+            append((self._code, self._solicited, start & PSN_MASK, self._head, body))
+            return
+        first, middle, last = _SEVERAL[self._code]
+        if at == start:
+            append((first, 0, at & PSN_MASK, self._head, body[: mtu - self._lead]))
+            at += 1
+        offset = (at - start) * mtu - self._lead
+        for number in range(at, min(stop, end - 1)):
+            flags = ACKNOWLEDGE_REQUEST if number == acknowledge else 0
+            append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
+            offset += mtu
+        if stop == end and at < end:
+            append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))

@@ -1,0 +1,270 @@
+"""
+Addresses as values: a GID, a global route, the attributes of an address handle.
+
+A I{GID} is the address of a port, 16 octets as in IPv6.  A I{GRH} is the header that carries
+two of them, as an IPv6 header does.  Source: rdma-core 65, C{pyverbs/addr.pyx}; IBTA vol. 1
+4.1.1 (GID), 8.3 (GRH).
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from twisted_ib.hca.verbs.base.base import PyverbsObject, checked, table, u8, u16, u32
+from twisted_ib.hca.verbs.base.errors import PyverbsUserError
+
+_GID = re.compile("[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){7}")
+
+
+def _parse(text: str) -> bytes:
+    """
+    @param text: a GID, eight words of four hexadecimal digits with colons between.
+
+    @return: its 16 octets.
+
+    @raise PyverbsUserError: if it is written otherwise.
+    """
+    if not _GID.fullmatch(text):
+        raise PyverbsUserError(f"Invalid GID value ({text})")
+    return bytes.fromhex(text.replace(":", ""))
+
+
+class GID(PyverbsObject):
+    """
+    The address of a port.
+
+    @ivar raw: its 16 octets.
+    """
+
+    def __init__(self, val: str | None = None) -> None:
+        """
+        @param val: eight words of four hexadecimal digits with colons between; all zeros if None.
+
+        @raise PyverbsUserError: if it is written otherwise.
+        """
+        self.raw = bytes(16) if val is None else _parse(val)
+
+    @property
+    def gid(self) -> str:
+        """
+        The GID as text, in lower case.
+        """
+        return str(self)
+
+    @gid.setter
+    def gid(self, val: str) -> None:
+        """
+        Set it from text.
+        """
+        self.raw = _parse(val)
+
+    def __str__(self) -> str:
+        """
+        @return: eight words of four hexadecimal digits with colons between.
+        """
+        return self.raw.hex(":", 2)
+
+
+def _text(gid: GID | str | None) -> str:
+    """
+    @param gid: a GID, its text, or None for zeros.
+
+    @return: its text, in lower case.
+    """
+    return str(gid if isinstance(gid, GID) else GID(gid))
+
+
+@attrs.define(eq=False)
+class GRH(PyverbsObject):
+    """
+    The global route header of a datagram.
+
+    @ivar sgid: the source, as text; zeros if None was given.
+    @ivar dgid: the destination, as text; zeros if None was given.
+    @ivar version_tclass_flow: version (4 bits), traffic class (8), flow label (20).
+    @ivar paylen: octets from the end of this header to the end of the ICRC.
+    @ivar next_hdr: what follows; 0x1B is a BTH.
+    @ivar hop_limit: how many routers may pass it on.
+    """
+
+    sgid: str = attrs.field(default=None, converter=_text)
+    dgid: str = attrs.field(default=None, converter=_text)
+    version_tclass_flow: int = attrs.field(default=0, converter=u32)
+    paylen: int = attrs.field(default=0, converter=u16)
+    next_hdr: int = attrs.field(default=0, converter=u8)
+    hop_limit: int = attrs.field(default=1, converter=u8)
+
+    def __str__(self) -> str:
+        """
+        @return: a line for each field.
+        """
+        return table(
+            [
+                ("DGID", self.dgid),
+                ("SGID", self.sgid),
+                ("version tclass flow", self.version_tclass_flow),
+                ("paylen", self.paylen),
+                ("next header", self.next_hdr),
+                ("hop limit", self.hop_limit),
+            ]
+        )
+
+
+@attrs.define(eq=False)
+class GlobalRoute(PyverbsObject):
+    """
+    What the GRH of packets to an address will say.
+
+    @ivar dgid: the destination, as text; zeros if None was given.
+    @ivar flow_label: 20 bits.
+    @ivar sgid_index: the source, by its place in the port's GID table.
+    @ivar hop_limit: how many routers may pass a packet on.
+    @ivar traffic_class: 8 bits, as in IPv6.
+    """
+
+    dgid: str = attrs.field(default=None, converter=_text)
+    flow_label: int = attrs.field(default=0, converter=u32)
+    sgid_index: int = attrs.field(default=0, converter=u8)
+    hop_limit: int = attrs.field(default=1, converter=u8)
+    traffic_class: int = attrs.field(default=0, converter=u8)
+
+    def rows(self) -> list[tuple[str, object]]:
+        """
+        @return: names and values, but for the destination.
+        """
+        return [
+            ("flow label", self.flow_label),
+            ("sgid index", self.sgid_index),
+            ("hop limit", self.hop_limit),
+            ("traffic class", self.traffic_class),
+        ]
+
+    def __str__(self) -> str:
+        """
+        @return: a line for each field.
+        """
+        return table([("DGID", self.dgid), *self.rows()])
+
+
+class _RouteField:
+    """
+    A field of the route of an L{AHAttr}: None while that is not global.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """
+        @param name: the field's name, here and in L{GlobalRoute}.
+        """
+        self.name = name
+
+    def __get__(self, attr: AHAttr, owner: type) -> int | None:
+        """
+        @return: the field's value.
+        """
+        return getattr(attr.gr, self.name) if attr.is_global else None
+
+    def __set__(self, attr: AHAttr, value: int) -> None:
+        """
+        Set the field, whether it is in use or not.
+        """
+        setattr(attr.gr, self.name, value)
+
+
+@attrs.define(eq=False, init=False, slots=False)
+class AHAttr(PyverbsObject):
+    """
+    The attributes of an address handle: where packets go.
+
+    @ivar dlid: the destination's LID; 0 on Ethernet.
+    @ivar sl: the service level.
+    @ivar src_path_bits: added to the port's LID.
+    @ivar static_rate: a code of C{ibv_rate}.
+    @ivar is_global: 1 if packets have a GRH.
+    @ivar port_num: the local port, from 1 on.
+    @ivar gr: what the GRH says, of use if C{is_global}.
+    @ivar flow_label: as in L{GlobalRoute}; None if not C{is_global}.
+    @ivar sgid_index: likewise.
+    @ivar hop_limit: likewise.
+    @ivar traffic_class: likewise.
+    @ivar path: the way there, if the communication manager has found it already; None if the
+        device is to find it by C{dgid}.  Not in pyverbs.
+    """
+
+    dlid: int = attrs.field(converter=u16)
+    sl: int = attrs.field(converter=u8)
+    src_path_bits: int = attrs.field(converter=u8)
+    static_rate: int = attrs.field(converter=u8)
+    is_global: int = attrs.field(converter=u8)
+    port_num: int = attrs.field(converter=u8)
+    gr: GlobalRoute
+
+    flow_label = _RouteField()
+    sgid_index = _RouteField()
+    hop_limit = _RouteField()
+    traffic_class = _RouteField()
+
+    def __init__(
+        self,
+        dlid: int = 0,
+        sl: int = 0,
+        src_path_bits: int = 0,
+        static_rate: int = 0,
+        is_global: int = 0,
+        port_num: int = 1,
+        gr: GlobalRoute | None = None,
+    ) -> None:
+        """
+        The parameters are the attributes, in pyverbs' order; the route is copied, and left out
+        if not global.
+
+        @raise PyverbsUserError: if global without a route.
+        """
+        self.dlid, self.sl, self.src_path_bits, self.static_rate = dlid, sl, src_path_bits, static_rate
+        self.is_global, self.port_num = is_global, port_num
+        self.path: object = None
+        self.gr = GlobalRoute(hop_limit=0)
+        if self.is_global:
+            if gr is None:
+                raise PyverbsUserError("A global AHAttr needs gr, a GlobalRoute")
+            self.gr = attrs.evolve(checked(gr, GlobalRoute))
+
+    def copy(self) -> AHAttr:
+        """
+        @return: the same attributes again.
+        """
+        other = AHAttr(self.dlid, self.sl, self.src_path_bits, self.static_rate, 0, self.port_num)
+        other.is_global, other.path = self.is_global, self.path
+        other.gr = attrs.evolve(self.gr)
+        return other
+
+    @property
+    def dgid(self) -> str | None:
+        """
+        The destination, as text; None if not global.
+        """
+        return self.gr.dgid if self.is_global else None
+
+    @dgid.setter
+    def dgid(self, val: str) -> None:
+        """
+        Set the destination, from text; nothing happens if not global.
+        """
+        if self.is_global:
+            self.gr.dgid = val
+
+    def __str__(self) -> str:
+        """
+        @return: a line for each field.
+        """
+        rows = [
+            ("port num", self.port_num),
+            ("sl", self.sl),
+            ("source path bits", self.src_path_bits),
+            ("dlid", self.dlid),
+            ("static rate", self.static_rate),
+            ("is global", self.is_global),
+            *([("dgid", self.gr.dgid), *self.gr.rows()] if self.is_global else []),
+        ]
+        return table(rows, indent=2)

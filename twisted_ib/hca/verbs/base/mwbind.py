@@ -1,0 +1,54 @@
+"""
+How a memory window is bound.  Source: rdma-core 65, C{pyverbs/mr.pyx}.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from twisted_ib.hca.verbs.base.base import PyverbsCM, PyverbsObject, table, u32, u64
+
+
+@attrs.define(eq=False)
+class MWBindInfo(PyverbsCM):
+    """
+    The part of a region that a window opens.
+
+    @ivar mr: the region.
+    @ivar addr: where the window begins, as an address of the region.
+    @ivar length: in octets.
+    @ivar mw_access_flags: the remote rights, bits of C{ibv_access_flags}.
+    """
+
+    mr: PyverbsObject = attrs.field(validator=attrs.validators.instance_of(PyverbsObject))
+    addr: int = attrs.field(converter=u64)
+    length: int = attrs.field(converter=u64)
+    mw_access_flags: int = attrs.field(converter=u32)
+
+    def __str__(self) -> str:
+        """
+        @return: a heading, then a line for each field.
+        """
+        rows = [("Addr", self.addr), ("Length", self.length), ("MW access flags", self.mw_access_flags)]
+        return "MWBindInfo:\n" + table(rows)
+
+
+@attrs.define(eq=False)
+class MWBind(PyverbsCM):
+    """
+    The request to bind a type 1 window.
+
+    @ivar info: what to open.
+    @ivar send_flags: bits of C{ibv_send_flags}.
+    @ivar wr_id: the id of its completion.
+    """
+
+    info: MWBindInfo = attrs.field(validator=attrs.validators.instance_of(MWBindInfo))
+    send_flags: int = attrs.field(converter=u32)
+    wr_id: int = attrs.field(default=0, converter=u64)
+
+    def __str__(self) -> str:
+        """
+        @return: a heading, then a line for each field.
+        """
+        return "MWBind:\n" + table([("WR id", self.wr_id), ("Send flags", self.send_flags)])

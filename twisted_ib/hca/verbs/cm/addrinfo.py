@@ -1,0 +1,267 @@
+"""
+Names and numbers of the communication manager's ends: what C{rdma_getaddrinfo} finds.
+
+Source: rdma-core 65, C{pyverbs/cmid.pyx}; the man page C{rdma_getaddrinfo(3)}.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from ipaddress import ip_address
+
+import attrs
+
+from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.hca.verbs.base.base import PyverbsObject, checked
+from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError
+from twisted_ib.hca.verbs.enums.cm import (
+    RAI_NUMERICHOST,
+    RAI_PASSIVE,
+    rdma_cm_join_mc_attr_mask,
+    rdma_cm_mc_join_flags,
+    rdma_port_space,
+)
+from twisted_ib.hca.verbs.enums.queues import ibv_qp_type
+
+Text = str | bytes | None
+
+_DATAGRAMS = (rdma_port_space.RDMA_PS_UDP, rdma_port_space.RDMA_PS_IPOIB)
+_PROTOCOLS: dict[int, tuple[int, int]] = {
+    rdma_port_space.RDMA_PS_TCP: (socket.SOCK_STREAM, socket.IPPROTO_TCP),
+    rdma_port_space.RDMA_PS_UDP: (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
+    rdma_port_space.RDMA_PS_IPOIB: (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
+}
+#: The errno of what a resolver says; EINVAL for the rest.
+_RESOLVER_ERRNOS = {
+    socket.EAI_AGAIN: errno.EAGAIN,
+    socket.EAI_MEMORY: errno.ENOMEM,
+    socket.EAI_NONAME: errno.EADDRNOTAVAIL,
+    socket.EAI_NODATA: errno.EADDRNOTAVAIL,
+    socket.EAI_ADDRFAMILY: errno.EAFNOSUPPORT,
+    socket.EAI_FAMILY: errno.EAFNOSUPPORT,
+    socket.EAI_FAIL: errno.EIO,
+}
+
+
+def qpTypeOf(portSpace: int) -> int:
+    """
+    @param portSpace: one of C{rdma_port_space}.
+
+    @return: the type of the queue pairs that its identifiers have, one of C{ibv_qp_type}.
+    """
+    return ibv_qp_type.IBV_QPT_UD if portSpace in _DATAGRAMS else ibv_qp_type.IBV_QPT_RC
+
+
+@attrs.frozen
+class Address:
+    """
+    One end.
+
+    @ivar host: an IP address; in C{RDMA_PS_IB} a GID, written as an IPv6 address, or as an IPv4
+        address if it stands for one.
+    @ivar port: the port, 0 if there is none yet.
+    """
+
+    host: str
+    port: int
+
+    @property
+    def version(self) -> int:
+        """
+        The IP version: 4 or 6.
+        """
+        return 6 if ":" in self.host else 4
+
+    @property
+    def isAny(self) -> bool:
+        """
+        Whether it stands for all addresses of this host.
+        """
+        return self.host in ("0.0.0.0", "::")
+
+    @property
+    def isMulticast(self) -> bool:
+        """
+        Whether it is a group's.
+        """
+        return ip_address(self.host).is_multicast
+
+
+def _text(value: Text) -> str | None:
+    """
+    A parameter that C takes as a string.
+    """
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@attrs.define
+class _Found:
+    """
+    What is known of the two ends, as C{struct rdma_addrinfo} has it.
+    """
+
+    flags: int = 0
+    portSpace: int = 0
+    qpType: int = 0
+    source: Address | None = None
+    destination: Address | None = None
+
+
+def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
+    """
+    Ask the host's resolver for one end: the source if C{flags} have C{RAI_PASSIVE}, else the
+    destination.  The first answer counts.
+
+    @raise PyverbsRDMAError: it knows none.
+    """
+    passive = bool(flags & RAI_PASSIVE)
+    hints = (socket.AI_PASSIVE if passive else 0) | (socket.AI_NUMERICHOST if flags & RAI_NUMERICHOST else 0)
+    kind, protocol = _PROTOCOLS.get(portSpace, (0, 0))
+    try:
+        answers = socket.getaddrinfo(_text(node), _text(service), 0, kind, protocol, hints)
+    except socket.gaierror as error:
+        raise PyverbsRDMAError(
+            f"Failed to get Address Info: {error.strerror}",
+            _RESOLVER_ERRNOS.get(error.errno or 0, errno.EINVAL),
+        ) from error
+    except (OSError, UnicodeError) as error:
+        number = getattr(error, "errno", None) or errno.EINVAL
+        raise PyverbsRDMAError("Failed to get Address Info", number) from error
+    _, kind, protocol, _, where = answers[0]
+    if not portSpace:
+        datagrams = protocol == socket.IPPROTO_UDP
+        portSpace = rdma_port_space.RDMA_PS_UDP if datagrams else rdma_port_space.RDMA_PS_TCP
+    host, port = str(where[0]), int(where[1])
+    if len(where) == 4 and where[3] and "%" not in host:
+        host = f"{host}%{where[3]}"
+    address = Address(normalise(host), port)
+    found = _Found(RAI_PASSIVE if passive else 0, int(portSpace), qpTypeOf(portSpace))
+    if kind == socket.SOCK_DGRAM:
+        found.qpType = ibv_qp_type.IBV_QPT_UD
+    if passive:
+        found.source = address
+    else:
+        found.destination = address
+    return found
+
+
+def resolve(source: Address | None, node: Text, service: Text, portSpace: int = 0, flags: int = 0) -> _Found:
+    """
+    Find one end, to which the other may be known already.
+
+    @param source: what is known of the source, if the destination is looked for.
+    @param node: a name or an address.
+    @param service: a port's name or number.
+    @param portSpace: one of C{rdma_port_space}, or 0.
+    @param flags: C{RAI_*} bits.
+
+    @raise PyverbsRDMAError: it is not known.
+    """
+    if portSpace == rdma_port_space.RDMA_PS_IB:
+        flags |= RAI_NUMERICHOST
+    if node is None and service is None:
+        found = _Found(flags, int(portSpace), qpTypeOf(portSpace))
+    else:
+        found = _lookUp(node, service, portSpace, flags)
+    if found.source is None:
+        found.source = source
+    return found
+
+
+class AddrInfo(PyverbsObject):
+    """
+    The two ends of a connection to be.
+
+    @ivar source: where it begins, an L{Address} or None; not in pyverbs, as the next four.
+    @ivar destination: where it leads to.
+    @ivar flags: C{RAI_PASSIVE} if it is for a side that listens.
+    @ivar port_space: one of C{rdma_port_space}.
+    @ivar qp_type: one of C{ibv_qp_type}.
+    """
+
+    def __init__(
+        self,
+        src: Text = None,
+        dst: Text = None,
+        src_service: Text = None,
+        dst_service: Text = None,
+        port_space: int = 0,
+        flags: int = 0,
+    ) -> None:
+        """
+        Resolve names; nothing is resolved if none is given.
+
+        @param src: a name or address to bind to.
+        @param dst: a name or address to connect to.
+        @param src_service: a port's name or number to bind to.
+        @param dst_service: a port's name or number to connect to.
+        @param port_space: one of C{rdma_port_space}.
+        @param flags: C{RAI_*} bits: with C{RAI_PASSIVE} only the source is of interest.
+
+        @raise PyverbsRDMAError: a name is not known (EADDRNOTAVAIL), or can not be (EINVAL).
+        """
+        super().__init__()
+        self.close()
+        if src or dst or src_service or dst_service:
+            self.get_addrinfo(src, dst, src_service, dst_service, port_space, flags)
+
+    def get_addrinfo(
+        self,
+        src: Text = None,
+        dst: Text = None,
+        src_service: Text = None,
+        dst_service: Text = None,
+        port_space: int = 0,
+        flags: int = 0,
+    ) -> None:
+        """
+        Resolve names, as the constructor does.
+        """
+        if flags & RAI_PASSIVE:
+            found = resolve(None, src, src_service, port_space, flags)
+        else:
+            source = None
+            if src:
+                source = resolve(None, src, src_service, port_space, flags | RAI_PASSIVE).source
+            found = resolve(source, dst, dst_service, port_space, flags)
+        self.take(found)
+
+    def take(self, found: _Found) -> None:
+        """
+        Be what was found.  Not in pyverbs.
+        """
+        self.flags, self.port_space, self.qp_type = found.flags, found.portSpace, found.qpType
+        self.source, self.destination = found.source, found.destination
+
+    def close(self) -> None:
+        """
+        Forget it.
+        """
+        self.take(_Found())
+
+
+class JoinMCAttrEx(PyverbsObject):
+    """
+    How to join a multicast group.
+
+    @ivar address: the group's address, an L{Address} or None; not in pyverbs.
+    @ivar comp_mask: bits of C{rdma_cm_join_mc_attr_mask}: which attributes are valid.
+    @ivar join_flags: one of C{rdma_cm_mc_join_flags}.
+    """
+
+    def __init__(
+        self,
+        addr: AddrInfo,
+        comp_mask: int = rdma_cm_join_mc_attr_mask(0),
+        join_flags: int = rdma_cm_mc_join_flags.RDMA_MC_JOIN_FLAG_FULLMEMBER,
+    ) -> None:
+        """
+        @param addr: its source is the group's address.
+        @param comp_mask: bits of C{rdma_cm_join_mc_attr_mask}.
+        @param join_flags: one of C{rdma_cm_mc_join_flags}.
+        """
+        super().__init__()
+        self.address = checked(addr, AddrInfo).source
+        self.comp_mask = int(comp_mask)
+        self.join_flags = int(join_flags)

@@ -1,0 +1,546 @@
+"""
+Connection identifiers, the communication manager's endpoints, as programs of verbs have them.
+
+There are two kinds.  One that was made of an L{AddrInfo} is synchronous: each command waits until
+it is done.  One of an L{CMEventChannel} reports there what became of a command.  Source: rdma-core
+65, C{pyverbs/cmid.pyx}, C{librdmacm}; its man pages C{rdma_cm(7)}.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from twisted_ib.hca.verbs.base.base import checked
+from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from twisted_ib.hca.verbs.base.hub import locked
+from twisted_ib.hca.verbs.base.verb import check, invalid, unsupported, verb
+from twisted_ib.hca.verbs.cm.addrinfo import Address, AddrInfo, JoinMCAttrEx, Text, resolve
+from twisted_ib.hca.verbs.cm.connparam import ConnParam
+from twisted_ib.hca.verbs.cm.data import DataCalls
+from twisted_ib.hca.verbs.cm.event import CMEvent, CMEventChannel, Report, Reports, nextReport
+from twisted_ib.hca.verbs.cm.identifier import Identifier
+from twisted_ib.hca.verbs.cm.stage import Stage
+from twisted_ib.hca.verbs.enums.cm import (
+    RAI_PASSIVE,
+    RDMA_OPTION_ID,
+    RDMA_OPTION_ID_ACK_TIMEOUT,
+    rdma_cm_event_type,
+    rdma_cm_join_mc_attr_mask,
+    rdma_cm_mc_join_flags,
+    rdma_port_space,
+)
+from twisted_ib.hca.verbs.enums.queues import ibv_qp_type
+from twisted_ib.hca.verbs.objects.pd import PD
+from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPInitAttr
+from twisted_ib.hca.verbs.qp.qplacks import ECE
+
+_E = rdma_cm_event_type
+_MASK, _JOIN = rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags
+_BAD_EVENT = "Failed to get request, no connection established"
+#: What has gone wrong, even if the peer's reason is number 0.
+_FAILURES = (
+    _E.RDMA_CM_EVENT_ADDR_ERROR,
+    _E.RDMA_CM_EVENT_ROUTE_ERROR,
+    _E.RDMA_CM_EVENT_CONNECT_ERROR,
+    _E.RDMA_CM_EVENT_UNREACHABLE,
+    _E.RDMA_CM_EVENT_REJECTED,
+    _E.RDMA_CM_EVENT_MULTICAST_ERROR,
+    _E.RDMA_CM_EVENT_ADDRINFO_ERROR,
+)
+#: The longest timeout that five bits say.
+_MOST_TIMEOUT = 31
+
+
+class CMID(DataCalls):
+    """
+    A connection identifier.
+    """
+
+    def __init__(
+        self,
+        creator: AddrInfo | CMEventChannel | CMEvent | None = None,
+        qp_init_attr: QPInitAttr | None = None,
+        pd: PD | None = None,
+        port_space: int = rdma_port_space.RDMA_PS_TCP,
+        listen_id: CMID | None = None,
+        device: str | None = None,
+    ) -> None:
+        """
+        Make an identifier.
+
+        @param creator: an L{AddrInfo} for a synchronous one, which is bound then, or has found the
+            way to the destination and has a queue pair; an L{CMEventChannel}; or the L{CMEvent} of a
+            request, for the identifier that answers it.
+        @param qp_init_attr: of a synchronous one: the attributes of its queue pair, or of those of
+            the requests that come to it.
+        @param pd: the domain of the queue pair; without one it is the one that such identifiers share.
+        @param port_space: one of C{rdma_port_space}, with a channel.
+        @param listen_id: the identifier that a request came to.
+        @param device: the name of the device that it shall use, if it brings no domain; without one its
+            addresses decide.  Not in pyverbs.
+
+        @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or there is no way
+            there (ENODEV), or the queue pair can not be.
+        """
+        super().__init__()
+        if creator is None:
+            return
+        if isinstance(creator, AddrInfo):
+            self._fromAddress(creator, qp_init_attr, pd, device)
+        elif isinstance(creator, CMEventChannel):
+            creator._check()
+            kind = _qpType(port_space)
+            self._channel = creator
+            self._hold(Identifier(creator._reports, False, int(port_space), kind)).deviceName = device
+        elif isinstance(creator, CMEvent):
+            if listen_id is None:
+                raise PyverbsUserError("listen ID not provided")
+            self._fromEvent(creator, listen_id)
+        else:
+            raise invalid(f"Cannot create CM ID from {type(creator)}")
+
+    def _fromAddress(
+        self, info: AddrInfo, attr: QPInitAttr | None, pd: PD | None, device: str | None
+    ) -> None:
+        """
+        Make a synchronous identifier.
+        """
+        if attr is not None:
+            checked(attr, QPInitAttr).qp_type = info.qp_type
+        identifier = self._hold(Identifier(Reports(), True, info.port_space, info.qp_type))
+        identifier.deviceName = device
+        try:
+            self._use(pd, info)
+            if info.flags & RAI_PASSIVE:
+                identifier.initAttr = attr
+                self.bind_addr(info)
+                return
+            self.resolve_addr(info)
+            self.resolve_route()
+            if attr is not None:
+                self.create_qp(attr)
+        except BaseException:
+            self.close()
+            raise
+
+    @verb("Failed to create CM ID")
+    def _use(self, pd: PD | None, info: AddrInfo) -> None:
+        """
+        Have a device.
+        """
+        self._get().use(None if pd is None else checked(pd, PD), info.source, info.destination)
+
+    @verb("Failed to create CM ID")
+    def _fromEvent(self, event: CMEvent, listener: CMID) -> None:
+        """
+        Take the identifier of a request.
+        """
+        report = event._get()
+        child, report.child = report.child, None
+        if child is None:
+            raise invalid("Failed to create CM ID: the event has none to give")
+        self._channel = listener._channel
+        self._hold(child)
+
+    # -- waiting
+
+    def _complete(self) -> Report | None:
+        """
+        Wait until the command that was given is done, if the identifier is synchronous.
+
+        @raise PyverbsRDMAError: it failed: ECONNREFUSED if the peer refused.
+        """
+        identifier = self._get()
+        if not identifier.isSynchronous:
+            return None
+        report = nextReport(identifier.reports)
+        if report is None:
+            raise PyverbsRDMAError("The identifier is closed", errno.ECONNABORTED)
+        if report.status or report.kind in _FAILURES:
+            refused = report.kind == _E.RDMA_CM_EVENT_REJECTED or report.status >= 0
+            number = errno.ECONNREFUSED if refused else -report.status
+            raise PyverbsRDMAError(_E(report.kind).name, number)
+        return report
+
+    def get_request(self) -> CMID:
+        """
+        Wait for a request, and serve peers meanwhile.  For synchronous identifiers only.
+
+        @return: the identifier that answers it, by L{accept}, L{reject} or C{close}.
+
+        @raise PyverbsRDMAError: the identifier is not synchronous, or does not listen (EINVAL), or
+            the new queue pair can not be.
+        """
+        identifier = self._get()
+        check(identifier.isSynchronous and identifier.stage is Stage.LISTENING, _BAD_EVENT)
+        report = nextReport(identifier.reports)
+        if report is None:
+            raise PyverbsRDMAError(_BAD_EVENT, errno.ECONNABORTED)
+        check(report.child is not None, _BAD_EVENT)
+        made = CMID()
+        child, report.child = report.child, None
+        assert child is not None
+        made._hold(child)
+        if identifier.initAttr is not None:
+            try:
+                made.create_qp(identifier.initAttr)
+            except BaseException:
+                made.close()
+                raise
+        return made
+
+    # -- addresses
+
+    @verb("Failed to Bind ID")
+    def bind_addr(self, lai: AddrInfo) -> None:
+        """
+        Bind it to an address, and to the device.
+
+        @param lai: its source is the address; port 0 is any port.
+
+        @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or it is bound
+            (EINVAL).
+        """
+        self._get().bind(checked(lai, AddrInfo).source)
+
+    def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
+        """
+        Find out whether an address can be reached; C{RDMA_CM_EVENT_ADDR_RESOLVED} or
+        C{RDMA_CM_EVENT_ADDR_ERROR} follows.
+
+        @param rai: its destination is the address; its source is bound to, if nothing is.
+        @param timeout_ms: how long it may take, in milliseconds; it takes no time here.
+
+        @raise PyverbsRDMAError: it is no time for that (EINVAL), or it can not (ENODEV; synchronous
+            only).
+        """
+        self._resolveAddress(checked(rai, AddrInfo))
+        self._complete()
+
+    @verb("Failed to Resolve Address")
+    def _resolveAddress(self, info: AddrInfo) -> None:
+        """
+        Begin to find out.
+        """
+        self._get().resolveAddress(info.source, info.destination)
+
+    def resolve_route(self, timeout_ms: int = 2000) -> None:
+        """
+        Find out about the way to the address; C{RDMA_CM_EVENT_ROUTE_RESOLVED} follows.
+
+        @param timeout_ms: how long it may take, in milliseconds; it takes no time here.
+
+        @raise PyverbsRDMAError: it is no time for that (EINVAL).
+        """
+        self._resolveRoute()
+        self._complete()
+
+    @verb("Failed to Resolve Route")
+    def _resolveRoute(self) -> None:
+        """
+        Begin to find out.
+        """
+        self._get().resolveRoute()
+
+    def resolve_addrinfo(
+        self, node: Text = None, service: Text = None, port_space: int = 0, flags: int = 0
+    ) -> None:
+        """
+        Ask the host's resolver; C{RDMA_CM_EVENT_ADDRINFO_RESOLVED} or
+        C{RDMA_CM_EVENT_ADDRINFO_ERROR} follows, and L{query_addrinfo} has the answer.
+
+        @param node: a name or address.
+        @param service: a port's name or number.
+        @param port_space: one of C{rdma_port_space}.
+        @param flags: C{RAI_*} bits.
+
+        @raise PyverbsRDMAError: it knows no answer (synchronous only).
+        """
+        identifier = self._get()
+        status, found = 0, None
+        try:
+            found = resolve(None, node, service, port_space, flags)
+        except PyverbsError as error:
+            status = -error.error_code
+        self._reportInfo(identifier, found, status)
+        self._complete()
+
+    @locked
+    def _reportInfo(self, identifier: Identifier, found: Any, status: int) -> None:
+        """
+        The resolver has answered.
+        """
+        self._info = found
+        kind = _E.RDMA_CM_EVENT_ADDRINFO_ERROR if status else _E.RDMA_CM_EVENT_ADDRINFO_RESOLVED
+        identifier.report(kind, status=status)
+
+    def query_addrinfo(self) -> AddrInfo:
+        """
+        @return: what L{resolve_addrinfo} has found.
+
+        @raise PyverbsRDMAError: it has found nothing (ENODATA).
+        """
+        if self._info is None:
+            raise PyverbsRDMAError("Failed to Query AddrInfo", errno.ENODATA)
+        info = AddrInfo()
+        info.take(self._info)
+        return info
+
+    # -- connections
+
+    @verb("Listen Failed")
+    def listen(self, backlog: int = 0) -> None:
+        """
+        Take requests.
+
+        @param backlog: how many wait at most; 0 is L{limits.CM_BACKLOG
+            <twisted_ib.limits.CM_BACKLOG>}.  More are dropped, and their peers ask again.
+
+        @raise PyverbsRDMAError: somebody else does at this address (EADDRINUSE).
+        """
+        self._get().listen(backlog)
+
+    def connect(self, param: ConnParam | None = None) -> None:
+        """
+        Call the destination.  C{RDMA_CM_EVENT_ESTABLISHED} follows, or
+        C{RDMA_CM_EVENT_CONNECT_RESPONSE} if the queue pair is not the identifier's; or
+        C{RDMA_CM_EVENT_REJECTED}, C{RDMA_CM_EVENT_UNREACHABLE}, C{RDMA_CM_EVENT_CONNECT_ERROR}.
+
+        @param param: what to say of the connection.  Private data is at most 56 octets, 180 with
+            datagrams, 92 in C{RDMA_PS_IB}.
+
+        @raise PyverbsRDMAError: it is no time for that, or parameters can not be (EINVAL); the peer
+            refuses (ECONNREFUSED) or does not answer (ETIMEDOUT; these two synchronous only).
+        """
+        self._connect(None if param is None else checked(param, ConnParam))
+        self._complete()
+
+    @verb("Failed to Connect")
+    def _connect(self, param: ConnParam | None) -> None:
+        """
+        Begin to call.
+        """
+        self._get().transport.connect(param)
+
+    def accept(self, param: ConnParam | None = None) -> None:
+        """
+        Accept a request.  C{RDMA_CM_EVENT_ESTABLISHED} follows, but with datagrams.
+
+        @param param: what to say of the connection.  Private data is at most 196 octets, 136 with
+            datagrams.
+
+        @raise PyverbsRDMAError: there is no request, or parameters can not be (EINVAL), or the peer
+            has given up (ECONNRESET).
+        """
+        self._accept(None if param is None else checked(param, ConnParam))
+        if not self._get().isDatagram:
+            self._complete()
+
+    @verb("Failed to Accept Connection")
+    def _accept(self, param: ConnParam | None) -> None:
+        """
+        Answer.
+        """
+        self._get().transport.accept(param)
+
+    @verb("Failed to Reject Connection")
+    def reject(self, private_data: bytes | None = None) -> None:
+        """
+        Refuse a request.
+
+        @param private_data: at most 148 octets, 136 with datagrams.
+
+        @raise PyverbsRDMAError: there is no request, or too much data (EINVAL).
+        """
+        self._get().transport.reject(bytes(private_data or b""))
+
+    @verb("Failed to Complete an active connection request")
+    def establish(self) -> None:
+        """
+        Tell the peer that the program's own queue pair is ready, after
+        C{RDMA_CM_EVENT_CONNECT_RESPONSE}.
+
+        @raise PyverbsRDMAError: it is no time for that, or the queue pair is the identifier's
+            (EINVAL), or the peer has given up (ECONNRESET).
+        """
+        self._get().transport.establish()
+
+    def disconnect(self) -> None:
+        """
+        End the connection: what is posted is flushed.  C{RDMA_CM_EVENT_DISCONNECTED} follows,
+        unless it has come already, and C{RDMA_CM_EVENT_TIMEWAIT_EXIT} some time later.
+
+        @raise PyverbsRDMAError: there is none (EINVAL).
+        """
+        if self._disconnect():
+            self._complete()
+
+    @verb("Failed to Disconnect")
+    def _disconnect(self) -> bool:
+        """
+        Begin to end.
+
+        @return: whether there is something to wait for.
+        """
+        identifier = self._get()
+        known = identifier.stage is Stage.OVER and not len(identifier.reports)
+        identifier.transport.disconnect()
+        return not identifier.isDatagram and not known
+
+    # -- groups
+
+    def join_multicast(
+        self, addr: AddrInfo | None = None, mc_attr: JoinMCAttrEx | None = None, context: object = 0
+    ) -> None:
+        """
+        Join a multicast group, with the queue pair if there is one; C{RDMA_CM_EVENT_MULTICAST_JOIN}
+        or C{RDMA_CM_EVENT_MULTICAST_ERROR} follows.
+
+        @param addr: its source is the group's address.
+        @param mc_attr: the group's address, and how, in place of it.
+        @param context: of no use.
+
+        @raise PyverbsUserError: there is neither.
+        @raise PyverbsRDMAError: it is no group, or attributes are missing (EINVAL), or unknown
+            (EOPNOTSUPP).
+        """
+        if addr is None and mc_attr is None:
+            raise PyverbsUserError("Join to multicast must have AddrInfo or JoinMCAttrEx arguments")
+        group, sendOnly = None if addr is None else checked(addr, AddrInfo).source, False
+        if mc_attr is not None:
+            mask, flags = checked(mc_attr, JoinMCAttrEx).comp_mask, mc_attr.join_flags
+            if mask >= _MASK.RDMA_CM_JOIN_MC_ATTR_RESERVED:
+                raise unsupported("Failed to Join multicast")
+            needed = _MASK.RDMA_CM_JOIN_MC_ATTR_ADDRESS | _MASK.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
+            check(mask & needed == needed, "Failed to Join multicast: attributes are missing")
+            check(flags < _JOIN.RDMA_MC_JOIN_FLAG_RESERVED, "Failed to Join multicast: unknown flags")
+            group = mc_attr.address
+            sendOnly = flags == _JOIN.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+        self._join(group, sendOnly)
+        self._complete()
+
+    @verb("Failed to Join multicast")
+    def _join(self, group: Address | None, sendOnly: bool) -> None:
+        """
+        Begin to join.
+        """
+        self._get().join(group, sendOnly)
+
+    @verb("Failed to leave multicast")
+    def leave_multicast(self, addr: AddrInfo) -> None:
+        """
+        Leave a multicast group.
+
+        @param addr: its source is the group's address.
+
+        @raise PyverbsRDMAError: the identifier is not in it (EADDRNOTAVAIL).
+        """
+        self._get().leave(checked(addr, AddrInfo).source)
+
+    # -- queue pairs
+
+    @verb("Failed to Create QP")
+    def create_qp(self, qp_init: QPInitAttr) -> None:
+        """
+        Make the identifier's queue pair, and completion queues if there are none: it takes the
+        steps of the connection by itself.
+
+        @param qp_init: its attributes.
+
+        @raise PyverbsRDMAError: it has one, or of another type, or it can not be so (EINVAL), or
+            there are too many (ENOMEM).
+        """
+        identifier = self._get()
+        identifier.createQP(checked(qp_init, QPInitAttr), None)
+
+    @verb("Failed to query QP")
+    def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
+        """
+        @param attr_mask: which attributes are wanted, bits of C{ibv_qp_attr_mask}.
+
+        @return: the attributes of its queue pair, and those that it was made with.
+
+        @raise PyverbsRDMAError: it has none (EINVAL).
+        """
+        return self._queuePair().query(attr_mask)
+
+    @verb("Failed to get QP attributes")
+    def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
+        """
+        The attributes that bring a queue pair of the program's own into a state.
+
+        @param qp_state: INIT, RTR or RTS.
+
+        @return: the attributes, and which are meant: bits of C{ibv_qp_attr_mask}.
+
+        @raise PyverbsRDMAError: they are not known yet (EINVAL).
+        """
+        identifier = self._get()
+        identifier.device  # noqa: B018
+        return identifier.transport.attributes(int(qp_state))
+
+    # -- options
+
+    @verb("Failed to set option")
+    def set_option(self, level: int, optname: int, optval: int, optlen: int) -> None:
+        """
+        Set how long the queue pair waits for an acknowledgement.
+
+        @param level: C{RDMA_OPTION_ID}.
+        @param optname: C{RDMA_OPTION_ID_ACK_TIMEOUT}.
+        @param optval: 4.096 us * 2^optval; 0 is for ever.
+        @param optlen: 1.
+
+        @raise PyverbsUserError: it is another option.
+        @raise PyverbsRDMAError: another level (ENOSYS), or no such timeout, or for datagrams
+            (EINVAL).
+        """
+        if optname != RDMA_OPTION_ID_ACK_TIMEOUT:
+            raise PyverbsUserError("Only RDMA_OPTION_ID_ACK_TIMEOUT can be set")
+        identifier = self._get()
+        if level != RDMA_OPTION_ID:
+            raise PyverbsRDMAError("Failed to set option", errno.ENOSYS)
+        check(optlen == 1 and 0 <= optval <= _MOST_TIMEOUT, "Failed to set option")
+        check(not identifier.isDatagram, "Failed to set option")
+        identifier.timeout = int(optval)
+
+    @verb("Failed to migrate ID")
+    def migrate_id(self, channel: CMEventChannel | None = None) -> None:
+        """
+        Report to another channel from now on.  Not in pyverbs; C{rdma_migrate_id}.
+
+        @param channel: the channel; None makes the identifier synchronous.
+
+        @raise PyverbsRDMAError: it is synchronous already (EINVAL).
+        """
+        identifier = self._get()
+        check(channel is not None or not identifier.isSynchronous, "Failed to migrate ID")
+        if channel is not None:
+            checked(channel, CMEventChannel)._check()
+        self._channel = channel
+        identifier.migrate(Reports() if channel is None else channel._reports, channel is None)
+
+    def set_local_ece(self, ece: ECE) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there is nothing beyond the standard.
+        """
+        raise unsupported("Failed to set local ECE")
+
+    def get_remote_ece(self) -> ECE:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there is nothing beyond the standard.
+        """
+        raise unsupported("Failed to get remote ECE")
+
+
+def _qpType(portSpace: int) -> int:
+    """
+    @return: the type of queue pairs of a port space.
+
+    @raise PyverbsRDMAError: there is no such port space (EPROTONOSUPPORT).
+    """
+    if portSpace not in list(rdma_port_space):
+        raise PyverbsRDMAError("Failed to create CM ID", errno.EPROTONOSUPPORT)
+    datagrams = portSpace in (rdma_port_space.RDMA_PS_UDP, rdma_port_space.RDMA_PS_IPOIB)
+    return ibv_qp_type.IBV_QPT_UD if datagrams else ibv_qp_type.IBV_QPT_RC

@@ -1,0 +1,191 @@
+"""
+Short ways to memory, requests and completions of an identifier's own queue pair.
+
+Source: rdma-core 65, C{pyverbs/cmid.pyx}, C{librdmacm/rdma_verbs.h}.
+"""
+
+from __future__ import annotations
+
+from twisted_ib.hca.verbs.base.base import checked
+from twisted_ib.hca.verbs.base.hub import hub
+from twisted_ib.hca.verbs.base.verb import check, verb
+from twisted_ib.hca.verbs.base.wc import WC
+from twisted_ib.hca.verbs.base.wr import SGE, RecvWR, SendWR
+from twisted_ib.hca.verbs.cm.view import IdentifierView
+from twisted_ib.hca.verbs.enums.cm import RDMA_UDP_QKEY
+from twisted_ib.hca.verbs.enums.device import ibv_access_flags
+from twisted_ib.hca.verbs.enums.queues import ibv_send_flags, ibv_wr_opcode
+from twisted_ib.hca.verbs.objects.ah import AH
+from twisted_ib.hca.verbs.objects.cq import CQ
+from twisted_ib.hca.verbs.objects.mr import MR
+
+_A = ibv_access_flags
+_OP = ibv_wr_opcode
+_SIGNALED = ibv_send_flags.IBV_SEND_SIGNALED
+
+
+class DataCalls(IdentifierView):
+    """
+    What an identifier can do with its queue pair.
+    """
+
+    # -- memory
+
+    def _register(self, size: int, access: int) -> MR:
+        """
+        Register memory that is closed with the identifier.
+        """
+        self._get().device  # noqa: B018
+        return MR(self, size, int(_A.IBV_ACCESS_LOCAL_WRITE | access))
+
+    def reg_msgs(self, size: int) -> MR:
+        """
+        Register memory for messages.
+
+        @param size: octets.
+
+        @return: the region; it is closed with the identifier.
+        """
+        return self._register(size, 0)
+
+    def reg_read(self, size: int = 0) -> MR:
+        """
+        Register memory that the peer may read.
+
+        @param size: octets.
+
+        @return: the region; it is closed with the identifier.
+        """
+        return self._register(size, _A.IBV_ACCESS_REMOTE_READ)
+
+    def reg_write(self, size: int = 0) -> MR:
+        """
+        Register memory that the peer may write.
+
+        @param size: octets.
+
+        @return: the region; it is closed with the identifier.
+        """
+        return self._register(size, _A.IBV_ACCESS_REMOTE_WRITE)
+
+    # -- requests
+
+    @verb("Failed to Post Receive")
+    def post_recv(self, mr: MR, length: int | None = None) -> None:
+        """
+        Post a receive into the beginning of a region.
+
+        @param length: octets; all of the region by default.
+
+        @raise PyverbsRDMAError: there is no queue pair (EINVAL), or its queue is full (ENOMEM).
+        """
+        sge = SGE(checked(mr, MR).buf, length or mr.length, mr.lkey)
+        self._queuePair().post_recv(RecvWR(num_sge=1, sg=[sge]))
+
+    def _post(self, mr: MR, length: int | None, opcode: int, flags: int) -> SendWR:
+        """
+        A send request of the beginning of a region.
+        """
+        sge = SGE(checked(mr, MR).buf, length or mr.length, mr.lkey)
+        return SendWR(num_sge=1, sg=[sge], opcode=opcode, send_flags=int(flags))
+
+    @verb("Failed to Post Send")
+    def post_send(self, mr: MR, flags: int = _SIGNALED, length: int | None = None) -> None:
+        """
+        Send the beginning of a region.
+
+        @param flags: bits of C{ibv_send_flags}.
+        @param length: octets; all of the region by default.
+
+        @raise PyverbsRDMAError: there is no queue pair, or not in RTS (EINVAL), or its queue is full
+            (ENOMEM).
+        """
+        self._queuePair().post_send(self._post(mr, length, _OP.IBV_WR_SEND, flags))
+
+    @verb("Failed to Post Read")
+    def post_read(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
+        """
+        READ the peer's memory into the beginning of a region.
+
+        @param length: octets.
+        @param remote_addr: where the peer has them, and C{rkey} its region's key.
+        @param flags: bits of C{ibv_send_flags}.
+
+        @raise PyverbsRDMAError: as L{post_send}.
+        """
+        request = self._post(mr, length, _OP.IBV_WR_RDMA_READ, flags)
+        request.set_wr_rdma(rkey, remote_addr)
+        self._queuePair().post_send(request)
+
+    @verb("Failed to Post Write")
+    def post_write(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
+        """
+        WRITE the beginning of a region into the peer's memory.
+
+        @param length: octets.
+        @param remote_addr: where the peer is to have them, and C{rkey} its region's key.
+        @param flags: bits of C{ibv_send_flags}.
+
+        @raise PyverbsRDMAError: as L{post_send}.
+        """
+        request = self._post(mr, length, _OP.IBV_WR_RDMA_WRITE, flags)
+        request.set_wr_rdma(rkey, remote_addr)
+        self._queuePair().post_send(request)
+
+    @verb("Failed to Post Send")
+    def post_ud_send(
+        self, mr: MR, ah: AH, rqpn: int = 0, flags: int = _SIGNALED, length: int | None = None
+    ) -> None:
+        """
+        Send the beginning of a region as a datagram.
+
+        @param ah: where to.
+        @param rqpn: the queue pair there.
+        @param flags: bits of C{ibv_send_flags}.
+        @param length: octets; all of the region by default.
+
+        @raise PyverbsRDMAError: as L{post_send}.
+        """
+        request = self._post(mr, length, _OP.IBV_WR_SEND, flags)
+        request.set_wr_ud(checked(ah, AH), rqpn, RDMA_UDP_QKEY)
+        self._queuePair().post_send(request)
+
+    # -- completions
+
+    def get_recv_comp(self) -> WC | None:
+        """
+        Wait for a receive to complete, and serve peers meanwhile.
+
+        @return: its completion.
+
+        @raise PyverbsRDMAError: the identifier has made no queue for that (EINVAL).
+        """
+        return self._completion(self._get().recvCQ)
+
+    def get_send_comp(self) -> WC | None:
+        """
+        Wait for a send request to complete, and serve peers meanwhile.
+
+        @return: its completion.
+
+        @raise PyverbsRDMAError: the identifier has made no queue for that (EINVAL).
+        """
+        return self._completion(self._get().sendCQ)
+
+    def _completion(self, queue: CQ | None) -> WC:
+        """
+        Wait for a completion.
+        """
+        check(queue is not None, "The identifier has made no such completion queue")
+        assert queue is not None
+        found: list[WC] = []
+
+        def ready() -> bool:
+            """
+            Take one if there is one.
+            """
+            found.extend(queue.poll(1)[1])
+            return bool(found)
+
+        hub.wait(ready)
+        return found[0]

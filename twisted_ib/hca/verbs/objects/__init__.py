@@ -1,0 +1,3 @@
+"""
+Devices, protection domains, memory, completion queues, shared receive queues and address handles of verbs.
+"""

@@ -1,0 +1,483 @@
+"""
+Devices, and contexts: a program's opening of one.
+
+All contexts of one name in a process share an HCA, as they do on hardware.  It has one port,
+number 1, whose GID 0 is its own and whose other GIDs are the host's addresses.  Source: rdma-core
+65, C{pyverbs/device.pyx}.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import attrs
+
+from twisted_ib.errors import UnknownDeviceError
+from twisted_ib.hca.base import attributes
+from twisted_ib.hca.base.events import AsyncEvents, EventType
+from twisted_ib.hca.device import device
+from twisted_ib.hca.device.registry import deviceNames, place
+from twisted_ib.hca.verbs.base.addr import GID
+from twisted_ib.hca.verbs.base.base import PyverbsObject, table
+from twisted_ib.hca.verbs.base.devicetext import (
+    guid_to_hex,
+    translate_event_type,
+    translate_node_type,
+    translate_transport_type,
+)
+from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, PyverbsUserError
+from twisted_ib.hca.verbs.base.hub import hub, locked
+from twisted_ib.hca.verbs.base.verb import VerbsObject, check, invalid, unsupported, verb, waitFor
+from twisted_ib.hca.verbs.enums.device import (
+    ibv_gid_type,
+    ibv_gid_type_sysfs,
+    ibv_node_type,
+    ibv_transport_type,
+)
+from twisted_ib.hca.verbs.objects.deviceattr import (
+    AllocDmAttr,
+    CompCntrCaps,
+    DeviceAttr,
+    DeviceAttrEx,
+    GIDEntry,
+    PortAttr,
+    QueryDeviceExInput,
+    deviceAttr,
+    deviceAttrEx,
+    portAttr,
+)
+
+_NO_GID = bytes(16)
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
+
+
+@attrs.define(eq=False)
+class Device(PyverbsObject):
+    """
+    A device that can be opened.
+
+    @ivar name: its name, bytes.
+    @ivar guid: the GUID of its HCA in this process; 0 while that is not open.
+    @ivar node_type: one of C{ibv_node_type}.
+    @ivar transport_type: one of C{ibv_transport_type}.
+    @ivar index: its place in the list.
+    """
+
+    name: bytes
+    guid: int
+    node_type: int
+    transport_type: int
+    index: int
+
+    def __str__(self) -> str:
+        """
+        @return: all of it in a line.
+        """
+        kind, transport = translate_node_type(self.node_type), translate_transport_type(self.transport_type)
+        return (
+            f"Device {self.name.decode()}, node type {kind}, transport type {transport}, "
+            f"guid {guid_to_hex(self.guid)}, index {self.index}"
+        )
+
+
+@locked
+def get_device_list() -> list[Device]:
+    """
+    @return: the devices there are, the usual one first.
+    """
+    guids = {opened.name: opened.guid for opened in hub.devices}
+    return [
+        Device(
+            name.encode(),
+            guids.get(name, 0),
+            ibv_node_type.IBV_NODE_CA,
+            ibv_transport_type.IBV_TRANSPORT_IB,
+            index,
+        )
+        for index, name in enumerate(deviceNames())
+    ]
+
+
+def rdma_get_devices() -> list[Device]:
+    """
+    @return: the devices that have a communication manager: all.
+    """
+    return get_device_list()
+
+
+class AsyncEvent(PyverbsObject):
+    """
+    Something that happened without having been asked for.
+
+    @ivar event_type: one of C{ibv_event_type}.
+    """
+
+    def __init__(self, event_type: int = 0) -> None:
+        """
+        @param event_type: one of C{ibv_event_type}.
+        """
+        self.event_type = event_type
+
+    def ack(self) -> None:
+        """
+        The program has seen it.
+        """
+
+    def __str__(self) -> str:
+        """
+        @return: its name.
+        """
+        return table([("Event Type", translate_event_type(self.event_type))], 24)
+
+
+#: The events of every context of a device, for what happens to the device.
+_contexts: WeakKeyDictionary[device.Device, WeakSet[_Events]] = WeakKeyDictionary()
+
+
+class _Events(AsyncEvents):
+    """
+    The events of one context.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+def _deviceEvent(kind: EventType, element: Any) -> None:
+    """
+    Something happened to a device: all of its contexts hear of it.
+    """
+    for events in list(_contexts.get(element, ())):
+        events.add(kind, element)
+
+
+class Context(VerbsObject):
+    """
+    An open device.
+
+    @ivar name: the device's name.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        """
+        Open a device.
+
+        @keyword name: its name, as text.
+        @keyword address: where a device is to be that has an address of its own and was not added, as
+            C{roce0}: an IP address of this host.  Not in pyverbs.
+        @keyword cmid: the connection identifier whose device it is, in place of a name.
+
+        @raise PyverbsUserError: there is no name.
+        @raise PyverbsRDMAError: there is no such device (ENODEV), or it can not be opened.
+        """
+        super().__init__()
+        self.name: str | None = kwargs.get("name")
+        cmid = kwargs.get("cmid")
+        if kwargs.get("cmd_fd") is not None:
+            raise unsupported("Failed to import device")
+        if kwargs.get("attr") is not None:
+            raise unsupported("Failed to open device for a provider")
+        if cmid is None and self.name is None:
+            raise PyverbsUserError("Device name must be provided")
+        self._open(cmid, kwargs.get("address") or "")
+
+    @verb("Failed to open device")
+    def _open(self, cmid: Any, address: str) -> None:
+        """
+        Open the device, or take that of a connection identifier.
+        """
+        if cmid is None:
+            assert self.name is not None
+            try:
+                own = place(self.name, address)
+            except UnknownDeviceError:
+                raise PyverbsRDMAError(f"Failed to find device {self.name}", errno.ENODEV) from None
+            except ValueError as error:
+                raise invalid(f"Failed to open device: {error}") from None
+            self._device = hub.open(self.name, own)
+        else:
+            check(cmid.device is not None, "Failed to open device: the CMID has none")
+            self._device = hub.open(cmid.device.name, cmid.device.address)
+            self.name = self._device.name
+        self._events = _Events()
+        _contexts.setdefault(self._device, WeakSet()).add(self._events)
+        self._device.onEvent = _deviceEvent
+        opened = self._device
+        self._opened(lambda: hub.close(opened))
+
+    @property
+    def context(self) -> int:
+        """
+        A number that stands for it.
+        """
+        return id(self)
+
+    @property
+    def num_comp_vectors(self) -> int:
+        """
+        How many vectors completions are spread over.
+        """
+        return attributes.COMPLETION_VECTORS
+
+    @property
+    def cmd_fd(self) -> int:
+        """
+        The descriptor of the device.
+        """
+        self._check()
+        fd: int = self._device.fabric.fileno()
+        return fd
+
+    # -- queries
+
+    @verb("Failed to query device")
+    def query_device(self) -> DeviceAttr:
+        """
+        @return: the limits of the device and what it can do.
+        """
+        self._check()
+        return deviceAttr(self._device.guid)
+
+    @verb("Failed to query EX device")
+    def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
+        """
+        @param ex_input: has nothing to say.
+
+        @return: the same, and more.
+        """
+        self._check()
+        return deviceAttrEx(self._device.guid)
+
+    def query_comp_cntr_caps(self) -> CompCntrCaps:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): completions are not counted on the device.
+        """
+        raise unsupported("Failed to query comp_cntr caps")
+
+    def _checkPort(self, port_num: int, what: str) -> None:
+        """
+        @raise PyverbsRDMAError: there is no such port (EINVAL).
+        """
+        self._check()
+        check(port_num == attributes.PORT, f"Failed to query {what} {port_num}")
+
+    @verb("Failed to query port")
+    def query_port(self, port_num: int) -> PortAttr:
+        """
+        @param port_num: 1.
+
+        @return: what the port says of itself.
+
+        @raise PyverbsRDMAError: there is no such port (EINVAL).
+        """
+        self._checkPort(port_num, "port")
+        return portAttr(self._device.counters["qkey_violations"], self._device.pathMTU)
+
+    def query_port_speed(self, port_num: int) -> int:
+        """
+        @param port_num: 1.
+
+        @raise PyverbsRDMAError: there is no such port (EINVAL), or memory has no speed
+            (EOPNOTSUPP).
+        """
+        self._checkPort(port_num, "port speed for port")
+        raise unsupported(f"Failed to query port speed for port {port_num}")
+
+    @verb("Failed to query pkey")
+    def query_pkey(self, port_num: int, index: int) -> int:
+        """
+        @param port_num: 1.
+        @param index: a place of the port's P_Key table.
+
+        @return: the P_Key there, its octets read as a number of this machine.
+
+        @raise PyverbsRDMAError: there is no such port or place (EINVAL).
+        """
+        self._checkPort(port_num, "pkey of port")
+        check(0 <= index < len(attributes.PKEYS), f"Failed to query pkey {index} of port {port_num}")
+        return int.from_bytes(attributes.PKEYS[index].to_bytes(2, "big"), sys.byteorder)
+
+    @verb("Failed to get pkey index")
+    def get_pkey_index(self, port_num: int, pkey: int) -> int:
+        """
+        @param port_num: 1.
+        @param pkey: a P_Key, as L{query_pkey} gives it.
+
+        @return: its place in the port's table.
+
+        @raise PyverbsRDMAError: there is no such port or P_Key (EINVAL).
+        """
+        for index in range(len(attributes.PKEYS)):
+            if self.query_pkey(port_num, index) == pkey:
+                return index
+        raise invalid(f"Failed to get pkey index of pkey = {pkey} of port {port_num}")
+
+    def _gids(self) -> list[bytes]:
+        """
+        @return: the GID table.
+        """
+        return [_packed(text) for text in self._device.gids()]
+
+    @verb("Failed to query gid")
+    def query_gid(self, port_num: int, index: int) -> GID:
+        """
+        @param port_num: 1.
+        @param index: a place of the port's GID table.
+
+        @return: the GID there; all zeros where there is none.
+
+        @raise PyverbsRDMAError: there is no such port or place (EINVAL).
+        """
+        self._checkPort(port_num, f"gid {index} of port")
+        check(0 <= index < portAttr().gid_tbl_len, f"Failed to query gid {index} of port {port_num}")
+        gids = self._gids()
+        gid = GID()
+        gid.raw = gids[index] if index < len(gids) else _NO_GID
+        return gid
+
+    @verb("Failed to query gid type")
+    def query_gid_type(self, port_num: int, index: int) -> int:
+        """
+        @param port_num: 1.
+        @param index: a place of the port's GID table.
+
+        @return: one of C{ibv_gid_type_sysfs}.
+
+        @raise PyverbsRDMAError: there is no such port or place (EINVAL).
+        """
+        self._checkPort(port_num, "gid type of port")
+        check(0 <= index < portAttr().gid_tbl_len, f"Failed to query gid type of gid index {index}")
+        return ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_ROCE_V2
+
+    @verb("Failed to query gid tables of the device")
+    def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
+        """
+        @param max_entries: how many entries the caller has room for.
+        @param flags: 0.
+
+        @return: the entries of the GID table.
+
+        @raise PyverbsRDMAError: there are more; the errno is negative here (-EINVAL), as in
+            pyverbs.
+        """
+        self._check()
+        gids = self._gids()
+        if flags or max_entries < len(gids):
+            raise PyverbsRDMAError("Failed to query gid tables of the device", -errno.EINVAL)
+        return [_entry(gid, index) for index, gid in enumerate(gids)]
+
+    @verb("Failed to query gid table")
+    def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
+        """
+        @param port_num: 1.
+        @param gid_index: a place of the port's GID table.
+        @param flags: 0.
+
+        @return: the entry there.
+
+        @raise PyverbsRDMAError: there is no such port or place (EINVAL), or no entry (ENODATA).
+        """
+        self._checkPort(port_num, "gid table of port")
+        message = f"Failed to query gid table of port {port_num} in index {gid_index}"
+        check(not flags and 0 <= gid_index < portAttr().gid_tbl_len, message)
+        gids = self._gids()
+        if gid_index >= len(gids):
+            raise PyverbsRDMAError(message, errno.ENODATA)
+        return _entry(gids[gid_index], gid_index)
+
+    def query_rt_values_ex(self, comp_mask: int = 1) -> tuple[int, int]:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): the device has no clock of its own.
+        """
+        raise unsupported("Failed to query real time values")
+
+    # -- events
+
+    def get_async_event(self) -> AsyncEvent:
+        """
+        Wait for something to happen to the device or to an object of this context, and serve
+        peers meanwhile.
+
+        @return: the oldest event.
+        """
+        while True:
+            waitFor(self._eventOrEnd, "Failed to get async event")
+            with hub:
+                self._check()
+                found = self._events.take()
+                if found is not None:
+                    return AsyncEvent(int(found[0]))
+
+    def _eventOrEnd(self) -> bool:
+        """
+        Whether there is an event, or nothing more to wait for.
+
+        @raise DeviceClosedError: the device is the parent process's.
+        """
+        if self._closer is None:
+            return True
+        self._device.check()
+        return bool(len(self._events))
+
+
+def _packed(text: str) -> bytes:
+    """
+    @param text: an IP address, perhaps with a scope.
+
+    @return: the GID that stands for it.
+    """
+    packed = ip_address(text.partition("%")[0]).packed
+    return packed if len(packed) == len(_NO_GID) else _IPV4_MAPPED + packed
+
+
+def _entry(gid: bytes, index: int) -> GIDEntry:
+    """
+    @return: an entry of the GID table.
+    """
+    return GIDEntry(
+        int.from_bytes(gid[:8], sys.byteorder),
+        int.from_bytes(gid[8:], sys.byteorder),
+        index,
+        attributes.PORT,
+        ibv_gid_type.IBV_GID_TYPE_ROCE_V2,
+    )
+
+
+class DM(VerbsObject):
+    """
+    Memory on the device: there is none.
+    """
+
+    def __init__(self, context: Context, dm_attr: AllocDmAttr | None = None, **kwargs: Any) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        super().__init__()
+        raise unsupported("Failed to allocate device memory")
+
+
+class FdArr(PyverbsObject):
+    """
+    Descriptors of files.
+
+    @ivar arr: the descriptors.
+    @ivar count: how many.
+    """
+
+    def __init__(self, arr: Iterable[int] = (), count: int = 0) -> None:
+        """
+        @param arr: descriptors.
+        @param count: how many of them to take.
+        """
+        self.arr = list(arr)[:count]
+        self.count = len(self.arr)
+
+    def __str__(self) -> str:
+        """
+        @return: a line for each field.
+        """
+        return table([("Number of fd in arr", self.count), ("FDs in arr", self.arr)], 20)

@@ -1,0 +1,358 @@
+"""
+Memory regions and windows.  Source: rdma-core 65, C{pyverbs/mr.pyx}.
+
+A region's address, C{MR.buf}, is a random name of its memory unless the program brings memory of
+its own (C{address=}), which then is registered under its address.
+"""
+
+from __future__ import annotations
+
+from math import trunc
+from typing import Any
+
+from twisted_ib.hca.memory.windows import MemoryWindow
+from twisted_ib.hca.verbs.base.base import checked, named, table
+from twisted_ib.hca.verbs.base.errors import PyverbsUserError
+from twisted_ib.hca.verbs.base.hub import locked
+from twisted_ib.hca.verbs.base.mem_alloc import processMemory
+from twisted_ib.hca.verbs.base.verb import VerbsObject, check, closing, unsupported, verb
+from twisted_ib.hca.verbs.enums.device import ibv_access_flags, ibv_mw_type, ibv_rereg_mr_flags
+from twisted_ib.hca.verbs.objects.pd import PD
+
+_A = ibv_access_flags
+_LOCAL_WRITE = int(_A.IBV_ACCESS_LOCAL_WRITE)
+#: Rights that need what this HCA does not do.
+_UNSUPPORTED = int(_A.IBV_ACCESS_ON_DEMAND | _A.IBV_ACCESS_FLUSH_GLOBAL | _A.IBV_ACCESS_FLUSH_PERSISTENT)
+_R = ibv_rereg_mr_flags
+_CHANGES = int(_R.IBV_REREG_MR_CHANGE_TRANSLATION | _R.IBV_REREG_MR_CHANGE_PD | _R.IBV_REREG_MR_CHANGE_ACCESS)
+_NEEDS_PD = "Creator of a memory region is a PD or a CMID that has one"
+
+
+class MR(VerbsObject):
+    """
+    A memory region.
+
+    @ivar pd: its protection domain.
+    """
+
+    rank = 60
+    _failed = "Failed to register a MR"
+
+    def __init__(
+        self,
+        creator: Any,
+        length: int = 0,
+        access: int = 0,
+        address: int | None = None,
+        implicit: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """
+        Register memory.
+
+        @param creator: a L{PD}, or a CMID that has one; that adds local writes to the rights.
+        @param length: octets.
+        @param access: bits of C{ibv_access_flags}.
+        @param address: of memory of the process, which must stay there; without it new memory, all
+            zeros, is registered.
+        @param implicit: all memory of the process, which this HCA does not do.
+
+        @raise PyverbsRDMAError: the rights can not be (EINVAL), are not supported (EOPNOTSUPP), or
+            the memory is not there (EFAULT, ENOMEM).
+        """
+        super().__init__()
+        if kwargs.get("handle") is not None:
+            raise unsupported("Failed to import MR")
+        if implicit:
+            raise unsupported(self._failed)
+        self._register(creator, trunc(length), trunc(access), address)
+
+    @verb()
+    def _register(
+        self, creator: Any, length: int, access: int, address: int | None, iova: int | None = None
+    ) -> None:
+        """
+        Register it.
+        """
+        pd = creator if isinstance(creator, PD) else getattr(creator, "pd", None)
+        if not isinstance(pd, PD):
+            raise PyverbsUserError(_NEEDS_PD)
+        if pd is not creator:
+            # As rdma_reg_msgs, rdma_reg_read and rdma_reg_write do.
+            access |= _LOCAL_WRITE
+        pd._check()
+        check(length >= 0, f"{self._failed}. length: {length}")
+        if access & _UNSUPPORTED:
+            raise unsupported(f"{self._failed}. length: {length}, access flags: {access}")
+        device = pd._device
+        if address:
+            view = processMemory(address, length, bool(access & _LOCAL_WRITE))
+            core = device.memory.register(view, access, pd._core, address if iova is None else iova)
+        elif iova is not None or not length:
+            core = device.memory.register(bytearray(length), access, pd._core, iova)
+        else:
+            core = device.allocateMemory(length, access, pd._core)
+        self._core = core
+        self._device = device
+        # A region of base 0 has a place in memory all the same.
+        self._buf = address or (core.address if length else 0)
+        self.pd: PD | None = pd
+        self._opened(closing(device, device.deregisterMemory, core), creator, pd)
+
+    def _closed(self) -> None:
+        """
+        Its memory is gone.
+        """
+        self._buf = 0
+        self.pd = None
+
+    # -- its memory
+
+    @locked
+    def write(self, data: bytes | str, length: int, offset: int = 0) -> None:
+        """
+        Write into it, whatever its rights are.
+
+        @param data: at least C{length} octets; text becomes UTF-8.
+        @param length: octets.
+        @param offset: of the first.
+
+        @raise PyverbsUserError: C{data} has fewer, or they are not within the region.
+        """
+        raw = data.encode() if isinstance(data, str) else memoryview(data).cast("B")
+        view = self._view(length, offset)
+        if len(raw) < length:
+            raise PyverbsUserError(f"There are not {length} octets to write, but {len(raw)}")
+        view[:] = raw[:length]
+
+    @locked
+    def read(self, length: int, offset: int) -> bytes:
+        """
+        @param length: octets.
+        @param offset: of the first.
+
+        @return: what is there.
+
+        @raise PyverbsUserError: they are not within the region.
+        """
+        return bytes(self._view(length, offset))
+
+    def _view(self, length: int, offset: int) -> memoryview:
+        """
+        @return: a part of its memory.
+
+        @raise PyverbsUserError: there is no such part.
+        """
+        if self._closer is None:
+            raise PyverbsUserError(f"The MR buffer isn't allocated or length {length} is invalid")
+        view = self._core.view
+        if offset < 0:
+            raise PyverbsUserError(f"Invalid offset {offset}")
+        if length < 0 or offset + length > len(view):
+            raise PyverbsUserError(f"{length} octets at offset {offset} are not within the MR of {len(view)}")
+        return view[offset : offset + length]
+
+    @verb("Failed to rereg MR")
+    def rereg(
+        self, flags: int, pd: PD | None = None, addr: int = 0, length: int = 0, access: int = 0
+    ) -> None:
+        """
+        Change it; what did not change stays, as do the keys unless it gets other memory.
+
+        @param flags: bits of C{ibv_rereg_mr_flags}: which of the others are meant.
+        @param pd: a protection domain.
+        @param addr: of memory of the process.
+        @param length: octets there.
+        @param access: bits of C{ibv_access_flags}.
+
+        @raise PyverbsRDMAError: the change can not be (EINVAL), or windows are bound to the region
+            (EBUSY); it stays as it was.
+        """
+        self._check()
+        flags = trunc(flags)
+        check(bool(flags) and not flags & ~_CHANGES, f"Failed to rereg MR: flags {flags:#x}")
+        rights = trunc(access) if flags & _R.IBV_REREG_MR_CHANGE_ACCESS else self._core.access
+        if rights & _UNSUPPORTED:
+            raise unsupported("Failed to rereg MR")
+        domain = checked(pd, PD) if flags & _R.IBV_REREG_MR_CHANGE_PD else None
+        if domain is not None:
+            domain._check()
+            check(domain._device is self._device, "Failed to rereg MR: the PD is another device's")
+        memory = self._device.memory
+        core = None if domain is None else domain._core
+        if flags & _R.IBV_REREG_MR_CHANGE_TRANSLATION:
+            check(bool(addr) and length > 0, "Failed to rereg MR: no address or length")
+            view = processMemory(addr, length, bool(rights & _LOCAL_WRITE))
+            segment: Any = self._core.segment
+            memory.reregister(self._core, view, rights, core, addr)
+            if segment is not None:
+                self._device.releaseSegment(segment)
+            self._buf = addr
+        else:
+            memory.reregister(self._core, None, rights, core, keepKey=True)
+        if domain is not None and self.pd is not None:
+            self.pd._children.discard(self)
+            domain._children.add(self)
+            self.pd = domain
+
+    # -- what it is
+
+    @property
+    def buf(self) -> int:
+        """
+        The address of its first octet, 0 if it has none.
+        """
+        return self._buf
+
+    @property
+    def lkey(self) -> int:
+        """
+        The key for scatter/gather elements.
+        """
+        self._check()
+        return self._core.key
+
+    @property
+    def rkey(self) -> int:
+        """
+        The key for peers; the same.  It opens what the access flags say.
+        """
+        self._check()
+        return self._core.key
+
+    @property
+    def length(self) -> int:
+        """
+        Octets.
+        """
+        self._check()
+        return self._core.length
+
+    def __str__(self) -> str:
+        """
+        @return: a heading, then a line for each field.
+        """
+        rows = [
+            ("lkey", self.lkey),
+            ("rkey", self.rkey),
+            ("length", self.length),
+            ("buf", self.buf),
+            ("handle", self.handle),
+        ]
+        return f"{type(self).__name__}:\n" + table(rows)
+
+
+class MREx(MR):
+    """
+    A memory region, registered with more parameters.
+
+    @ivar dmah: None.
+    """
+
+    _failed = "Failed to register MR using extended API"
+
+    def __init__(
+        self,
+        pd: PD,
+        length: int = 0,
+        access: int = 0,
+        address: int | None = None,
+        iova: int | None = None,
+        fd: int | None = None,
+        fd_offset: int = 0,
+        dmah: Any = None,
+        implicit: bool = False,
+        buf: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """
+        Register memory.
+
+        @param pd: the protection domain.
+        @param length: as in L{MR}; so are the access flags and the address.
+        @param iova: the address for keys, if it shall be another.
+        @param fd: of a DMA buffer, which this HCA does not take; nor a handle, nor a L{Buf}.
+
+        @raise PyverbsRDMAError: as L{MR}.
+        """
+        VerbsObject.__init__(self)
+        if fd is not None or dmah is not None or buf is not None or implicit:
+            raise unsupported(self._failed)
+        self.dmah = None
+        self._register(checked(pd, PD), trunc(length), trunc(access), address, iova)
+
+
+class MW(VerbsObject):
+    """
+    A memory window.
+
+    @ivar pd: its protection domain.
+    """
+
+    rank = 40
+
+    def __init__(self, pd: PD, mw_type: int) -> None:
+        """
+        Allocate a window, not bound.
+
+        @param mw_type: one of C{ibv_mw_type}.
+
+        @raise PyverbsRDMAError: there is no such type (EINVAL), or there are too many (ENOMEM).
+        """
+        super().__init__()
+        self._allocate(checked(pd, PD), mw_type)
+
+    @verb("Failed to allocate MW")
+    def _allocate(self, pd: PD, mw_type: int) -> None:
+        """
+        Allocate it.
+        """
+        pd._check()
+        memory = pd._device.memory
+        self._core: MemoryWindow = memory.allocateWindow(pd._core, mw_type)
+        self._device = pd._device
+        # The key that the last bind of type 1 that was posted gives.
+        self._promised: int | None = None
+        self.pd: PD | None = pd
+        self._opened(closing(pd._device, memory.deallocateWindow, self._core), pd)
+
+    def _closed(self) -> None:
+        """
+        Drop the domain.
+        """
+        self.pd = None
+
+    @property
+    def rkey(self) -> int:
+        """
+        The key for peers: that of the last bind that was posted to type 1, of the last that was
+        done to type 2.
+        """
+        self._check()
+        key = self._promised
+        return key if key is not None and key in self._core.promised else self._core.key
+
+    @property
+    def type(self) -> int:
+        """
+        One of C{ibv_mw_type}.
+        """
+        self._check()
+        return int(self._core.type)
+
+    def __str__(self) -> str:
+        """
+        @return: a heading, then a line for each field.
+        """
+        rows = [("Rkey", self.rkey), ("Handle", self.handle), ("MW Type", mwtype2str(self.type))]
+        return "MW:\n" + table(rows)
+
+
+def mwtype2str(mw_type: int) -> str:
+    """
+    @param mw_type: one of C{ibv_mw_type}.
+
+    @return: the name of a type of windows.
+    """
+    name = named(ibv_mw_type, mw_type, "")
+    return f"Unknown MW type ({mw_type})" if name.startswith("Unknown") else name

@@ -1,0 +1,107 @@
+"""
+What a new queue pair is made of, as its attributes have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.queues.requests import Capabilities
+from twisted_ib.hca.verbs.base.base import checked
+from twisted_ib.hca.verbs.base.errors import PyverbsUserError
+from twisted_ib.hca.verbs.base.verb import check, unsupported, within
+from twisted_ib.hca.verbs.enums.queues import ibv_qp_create_send_ops_flags, ibv_qp_init_attr_mask
+from twisted_ib.hca.verbs.objects.cq import PolledQueue
+from twisted_ib.hca.verbs.objects.device import Context
+from twisted_ib.hca.verbs.objects.pd import PD
+from twisted_ib.hca.verbs.objects.srq import SRQ
+from twisted_ib.hca.verbs.qp.qpattr import QPInitAttr, QPInitAttrEx
+
+FAILED = "Failed to create QP"
+
+_E = ibv_qp_init_attr_mask
+#: Attributes that every HCA has, and that which it must be told.
+_EXTENDED = int(
+    _E.IBV_QP_INIT_ATTR_PD | _E.IBV_QP_INIT_ATTR_CREATE_FLAGS | _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+)
+_O = ibv_qp_create_send_ops_flags
+_DATAGRAM_OPS = int(_O.IBV_QP_EX_WITH_SEND | _O.IBV_QP_EX_WITH_SEND_WITH_IMM)
+_UNRELIABLE_OPS = _DATAGRAM_OPS | int(
+    _O.IBV_QP_EX_WITH_RDMA_WRITE
+    | _O.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | _O.IBV_QP_EX_WITH_BIND_MW
+    | _O.IBV_QP_EX_WITH_LOCAL_INV
+)
+_RELIABLE_OPS = _UNRELIABLE_OPS | int(
+    _O.IBV_QP_EX_WITH_SEND_WITH_INV
+    | _O.IBV_QP_EX_WITH_RDMA_READ
+    | _O.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | _O.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+)
+_OPS = {QPType.RC: _RELIABLE_OPS, QPType.UC: _UNRELIABLE_OPS, QPType.UD: _DATAGRAM_OPS}
+
+
+def checkExtended(attr: QPInitAttrEx, kind: QPType) -> None:
+    """
+    @raise PyverbsRDMAError: extended attributes ask for what there is not (EOPNOTSUPP).
+    """
+    mask = int(attr.comp_mask)
+    flags = attr.create_flags if mask & _E.IBV_QP_INIT_ATTR_CREATE_FLAGS else 0
+    ops = attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0
+    if mask & ~_EXTENDED or flags or int(ops) & ~_OPS[kind]:
+        raise unsupported(FAILED)
+
+
+def domain(creator: Any, attr: QPInitAttr | QPInitAttrEx) -> PD:
+    """
+    @return: the protection domain.
+    """
+    pd = creator
+    if isinstance(creator, Context):
+        creator._check()
+        named = isinstance(attr, QPInitAttrEx) and attr.comp_mask & _E.IBV_QP_INIT_ATTR_PD
+        pd = attr.pd if isinstance(attr, QPInitAttrEx) and named else None
+        check(isinstance(pd, PD), f"{FAILED}: no PD")
+    if not isinstance(pd, PD):
+        raise PyverbsUserError(f"Cannot create QP from {type(creator)}")
+    pd._check()
+    return pd
+
+
+def queues(pd: PD, attr: QPInitAttr | QPInitAttrEx) -> tuple[PolledQueue, PolledQueue, SRQ | None]:
+    """
+    @return: the completion queues, and the shared receive queue.
+    """
+    check(attr.send_cq is not None and attr.recv_cq is not None, f"{FAILED}: no CQ")
+    scq: Any = attr.send_cq
+    rcq: Any = attr.recv_cq
+    srq: Any = attr.srq
+    checked(scq, PolledQueue)
+    checked(rcq, PolledQueue)
+    if srq is not None:
+        checked(srq, SRQ)
+    for queue in (scq, rcq, srq):
+        if queue is not None:
+            queue._check()
+            check(queue._device is pd._device, f"{FAILED}: a queue of another device")
+    return scq, rcq, srq
+
+
+def capabilities(attr: QPInitAttr | QPInitAttrEx, srq: SRQ | None) -> Capabilities:
+    """
+    @return: the sizes.
+
+    @raise PyverbsRDMAError: one is too large (EINVAL).
+    """
+    depth, elements = limits.WORK_QUEUE_DEPTH, limits.SCATTER_GATHER_ELEMENTS
+    what = f"{FAILED}: max_"
+    receives = 0 if srq is not None else attr.max_recv_wr
+    return Capabilities(
+        within(attr.max_send_wr, 0, depth, what + "send_wr"),
+        within(receives, 0, depth, what + "recv_wr"),
+        within(attr.max_send_sge, 0, elements, what + "send_sge"),
+        within(attr.max_recv_sge, 0, elements, what + "recv_sge"),
+        within(attr.max_inline_data, 0, limits.INLINE_DATA, what + "inline_data"),
+    )

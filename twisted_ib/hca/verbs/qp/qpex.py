@@ -1,0 +1,345 @@
+"""
+Extended queue pairs: requests are built by calls, and posted together.
+
+Source: rdma-core 65, C{pyverbs/qp.pyx}; man page C{ibv_wr_post}.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
+from twisted_ib.hca.verbs.base.base import PyverbsCM, checked, u32, u64
+from twisted_ib.hca.verbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from twisted_ib.hca.verbs.base.hub import locked
+from twisted_ib.hca.verbs.base.mwbind import MWBindInfo
+from twisted_ib.hca.verbs.base.posting import destination, gather, listed, pieces, windowBind
+from twisted_ib.hca.verbs.base.verb import check, failure, invalid, unsupported, verb
+from twisted_ib.hca.verbs.base.wr import SGE, DatagramTarget
+from twisted_ib.hca.verbs.enums.queues import (
+    ibv_qp_create_send_ops_flags,
+    ibv_qp_init_attr_mask,
+    ibv_send_flags,
+)
+from twisted_ib.hca.verbs.objects.ah import AH
+from twisted_ib.hca.verbs.objects.mr import MW
+from twisted_ib.hca.verbs.qp.qp import QP
+from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPInitAttr, QPInitAttrEx
+
+_SEND_OPS = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+_INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
+#: What the queue pair must be created with, for each operation.
+_OPS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
+#: Operations that need a place of C{max_rd_atomic}.
+_READS = (SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
+
+
+@attrs.define(eq=False)
+class DataBuffer(PyverbsCM):
+    """
+    A piece of inline data.
+
+    @ivar addr: where it begins: an address of a region.
+    @ivar length: in octets.
+    """
+
+    addr: int = attrs.field(converter=u64)
+    length: int = attrs.field(converter=u32)
+
+
+class QPEx(QP):
+    """
+    An extended queue pair.
+
+    Between L{wr_start} and L{wr_complete} each call that names an operation begins a request,
+    with the present C{wr_id} and C{wr_flags}; a C{wr_set_} call says more of it.  None is posted
+    if one can not be.
+
+    @ivar wr_id: the id of the next request.
+    @ivar wr_flags: its flags, bits of C{ibv_send_flags}.
+    @ivar comp_mask: 0.
+    @ivar ind_table: None.
+    """
+
+    def __init__(
+        self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx, qp_attr: QPAttr | None = None
+    ) -> None:
+        """
+        Create an extended queue pair; the parameters are as in L{QP}.
+
+        @raise PyverbsRDMAError: as L{QP}.
+        """
+        self.wr_id = self.wr_flags = self.comp_mask = 0
+        self.ind_table = None
+        self._batch: list[dict[str, Any]] | None = None
+        self._error: PyverbsError | None = None
+        # Address handles of the requests, which must not be forgotten before these are posted.
+        self._handles: list[AH] = []
+        mask = int(getattr(init_attr, "comp_mask", 0))
+        self._ops = int(getattr(init_attr, "send_ops_flags", 0)) if mask & _SEND_OPS else 0
+        super().__init__(creator, init_attr, qp_attr)
+
+    # -- the batch
+
+    @locked
+    def wr_start(self) -> None:
+        """
+        Begin to build requests.
+
+        @raise PyverbsUserError: the queue pair was not created for that.
+        """
+        self._check()
+        if not self._ops:
+            raise PyverbsUserError("The QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
+        self._batch = []
+        self._error = None
+        self._handles = []
+
+    @verb("ibv_wr_complete failed.")
+    def wr_complete(self) -> None:
+        """
+        Post the requests, all of them or none.
+
+        @raise PyverbsRDMAError: the state forbids it or one of them can not be (EINVAL), or they have
+            no room (ENOMEM).
+        """
+        self._check()
+        batch, error = self._begun(), self._error
+        self._batch = self._error = None
+        if error is not None:
+            raise error
+        made = [SendRequest(**request) for request in batch]
+        work = self._work
+        check(self._core.state >= QPState.RTS or not made, "ibv_wr_complete failed: the QP is not in RTS")
+        for request in made:
+            request.check(work.capabilities.pieces, work.capabilities.inline)
+            reads = request.opcode not in _READS or work.attributes.reads
+            check(bool(reads), "ibv_wr_complete failed: max_rd_atomic is 0")
+        if len(made) > work.requester.room():
+            raise PyverbsRDMAError("ibv_wr_complete failed: the send queue is full", errno.ENOMEM)
+        for request in made:
+            work.postSend(request)
+        self._handles = []
+
+    @locked
+    def wr_abort(self) -> None:
+        """
+        Forget the requests.
+        """
+        self._begun()
+        self._batch = self._error = None
+
+    def _begun(self) -> list[dict[str, Any]]:
+        """
+        @return: the requests so far.
+
+        @raise PyverbsUserError: L{wr_start} was not called.
+        """
+        if self._batch is None:
+            raise PyverbsUserError("wr_start was not called")
+        return self._batch
+
+    def _add(self, opcode: SendOpcode, **fields: Any) -> None:
+        """
+        Begin a request.
+        """
+        flags = int(self.wr_flags) & ~_INLINE
+        if not self._ops & _OPS[opcode]:
+            self._error = invalid(f"ibv_wr_complete failed: the QP was created without {opcode.name}")
+        self._begun().append({"id": u64(self.wr_id), "opcode": opcode, "flags": flags, **fields})
+
+    def _present(self) -> dict[str, Any]:
+        """
+        @return: the request that was begun last.
+
+        @raise PyverbsUserError: there is none.
+        """
+        batch = self._begun()
+        if not batch:
+            raise PyverbsUserError("No request was begun")
+        return batch[-1]
+
+    # -- operations
+
+    @locked
+    def wr_send(self) -> None:
+        """
+        Begin a SEND.
+        """
+        self._add(SendOpcode.SEND)
+
+    @locked
+    def wr_send_imm(self, data: int) -> None:
+        """
+        Begin a SEND with immediate data.
+
+        @param data: 32 bits; the peer finds them with the first octet the highest.
+        """
+        self._add(SendOpcode.SEND_WITH_IMM, immediate=u32(data))
+
+    @locked
+    def wr_send_inv(self, invalidate_rkey: int) -> None:
+        """
+        Begin a SEND that invalidates a window of the peer.
+
+        @param invalidate_rkey: the window's rkey.
+        """
+        self._add(SendOpcode.SEND_WITH_INV, invalidateKey=u32(invalidate_rkey))
+
+    @locked
+    def wr_rdma_read(self, rkey: int, remote_addr: int) -> None:
+        """
+        Begin an RDMA READ.
+
+        @param rkey: the remote key.
+        @param remote_addr: an address of the peer's region or window.
+        """
+        self._remote(SendOpcode.RDMA_READ, rkey, remote_addr)
+
+    @locked
+    def wr_rdma_write(self, rkey: int, remote_addr: int) -> None:
+        """
+        Begin an RDMA WRITE; parameters as in L{wr_rdma_read}.
+        """
+        self._remote(SendOpcode.RDMA_WRITE, rkey, remote_addr)
+
+    @locked
+    def wr_rdma_write_imm(self, rkey: int, remote_addr: int, data: int) -> None:
+        """
+        Begin an RDMA WRITE with immediate data; parameters as in L{wr_rdma_read} and
+        L{wr_send_imm}.
+        """
+        self._remote(SendOpcode.RDMA_WRITE_WITH_IMM, rkey, remote_addr, immediate=u32(data))
+
+    @locked
+    def wr_atomic_cmp_swp(self, rkey: int, remote_addr: int, compare: int, swap: int) -> None:
+        """
+        Begin a compare-and-swap; parameters as in L{SendWR.set_wr_atomic}.
+        """
+        self._remote(SendOpcode.ATOMIC_CMP_AND_SWP, rkey, remote_addr, compare=u64(compare), swap=u64(swap))
+
+    @locked
+    def wr_atomic_fetch_add(self, rkey: int, remote_addr: int, add: int) -> None:
+        """
+        Begin a fetch-and-add; parameters as in L{SendWR.set_wr_atomic}.
+        """
+        self._remote(SendOpcode.ATOMIC_FETCH_AND_ADD, rkey, remote_addr, compare=u64(add))
+
+    def _remote(self, opcode: SendOpcode, rkey: int, address: int, **fields: Any) -> None:
+        """
+        Begin a request that names the peer's memory.
+        """
+        self._add(opcode, remoteKey=u32(rkey), remoteAddress=u64(address), **fields)
+
+    @locked
+    def wr_local_inv(self, invalidate_rkey: int) -> None:
+        """
+        Begin to invalidate a window.
+
+        @param invalidate_rkey: its rkey.
+        """
+        self._add(SendOpcode.LOCAL_INV, invalidateKey=u32(invalidate_rkey))
+
+    @locked
+    def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
+        """
+        Begin to bind a type 2 window.
+
+        @param mw: the window; it is closed with the queue pair.
+        @param rkey: the rkey that it will have.
+        @param bind_info: the part of a region that it opens.
+        """
+        bind = windowBind(checked(mw, MW), checked(bind_info, MWBindInfo), u32(rkey))
+        self._add(SendOpcode.BIND_MW, bind=bind)
+        self._children.add(mw)
+
+    def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: bytes) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        raise unsupported("Failed to begin an atomic write")
+
+    def wr_flush(self, rkey: int, remote_addr: int, length: int, ptype: int, level: int) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        raise unsupported("Failed to begin a flush")
+
+    def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP).
+        """
+        raise unsupported("Failed to begin a segmented send")
+
+    # -- what belongs to one
+
+    @locked
+    def wr_set_sge(self, sge: SGE) -> None:
+        """
+        Say what is sent, or where it goes.
+
+        @param sge: a piece of registered memory.
+        """
+        self._present()["pieces"] = pieces([checked(sge, SGE)])
+
+    @locked
+    def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
+        """
+        Say what is sent, or where it goes.
+
+        @param num_sge: how many pieces count.
+        @param sg_list: pieces of registered memory.
+        """
+        self._present()["pieces"] = pieces(listed(sg_list, num_sge))
+
+    @locked
+    def wr_set_inline_data(self, addr: int, length: int) -> None:
+        """
+        Say what is sent; it is read now.
+
+        @param addr: an address of a region.
+        @param length: in octets.
+        """
+        self.wr_set_inline_data_list(1, [DataBuffer(addr, length)])
+
+    @locked
+    def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
+        """
+        Say what is sent; it is read now.
+
+        @param num_buf: how many pieces count.
+        @param buf_list: pieces of regions.
+        """
+        present = self._present()
+        buffers = list(buf_list)[:num_buf]
+        if len(buffers) < num_buf:
+            raise PyverbsUserError(f"num_buf is {num_buf}, but there are {len(buffers)} buffers")
+        try:
+            present["inline"] = gather(self._device, [SGE(each.addr, each.length, 0) for each in buffers])
+        except (HCAError, OSError) as error:
+            # As in C: wr_complete tells.
+            self._error = error if isinstance(error, PyverbsError) else failure("Inline data", error)
+
+    @locked
+    def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
+        """
+        Say where a datagram goes.
+
+        @param ah: the address handle.
+        @param remote_qpn: the queue pair there.
+        @param remote_rkey: its Q_Key.
+        """
+        self._present()["destination"] = destination(DatagramTarget(checked(ah, AH), remote_qpn, remote_rkey))
+        self._handles.append(ah)
+
+    def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
+        """
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there are no XRC queue pairs.
+        """
+        raise unsupported("Failed to set an XRC shared receive queue")

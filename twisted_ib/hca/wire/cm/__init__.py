@@ -1,0 +1,49 @@
+"""
+The messages by which two HCAs agree on a connection (IBTA vol. 1 chapter 12,
+"Communication Management").
+
+Think of the three segments that open a TCP connection: here they are L{REQ},
+L{REP} and L{RTU}; L{REJ} is the refusal, L{MRA} says "wait, I am thinking",
+L{DREQ} and L{DREP} close.  The two L{SIDR_REQ}, L{SIDR_REP} find the queue
+pair behind a datagram service, L{LAP} and L{APR} change the path of an open
+connection.
+
+Every message is 232 octets, big-endian: what a MAD carries after its 24-octet
+header.  Private data areas have a fixed size and no length field, so the
+receiver always gets the whole area.  C{parse} accepts any value of any field
+and raises L{WireError} for a wrong length only; bits that the format reserves
+are kept in C{reserved}, an integer as wide as the fixed part of the message,
+so that what was parsed packs to the same octets.
+"""
+
+from twisted_ib.hca.wire.cm.answers import MRA, REJ
+from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, RejectReason, SIDRStatus, timeoutSeconds
+from twisted_ib.hca.wire.cm.connect import DREP, DREQ, MESSAGES, REP, REQ, RTU, AnyMessage, byAttribute
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
+from twisted_ib.hca.wire.cm.path import APR, LAP, Path
+from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
+
+__all__ = [
+    "APR",
+    "BODY_BYTES",
+    "DREP",
+    "DREQ",
+    "LAP",
+    "MESSAGES",
+    "MRA",
+    "REJ",
+    "REP",
+    "REQ",
+    "RTU",
+    "SIDR_REP",
+    "SIDR_REQ",
+    "APRStatus",
+    "AnyMessage",
+    "Buffer",
+    "MessageKind",
+    "Path",
+    "RejectReason",
+    "SIDRStatus",
+    "byAttribute",
+    "timeoutSeconds",
+]

@@ -1,0 +1,110 @@
+"""
+The two messages that may answer most others: "wait", and "no".  See
+L{twisted_ib.hca.wire.cm}.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import ClassVar
+
+import attrs
+
+from twisted_ib.hca.wire.cm.layout import Buffer, Message, infoFits, reservedMask
+
+
+@attrs.define
+class MRA(Message):
+    """
+    The answer to a REQ, REP or LAP will take a while.
+
+    @ivar messageMRAed: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
+    @ivar serviceTimeout: a timeout code.
+    """
+
+    attribute: ClassVar[int] = 0x0011
+    privateDataBytes: ClassVar[int] = 222
+    _layout: ClassVar[Struct] = Struct(">IIBB222s")
+    _fixedBytes: ClassVar[int] = 10
+    _reservedMask: ClassVar[int] = reservedMask((8, 0x3F), (9, 0x07), (10, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    messageMRAed: int = 0
+    serviceTimeout: int = 0
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        See L{Message.pack}.
+        """
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.messageMRAed << 6,
+            self.serviceTimeout << 3,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> MRA:
+        """
+        See L{Message.parse}.
+        """
+        reserved, (local, remote, kind, timeout, private) = cls.unpackFields(buffer, start, stop)
+        return cls(local, remote, kind >> 6, timeout >> 3, private, reserved)
+
+
+@attrs.define
+class REJ(Message):
+    """
+    A connection is refused or given up.
+
+    @ivar localCommunicationID: 0 when a REQ was refused at once.
+    @ivar messageRejected: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
+    @ivar reason: a L{RejectReason<twisted_ib.hca.wire.cm.codes.RejectReason>}, or a number that has no name.
+    @ivar additionalInfo: the whole area of 72 octets, of which
+        C{additionalInfoLength} count.
+    """
+
+    attribute: ClassVar[int] = 0x0012
+    privateDataBytes: ClassVar[int] = 148
+    _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")
+    _fixedBytes: ClassVar[int] = 10
+    _reservedMask: ClassVar[int] = reservedMask((8, 0x3F), (9, 0x01), (10, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    messageRejected: int = 0
+    additionalInfoLength: int = 0
+    reason: int = 0
+    additionalInfo: bytes = b""
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        See L{Message.pack}.
+        """
+        infoFits(self.additionalInfo)
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.messageRejected << 6,
+            self.additionalInfoLength << 1,
+            self.reason,
+            self.additionalInfo,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> REJ:
+        """
+        See L{Message.parse}.
+        """
+        reserved, fields = cls.unpackFields(buffer, start, stop)
+        local, remote, kind, length, reason, info, private = fields
+        return cls(local, remote, kind >> 6, length >> 1, reason, info, private, reserved)

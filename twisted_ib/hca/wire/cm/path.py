@@ -1,0 +1,250 @@
+"""
+Paths as the communication manager describes them, and the messages that give
+an open connection another path (IBTA vol. 1 12.8, "alternate path").
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+from struct import error as structError
+from typing import ClassVar
+
+import attrs
+
+from twisted_ib import limits
+from twisted_ib.hca.wire.cm.layout import Buffer, Message, fits, infoFits, reservedMask
+
+GID_BYTES = 16
+ZERO_GID = bytes(GID_BYTES)
+PATH_BYTES = 44
+NO_PATH = bytes(PATH_BYTES)
+
+
+@attrs.frozen(cache_hash=True)
+class Path:
+    """
+    One way between two ports, as a L{REQ} and a L{LAP} describe it.
+
+    Connections between the same two ports have the same one, so the last few are kept as
+    octets and as objects.
+
+    @ivar localLID: 0xFFFF where a LID means nothing (RoCE).
+    @ivar localACKTimeout: a timeout code, see L{timeoutSeconds}.
+    """
+
+    localLID: int = 0xFFFF
+    remoteLID: int = 0xFFFF
+    localGID: bytes = ZERO_GID
+    remoteGID: bytes = ZERO_GID
+    flowLabel: int = 0
+    packetRate: int = 0
+    trafficClass: int = 0
+    hopLimit: int = 0
+    serviceLevel: int = 0
+    subnetLocal: bool = False
+    localACKTimeout: int = 0
+
+    def check(self) -> None:
+        """
+        @raise ValueError: a field does not fit.
+        """
+        fits(20, self.flowLabel)
+        fits(8, self.trafficClass)
+        fits(6, self.packetRate)
+        fits(4, self.serviceLevel)
+        fits(5, self.localACKTimeout)
+        if len(self.localGID) != GID_BYTES or len(self.remoteGID) != GID_BYTES:
+            raise ValueError(f"a GID has {GID_BYTES} octets")
+
+    def pack(self) -> bytes:
+        """
+        The 44 octets of a L{REQ}.
+        """
+        return _packed(self)
+
+    @staticmethod
+    def parse(octets: bytes) -> Path:
+        """
+        Read the 44 octets of a L{REQ}.
+
+        @param octets: those 44.
+        @return: the path.
+        """
+        return _parsed(octets)
+
+
+_PATH = Struct(">HH16s16sIBBBB")
+_remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
+
+
+@_remember
+def _packed(path: Path) -> bytes:
+    """
+    See L{Path.pack}.
+    """
+    path.check()
+    try:
+        return _PATH.pack(
+            path.localLID,
+            path.remoteLID,
+            path.localGID,
+            path.remoteGID,
+            path.flowLabel << 12 | path.packetRate,
+            path.trafficClass,
+            path.hopLimit,
+            path.serviceLevel << 4 | path.subnetLocal << 3,
+            path.localACKTimeout << 3,
+        )
+    except structError as error:
+        raise ValueError(f"Path: {error}") from None
+
+
+@_remember
+def _parsed(octets: bytes) -> Path:
+    """
+    See L{Path.parse}.
+    """
+    llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
+    return Path(
+        llid,
+        rlid,
+        lgid,
+        rgid,
+        flow >> 12,
+        flow & 0x3F,
+        traffic,
+        hops,
+        level >> 4,
+        bool(level & 8),
+        timeout >> 3,
+    )
+
+
+#: What a message has that says nothing of its path.
+ANY_PATH = Path()
+
+
+@attrs.define
+class LAP(Message):
+    """
+    Use another path for an open connection.
+
+    @ivar remoteQPN: the queue pair of the I{receiver} of this message.
+    """
+
+    attribute: ClassVar[int] = 0x0019
+    privateDataBytes: ClassVar[int] = 168
+    _layout: ClassVar[Struct] = Struct(">IIIIIHH16s16sIBBBB168s")
+    _fixedBytes: ClassVar[int] = 64
+    _reservedMask: ClassVar[int] = reservedMask(
+        *((octet, 0xFF) for octet in (8, 9, 10, 11, 16, 17, 18, 19)),
+        *((15, 0x07), (58, 0x0F), (61, 0xC0), (62, 0x07), (63, 0x07)),
+        (64, 0),
+    )
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    remoteQPN: int = 0
+    remoteCMResponseTimeout: int = 0
+    path: Path = ANY_PATH
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        See L{Message.pack}.
+        """
+        fits(5, self.remoteCMResponseTimeout)
+        path = self.path
+        path.check()
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            0,
+            self.remoteQPN << 8 | self.remoteCMResponseTimeout << 3,
+            0,
+            path.localLID,
+            path.remoteLID,
+            path.localGID,
+            path.remoteGID,
+            path.flowLabel << 12 | path.trafficClass,
+            path.hopLimit,
+            path.packetRate,
+            path.serviceLevel << 4 | path.subnetLocal << 3,
+            path.localACKTimeout << 3,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> LAP:
+        """
+        See L{Message.parse}.
+        """
+        reserved, fields = cls.unpackFields(buffer, start, stop)
+        local, remote, _, qpn, _, llid, rlid, lgid, rgid, flow = fields[:10]
+        hops, rate, level, timeout, private = fields[10:]
+        path = Path(
+            llid,
+            rlid,
+            lgid,
+            rgid,
+            flow >> 12,
+            rate & 0x3F,
+            flow & 0xFF,
+            hops,
+            level >> 4,
+            bool(level & 8),
+            timeout >> 3,
+        )
+        return cls(local, remote, qpn >> 8, qpn >> 3 & 0x1F, path, private, reserved)
+
+
+@attrs.define
+class APR(Message):
+    """
+    The answer to a LAP.
+
+    @ivar status: an L{APRStatus}, or a number that has no name.
+    @ivar additionalInfo: the whole area of 72 octets.
+    """
+
+    attribute: ClassVar[int] = 0x001A
+    privateDataBytes: ClassVar[int] = 148
+    _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")
+    _fixedBytes: ClassVar[int] = 12
+    _reservedMask: ClassVar[int] = reservedMask((10, 0xFF), (11, 0xFF), (12, 0))
+
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    additionalInfoLength: int = 0
+    status: int = 0
+    additionalInfo: bytes = b""
+    privateData: bytes = b""
+    reserved: int = 0
+
+    def pack(self) -> bytes:
+        """
+        See L{Message.pack}.
+        """
+        infoFits(self.additionalInfo)
+        return self.packFields(
+            self.privateData,
+            self.reserved,
+            self.localCommunicationID,
+            self.remoteCommunicationID,
+            self.additionalInfoLength,
+            self.status,
+            0,
+            self.additionalInfo,
+        )
+
+    @classmethod
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> APR:
+        """
+        See L{Message.parse}.
+        """
+        reserved, fields = cls.unpackFields(buffer, start, stop)
+        local, remote, length, status, _, info, private = fields
+        return cls(local, remote, length, status, info, private, reserved)

@@ -1,0 +1,208 @@
+"""
+What the endpoints of all protocols have in common; they are used like
+C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+
+Nothing is opened before C{listen} or C{connect} is called.
+
+The factory of a client endpoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import error
+from twisted.internet.defer import Deferred, execute, fail
+from twisted.internet.endpoints import _WrappingFactory
+from twisted.internet.interfaces import (
+    IConnector,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib.internet.addresses import bindPair, checkPort, unbound, withPort
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import Binding
+
+
+@implementer(IStreamServerEndpoint)
+class ServerEndpoint:
+    """
+    Listens on a port.
+
+    @cvar listenCall: The call that does, as C{listenSDP}.
+    """
+
+    listenCall: Any
+
+    def __init__(
+        self,
+        reactor: Any,
+        port: int | Binding,
+        backlog: int = 50,
+        interface: str = "",
+        device: str | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
+        @param port: The port; 0 for any that is free; or a C{Binding}.
+        @param backlog: How many requests wait while the port does not accept.
+        @param interface: The address to bind; all IPv4 addresses by default.
+        @param device: The HCA's name; the host's default by default.
+        @param more: What else the call takes.
+        @raise ValueError: C{port} is not a port number.
+        """
+        self._reactor = reactor
+        number, interface = unbound(port, interface)
+        self._port = checkPort(number, 0)
+        self._backlog = backlog
+        self._interface = interface
+        self._device = device
+        self._more = more
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        """
+        Listen.
+
+        @param protocolFactory: Makes the protocols.
+        @return: Fires with the port, or fails with C{CannotListenError}.
+        """
+        return execute(
+            type(self).listenCall,
+            self._reactor,
+            self._port,
+            protocolFactory,
+            backlog=self._backlog,
+            interface=self._interface,
+            device=self._device,
+            **self._more,
+        )
+
+    def __repr__(self) -> str:
+        """
+        Say where.
+        """
+        return f"<{type(self).__name__} {withPort(self._interface or '*', self._port)}>"
+
+
+@implementer(IStreamClientEndpoint)
+class ClientEndpoint:
+    """
+    Connects to a port.
+
+    @cvar connectCall: The call that does, as C{connectSDP}.
+    """
+
+    connectCall: Any
+
+    def __init__(
+        self,
+        reactor: Any,
+        host: str,
+        port: int,
+        timeout: float | None = 30,
+        bindAddress: Binding | tuple[str, int] | str | None = None,
+        device: str | None = None,
+        **more: Any,
+    ) -> None:
+        """
+        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
+            resolver, if C{host} is a name.
+        @param host: The peer's address or name.
+        @param port: The peer's port.
+        @param timeout: The seconds to wait for the connection.
+        @param bindAddress: The local host and port to connect from.
+        @param device: The HCA's name; the host's default by default.
+        @param more: What else the call takes.
+        @raise ValueError: C{port} or C{bindAddress} makes no sense.
+        """
+        bindPair(bindAddress)
+        self._reactor = reactor
+        self._host = host
+        self._port = checkPort(port, 1)
+        self._timeout = timeout
+        self._bindAddress = bindAddress
+        self._device = device
+        self._more = more
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """
+        Connect.
+
+        @param protocolFactory: Makes the protocol.
+        @return: Fires with the connected protocol, or fails; to cancel it ends
+            the attempt.
+        """
+        try:
+            factory = EndpointFactory(protocolFactory)
+            type(self).connectCall(
+                self._reactor,
+                self._host,
+                self._port,
+                factory,
+                timeout=self._timeout,
+                bindAddress=self._bindAddress,
+                device=self._device,
+                **self._more,
+            )
+            made: Deferred[IProtocol] = factory._onConnection
+            return made
+        except BaseException:
+            return fail()
+
+    def __repr__(self) -> str:
+        """
+        Say where to.
+        """
+        return f"<{type(self).__name__} {withPort(self._host, self._port)}>"
+
+
+class EndpointFactory(_WrappingFactory):
+    """
+    Tells when a protocol of the user's factory is connected, or why not.
+
+    Twisted's own puts another protocol between the transport and the user's, and refers to what
+    has ended; here the transport has the user's protocol, and the end of the attempt is told to
+    L{protocolMade}.
+
+    @ivar _onConnection: The Deferred; L{None} once there is a connection.
+    """
+
+    _onConnection: Any
+    _connector: Any
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        Ask the user's factory; that it fails, or has none, is what the endpoint fails with.
+        """
+        try:
+            protocol = self._wrappedFactory.buildProtocol(addr)
+            if protocol is None:
+                raise error.NoProtocol()
+        except BaseException:
+            self._onConnection.errback()
+            return None
+        return protocol
+
+    def protocolMade(self, protocol: Any) -> None:
+        """
+        The protocol has its transport.
+        """
+        made, self._onConnection = self._onConnection, None
+        self._connector = None
+        made.callback(protocol)
+
+    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
+        """
+        There will be no connection.
+        """
+        made = self._onConnection
+        if made is not None and not made.called:
+            made.errback(reason)

@@ -1,0 +1,229 @@
+"""
+The two ends of a connection of messages.
+
+The active side of messages.
+
+The passive side of messages; and the two classic calls, L{listenRDMA} and L{connectRDMA}.
+
+Messages as endpoints, to be used like C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+
+Nothing is opened before C{listen} or C{connect} is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
+from twisted.internet.protocol import ClientFactory
+
+from twisted_ib import limits
+from twisted_ib.hca.wire.cm.rdmacm import REP_USER_BYTES, REQ_USER_BYTES
+from twisted_ib.internet.connector import Connector
+from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
+from twisted_ib.internet.port import Port
+from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, ServerEnd
+from twisted_ib.rdma import handshake
+from twisted_ib.rdma.transport import RDMATransport
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import Binding
+
+
+class RDMAServer(ServerEnd, RDMATransport):
+    """
+    The transport of a passive side.
+    """
+
+    __slots__ = SERVER_FIELDS
+
+    @property
+    def owner(self) -> Any:
+        """
+        The port.
+        """
+        return self.server
+
+
+class RDMAClient(ClientEnd, RDMATransport):
+    """
+    The transport of an active side.
+    """
+
+    __slots__ = CLIENT_FIELDS
+
+    @property
+    def owner(self) -> Any:
+        """
+        The connector.
+        """
+        return self.connector
+
+
+def checkPrivateData(privateData: bytes, most: int) -> bytes:
+    """
+    Refuse what has no place in a message of the CM.
+
+    @param most: Bytes that it has.
+    @raise TypeError: It is not bytes.
+    @raise ValueError: It is too long.
+    """
+    if not isinstance(privateData, bytes):
+        raise TypeError("privateData must be bytes")
+    if len(privateData) > most:
+        raise ValueError(f"privateData has at most {most} bytes here, not {len(privateData)}")
+    return privateData
+
+
+def checkMessageSize(maxMessageSize: int) -> int:
+    """
+    Refuse what can not be the size of a message.
+
+    @raise ValueError: It is no number, or out of range.
+    """
+    if not isinstance(maxMessageSize, int) or not 0 < maxMessageSize <= limits.RDMA_MESSAGE_MOST:
+        raise ValueError(f"maxMessageSize is 1 to {limits.RDMA_MESSAGE_MOST}, not {maxMessageSize!r}")
+    return maxMessageSize
+
+
+class RDMAConnector(Connector):
+    """
+    What C{connectRDMA} gives.
+
+    @ivar privateData: What the peer is told in the REQ.
+    @ivar maxMessageSize: The longest message, in bytes, each way.
+    """
+
+    handshake = handshake
+    protocolName = "RDMA"
+    transportClass = RDMAClient
+
+    def __init__(self, *arguments: Any, privateData: bytes, maxMessageSize: int) -> None:
+        """
+        @param arguments: Those of L{Connector}.
+        @raise ValueError: An argument makes no sense.
+        """
+        self.privateData = checkPrivateData(privateData, REQ_USER_BYTES)
+        self.maxMessageSize = checkMessageSize(maxMessageSize)
+        Connector.__init__(self, *arguments)
+
+
+class RDMAPort(Port):
+    """
+    What C{listenRDMA} gives.
+
+    @ivar privateData: What each peer is told in the REP.
+    @ivar maxMessageSize: The longest message, in bytes, each way.
+    """
+
+    handshake = handshake
+    transport = RDMAServer
+    provider = "rdma"
+
+    _type = "RDMA"
+
+    def __init__(self, *arguments: Any, privateData: bytes, maxMessageSize: int) -> None:
+        """
+        @param arguments: Those of L{Port}.
+        @raise ValueError: An argument makes no sense.
+        """
+        self.privateData = checkPrivateData(privateData, REP_USER_BYTES)
+        self.maxMessageSize = checkMessageSize(maxMessageSize)
+        Port.__init__(self, *arguments)
+
+
+def listenRDMA(
+    reactor: Any,
+    port: int | Binding,
+    factory: IProtocolFactory,
+    interface: str = "",
+    backlog: int = 50,
+    device: str | None = None,
+    privateData: bytes = b"",
+    maxMessageSize: int = limits.RDMA_MESSAGE,
+) -> IListeningPort:
+    """
+    Listen on a port for messages: see L{twisted_ib.interfaces.IReactorRDMA.listenRDMA}.
+
+    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
+    @param port: The port, 0 for any that is free; or a C{Binding}.
+    @param factory: Makes the protocols.
+    @param interface: The address to bind; all IPv4 addresses by default.
+    @param backlog: How many requests wait while the port does not accept.
+    @param device: The HCA's name; the host's default by default.
+    @param privateData: What each peer is told in the REP, at most 196 bytes.
+    @param maxMessageSize: The longest message, in bytes, each way.
+    @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} makes no sense.
+    @raise CannotListenError: The port can not be had.
+    """
+    listening = RDMAPort(
+        port,
+        factory,
+        backlog,
+        interface,
+        reactor,
+        device,
+        privateData=privateData,
+        maxMessageSize=maxMessageSize,
+    )
+    listening.startListening()
+    return listening
+
+
+def connectRDMA(
+    reactor: Any,
+    host: str,
+    port: int,
+    factory: ClientFactory,
+    timeout: float | None = 30,
+    bindAddress: Binding | tuple[str, int] | str | None = None,
+    device: str | None = None,
+    privateData: bytes = b"",
+    maxMessageSize: int = limits.RDMA_MESSAGE,
+) -> IConnector:
+    """
+    Connect to such a port: see L{twisted_ib.interfaces.IReactorRDMA.connectRDMA}.
+
+    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
+        resolver, if C{host} is a name.
+    @param host: The peer's address or name.
+    @param port: The peer's port.
+    @param factory: Makes the protocol and hears of failure and loss.
+    @param timeout: The seconds to wait for the connection.
+    @param bindAddress: The local host and port to connect from, a pair or a C{Binding}.
+    @param device: The HCA's name; the host's default by default.
+    @param privateData: What the peer is told in the REQ, at most 56 bytes.
+    @param maxMessageSize: The longest message, in bytes, each way.
+    @raise ValueError: An argument makes no sense.
+    """
+    connector = RDMAConnector(
+        host,
+        port,
+        factory,
+        timeout,
+        bindAddress,
+        reactor,
+        device,
+        privateData=privateData,
+        maxMessageSize=maxMessageSize,
+    )
+    connector.connect()
+    return connector
+
+
+class RDMAServerEndpoint(ServerEndpoint):
+    """
+    Listens for messages; besides the arguments of L{ServerEndpoint} it takes C{privateData} and
+    C{maxMessageSize}, as L{listenRDMA}.
+    """
+
+    listenCall = staticmethod(listenRDMA)
+
+
+class RDMAClientEndpoint(ClientEndpoint):
+    """
+    Connects for messages; besides the arguments of L{ClientEndpoint} it takes C{privateData} and
+    C{maxMessageSize}, as L{connectRDMA}.
+    """
+
+    connectCall = staticmethod(connectRDMA)

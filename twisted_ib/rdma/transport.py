@@ -1,0 +1,406 @@
+"""
+The Twisted transport of messages and RDMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import error, interfaces
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import MemoryAccessError, MessageTooLongError
+from twisted_ib.hca.memory.memory import LOCAL_WRITE
+from twisted_ib.hca.queues.completion import WCOpcode
+from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode
+from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
+from twisted_ib.internet.addresses import immediateData, octets, whole
+from twisted_ib.internet.logcontext import upcalls
+from twisted_ib.internet.region import RDMARegion, RDMAWindow
+from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
+from twisted_ib.rdma.messages import Ended, Messages
+from twisted_ib.rdma.pendingrequests import Asked, content, count, integer, nothing
+
+if TYPE_CHECKING:
+    from twisted.internet.address import IPv4Address, IPv6Address
+
+    from twisted_ib.internet.channel import DeviceChannel
+
+_64_BITS = 1 << 64
+
+
+@implementer(
+    IRDMATransport,
+    interfaces.IConsumer,
+    interfaces.IPushProducer,
+    interfaces.IReadWriteDescriptor,
+)
+class RDMATransport(Transport, Messages):
+    """
+    One connection of messages as Twisted sees it.
+
+    All methods belong to the reactor's thread.
+
+    @ivar immediate: The immediate data of the message that is being delivered, or L{None}.
+    """
+
+    __slots__ = (*FIELDS, "_known", "_takesMessages", "immediate")
+
+    provider = "rdma"
+
+    #: Who made it, and knows C{maxMessageSize} and C{privateData}.
+    owner: Any
+
+    def __init__(
+        self,
+        channel: DeviceChannel,
+        local: IPv4Address | IPv6Address,
+        peer: IPv4Address | IPv6Address,
+    ) -> None:
+        """
+        @param local: The address of this end.
+        @param peer: The address of the other end.
+        """
+        owner = self.owner
+        Messages.__init__(self, channel, owner.maxMessageSize, owner.privateData)
+        self._begin(local, peer)
+        self.immediate: int | None = None
+        self._known: Any = None
+        self._takesMessages = False
+
+    def checkCaller(self) -> None:
+        """
+        @raise WrongThreadError: This is not the reactor's thread.
+        @raise DeviceClosedError: This is a forked child.
+        """
+        if get_ident() != self.thread:
+            raise misused(self.channel.device)
+
+    # -- ITransport
+
+    def write(self, data: bytes, _ident: Any = get_ident) -> None:
+        """
+        Send one message: see L{IRDMATransport}.
+
+        @raise TypeError: C{data} is not L{bytes}.
+        @raise MessageTooLongError: C{data} is too long; nothing was sent.
+        @raise WrongThreadError: Called outside the reactor's thread.
+        """
+        if not isinstance(data, bytes):
+            raise TypeError("Data must be bytes")
+        if _ident() != self.thread:
+            raise misused(self.channel.device)
+        length = len(data)
+        if length > self.maxMessageSize:
+            raise self._tooLong(length)
+        if self.connected and not self._aborting:
+            self.post(data, length)
+            if self.producer is not None:
+                self._pace(length)
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """
+        Send one message that is made of pieces.
+
+        @raise TypeError: One of them is not L{bytes}; then nothing is sent.
+        @raise MessageTooLongError: They are too long together; nothing was sent.
+        """
+        pieces = list(data)
+        for piece in pieces:
+            if not isinstance(piece, bytes):
+                raise TypeError("Data must be bytes")
+        self.checkCaller()
+        length = sum(map(len, pieces))
+        self._checkLength(length)
+        if pieces and self.connected and not self._aborting:
+            self.post(pieces[0] if len(pieces) == 1 else pieces, length)
+            if self.producer is not None:
+                self._pace(length)
+
+    def _pace(self, length: int) -> None:
+        """
+        The producer wrote a message: more than a buffer's worth pauses it, and it may be due for
+        more.
+        """
+        if length > self.bufferSize:
+            self.filled()
+        self.cork()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """
+        See L{interfaces.IConsumer}.  A pull producer is asked again when what was written has
+        left.
+        """
+        super().registerProducer(producer, streaming)
+        if self.connected:
+            self.cork()
+
+    def _tooLong(self, length: int) -> MessageTooLongError:
+        """
+        @return: The error for a message.
+        """
+        return MessageTooLongError(f"a message has at most {self.maxMessageSize} bytes, not {length}")
+
+    def _checkLength(self, length: int) -> None:
+        """
+        @raise MessageTooLongError: A message is too long.
+        """
+        if length > self.maxMessageSize:
+            raise self._tooLong(length)
+
+    # -- IRDMATransport
+
+    def send(self, data: Any, immediate: int | None = None) -> Deferred[None]:
+        """
+        See L{IRDMATransport.send}.
+
+        @param data: Bytes-like; what can change is copied.
+        """
+        self.checkCaller()
+        payload = octets(data)
+        self._checkLength(len(payload))
+        if immediate is not None:
+            immediate = immediateData(immediate)
+        return self.askSend(Asked(WCOpcode.SEND), payload, immediate)
+
+    def sendRegistered(
+        self, region: RDMARegion, offset: int = 0, length: int | None = None
+    ) -> Deferred[None]:
+        """
+        See L{IRDMATransport.sendRegistered}.
+        """
+        self.checkCaller()
+        pieces = self.pieces(region, offset, length)
+        self._checkLength(sum([piece.length for piece in pieces]))
+        return self.ask(Asked(WCOpcode.SEND), opcode=SendOpcode.SEND, pieces=pieces)
+
+    def rdmaRead(
+        self,
+        length: int,
+        remoteAddress: int,
+        remoteKey: int,
+        region: RDMARegion | None = None,
+        offset: int = 0,
+    ) -> Deferred[Any]:
+        """
+        See L{IRDMATransport.rdmaRead}.
+        """
+        self.checkCaller()
+        length = whole("length", length)
+        if not 0 <= length <= limits.MESSAGE_BYTES:
+            raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
+        if region is None:
+            asked = Asked(WCOpcode.RDMA_READ, content, bytearray(length))
+            pieces = self.scratch(asked, LOCAL_WRITE)
+        else:
+            asked = Asked(WCOpcode.RDMA_READ, count)
+            pieces = self.pieces(region, offset, length)
+        return self.ask(
+            asked,
+            opcode=SendOpcode.RDMA_READ,
+            pieces=pieces,
+            remoteAddress=remoteAddress,
+            remoteKey=remoteKey,
+        )
+
+    def rdmaWrite(
+        self,
+        data: Any,
+        remoteAddress: int,
+        remoteKey: int,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> Deferred[None]:
+        """
+        See L{IRDMATransport.rdmaWrite}.
+        """
+        return self._rdmaWrite(data, remoteAddress, remoteKey, None, offset, length)
+
+    def rdmaWriteWithImmediate(
+        self,
+        data: Any,
+        remoteAddress: int,
+        remoteKey: int,
+        immediate: int,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> Deferred[None]:
+        """
+        See L{IRDMATransport.rdmaWriteWithImmediate}.
+        """
+        number = immediateData(immediate)
+        return self._rdmaWrite(data, remoteAddress, remoteKey, number, offset, length)
+
+    def _rdmaWrite(
+        self,
+        data: Any,
+        remoteAddress: int,
+        remoteKey: int,
+        immediate: int | None,
+        offset: int,
+        length: int | None,
+    ) -> Deferred[None]:
+        """
+        Write, with immediate data or without.
+        """
+        self.checkCaller()
+        if isinstance(data, RDMARegion):
+            asked = Asked(WCOpcode.RDMA_WRITE)
+            pieces = self.pieces(data, offset, length)
+        else:
+            payload = octets(data)
+            offset = whole("offset", offset)
+            size = len(payload) - offset if length is None else whole("length", length)
+            end = offset + size
+            if not 0 <= offset <= end <= len(payload):
+                raise MemoryAccessError(f"data of {len(payload)} bytes has no {size} bytes at {offset}")
+            if (offset, end) != (0, len(payload)):
+                payload = payload[offset:end]
+            asked = Asked(WCOpcode.RDMA_WRITE, nothing, payload)
+            pieces = self.scratch(asked)
+        return self.ask(
+            asked,
+            opcode=SendOpcode.RDMA_WRITE if immediate is None else SendOpcode.RDMA_WRITE_WITH_IMM,
+            pieces=pieces,
+            immediate=immediate or 0,
+            remoteAddress=remoteAddress,
+            remoteKey=remoteKey,
+        )
+
+    def compareAndSwap(self, remoteAddress: int, remoteKey: int, compare: int, swap: int) -> Deferred[int]:
+        """
+        See L{IRDMATransport.compareAndSwap}.
+        """
+        opcode = SendOpcode.ATOMIC_CMP_AND_SWP
+        compare, swap = whole("compare", compare), whole("swap", swap)
+        return self._atomic(WCOpcode.COMP_SWAP, opcode, remoteAddress, remoteKey, compare, swap)
+
+    def fetchAdd(self, remoteAddress: int, remoteKey: int, add: int) -> Deferred[int]:
+        """
+        See L{IRDMATransport.fetchAdd}.
+        """
+        opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
+        addend = whole("what to add", add) % _64_BITS
+        return self._atomic(WCOpcode.FETCH_ADD, opcode, remoteAddress, remoteKey, addend, 0)
+
+    def _atomic(
+        self, what: WCOpcode, opcode: SendOpcode, address: int, key: int, compare: int, swap: int
+    ) -> Deferred[int]:
+        """
+        Post an atomic operation.
+        """
+        self.checkCaller()
+        asked = Asked(what, integer, bytearray(ATOMIC_BYTES))
+        return self.ask(
+            asked,
+            opcode=opcode,
+            pieces=self.scratch(asked, LOCAL_WRITE),
+            remoteAddress=address,
+            remoteKey=key,
+            compare=compare,
+            swap=swap,
+        )
+
+    def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
+        """
+        See L{IRDMATransport.registerMemory}.
+        """
+        self.checkCaller()
+        return self.register(sizeOrBuffer, access)
+
+    def grant(
+        self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
+    ) -> RDMAWindow:
+        """
+        See L{IRDMATransport.grant}.
+        """
+        self.checkCaller()
+        pieces = self.pieces(region, offset, length)
+        if not pieces:
+            raise MemoryAccessError("a window has at least one byte")
+        return self.open(region, whole("access", access), pieces[0])
+
+    # -- for ib-ss
+
+    def unsent(self) -> int:
+        """
+        @return: How many bytes of messages wait, for a place among those on the way or for the medium.
+        """
+        return super().unsent() + sum([entry[2] for entry in self.waiting or ()])
+
+    # -- from the messages
+
+    def usable(self) -> bool:
+        """
+        @return: Whether the application may still ask for something.
+        """
+        return bool(self.connected) and not self._aborting and self.queuePair.path is not None
+
+    def discarding(self) -> bool:
+        """
+        @return: Whether the application has closed and takes no messages any more.
+        """
+        return bool(self.disconnecting or self._aborting)
+
+    def deliver(self, immediate: int | None, message: bytes | int) -> None:
+        """
+        Hand a message to the protocol, or tell it that memory was written; its exceptions end
+        the connection.
+        """
+        protocol = self.protocol
+        if protocol is not self._known:
+            self._known = protocol
+            self._takesMessages = IRDMAProtocol.providedBy(protocol)
+        upcalls.current = self
+        try:
+            if message.__class__ is not bytes:
+                if self._takesMessages:
+                    protocol.remoteMemoryWritten(immediate, message)
+                return
+            self.immediate = immediate
+            if self._takesMessages:
+                protocol.messageReceived(memoryview(message))
+            else:
+                protocol.dataReceived(message)
+        except BaseException:
+            self._raised()
+        finally:
+            upcalls.current = None
+            self.immediate = None
+
+    def lost(self, reason: Exception) -> None:
+        """
+        The connection is over.
+        """
+        if self.connected and not self._aborting:
+            done = isinstance(reason, Ended)
+            self.connectionLost(CONNECTION_DONE if done else Failure(error.ConnectionLost(str(reason))))
+
+    def drained(self) -> None:
+        """
+        Everything written has left: more from the producer, or the end, when the peer has taken
+        everything and answered.
+        """
+        if not self.connected or self._aborting:
+            return
+        producer: Any = self.producer
+        if producer is not None and (not self.streamingProducer or self.producerPaused):
+            if self.work.refused() and not self.work.idle():
+                return  # It is in the medium, but the peer does not read.
+            self.producerPaused = False
+            self._tell(producer.resumeProducing)
+        elif self.disconnecting and self.work.idle():
+            self.connectionLost(CONNECTION_DONE)
+
+    def stopReading(self) -> None:
+        """
+        Take no messages until C{startReading}: the peer has to wait, unless this end closes,
+        which for messages nobody wants must not depend on them.
+        """
+        self.reading = False
+        self.queuePair.posted = limits.RDMA_RECEIVES if self.disconnecting else 0

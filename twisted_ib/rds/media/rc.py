@@ -1,0 +1,637 @@
+"""
+RDS over RC queue pairs: which queue pair carries a path, who connects it, and how peers are found.
+
+A device whose peers are IP addresses connects as Linux does: to the service of RDS at the peer's
+address, one connection for each pair of addresses, with the addresses and the version in the private
+data.  Who is asked while it asks itself says no, and both try again after a random pause.
+
+On a device between the processes of a host all processes have all addresses.  So each socket is
+published in a space of port numbers of its own, and who sends looks there for the HCA that has the
+port.  All paths between two HCAs share one queue pair (L{twisted_ib.rds.media.rcconnection}): the REQ goes to
+an HCA, not to a port, and says in its private data who asks (L{twisted_ib.rds.protocol.private}), which has
+to be true.  Of two who ask each other at once the larger GUID is answered.
+
+A path leads to one HCA.  When that has gone, or a port has moved to another, what waits is sent where
+the port is now, as if it were new: whoever is there has not seen it.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, succeed
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import (
+    HCAError,
+    NoListenerError,
+    NoRouteError,
+    PathLostError,
+    PeerGoneError,
+    RDSWireError,
+    ResourceLimitError,
+    WireError,
+)
+from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, isPlacedByUser
+from twisted_ib.hca.host.addresses import localAddresses, normalise
+from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
+from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
+from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.internet.channel import DeviceChannel, channelFor
+from twisted_ib.rds.media.rcconnect import (
+    PORT_SPACE,
+    RETRIES,
+    SESSIONS,
+    TCP_SPACE,
+    Call,
+    Later,
+    Waiting,
+    received,
+)
+from twisted_ib.rds.media.rcconnection import Session
+from twisted_ib.rds.paths.carrier import IRDSMedium
+from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.paths.rdmaoperations import Domain
+from twisted_ib.rds.paths.rows import networkRows
+from twisted_ib.rds.protocol.bundle import BUNDLE
+from twisted_ib.rds.protocol.congestion import CongestionMap
+from twisted_ib.rds.protocol.private import (
+    REJECTED_VERSION,
+    PrivateData,
+    agreed,
+    packHello,
+    parseHello,
+    servicePort,
+)
+from twisted_ib.rds.protocol.wire import PING_PORT
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.network import Network
+
+#: The REJ of who asks itself.  Linux asks again only after zeros (C{rds_rdma_cm_event_handler_cmn}); of
+#: anything else that is no number of a refusal it takes no notice, and waits for ever.
+_BUSY = bytes(4)
+
+_LONG_AGO = float("-inf")
+
+_Asked = tuple[Any, bytes, int]
+_NOT_NOW: _Asked = (None, b"", 0)
+
+
+@implementer(IRDSMedium)
+class RCMedium:
+    """
+    RDS on an HCA.
+
+    @ivar name: the device's name.
+    @ivar addressed: whether peers are IP addresses.
+    @ivar acknowledges: whether messages ask for acknowledgements: only where Linux may be the peer;
+        else each batch is acknowledged.
+    @ivar sharesAddresses: whether other processes have the same addresses.
+    @ivar network: whose medium it is.
+    @ivar sessions: the queue pairs, by the peer's GUID or by both addresses.
+    @ivar expected: queue pairs of peers that have asked and are not known to have the answer, by the
+        same; only where they have addresses, which anybody can write on a REQ.
+    @ivar calls: attempts to connect, by the same.
+    """
+
+    def __init__(self, network: Network, device: str | None = None) -> None:
+        """
+        Nothing is opened yet.
+        """
+        self.network = network
+        self.name = DEFAULT_DEVICE if device is None else device
+        # Who asks whether its user places it has read what names devices.
+        self.addressed = isPlacedByUser(self.name) or addressOf(self.name) is not None
+        self.acknowledges = self.addressed
+        self.sharesAddresses = not self.addressed
+        self.sessions: dict[Any, Session] = {}
+        self.expected: dict[Any, Session] = {}
+        self.calls: dict[Any, Call] = {}
+        self._domains: dict[Any, Domain] = {}
+        self._laters: dict[Path, Later] = {}
+        self._bound: dict[str, dict[int, Any]] = {}
+        self._services: dict[Any, Any] = {}
+        self._dead: dict[int, float] = {}
+
+    # -- addresses and sockets
+
+    def localAddresses(self) -> list[str]:
+        """
+        See L{IRDSMedium.localAddresses}: all but those that need a scope.
+        """
+        own = addressOf(self.name)
+        if own is not None:
+            return [own]
+        return [address for address in map(normalise, localAddresses()) if "%" not in address]
+
+    def channel(self, address: str) -> DeviceChannel:
+        """
+        @param address: ours.
+        @return: the device that has it.
+        """
+        return channelFor(self.network.reactor, self.name, address)
+
+    def bind(self, address: str, port: int) -> None:
+        """
+        See L{IRDSMedium.bind}.
+        """
+        try:
+            channel = self.channel(address)
+        except ValueError as reason:
+            raise OSError(errno.EADDRNOTAVAIL, str(reason)) from None
+        # Later it could not be refused: a peer's operations need it too.
+        self.domainOf(channel.device)
+        ports = self._bound.setdefault(address, {})
+        try:
+            if self.addressed:
+                if not ports:
+                    self._services[address] = channel.device.listen(
+                        TCP_SPACE, address, servicePort(address), self
+                    )
+                service = None
+            else:
+                service = channel.device.listen(PORT_SPACE, address, port, self)
+                if None not in self._services:
+                    channel.device.services.serve(SESSIONS, self)
+                    self._services[None] = None
+        except BaseException:
+            if not ports:
+                del self._bound[address]
+            raise
+        ports[port] = service
+        channel.acquire(self)
+        channel.device.counting["rds"] = self.counters
+
+    def unbind(self, address: str, port: int) -> None:
+        """
+        See L{IRDSMedium.unbind}.
+        """
+        channel = self.channel(address)
+        ports = self._bound[address]
+        service = ports.pop(port)
+        if service is not None:
+            service.close()
+        if not ports:
+            del self._bound[address]
+            if self.addressed:
+                self._services.pop(address).close()
+                channel.release(self)
+        if not self.addressed and not self._bound:
+            self._services.pop(None, None)
+            channel.device.services.serveNoMore(SESSIONS)
+            channel.release(self)
+
+    def whenQuiet(self) -> Deferred[None]:
+        """
+        See L{IRDSMedium.whenQuiet}: what is left to say is the device's.
+        """
+        for session in [*self.sessions.values(), *self.expected.values()]:
+            session.close()
+        for call in list(self.calls.values()):
+            call.done()
+        domains, self._domains = self._domains, {}
+        for domain in domains.values():
+            domain.close()
+        return succeed(None)
+
+    # -- memory
+
+    def domain(self, address: str) -> Domain:
+        """
+        @param address: ours.
+        @return: the memory of the device that has it.
+        @raise ResourceLimitError: there are too many domains.
+        """
+        return self.domainOf(self.channel(address).device)
+
+    def domainOf(self, device: Any) -> Domain:
+        """
+        @return: the memory of a device.
+        @raise ResourceLimitError: there are too many domains.
+        """
+        found = self._domains.get(device)
+        if found is None:
+            found = self._domains[device] = Domain(device)
+        return found
+
+    def expose(self, domain: Domain) -> None:
+        """
+        Peers may use memory from now on.
+        """
+        if not domain.isOpen:
+            domain.isOpen = True
+            for session in list(self.sessions.values()):
+                if session.channel.device is domain.device:
+                    session.beginOperations()
+
+    # -- paths
+
+    def pathTo(self, address: str, host: str, port: int) -> Any:
+        """
+        See L{IRDSMedium.pathTo}.
+        """
+        network = self.network
+        if self.addressed:
+            return network.path((address, host), address, host)
+        if port == PING_PORT:
+            # Any process answers for the host: one that we talk to, or this one.
+            for path in network.paths.values():
+                if (path.local, path.remote) == (address, host) and path.carrier is not None:
+                    return path
+            return network.loop(address, host)
+        guid = self._servedBy(host, port)
+        if guid is None:
+            return network.path((address, host, None, port), address, host)
+        return network.path((address, host, guid), address, host)
+
+    def _servedBy(self, host: str, port: int) -> int | None:
+        """
+        Find who has a port.
+
+        @return: The HCA's GUID, or L{None}.
+        """
+        channel = self.channel(host)
+        for guid in channel.device.fabric.serving(PORT_SPACE << 16 | port, host):
+            if channel.now() - self._dead.get(guid, _LONG_AGO) > limits.RDS_DEAD_SECONDS:
+                return int(guid)
+        return None
+
+    def serves(self, host: str, port: int) -> bool | None:
+        """
+        @return: Whether somebody has a port; L{None} if nobody knows.
+        """
+        if self.addressed:
+            return None
+        return (host, port) in self.network.sockets or self._servedBy(host, port) is not None
+
+    def pathOf(self, session: Session, ours: str, theirs: str) -> Path | None:
+        """
+        Find the path of which a peer sends something.
+
+        @return: It; L{None} if there is no socket here.
+        """
+        if self.network.dormant:
+            return None
+        return self.network.path((ours, theirs, session.key), ours, theirs)
+
+    def moved(self) -> None:
+        """
+        Somebody does not have a port that he was thought to have: look again.
+        """
+        self.network.epoch += 1
+        self.network._routes.clear()
+
+    def reconnects(self, path: Path) -> bool:
+        """
+        See L{IRDSMedium.reconnects}: both do.
+        """
+        return True
+
+    def connect(self, path: Path) -> Any:
+        """
+        See L{IRDSMedium.connect}.
+        """
+        self.later(path, self._connect, path)
+        return Waiting(self, path)
+
+    def later(self, path: Path, call: Any, *arguments: Any) -> None:
+        """
+        Do something for a path in the next turn, unless it does not wait any more.
+        """
+        found = self._laters.get(path)
+        if found is not None:
+            found.cancel()
+
+        def now() -> None:
+            del self._laters[path]
+            call(*arguments)
+
+        self._laters[path] = Later(self.network.reactor, now)
+
+    def forgetWaiting(self, path: Path) -> None:
+        """
+        A path does not wait any more.
+        """
+        later = self._laters.pop(path, None)
+        if later is not None:
+            later.cancel()
+        for call in list(self.calls.values()):
+            if call.waiters.pop(path, path) is None and not call.waiters:
+                call.done()
+
+    def _connect(self, path: Path) -> None:
+        """
+        Carry a path on the queue pair that there is, or connect one.
+        """
+        key = path.key if self.addressed else path.key[2]
+        if key is None:
+            self._find(path)
+            return
+        session = self.sessions.get(key)
+        if session is not None and session.isUp and session.loss is None:
+            try:
+                carrier = session.carrier(path)
+            except ResourceLimitError as reason:
+                path.carrierFailed(reason)
+                return
+            if path.carrier is not carrier:
+                path.carrierUp(carrier, session.peerHas)
+            return
+        call = self.calls.get(key)
+        if call is None:
+            expected = self.expected.get(key)
+            if expected and expected.channel.now() - expected.asked < limits.RDS_DUEL_SECONDS:
+                path.carrierFailed(PathLostError("the peer is connecting"))
+                return
+            try:
+                call = self.calls[key] = Call(self, key, self.channel(path.local))
+            except (HCAError, OSError, ValueError) as reason:
+                path.carrierFailed(reason)
+                return
+            call.waiters[path] = None
+            call.begin(path)
+        else:
+            call.waiters[path] = None
+
+    def _find(self, path: Path) -> None:
+        """
+        A path leads to a port that nobody had: look again.
+        """
+        port = path.key[3]
+        try:
+            served = self.serves(path.remote, port)
+        except (HCAError, OSError) as reason:
+            path.carrierFailed(reason)
+            return
+        if served:
+            self._relocate(path)
+        else:
+            path.carrierFailed(NoListenerError(f"nobody has port {port} of {path.remote}"))
+
+    def failed(self, path: Path, reason: Exception) -> None:
+        """
+        A path has no queue pair.
+        """
+        if not self.addressed and isinstance(reason, NoListenerError):
+            # The HCA is gone, though what it has published may still be there.
+            if len(self._dead) >= limits.RDS_DEAD:
+                del self._dead[next(iter(self._dead))]
+            self._dead[path.key[2]] = self.channel(path.local).now()
+            self._relocate(path)
+        elif not self.addressed and self._hasMoved(path):
+            self._relocate(path)
+        else:
+            path.carrierFailed(reason)
+
+    def _hasMoved(self, path: Path) -> bool:
+        """
+        @return: Whether something waits for a port that the path does not lead to any more.
+        """
+        ports = {message.destinationPort for message in path.machine.waiting if message.owner is not None}
+        return any(self._servedBy(path.remote, port) != path.key[2] for port in ports)
+
+    def _relocate(self, path: Path) -> None:
+        """
+        A path leads nowhere: send what waits on it to where its ports are now.
+        """
+        network = self.network
+        self.moved()
+        if path.held:
+            path.machine.peerMap = CongestionMap()
+            network.congestionChanged(path)
+        for message in network.forget(path):
+            message.sequence = 0
+            message.flags &= BUNDLE
+            try:
+                target = network.route(path.local, path.remote, message.destinationPort)
+            except (HCAError, OSError):
+                message.owner.messageDropped(message)
+                continue
+            target.send(message)
+        if path.key[2] in self._dead:
+            # Protocols that keep connections want to know at once.
+            for socket in set(network.sockets.values()):
+                gone = getattr(getattr(socket, "protocol", None), "processGone", None)
+                if gone is not None:
+                    gone(path.remote)
+
+    # -- queue pairs
+
+    def newSession(self, key: Any, channel: DeviceChannel) -> Session:
+        """
+        Make a queue pair.
+
+        @raise ResourceLimitError: There are too many.
+        """
+        if len(self.sessions) + len(self.expected) >= limits.RDS_SESSIONS:
+            raise ResourceLimitError("too many connections of RDS")
+        return Session(self, key, channel, not self.addressed)
+
+    def sessionUp(self, session: Session, waiters: dict[Path, None]) -> None:
+        """
+        A queue pair is connected.
+        """
+        old = self.sessions.get(session.key)
+        if old is not None:
+            old.broken(PathLostError("another connection took its place"))
+        self.sessions[session.key] = session
+        session.channel.acquire(session)
+        domain = self._domains.get(session.channel.device)
+        if domain is not None and domain.isOpen:
+            # Not before the REP is on its way.
+            session.beginOperations()
+        for path in waiters:
+            self.later(path, self._connect, path)
+
+    def sessionClosed(self, session: Session) -> None:
+        """
+        A queue pair is closed.
+        """
+        for sessions in (self.sessions, self.expected):
+            if sessions.get(session.key) is session:
+                del sessions[session.key]
+        session.channel.release(session)
+
+    # -- being called
+
+    def requestWithdrawn(self, connection: Any) -> None:
+        """
+        See L{IServiceListener<twisted_ib.hca.base.interfaces.IServiceListener>}: all are answered at once.
+        """
+
+    def connectionRequested(self, connection: Any, request: REQ) -> None:
+        """
+        A peer asks for a queue pair.
+        """
+        channel = self._channelOf(connection)
+        now = channel.now()
+        read = self._greeted if self.addressed else self._called
+        try:
+            key, answer, has = read(channel, connection, request)
+        except WireError:
+            self.network.counters["recv_bad_request"] += 1
+            connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
+            return
+        if key is None or self._isFull(key):
+            connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
+            return
+        session = None
+        try:
+            session = self.newSession(key, channel)
+            session.peerHas = has
+            reply = REP(
+                localQPN=session.queuePair.number,
+                responderResources=min(limits.RDMA_READS, request.initiatorDepth),
+                initiatorDepth=min(limits.RDMA_READS, request.responderResources),
+                rnrRetryCount=RETRIES,
+                privateData=answer,
+            )
+            connection.destination.prepareREP(reply, request)
+            session.join(connection, request)
+        except HCAError:
+            connection.reject(RejectReason.NO_RESOURCES, b"", now)
+            if session is not None:
+                session.connection = None
+                session.close()
+            return
+        if not connection.accept(reply, now):
+            session.connection = None
+            session.close()
+            return
+        if self.addressed:
+            old = self.expected.get(key)
+            session.asked = now if old is None else old.asked
+            if old is not None:
+                old.close()
+            self.expected[key] = session
+            channel.acquire(session)
+        else:
+            self._begin(session, {})
+
+    def arrived(self, session: Session) -> None:
+        """
+        A peer that has asked has the answer.
+        """
+        key = session.key
+        if self.expected.get(key) is not session:
+            return
+        del self.expected[key]
+        try:
+            if self.network.dormant:
+                raise PathLostError("nobody is here")
+            self._begin(session, {self.network.path(key, *key): None})
+        except HCAError as reason:
+            session.broken(reason)
+
+    def _begin(self, session: Session, waiters: dict[Path, None]) -> None:
+        """
+        A queue pair that a peer has asked for is connected.
+        """
+        key = session.key
+        call = self.calls.get(key)
+        if call is not None:
+            waiters.update(call.waiters)
+            call.waiters = {}
+            call.done()
+        self.sessionUp(session, waiters)
+
+    def _isFull(self, key: Any) -> bool:
+        """
+        @return: Whether there is no memory for what a peer would send if it were connected again.
+        """
+        return any(
+            path.isFull()
+            for path in self.network.paths.values()
+            if (path.key if self.addressed else path.key[2]) == key
+        )
+
+    def _channelOf(self, connection: Any) -> DeviceChannel:
+        """
+        @return: the device that was called.
+        """
+        owner = connection.destination.fabric.owner
+        for address in self._bound:
+            channel = self.channel(address)
+            if channel.device is owner:
+                return channel
+        raise NoRouteError("a device that is not ours was called")
+
+    def _called(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
+        """
+        Read what a process of this host says.
+
+        @return: The key of the session, or L{None} if we ask ourselves; the answer; and up to which
+            number the peer has everything on its path, if there is one.
+        @raise WireError: It says something wrong.
+        """
+        if request.serviceID != SESSIONS:
+            raise RDSWireError("a REQ for something else")
+        guid = parseHello(request.privateData[CM_HEADER_BYTES:])
+        device = channel.device
+        proof = device.fabric.proves(connection.destination, guid)
+        if proof is False:
+            raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
+        if proof is None or (guid in self.calls and guid < device.guid):
+            return _NOT_NOW
+        return guid, packHello(device.guid), 0
+
+    def _greeted(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
+        """
+        Read what a peer with an address says.
+
+        @return: As L{_called}.
+        @raise WireError: It says something wrong.
+        """
+        header = Header.parse(request.privateData)
+        said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
+        version = agreed(said)
+        if version is None:
+            raise RDSWireError(f"version {said.major}.{said.minor}")
+        if said.typeOfService:
+            # Linux has one connection for each, all between the same addresses.
+            raise RDSWireError(f"type of service {said.typeOfService}")
+        ours, theirs = normalise(said.destination), normalise(said.source)
+        device = channel.device
+        if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
+            raise RDSWireError(f"a REQ from {theirs} to {ours}")
+        key = ours, theirs
+        call = self.calls.get(key)
+        # What was asked for longer than that nobody has answered: it was for who was there before.
+        if self.network.dormant or (call and channel.now() - call.began < limits.RDS_DUEL_SECONDS):
+            return _NOT_NOW
+        # Anybody can have written this: it makes no path.
+        path = self.network.paths.get(key)
+        has = 0 if path is None else received(path)
+        answer = PrivateData(ours, theirs, *version, acknowledged=has)
+        return key, answer.pack(), said.acknowledged
+
+    # -- in the reactor
+
+    def socketRows(self) -> Any:
+        """
+        @return: What C{ib-ss} shows.
+        """
+        return networkRows(self.network)
+
+    def counters(self) -> dict[str, int]:
+        """
+        @return: What C{ib-devinfo} shows besides what the device counts.
+        """
+        return self.network.counters
+
+    def connectionLost(self, reason: Any) -> None:
+        """
+        The device is going: its sockets are of no use any more.
+        """
+        for session in [*self.sessions.values(), *self.expected.values()]:
+            session.broken(PeerGoneError("the device is going"))
+        for socket in set(self.network.sockets.values()):
+            stop = getattr(socket, "stopListening", None)
+            if stop is not None:
+                stop()
+
+
+__all__ = ["PORT_SPACE", "RCMedium"]

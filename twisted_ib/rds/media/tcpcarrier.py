@@ -1,0 +1,416 @@
+"""
+A TCP connection that carries the messages of a path, and what makes such connections.
+
+A message is acknowledged when TCP has acknowledged its last byte: what was written less what the
+socket still has (C{SIOCOUTQ}).  Nobody tells when that changes, so it is looked at with what comes,
+and at growing intervals otherwise.
+
+Source: Linux 6.1 C{net/rds/tcp_send.c}, C{tcp_recv.c}.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import error, tcp
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Protocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import PeerGoneError, RDSWireError
+from twisted_ib.rds.paths.carrier import IRDSCarrier
+from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.wire import HEADER, HEADER_BYTES, MESSAGE_BYTES, NO_PADDING
+
+try:
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+except ImportError:
+    ioctl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.media.tcp import TCPMedium
+
+_INT = Struct("i")
+
+
+class _Counted(tcp.Connection):
+    """
+    A connection that knows how much it has written.
+    """
+
+    bufferSize = limits.RDS_TCP_BUFFER
+    written = 0
+
+    def writeSomeData(self, data: bytes) -> Any:
+        """
+        See L{tcp.Connection}.
+        """
+        count = tcp.Connection.writeSomeData(self, data)
+        if type(count) is int and count > 0:
+            self.written += count
+        return count
+
+    def unacknowledged(self) -> int:
+        """
+        @return: bytes that were written and that the peer's host does not have.
+        @raise OSError: nobody knows.
+        """
+        if ioctl is None:
+            raise OSError("no SIOCOUTQ here")
+        return int(_INT.unpack(ioctl(self.fileno(), TIOCOUTQ, bytes(_INT.size)))[0])
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        See L{tcp.Connection}: what was acknowledged, here and there, is known as long as there is
+        a socket.
+        """
+        protocol = getattr(self, "protocol", None)
+        if protocol is not None:
+            protocol.drain()
+        super().connectionLost(reason)
+
+
+class _Server(_Counted, tcp.Server):
+    """
+    The transport of an acceptor.
+    """
+
+
+class _Client(_Counted, tcp.Client):
+    """
+    The transport of a connector.
+    """
+
+
+class TCPPort(tcp.Port):
+    """
+    Listens for peers.
+    """
+
+    transport = _Server
+
+
+class TCPConnector(tcp.Connector):
+    """
+    Connects to a peer.
+    """
+
+    def _makeTransport(self) -> tcp.Client:
+        """
+        See L{tcp.Connector}.
+        """
+        return _Client(self.host, self.port, self.bindAddress, self, self.reactor)
+
+
+@implementer(IRDSCarrier, IPushProducer)
+class TCPCarrier(Protocol):
+    """
+    The messages of a path on a TCP connection.
+
+    @ivar path: whose they are; L{None} once the carrier has ended.
+    """
+
+    path: Path | None = None
+
+    _full = False
+    _paused = False
+    _given = 0
+    _call: Any = None
+    _delay = limits.RDS_TCP_LOOK_SECONDS
+    _need = HEADER_BYTES
+    _have = 0
+    _outBytes = 0
+    _drained = 0
+
+    def __init__(self, medium: TCPMedium, whenMade: Any) -> None:
+        """
+        @param medium: where it is counted.
+        @param whenMade: is called with the carrier when it is connected.
+        """
+        self._medium = medium
+        self._whenMade = whenMade
+        self._out: list[bytes] = []
+        self._sent: deque[tuple[int, int]] = deque()
+        self._chunks: list[bytes] = []
+
+    # -- Protocol
+
+    def connectionMade(self) -> None:
+        """
+        See C{IProtocol}.
+        """
+        transport: Any = self.transport
+        self._medium.alive.add(self)
+        transport.setTcpNoDelay(True)
+        handle = transport.getHandle()
+        handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        for name, value in zip(names, limits.RDS_TCP_KEEPALIVE, strict=True):
+            if hasattr(socket, name):
+                handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        made, self._whenMade = self._whenMade, None
+        made(self)
+
+    def begin(self, path: Path) -> None:
+        """
+        Carry a path's messages from now on.
+        """
+        transport: Any = self.transport
+        self.path = path
+        transport.registerProducer(self, True)
+        path.carrierUp(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        See C{IProtocol}.
+        """
+        if self.path is None:
+            return
+        if data:
+            self._chunks.append(data)
+            self._have += len(data)
+        if self._sent:
+            self.look()
+        if self._have >= self._need and not self._paused:
+            self._parse()
+
+    def _parse(self) -> None:
+        """
+        Take the messages that are whole.
+        """
+        buffer = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        at, end = 0, len(buffer)
+        self._need = HEADER_BYTES
+        while end - at >= HEADER_BYTES and not self._paused:
+            fields = HEADER.unpack_from(buffer, at)
+            size = HEADER_BYTES + fields[2]
+            if size > HEADER_BYTES + MESSAGE_BYTES:
+                self._violated(f"a message of {fields[2]} bytes")
+                return
+            if end - at < size:
+                self._need = size
+                break
+            payload = buffer[at + HEADER_BYTES : at + size]
+            at += size
+            path = self.path
+            if path is None:
+                return
+            path.messageReceived(self, fields, payload)
+        if self.path is None:
+            return
+        rest = buffer[at:] if at else buffer
+        self._chunks = [rest] if rest else []
+        self._have = end - at
+
+    def _violated(self, what: str) -> None:
+        """
+        The peer does not speak RDS.
+        """
+        path = self.path
+        assert path is not None
+        self._medium.network.counters["recv_bad_length"] += 1
+        self.abort()
+        path.lost(self, RDSWireError(f"{path.remote} has sent {what}"))
+
+    def connectionLost(self, reason: Failure = error.ConnectionDone) -> None:  # type: ignore[assignment]
+        """
+        See C{IProtocol}.
+        """
+        path, self.path = self.path, None
+        self._stopLooking()
+        if path is not None:
+            path.lost(self, PeerGoneError(f"{path.remote}: {reason.getErrorMessage()}"))
+        self._medium.gone(self)
+
+    # -- IRDSCarrier
+
+    def send(self, message: Message) -> bool:
+        """
+        See L{IRDSCarrier.send}.
+        """
+        if self._full:
+            return False
+        payload = message.payload
+        self._out.append(
+            HEADER.pack(
+                message.sequence,
+                0,
+                len(payload),
+                message.sourcePort,
+                message.destinationPort,
+                message.flags,
+                0,
+                NO_PADDING,
+                0,
+                message.extensions,
+            )
+        )
+        size = HEADER_BYTES
+        if payload:
+            self._out.append(payload)
+            size += len(payload)
+        self._given += size
+        self._outBytes += size
+        if message.sequence:
+            self._sent.append((self._given, message.sequence))
+        if self._outBytes > limits.RDS_TCP_BUFFER:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """
+        See L{IRDSCarrier.flush}.
+        """
+        if self._out:
+            transport: Any = self.transport
+            out, self._out, self._outBytes = self._out, [], 0
+            transport.writeSequence(out)
+            if self._call is None and self._sent:
+                self._delay = limits.RDS_TCP_LOOK_SECONDS
+                self._wantLook()
+
+    def pauseReading(self) -> None:
+        """
+        See L{IRDSCarrier.pauseReading}.
+        """
+        self._paused = True
+        transport: Any = self.transport
+        transport.pauseProducing()
+
+    def resumeReading(self) -> None:
+        """
+        See L{IRDSCarrier.resumeReading}.
+        """
+        self._paused = False
+        self._medium.network.reactor.callLater(0, self._resumed)
+
+    def _resumed(self) -> None:
+        """
+        Go on with what was left.
+        """
+        if self.path is None or self._paused:
+            return
+        if self._have >= self._need:
+            self._parse()
+        if self.path is not None and not self._paused:
+            transport: Any = self.transport
+            transport.resumeProducing()
+
+    def drain(self) -> None:
+        """
+        See L{IRDSCarrier.drain}: what the socket has was acknowledged by this host, so that the
+        peer will not send it again.  And what the peer has acknowledged is not sent again.  A peer
+        that connects again and again while nobody reads loses what there is no memory for.
+        """
+        transport: Any = self.transport
+        if self.path is None or self.path.isFull():
+            self.look()
+            return
+        self._paused = False
+        self.dataReceived(b"")
+        end = self._drained + limits.RDS_TCP_DRAIN
+        while self.path is not None and self._drained < end and not self.path.isFull():
+            try:
+                data = transport.socket.recv(transport.bufferSize)
+            except OSError:
+                return
+            if not data:
+                return
+            self._drained += len(data)
+            self.dataReceived(data)
+
+    def close(self) -> None:
+        """
+        See L{IRDSCarrier.close}.
+        """
+        transport: Any = self.transport
+        idle = not self._out and transport.written == self._given
+        self.path = None
+        self._stopLooking()
+        if idle:
+            transport.unregisterProducer()
+            transport.loseConnection()
+        else:
+            transport.abortConnection()
+
+    def abort(self) -> None:
+        """
+        End the connection with a reset.
+        """
+        self.path = None
+        self._stopLooking()
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    # -- IPushProducer: room in the transport
+
+    def pauseProducing(self) -> None:
+        """
+        There is no room.
+        """
+        self._full = True
+
+    def resumeProducing(self) -> None:
+        """
+        There is room.
+        """
+        self._full = False
+        if self.path is not None:
+            self.path.resume(self)
+
+    def stopProducing(self) -> None:
+        """
+        The connection ends.
+        """
+
+    # -- acknowledgements
+
+    def look(self) -> None:
+        """
+        Find what the peer's host has.
+        """
+        sent, path = self._sent, self.path
+        if not sent or path is None:
+            return
+        transport: Any = self.transport
+        try:
+            reached = transport.written - transport.unacknowledged()
+        except OSError:
+            return
+        sequence = 0
+        while sent and sent[0][0] <= reached:
+            sequence = sent.popleft()[1]
+        if sequence:
+            self._delay = limits.RDS_TCP_LOOK_SECONDS
+            path.acknowledged(self, sequence)
+
+    def _wantLook(self) -> None:
+        """
+        Look again, later each time.
+        """
+        self._call = self._medium.network.reactor.callLater(self._delay, self._looked)
+        self._delay = min(self._delay * 2, limits.RDS_TCP_LOOK_SECONDS_MOST)
+
+    def _looked(self) -> None:
+        """
+        It is time to look.
+        """
+        self._call = None
+        self.look()
+        if self._sent and self.path is not None and self._call is None:
+            self._wantLook()
+
+    def _stopLooking(self) -> None:
+        """
+        Leave the reactor alone.
+        """
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None

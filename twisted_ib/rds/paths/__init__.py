@@ -1,0 +1,3 @@
+"""
+A path of RDS: all that goes between two addresses, whatever carries it.
+"""

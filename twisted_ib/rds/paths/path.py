@@ -1,0 +1,469 @@
+"""
+One path between two addresses: the machine, the connection that carries it at the moment, and the
+pauses between attempts to get another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import PeerGoneError
+from twisted_ib.rds.paths.carrier import IRDSCarrierUser
+from twisted_ib.rds.protocol.bundle import Bundle
+from twisted_ib.rds.protocol.machine import Message, Outcome, PathMachine
+from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.network import Network
+
+_log = Logger()
+
+
+@implementer(IRDSCarrierUser)
+class Path:
+    """
+    What leads from an address of ours to one of a peer, and back.
+
+    @ivar local: our address, as text.
+    @ivar remote: the peer's.
+    @ivar key: what the medium knows it by.
+    @ivar machine: its L{PathMachine}.
+    @ivar carrier: the connection, or L{None}.
+    @ivar held: how many sockets hold something back, as a port of the peer is congested.
+    @ivar closed: whether it was forgotten.
+    @ivar bundles: whether the peer understands bundles: see L{twisted_ib.rds.protocol.bundle}.
+    @ivar bundle: the one that is being filled, or L{None}.
+    @ivar since: since when there is no connection, in seconds; L{None} if it is not missed.
+    """
+
+    carrier: Any = None
+    closed = False
+    held = 0
+    since: float | None = None
+    bundle: Bundle | None = None
+
+    _attempt: Any = None
+    _retry: Any = None
+    _tick: Any = None
+    _watch: Any = None
+    _pause = 0.0
+    _told = False
+    _pumping = False
+    #: Whether the carrier had no room; it says when it has.
+    _full = False
+
+    def __init__(self, network: Network, medium: Any, key: Any, local: str, remote: str) -> None:
+        """
+        A path without a connection.
+        """
+        self.network = network
+        self.medium = medium
+        self.key = key
+        self.local = local
+        self.remote = remote
+        self.machine = PathMachine(
+            network.mapOf(local), network.generation, network.counters, medium.acknowledges
+        )
+        self.bundles: bool = getattr(medium, "sharesAddresses", False)
+        self._blockers: set[Any] = set()
+
+    def __repr__(self) -> str:
+        """
+        Name the two ends.
+        """
+        state = "down" if self.carrier is None else "up"
+        return f"<{type(self).__name__} {self.local} to {self.remote} ({state})>"
+
+    # -- for sockets
+
+    def isCongested(self, port: int) -> bool:
+        """
+        @return: whether a port of the peer takes nothing.
+        """
+        return port in self.machine.peerMap
+
+    def send(self, message: Message) -> None:
+        """
+        Send a message, now or when there is a connection.
+        """
+        if self.bundle is not None:
+            self.closeBundle()
+        machine, carrier = self.machine, self.carrier
+        if carrier is None:
+            machine.send(message)
+            self._want()
+        elif self._full or self._pumping or not machine.sendAtOnce(message):
+            machine.send(message)
+            self._pump()
+        elif carrier.send(message):
+            machine.sentAtOnce(message)
+            carrier.flush()
+        else:
+            machine.refused(message)
+            self._full = True
+            carrier.flush()
+
+    def gathers(self) -> bool:
+        """
+        @return: whether what is small may leave with others at the end of the turn.
+        """
+        return self.bundles and self.carrier is not None and bool(self.carrier.gathers())
+
+    def openBundle(self, socket: Any, address: Any, port: int) -> Bundle:
+        """
+        Begin a bundle, as L{gathers} has said yes.
+
+        @param port: the receiving socket's.
+        """
+        if self.bundle is not None:
+            self.closeBundle()
+        self.bundle = bundle = Bundle(self, socket, address, port)
+        self.carrier.bundleOpened()
+        return bundle
+
+    def closeBundle(self) -> None:
+        """
+        Send what was gathered, if there is something.
+        """
+        bundle = self.bundle
+        if bundle is not None:
+            self.bundle = None
+            self.send(bundle.socket.bundleClosed(bundle))
+
+    def hold(self) -> None:
+        """
+        A socket waits for the peer's map to change: keep connected.
+        """
+        self.held += 1
+        if self.carrier is None:
+            self._want()
+        if self._watch is None and self.medium.acknowledges:
+            self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
+
+    def release(self) -> None:
+        """
+        It does no more.
+        """
+        self.held -= 1
+        if not self.held:
+            self._stopWatching()
+
+    def _watched(self) -> None:
+        """
+        All that there is for the peer may be held back: send something, as a queue pair on which nothing
+        is sent does not notice that nobody is there.
+        """
+        self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
+        if self.carrier is not None and self.machine.isIdle():
+            self.send(Message(self.machine.probePort, PROBE_PORT))
+
+    def _stopWatching(self) -> None:
+        """
+        Leave the reactor alone.
+        """
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def messages(self) -> Iterator[Message]:
+        """
+        @return: What waits, and what is not acknowledged.
+        """
+        return chain(self.machine.unacknowledged, self.machine.waiting)
+
+    def drop(self, owner: Any, port: int | None = None) -> list[Message]:
+        """
+        Forget what somebody sends.
+
+        @param port: to this port only; L{None} for all.
+        @return: the messages.
+        """
+        self.closeBundle()
+        return self.machine.drop(owner, port)
+
+    def mapChanged(self) -> None:
+        """
+        Our address's map has changed: the peer is told, if it is there.
+        """
+        if self.carrier is not None:
+            self._pump()
+
+    def block(self, socket: Any) -> None:
+        """
+        A socket has no memory left: take nothing from the peer.
+        """
+        if not self._blockers and self.carrier is not None:
+            self.carrier.pauseReading()
+        self._blockers.add(socket)
+
+    def isFull(self) -> bool:
+        """
+        @return: whether a socket that takes nothing from the peer has no memory even for what is on
+            its way when a connection ends.
+        """
+        return any(socket.isFull() for socket in self._blockers)
+
+    def unblock(self, socket: Any) -> None:
+        """
+        It has some again.
+        """
+        if socket in self._blockers:
+            self._blockers.discard(socket)
+            if not self._blockers and self.carrier is not None:
+                self.carrier.resumeReading()
+
+    # -- connecting
+
+    def needed(self) -> bool:
+        """
+        @return: whether there is something to say, or to hear.
+        """
+        return bool(self.machine.waiting) or not self.machine.isIdle() or self.held > 0
+
+    def _want(self) -> None:
+        """
+        There should be a connection.
+        """
+        now = self.network.reactor.seconds()
+        if self.since is None:
+            self.since = now
+        if self._attempt is None and self._retry is None and not self.closed and not self.network.dormant:
+            self._connect()
+
+    def connectNow(self) -> None:
+        """
+        The peer asks for it, or there was one until now: begin at once, in the next turn.
+        """
+        if self.carrier is None and self._attempt is None and not self.network.dormant and not self.closed:
+            self._schedule(0.0)
+
+    def _schedule(self, pause: float) -> None:
+        """
+        Try to connect later.
+        """
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self.network.reactor.callLater(pause, self._connect)
+
+    def _connect(self) -> None:
+        """
+        Try to connect.
+        """
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+        self._retry = None
+        self._attempt = self.medium.connect(self)
+
+    def _stopTrying(self) -> None:
+        """
+        No attempt is needed any more.
+        """
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.cancel()
+
+    def _again(self) -> None:
+        """
+        There is no connection: try again after a pause, which becomes longer each time, at random so
+        that two ends do not go on meeting (Linux: rds_queue_reconnect).
+        """
+        network = self.network
+        if network.dormant or self.closed:
+            return
+        now = network.reactor.seconds()
+        if self.since is None:
+            self.since = now
+        gone = now - self.since >= limits.RDS_GONE_SECONDS
+        own = self.medium.reconnects(self)
+        if not self.needed():
+            if gone or not own:
+                self.since = None
+                return
+        elif gone and not self._told:
+            self._told = True
+            network.peerGone(self, PeerGoneError(f"{self.remote} can not be reached"))
+        pause = self._pause
+        self._pause = min(max(pause * 2, limits.RDS_RECONNECT_SECONDS), limits.RDS_RECONNECT_SECONDS_MOST)
+        pause *= network.random()
+        self._schedule(pause if own else max(pause, limits.RDS_NUDGE_SECONDS))
+
+    # -- what carriers tell
+
+    def carrierFailed(self, reason: Exception) -> None:
+        """
+        See L{IRDSCarrierUser.carrierFailed}.
+        """
+        self._attempt = None
+        if self.carrier is None:
+            self._again()
+
+    def carrierUp(self, carrier: Any, sequence: int = 0) -> None:
+        """
+        See L{IRDSCarrierUser.carrierUp}.
+        """
+        if self.carrier is not None:
+            self.carrier.drain()
+        self._stopTrying()
+        if self.carrier is not None:
+            old, self.carrier = self.carrier, None
+            old.close()
+            self._down()
+        self.carrier = carrier
+        self._full = False
+        self.since = None
+        self._told = False
+        self.machine.connected(self.network.reactor.seconds())
+        if self._blockers:
+            carrier.pauseReading()
+        if sequence and self.machine.isOpen:
+            self.acknowledged(carrier, sequence)
+        if self.carrier is carrier:
+            self._pump()
+
+    def lost(self, carrier: Any, reason: Exception) -> None:
+        """
+        See L{IRDSCarrierUser.lost}.
+        """
+        if carrier is not self.carrier:
+            return
+        self.carrier = None
+        self._down()
+        self.network.counters["conn_reset"] += 1
+        self._again()
+
+    def _down(self) -> None:
+        """
+        The connection is gone; what can not be repeated is dropped.
+        """
+        for message in self.machine.disconnected(self.network.reactor.seconds()):
+            if message.owner is not None:
+                message.owner.messageDropped(message)
+        bundle = self.bundle
+        if bundle is not None:
+            self.bundle = None
+            self.machine.send(bundle.socket.bundleClosed(bundle))
+        self._armTick()
+
+    def resume(self, carrier: Any) -> None:
+        """
+        See L{IRDSCarrierUser.resume}.
+        """
+        if carrier is self.carrier:
+            self._full = False
+            self._pump()
+
+    def acknowledged(self, carrier: Any, sequence: int) -> None:
+        """
+        See L{IRDSCarrierUser.acknowledged}.
+        """
+        if carrier is not self.carrier:
+            return
+        machine = self.machine
+        for message in machine.acknowledged(sequence):
+            if message.owner is not None:
+                message.owner.messageDone(message)
+        if not machine.isOpen:
+            machine.probeAcknowledged(sequence, self.network.reactor.seconds())
+            self._armTick()
+
+    def operationDone(self, carrier: Any, message: Message) -> None:
+        """
+        See L{IRDSCarrierUser.operationDone}.
+        """
+        if self.machine.finished(message):
+            message.owner.messageDone(message)
+
+    def messageReceived(self, carrier: Any, fields: Fields, payload: bytes) -> None:
+        """
+        See L{IRDSCarrierUser.messageReceived}.
+        """
+        if carrier is not self.carrier:
+            return
+        machine = self.machine
+        self._pause = 0.0
+        outcome = machine.received(fields, payload, 0.0)
+        if outcome is Outcome.DELIVER:
+            self.network.deliver(self, fields, payload)
+            return
+        if outcome is Outcome.CONGESTION:
+            # It was written when there was none.
+            self.closeBundle()
+            self.network.congestionChanged(self)
+        elif outcome is Outcome.RESTARTED:
+            _log.info("RDS on {host} was restarted", host=self.remote)
+        if self.carrier is not None:
+            self._pump()
+
+    # -- sending
+
+    def _pump(self) -> None:
+        """
+        Send what can be.  Who is called from here may send more.
+        """
+        if self._pumping or self._full:
+            return
+        machine, carrier = self.machine, self.carrier
+        self._pumping = True
+        try:
+            while True:
+                message = machine.nextOutput()
+                if message is None:
+                    self.network.counters["send_queue_empty"] += 1
+                    break
+                if not carrier.send(message):
+                    self._full = True
+                    break
+                machine.sent(message)
+            carrier.flush()
+        finally:
+            self._pumping = False
+
+    def _armTick(self) -> None:
+        """
+        Have the machine told of the time when it wants.
+        """
+        deadline = self.machine.deadline()
+        if deadline is None:
+            if self._tick is not None:
+                self._tick.cancel()
+                self._tick = None
+        elif self._tick is None:
+            reactor = self.network.reactor
+            self._tick = reactor.callLater(max(0.0, deadline - reactor.seconds()), self._ticked)
+
+    def _ticked(self) -> None:
+        """
+        It is time.
+        """
+        self._tick = None
+        self.machine.tick(self.network.reactor.seconds())
+        self._armTick()
+        if self.carrier is not None:
+            self._pump()
+
+    # -- the end
+
+    def close(self) -> None:
+        """
+        End the connection, and try no more.  What the machine knows stays, for sockets that come
+        later.
+        """
+        self._stopTrying()
+        self._stopWatching()
+        self.since = None
+        carrier, self.carrier = self.carrier, None
+        if carrier is not None:
+            carrier.close()
+            self._down()
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None

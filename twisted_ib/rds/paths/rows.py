@@ -1,0 +1,46 @@
+"""
+What C{ib-ss} shows of RDS: its sockets, and its paths to peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row
+from twisted_ib.internet.addresses import withPort
+
+if TYPE_CHECKING:
+    from twisted_ib.rds.network import Network
+
+PROVIDER = "rds"
+#: A socket that has told its peers that it takes nothing, and a path whose peer has one that we want.
+CONGESTED = "CONGESTED"
+#: A path without a connection: one is wanted, or not.
+CONNECTING, DOWN, UP = "SYN_SENT", "CLOSE", "ESTABLISHED"
+
+
+def networkRows(network: Network) -> Iterator[Row]:
+    """
+    @return: a row for each address that a socket has, with what it has sent and is not with the peers;
+        and one for each path in use, with what is on it.
+    """
+    for (address, port), socket in list(network.sockets.items()):
+        queued = getattr(socket, "queued", None)
+        if queued is not None:  # Else a ping.
+            state = CONGESTED if port in network.mapOf(address) else LISTEN
+            yield Row(LISTENER, PROVIDER, withPort(address, port), None, state, None, queued())
+    for path in list(network.paths.values()):
+        yield _pathRow(path)
+
+
+def _pathRow(path: Any) -> Row:
+    """
+    @return: The row of a path.
+    """
+    machine = path.machine
+    state = DOWN if path.since is None else CONNECTING
+    if path.carrier is not None:
+        state = CONGESTED if path.held else UP
+    flight = sum(len(each.payload) for queue in (machine.waiting, machine.unacknowledged) for each in queue)
+    return Row(CONNECTION, PROVIDER, path.local, path.remote, state, None, flight, machine.repeated)

@@ -1,0 +1,3 @@
+"""
+The protocol of RDS without I/O, clock or Twisted: wire format, reliability of a path, congestion, streams.
+"""

@@ -1,0 +1,3 @@
+"""
+Streams over the datagrams of RDS, as Twisted's protocols use them.
+"""

@@ -1,0 +1,240 @@
+"""
+The active side of streams over reliable datagrams.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from twisted.internet import error
+from twisted.internet.interfaces import IConnector
+from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.python import log
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.host.addresses import sourceFor
+from twisted_ib.internet import failures
+from twisted_ib.internet.addresses import addressOf, reachable
+from twisted_ib.internet.endpoints import EndpointFactory
+from twisted_ib.internet.resolution import Destination, resolve
+from twisted_ib.rds.protocol.frames import Reason
+from twisted_ib.rds.protocol.streammachine import Session
+from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
+from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
+
+#: Nobody is there, or somebody who does not want us.
+_REFUSALS = (Reason.NO_LISTENER, Reason.TOO_MANY, Reason.UNWANTED, Reason.VERSION)
+
+
+class Attempt:
+    """
+    One attempt to connect: from a host to its addresses, and to a peer that accepts a stream.
+
+    It stands in C{connector.transport} until there is a transport.
+
+    @ivar unreachable: Why the socket could not reach the peer, if so.
+    """
+
+    logstr = "Uninitialized"
+    unreachable: Exception | None = None
+
+    def __init__(self, connector: StreamConnector) -> None:
+        """
+        Begin in the next turn: a connecting call never calls back before it returns.
+        """
+        self._connector = connector
+        self._socket: StreamSocket | None = None
+        self._session: Session | None = None
+        self._addresses: list[str] = []
+        self._over = False
+        self._begin: Any = connector.reactor.callLater(0, self._start)
+
+    def _start(self) -> None:
+        """
+        Find the host's addresses.
+        """
+        self._begin = None
+        found = resolve(self._connector.reactor, self._connector.host)
+        found.addCallback(self._resolved)
+        found.addErrback(self.failIfNotConnected)
+
+    def _resolved(self, addresses: list[str]) -> None:
+        """
+        Try the first.
+        """
+        if not self._over:
+            self._addresses = [reachable(address) for address in addresses]
+            self._tryNext()
+
+    def _tryNext(self) -> None:
+        """
+        Ask the next address for a stream.
+        """
+        connector = self._connector
+        self._forget()
+        self.unreachable = None
+        host = self._addresses.pop(0)
+        bound, port = connector.bound
+        try:
+            # Who binds nothing gets the address that leads there, and no more.
+            interface = bound or sourceFor(host)
+            self._socket = socketFor(connector.reactor, connector.device, interface, port, self)
+        except error.CannotListenError as reason:
+            why = reason.socketError
+            self._failed(error.ConnectBindError(why.errno or errno.EADDRNOTAVAIL, why.strerror or str(why)))
+            return
+        except (HCAError, OSError, ValueError) as reason:
+            self._failed(failures.connectError(reason, connector.where()))
+            return
+        if self._socket.isServed((host, connector.port)) is False:
+            self._failed(failures.refused(connector.where()))
+            return
+        self._session = self._socket.connect((host, connector.port), self)
+        if self._session is None:
+            self._failed(error.ConnectError(string=f"{connector.where()}: too many connections"))
+
+    def sessionOpened(self, session: Session) -> None:
+        """
+        The peer accepts: hand over to a transport.
+        """
+        connector, socket = self._connector, self._socket
+        assert socket is not None
+        try:
+            protocol = connector.buildProtocol(addressOf(*session.address))
+        except BaseException:
+            log.err()
+            session.user = None
+            self.failIfNotConnected(error.ConnectError(string=failures.oneLine(Failure().value)))
+            return
+        if self._over:
+            return
+        self._over = True
+        self._session = None
+        transport = StreamTransport(socket, session, socket.localHost(session.address[0]))
+        transport.connector = connector  # type: ignore[attr-defined]
+        connector.transport = transport
+        if protocol is None:
+            transport.attach(Protocol(), "client")
+            transport.loseConnection()
+        else:
+            transport.attach(protocol, "client")
+            factory = connector.factory
+            if isinstance(factory, EndpointFactory) and factory._onConnection is not None:
+                factory.protocolMade(protocol)
+        socket.release(self)
+
+    def sessionFailed(self, session: Session, reason: int) -> None:
+        """
+        The peer does not want a stream, or can not be reached.
+        """
+        self._session = None
+        where = self._connector.where()
+        unreachable = self.unreachable
+        if unreachable is not None:
+            self._failed(failures.connectError(unreachable, where))
+        elif reason == Reason.NO_LISTENER or reason == Reason.GONE:
+            self._failed(failures.refused(where))
+        elif reason in _REFUSALS:
+            self._failed(error.ConnectionRefusedError(errno.ECONNREFUSED, f"{where}: {wordsOf(reason)}"))
+        else:
+            self._failed(error.ConnectError(string=f"{where}: {wordsOf(reason)}"))
+
+    def _failed(self, reason: Exception) -> None:
+        """
+        This address failed: try the next.
+        """
+        if self._over:
+            return
+        if self._addresses:
+            self._tryNext()
+        else:
+            self.failIfNotConnected(reason)
+
+    def _forget(self) -> None:
+        """
+        Drop what was begun.
+        """
+        session, self._session = self._session, None
+        socket, self._socket = self._socket, None
+        if socket is None:
+            return
+        if session is not None:
+            session.user = None
+            session.abort()
+            session.events.clear()
+            socket.streams.settle(session)
+            socket.touch(session)
+        socket.release(self)
+
+    def failIfNotConnected(self, reason: Exception | Failure) -> None:
+        """
+        End the attempt, if it has not ended.
+        """
+        if self._over:
+            return
+        self._over = True
+        begin, self._begin = self._begin, None
+        if begin is not None and begin.active():
+            begin.cancel()
+        if isinstance(reason, error.TimeoutError):
+            reason = failures.timedOut(self._connector.where(), self._connector.timeout)
+        self._forget()
+        try:
+            self._connector.connectionFailed(Failure(reason))
+        except BaseException:
+            log.err()
+
+    def loseConnection(self) -> None:
+        """
+        There is no connection yet.
+        """
+        self.failIfNotConnected(error.UserError())
+
+    def logPrefix(self) -> str:
+        """
+        @return: What a transport has that is not connected.
+        """
+        return self.logstr
+
+
+@implementer(IConnector)
+class StreamConnector(Destination):
+    """
+    What C{connectStream} gives.  Its device may be C{"tcp"}, too.
+    """
+
+    protocolName = "RDS"
+
+    def _makeTransport(self) -> Any:
+        """
+        Begin an attempt.
+        """
+        return Attempt(self)
+
+
+def connectStream(
+    reactor: Any,
+    host: str,
+    port: int,
+    factory: ClientFactory,
+    timeout: float | None = 30,
+    bindAddress: Any = None,
+    device: str | None = None,
+) -> IConnector:
+    """
+    Connect a stream over reliable datagrams to a port of L{listenStreams
+    <twisted_ib.rds.streams.listening.listenStreams>}.
+
+    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a
+        name.
+    @param timeout: The seconds to wait for the connection.
+    @param bindAddress: The local host and port to connect from, a pair; port 0 is a new one.
+    @param device: C{"tcp"}, or the HCA's name; see L{twisted_ib.rds.port.listenRDS}.
+    @raise ValueError: An argument makes no sense.
+    """
+    connector = StreamConnector(host, port, factory, timeout, bindAddress, reactor, device)
+    connector.connect()
+    return connector

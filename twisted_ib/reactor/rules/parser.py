@@ -1,0 +1,359 @@
+"""
+The language of C{libsdp.conf}, read: which connections go over SDP, which over TCP.
+
+A file is lines of one statement each; C{#} begins a comment::
+
+    log [destination stderr|syslog|file NAME] [min-level NUMBER]
+    use sdp|tcp|both listen|server|connect|client PROGRAM ADDRESS[/LENGTH]:PORTS
+    device NAME FABRIC [ADDRESS]
+    route NETWORK DEVICE...
+    timeout sdp|retry SECONDS
+
+The first two are libsdp's, and a file of its is one of ours; the others are our own.  PROGRAM is a
+shell pattern, ADDRESS and PORTS may be C{*}, PORTS may be a range.  Nothing is looked up here: what
+comes out are values, and L{twisted_ib.reactor.rules.policy} says what they mean.
+
+Beyond libsdp's own reading a last line needs no newline, a line may end in CR and LF, and an IPv6
+address may have brackets.  As there, C{:} that divides address and ports is the last one.
+
+Source: libsdp C{config_scanner.l}, C{config_parser.y}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from attrs import define, evolve, field
+
+from twisted_ib import limits
+from twisted_ib.errors import RulesError
+from twisted_ib.reactor.rules.lexer import Line, Word, Wrong
+from twisted_ib.reactor.rules.patterns import Pattern
+from twisted_ib.reactor.rules.syntax import (
+    BOTH,
+    CONNECT,
+    LISTEN,
+    SDP,
+    TCP,
+    VERDICTS,
+    Contents,
+    Device,
+    Log,
+    Network,
+    Route,
+    Rule,
+    Timeouts,
+    parseAddress,
+)
+
+#: What the words for the two roles mean.
+ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
+#: The devices that there are without a statement, and their fabrics.
+DEVICES = MappingProxyType({"lo0": "loopback", "shm0": "shm"})
+#: The fabrics that a device may have.
+FABRICS = ("loopback", "roce", "shm")
+#: Those of them whose devices have an address.
+ADDRESSED = ("roce",)
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}").fullmatch
+_SECONDS = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?").fullmatch
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
+
+
+def _network(text: str, word: Word) -> Network | None:
+    """
+    @param text: C{*}, or an address and perhaps the length of its prefix.
+    @param word: the word that it is a part of.
+
+    @return: the network; L{None} for C{*}.
+
+    @raise Wrong: it is something else.
+    """
+    if text == "*":
+        return None
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    address, slash, length = text.partition("/")
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    parsed = parseAddress(address)
+    if parsed is None:
+        raise word.wrong("an IPv4 or IPv6 address or *")
+    version, value = parsed
+    width = 32 if version == 4 else 128
+    if not slash:
+        return Network(version, value, width)
+    if not _NUMBER(length) or int(length) > width:
+        raise word.wrong(f"a prefix length from 0 to {width} after the /")
+    return Network(version, value, int(length))
+
+
+def _ports(text: str, word: Word) -> tuple[int, int]:
+    """
+    @param text: C{*}, a port, or two with C{-} between.
+    @param word: the word that it is a part of.
+
+    @return: the first and the last port.
+
+    @raise Wrong: it is something else.
+    """
+    if text == "*":
+        return 0, 65535
+    first, dash, last = text.partition("-")
+    for port in (first, last) if dash else (first,):
+        if not _NUMBER(port) or int(port) > 65535:
+            raise word.wrong("a port from 0 to 65535, a range of ports or * after the last :")
+    return int(first), int(last if dash else first)
+
+
+@define
+class _Reading:
+    """
+    A file that is being read.
+
+    @ivar name: its name.
+    @ivar known: the devices that there are, and where or what they are.
+    @ivar fabrics: the fabrics that there are.
+    """
+
+    name: str
+    known: dict[str, str]
+    fabrics: tuple[str, ...]
+    rules: list[Rule] = field(factory=list)
+    devices: list[Device] = field(factory=list)
+    routes: list[Route] = field(factory=list)
+    logs: list[Log] = field(factory=list)
+    timeouts: Timeouts = field(factory=Timeouts)
+    warnings: list[str] = field(factory=list)
+    errors: list[tuple[int, int, str]] = field(factory=list)
+    #: The devices that routes name: line number and word.
+    named: list[tuple[int, Word]] = field(factory=list)
+
+    def line(self, number: int, text: str) -> None:
+        """
+        Read one line.
+
+        @param number: its number, from 1.
+        @param text: it, without its end.
+
+        @raise Wrong: it is no statement.
+        """
+        line = Line(text, f"{self.name}:{number}")
+        word = line.next()
+        if word is None:
+            return
+        read = _STATEMENTS.get(word.text)
+        if read is None:
+            raise word.wrong("use, log, device, route or timeout")
+        done = len(self.rules) + len(self.logs) + len(self.devices) + len(self.routes)
+        if done >= limits.POLICY_STATEMENTS:
+            raise word.wrong(f"at most {limits.POLICY_STATEMENTS} statements")
+        read(self, line, number)
+
+    def use(self, line: Line, number: int) -> None:
+        """
+        Read the rest of C{use}.
+        """
+        verdict = line.choose(*VERDICTS).text
+        role = ROLE_WORDS[line.choose(*ROLE_WORDS).text]
+        program = line.take("a program's name or pattern", name=True).text
+        expected = "an address and ports, as *:80"
+        word = line.takeGlued(expected)
+        address, colon, ports = word.text.rpartition(":")
+        if not colon:
+            raise word.wrong(expected)
+        network = _network(address, word)
+        first, last = _ports(ports, word)
+        line.end()
+        if network is not None:
+            network = self.checked(network, line.where)
+        if first > last:
+            self.warn(line.where, f"ports {first}-{last} never match: the first is greater than the last")
+        self.rules.append(Rule(verdict, role, Pattern.parse(program), network, first, last, line.where))
+
+    def warn(self, where: str, text: str) -> None:
+        """
+        Add a warning.
+
+        @param where: C{FILE:LINE}.
+        @param text: what is odd.
+        """
+        self.warnings.append(f"{where}: {text}")
+
+    def checked(self, network: Network, where: str) -> Network:
+        """
+        Warn of what libsdp takes in another way than it looks.
+
+        @param network: as it is written.
+        @param where: C{FILE:LINE}.
+
+        @return: as it counts.
+        """
+        if network.version == 4 and network.value == 0:
+            return network
+        if network.length == 0:
+            # libsdp: a length of 0 is none.
+            whole = evolve(network, length=network.width)
+            self.warn(where, f"a prefix length of 0 counts as none: {whole.text()} matches one address alone")
+            return whole
+        masked = network.value & network.mask
+        if network.version == 4 and masked != network.value:
+            self.warn(
+                where,
+                f"{network.text()} never matches, as bits after the first {network.length} are set; "
+                f"the network is {network.text(masked)}",
+            )
+        return network
+
+    def log(self, line: Line, number: int) -> None:
+        """
+        Read the rest of C{log}.
+        """
+        destination = file = level = None
+        while (word := line.next()) is not None:
+            if word.text == "destination":
+                destination = line.choose("stderr", "syslog", "file").text
+                file = line.take("a file's name", name=True).text if destination == "file" else None
+            elif word.text == "min-level":
+                amount = line.take("a level, 1 to 9")
+                if not _NUMBER(amount.text):
+                    raise amount.wrong("a level, 1 to 9")
+                level = int(amount.text)
+            else:
+                raise word.wrong("destination or min-level")
+        self.logs.append(Log(destination, file, level, line.where))
+
+    def device(self, line: Line, number: int) -> None:
+        """
+        Read the rest of C{device}.
+        """
+        name = line.take("a device's name")
+        if not _NAME(name.text):
+            raise name.wrong("a device's name, of letters, digits, _, . and -")
+        fabric = line.choose(*self.fabrics)
+        address = line.next()
+        if address is None and fabric.text in ADDRESSED:
+            raise line.missing("an IPv4 or IPv6 address of this host")
+        if address is not None and parseAddress(address.text) is None:
+            raise address.wrong("an IPv4 or IPv6 address")
+        line.end()
+        earlier = next((device for device in self.devices if device.name == name.text), None)
+        if earlier is not None:
+            raise name.wrong(f"another name than that of {earlier.where}")
+        if self.known.get(name.text, fabric.text) != fabric.text:
+            raise fabric.wrong(f"{self.known[name.text]}, the fabric of {name.text}")
+        if len(self.devices) >= limits.POLICY_DEVICES:
+            raise name.wrong(f"at most {limits.POLICY_DEVICES} devices")
+        self.known[name.text] = fabric.text
+        text = None if address is None else address.text
+        self.devices.append(Device(name.text, fabric.text, text, line.where))
+
+    def route(self, line: Line, number: int) -> None:
+        """
+        Read the rest of C{route}.
+        """
+        word = line.take("a network")
+        network = _network(word.text, word)
+        if network is not None and network.value & network.mask != network.value:
+            raise word.wrong(f"a network such as {network.text(network.value & network.mask)}")
+        devices = [line.take("a device's name")]
+        while (more := line.next()) is not None:
+            devices.append(more)
+        if len(devices) > limits.POLICY_DEVICES:
+            raise devices[limits.POLICY_DEVICES].wrong(f"at most {limits.POLICY_DEVICES} devices")
+        self.named += ((number, device) for device in devices)
+        names = tuple(dict.fromkeys(device.text for device in devices))
+        self.routes.append(Route(network, names, line.where))
+
+    def timeout(self, line: Line, number: int) -> None:
+        """
+        Read the rest of C{timeout}.
+        """
+        kind = line.choose("sdp", "retry").text
+        least = "more than 0" if kind == "sdp" else "0"
+        expected = f"a number of seconds, from {least} to {limits.POLICY_SECONDS:g}"
+        word = line.take(expected)
+        if not _SECONDS(word.text):
+            raise word.wrong(expected)
+        seconds = float(word.text)
+        if seconds > limits.POLICY_SECONDS or (kind == "sdp" and seconds == 0):
+            raise word.wrong(expected)
+        line.end()
+        if kind == "sdp":
+            self.timeouts = evolve(self.timeouts, sdp=seconds)
+        else:
+            self.timeouts = evolve(self.timeouts, retry=seconds)
+
+
+#: The first word of a statement -> what reads the rest.
+_STATEMENTS: dict[str, Callable[[_Reading, Line, int], None]] = {
+    "device": _Reading.device,
+    "log": _Reading.log,
+    "route": _Reading.route,
+    "timeout": _Reading.timeout,
+    "use": _Reading.use,
+}
+
+
+def parse(
+    text: str,
+    name: str,
+    devices: Mapping[str, str] = DEVICES,
+    fabrics: tuple[str, ...] = FABRICS,
+) -> Contents:
+    """
+    Read a file.
+
+    @param text: what is in it.
+    @param name: its name, for errors.
+    @param devices: the devices that there are without it, and the fabric of each.
+    @param fabrics: the fabrics that a device may have.
+
+    @return: what it says.
+
+    @raise RulesError: a line of it is wrong; then nothing of it counts.
+    """
+    reading = _Reading(name, dict(devices), fabrics)
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        try:
+            reading.line(number, line.removesuffix("\r"))
+        except Wrong as wrong:
+            reading.errors.append((number, wrong.column, str(wrong)))
+            if len(reading.errors) >= limits.POLICY_ERRORS:
+                break
+    for number, word in reading.named:
+        if word.text not in reading.known:
+            missing = word.wrong(f"the name of a device, one of {', '.join(sorted(reading.known))}")
+            reading.errors.append((number, word.column, str(missing)))
+    if reading.errors:
+        errors = sorted(reading.errors)[: limits.POLICY_ERRORS]
+        raise RulesError(*(f"{name}:{number}:{column}: {error}" for number, column, error in errors))
+    return Contents(
+        name,
+        tuple(reading.rules),
+        tuple(reading.devices),
+        tuple(reading.routes),
+        tuple(reading.logs),
+        reading.timeouts,
+        tuple(reading.warnings),
+    )
+
+
+__all__ = [
+    "BOTH",
+    "CONNECT",
+    "LISTEN",
+    "SDP",
+    "TCP",
+    "Contents",
+    "Device",
+    "Log",
+    "Network",
+    "Route",
+    "Rule",
+    "Timeouts",
+    "parse",
+    "parseAddress",
+]

@@ -1,0 +1,200 @@
+"""
+How a process with an C{ib} reactor shows its sockets to C{ib-ss}, also if all of them are TCP's.
+
+Who asks, asks an HCA.  A process that uses none opens one as soon as it has nothing else to do; its
+descriptor is watched, nothing is polled.  Where that can not be, the process is not seen, and nothing
+else is different.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from twisted.internet import tcp
+
+from twisted_ib.errors import HCAError
+from twisted_ib.reactor.switch.reason import Why
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
+
+#: A turn that waited so long had nothing to do, in seconds.
+QUIET = 0.05
+#: A process that is never so quiet shows itself all the same after this time, in seconds.
+LATEST = 2.0
+
+
+class Visibility:
+    """
+    What one reactor shows.
+
+    @ivar reactor: The reactor, an L{IBReactor<twisted_ib.reactor.ibreactor.IBReactor>}.
+    @ivar channel: The channel that was made visible, or L{None}.
+    """
+
+    def __init__(self, reactor: Any) -> None:
+        """
+        Show nothing yet.
+        """
+        self.reactor = reactor
+        self.channel: DeviceChannel | None = None
+        self._latest = 0.0
+
+    # -- being seen
+
+    def begin(self) -> None:
+        """
+        The reactor runs: show its sockets, but not before it has done what is to be done first.
+        """
+        channel = self.channel
+        if channel is None or channel.device.closed:
+            self._latest = perf_counter() + LATEST
+            self.reactor.doIteration = self._turn
+
+    def _turn(self, timeout: float | None) -> None:
+        """
+        One of the first turns of the reactor.
+        """
+        began = perf_counter()
+        self.reactor.doPoll(QUIET if timeout is None else min(timeout, QUIET))
+        now = perf_counter()
+        if now - began >= QUIET or now >= self._latest:
+            vars(self.reactor).pop("doIteration", None)
+            self.appear()
+
+    def appear(self) -> None:
+        """
+        Be seen, if that is possible.
+        """
+        try:
+            # Not before: a program's start does not wait for these imports.
+            from twisted_ib.internet.channel import channelFor
+
+            channel = channelFor(self.reactor)
+            channel.appear()
+        except (HCAError, ImportError, OSError):
+            return  # It is only a look from outside that is lost.
+        self.channel = channel
+
+    # -- what is seen
+
+    def rows(self, channel: DeviceChannel) -> Iterator[list[Any] | None]:
+        """
+        @param channel: The channel whose device was asked.
+        @return: The rows of what no other channel answers for: TCP, and devices that others do not see.
+        """
+        from twisted_ib.hca.base.socketrows import usersRows, values
+        from twisted_ib.hca.device.registry import DEFAULT_DEVICE
+        from twisted_ib.internet.channel import channelsOf
+        from twisted_ib.reactor.tcprows import tcpRows
+
+        if channel.device.name != DEFAULT_DEVICE:
+            return
+        reactor = self.reactor
+        for other in channelsOf(reactor):
+            if other is not channel and not other.device.isAsked:
+                yield from usersRows(list(other.users), other.device.name, self.whyOf)
+        rds = sys.modules.get("twisted_ib.rds.network")
+        for network in () if rds is None else rds.networksOf(reactor):
+            # On devices their channels answer for them.
+            if network.medium.name == "tcp":
+                from twisted_ib.rds.paths.rows import networkRows
+
+                yield from [values(row, None, None) for row in networkRows(network)]
+        selectables = reactor.selectables()
+        switch = reactor.openSwitch
+        paused = {client.fileno(): client for client in getattr(switch, "clients", ())}
+        ports = [*getattr(switch, "ports", ()), *selectables]
+        listening = {_port(each.socket): each for each in ports if _listens(each)}
+
+        def whyOfSocket(skt: socket.socket) -> Why | None:
+            client = paused.get(skt.fileno())
+            if client is not None:
+                return self.whyOf(client)
+            port = listening.get(_port(skt))
+            if port is None:
+                return self._byPolicy("connect")
+            why = self.whyOf(port)
+            return why if port.fileno() == skt.fileno() else _accepted(why)
+
+        yield from tcpRows(selectables, self.whyOf, whyOfSocket)
+
+    def whyOf(self, user: Any) -> Why | None:
+        """
+        @param user: A port or a connection.
+        @return: Why it is what it is; L{None} if it was asked for by name.
+        """
+        why = getattr(user, "why", None)
+        if isinstance(why, Why):
+            return why
+        whole = getattr(getattr(user, "main", None), "why", None)
+        if isinstance(whole, Why):  # Of a port; this is its part on a device.
+            return attrs.evolve(whole, fallback=None)
+        if not isinstance(user, tcp.Port | tcp.Connection):
+            return None
+        return self._whyOfTCP(user)
+
+    def _whyOfTCP(self, user: Any) -> Why | None:
+        """
+        @param user: A port or connection of TCP that has no C{Why}.
+        @return: That of its port or connector, or else of the rule that leaves everything to TCP.
+        """
+        server = getattr(user, "server", None)
+        if server is not None:
+            return _accepted(self.whyOf(server))
+        connector = getattr(user, "connector", None)
+        why = getattr(connector, "why", None)
+        if isinstance(why, Why):
+            return why
+        if isinstance(user, tcp.Port):
+            return self._byPolicy("listen") if getattr(user, "_shouldShutdown", True) else None
+        return None if connector is None else self._byPolicy("connect")
+
+    def _byPolicy(self, role: str) -> Why | None:
+        """
+        @return: What the rules say where they leave everything to TCP.
+        """
+        switch = self.reactor.openSwitch
+        if switch is None:
+            return None
+        configuration = switch.configuration
+        decision = configuration.policy.certain(role, configuration.program)
+        if decision is None or decision.verdict != "tcp":
+            return None  # Adopted, or made while other rules held.
+        return Why(decision.where, decision.verdict, "tcp")
+
+
+def _accepted(why: Why | None) -> Why | None:
+    """
+    @param why: That of a port.
+    @return: That of a connection over TCP which it has accepted.
+    """
+    return None if why is None else Why(why.rule, why.verdict, "tcp", None, why.fallback)
+
+
+def _listens(selectable: Any) -> bool:
+    """
+    @return: Whether something in a reactor is a TCP port.
+    """
+    from twisted_ib.reactor.tcprows import isTCP
+
+    return isinstance(selectable, tcp.Port) and isTCP(selectable)
+
+
+def _port(skt: socket.socket) -> int:
+    """
+    @return: The local number of a socket; 0 if it has none any more.
+    """
+    try:
+        number: int = skt.getsockname()[1]
+    except OSError:
+        return 0
+    return number
+
+
+__all__ = ["Visibility"]

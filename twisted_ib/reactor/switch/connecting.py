@@ -1,0 +1,211 @@
+"""
+Connecting through the switch: SDP first where it is offered, and TCP.
+
+A L{SwitchedClient} is Twisted's TCP client.  When it has its socket and the peer's address, and would
+connect, it asks the switch; where SDP is offered an L{Offload} tries that, and the socket waits.  What
+succeeds first tells the connector, once; nothing is sent before that.
+"""
+
+from __future__ import annotations
+
+import os
+from errno import ECONNREFUSED
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import error, tcp
+from twisted.python.failure import Failure
+
+from twisted_ib.reactor.rules.parser import CONNECT, SDP, TCP
+from twisted_ib.reactor.switch.candidates import UNASKED
+from twisted_ib.reactor.switch.reason import Fallback, Why
+
+if TYPE_CHECKING:
+    from twisted_ib.reactor.switch.offload import Offload
+    from twisted_ib.reactor.switch.switch import Switch
+
+
+class SwitchedClient(tcp.Client):
+    """
+    What a L{SwitchedConnector} has while it connects, and afterwards if TCP carries the connection.
+
+    @ivar why: What was decided, and why.
+    @ivar offload: The attempts over SDP, while they last.
+    """
+
+    why: Why
+    reactor: Any
+    offload: Offload | None = None
+    _isBound = False
+
+    def __init__(self, host: Any, port: Any, bindAddress: Any, connector: Any, reactor: Any) -> None:
+        """
+        @param connector: The L{SwitchedConnector}.
+        """
+        self.why = Why("default", TCP, asked=reactor.seconds())
+        super().__init__(host, port, bindAddress, connector, reactor)
+        self._isBound = bindAddress is not None
+
+    def _setRealAddress(self, address: Any) -> None:
+        """
+        The peer's address is known: choose.
+        """
+        self._choosing = True
+        super()._setRealAddress(address)
+
+    _choosing = False
+
+    def doConnect(self) -> None:
+        """
+        Connect, but choose first.
+        """
+        if self._choosing:
+            self._choosing = False
+            if hasattr(self, "connector"):
+                self._choose()
+            return
+        super().doConnect()
+
+    def _choose(self) -> None:
+        """
+        Ask the switch.
+        """
+        switch, why = self.connector.switch, self.why
+        host, port = self.realAddress[:2]
+        decision = switch.decide(CONNECT, host, port)
+        why.rule, why.verdict = decision.where, decision.verdict
+        found = switch.waysTo(self.reactor, decision.verdict, host, port)
+        if isinstance(found, Fallback):
+            self._goOn(found)
+        elif found:
+            try:
+                from twisted_ib.reactor.switch.offload import Offload
+            except ImportError as e:
+                self._goOn(Fallback("unloadable", str(e)))
+                return
+            seconds = switch.seconds(decision.verdict, self.connector.timeout)
+            self.offload = Offload(self, found, seconds)
+        else:
+            super().doConnect()
+
+    def _goOn(self, fallback: Fallback, reason: Exception | None = None) -> None:
+        """
+        SDP does not carry it.
+
+        @param reason: What failed last.
+        """
+        self.connector.switch.fellBack(self.why, fallback)
+        if self.why.verdict == SDP and fallback.kind in UNASKED:
+            # Nobody can be there: TCP's own words.
+            self.failIfNotConnected(error.getConnectError((ECONNREFUSED, os.strerror(ECONNREFUSED))))
+        elif self.why.verdict == SDP:
+            self.failIfNotConnected(_withReason(reason or error.ConnectError(), fallback, True))
+        else:
+            super().doConnect()
+
+    def offloadFailed(self, fallback: Fallback, reason: Exception) -> None:
+        """
+        No attempt over SDP has succeeded.
+
+        @param reason: What failed last.
+        """
+        self.offload = None
+        self._goOn(fallback, reason)
+
+    def boundPair(self) -> tuple[str, int]:
+        """
+        @return: The local address and number that the application has bound; empty and 0 for any.
+        """
+        if not self._isBound:
+            return "", 0
+        name = tcp._getsockname(self.socket)  # With the scope of a link-local address.
+        return str(name[0]), name[1]
+
+    def replaced(self) -> Any:
+        """
+        SDP carries the connection: this is over.
+
+        @return: The socket, if it holds the local number; else L{None}.
+        """
+        self.offload = None
+        self.disconnected = 1
+        skt = self.socket
+        del self.connector, self.socket, self.fileno
+        if self._isBound:
+            return skt
+        skt.close()
+        return None
+
+    def _connectDone(self) -> None:
+        """
+        TCP carries the connection.
+        """
+        why = self.why
+        why.provider = TCP
+        why.decided = why.connected = self.reactor.seconds()
+        switch = self.connector.switch
+        switch.clients.add(self)
+        switch.settled(CONNECT, why, *self.realAddress[:2])
+        super()._connectDone()
+
+    def failIfNotConnected(self, err: Any) -> None:
+        """
+        Tell the connector once, with what each provider said.
+        """
+        if self.connected or self.disconnected or not hasattr(self, "connector"):
+            return
+        offload, self.offload = self.offload, None
+        if offload is not None:
+            offload.cancel()
+        fallback = self.why.fallback
+        if fallback is not None and self.why.verdict != SDP and fallback.kind not in UNASKED:
+            err = _withReason(err, fallback)
+        super().failIfNotConnected(err)
+
+
+class SwitchedConnector(tcp.Connector):
+    """
+    What C{connectTCP} gives where policy does not leave everything to TCP.
+
+    @ivar switch: The reactor's switch.
+    @ivar why: What was decided about the last attempt, and why.
+    """
+
+    why: Why
+
+    def __init__(
+        self, switch: Switch, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any, reactor: Any
+    ) -> None:
+        """
+        @param switch: The reactor's switch.
+        """
+        self.switch = switch
+        super().__init__(host, port, factory, timeout, bindAddress, reactor)
+
+    def _makeTransport(self) -> SwitchedClient:
+        """
+        Begin.
+        """
+        client = SwitchedClient(self.host, self.port, self.bindAddress, self, self.reactor)
+        self.why = client.why
+        return client
+
+
+def _withReason(reason: Any, fallback: Fallback, alone: bool = False) -> Any:
+    """
+    @param alone: Whether SDP's is the only reason.
+    @return: TCP's error, of the same kind, with SDP's reason in its text.
+    """
+    value = reason.value if isinstance(reason, Failure) else reason
+    if not isinstance(value, error.ConnectError) or isinstance(value, error.UserError):
+        if not isinstance(value, error.TimeoutError):
+            return reason
+    text = str(value.args[0]) if value.args and value.args[0] else ""
+    said = str(fallback) if str(fallback).startswith("SDP ") else f"SDP: {fallback}"
+    both = f"{text} ({said})" if text and not alone else said
+    try:
+        return type(value)(value.osError, both)
+    except TypeError:
+        return reason
+
+
+__all__ = ["SwitchedClient", "SwitchedConnector"]

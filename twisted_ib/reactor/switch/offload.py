@@ -1,0 +1,244 @@
+"""
+The attempts over SDP of one client of the switch.
+
+This is imported when SDP is offered somewhere, and not before: most of what it needs nobody else does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import error
+from twisted.python import log
+from twisted.python.failure import Failure
+
+from twisted_ib.errors import NoListenerError
+from twisted_ib.internet import failures
+from twisted_ib.internet.addresses import Address, withPort
+from twisted_ib.internet.connector import Attempt
+from twisted_ib.reactor.rules.parser import CONNECT, SDP
+from twisted_ib.reactor.switch.candidates import Candidate
+from twisted_ib.reactor.switch.reason import Fallback
+from twisted_ib.reactor.switch.serverclient import RedirectedClient
+from twisted_ib.sdp import handshake
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.reactor.switch.connecting import SwitchedClient
+
+
+class _SwitchedAttempt(Attempt):
+    """
+    An attempt that reaches the one HCA whose server has the TCP socket.
+    """
+
+    _connector: Any
+
+    def nextTurn(self, shared: dict[Any, Any]) -> None:
+        """
+        Begin; whatever happens, TCP must have its turn.
+        """
+        beginning = self._connector.connector.switch.beginning
+        beginning.discard(self._connector.client)
+        try:
+            super().nextTurn(shared)
+        except Exception as e:
+            log.err()
+            text = f"{self._connector.where()}: {failures.oneLine(e)}"
+            self.failIfNotConnected(error.ConnectError(string=text))
+
+    def _search(self, channel: DeviceChannel) -> Any:
+        """
+        Have the device look for the path.
+        """
+        counterpart = self._connector.candidate.counterpart
+        if counterpart is None:
+            return super()._search(channel)
+        return channel.device.fabric.reach(counterpart.guid, self)
+
+    def _ask(self) -> None:
+        """
+        Send a REQ, if the server is still the one that was found: there is time between the two.
+        """
+        if self._connector.stands():
+            super()._ask()
+        else:
+            self._failed(NoListenerError("it listens no more"))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The reactor stops.
+        """
+        self._connector.client.connectionLost(reason)
+
+
+class Offload:
+    """
+    The attempts over SDP of one client; to each attempt, the connector.
+
+    @ivar client: Whose they are.
+    @ivar candidate: The way that is being tried.
+    @ivar chosen: The application was asked for a protocol: there is no other way any more.
+    """
+
+    handshake = handshake
+
+    def __init__(self, client: SwitchedClient, candidates: list[Candidate], seconds: float | None) -> None:
+        """
+        Begin.
+
+        @param candidates: The ways to try, in order; there is one at least.
+        @param seconds: How long that may take; L{None} for as long as the connector has.
+        """
+        self.client = client
+        self.connector = client.connector
+        self.reactor = client.reactor
+        self.host, self.port = client.realAddress[:2]
+        self.timeout = seconds
+        self.bound = client.boundPair()
+        self.chosen = False
+        self._candidates = candidates
+        self._reasons: list[Exception] = []
+        self._timer = None if seconds is None else self.reactor.callLater(seconds, self._tooLate)
+        self._next()
+
+    def _next(self) -> None:
+        """
+        Try the next way.
+        """
+        self.candidate = self._candidates.pop(0)
+        self.device = self.candidate.device
+        self.connector.switch.beginning.add(self.client)
+        self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
+
+    def _tooLate(self) -> None:
+        """
+        SDP has had its part of the time.
+        """
+        self._candidates = []
+        self._end(error.TimeoutError())
+
+    def cancel(self) -> None:
+        """
+        The application, or its timeout, gives up.
+        """
+        self._candidates = []
+        self.chosen = True
+        self._stopTimer()
+        self.connector.switch.beginning.discard(self.client)
+        self.client = None  # type: ignore[assignment]
+        self._end(error.UserError())
+
+    def _end(self, reason: Exception) -> None:
+        """
+        End the attempt.
+        """
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.failIfNotConnected(reason)
+
+    def _stopTimer(self) -> None:
+        """
+        Wait no more.
+        """
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    # -- what an attempt asks of its connector
+
+    def stands(self) -> bool:
+        """
+        @return: Whether the server still says that it has the TCP socket.
+        """
+        counterpart = self.candidate.counterpart
+        return counterpart is None or self.connector.switch.stands(
+            self.device, self.host, self.port, counterpart
+        )
+
+    def where(self, address: str | None = None) -> str:
+        """
+        Say where to, for error texts.
+        """
+        return f"SDP {withPort(self.host, self.port)}"
+
+    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
+        """
+        Make the transport.
+        """
+        return RedirectedClient(channel, host, peer, self.connector)
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """
+        SDP it is.
+        """
+        self.chosen = True
+        self._stopTimer()
+        return self.connector.buildProtocol(addr)
+
+    @property
+    def transport(self) -> Any:
+        """
+        What the connector has.
+        """
+        return self.connector.transport
+
+    @transport.setter
+    def transport(self, transport: RedirectedClient) -> None:
+        """
+        The connection stands.
+        """
+        transport.bound = self.client.replaced()
+        transport.why = why = self.client.why
+        why.provider, why.device = SDP, self.device
+        why.decided = why.connected = self.reactor.seconds()
+        self.connector.switch.settled(CONNECT, why, self.host, self.port)
+        self.connector.transport = transport
+        self._attempt = None  # It has a reference to this.
+
+    def connectionFailed(self, reason: Failure) -> None:
+        """
+        One way has failed.
+        """
+        if self.client is None:
+            return  # Nobody wants to know.
+        if self.chosen:
+            client = self.client
+            client.offload = None
+            client.failIfNotConnected(reason.value)
+            return
+        assert isinstance(reason.value, Exception)
+        self._reasons.append(reason.value)
+        # A no comes at once, and may be a yes next time.
+        refused = isinstance(reason.value, error.ConnectionRefusedError)
+        if self.candidate.counterpart is not None and not refused:
+            self.connector.switch.remember(self.reactor, self.host, self.port, self.candidate.counterpart)
+        if self._candidates:
+            self._next()
+            return
+        self._attempt = None
+        self._stopTimer()
+        self.client.offloadFailed(_fallback(self._reasons), self._reasons[-1])
+
+
+def _fallback(reasons: list[Exception]) -> Fallback:
+    """
+    Say why SDP has failed.
+    """
+    last = reasons[-1]
+    kind = "failed"
+    if isinstance(last, error.TimeoutError | error.TCPTimedOutError):
+        kind = "timeout"
+    elif isinstance(last, error.ConnectionRefusedError):
+        kind = "refused"
+    return Fallback(kind, "; ".join(_textOf(each) for each in reasons))
+
+
+def _textOf(reason: Exception) -> str:
+    """
+    @return: What an error says, without the words that all of its kind begin with.
+    """
+    detail = reason.args[0] if isinstance(reason, error.ConnectError) and reason.args else ""
+    return failures.oneLine(detail or reason)
+
+
+__all__ = ["Offload"]

@@ -1,0 +1,514 @@
+"""
+What a stream sends that is not just Data: registered memory, urgent bytes, and what stands
+behind these.
+
+The bytes of a stream leave in order.  When something of these waits, everything written later
+waits behind it in C{items}; what was written before is in the stream's own buffer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.memory.memory import REMOTE_READ, MemoryRegion
+from twisted_ib.hca.queues.requests import SGE
+from twisted_ib.internet.region import RDMARegion
+from twisted_ib.sdp.pendingsends import Item, SendBuffer, Urgent
+from twisted_ib.sdp.protocol.modes import Mode
+from twisted_ib.sdp.protocol.sourceadverts import Offer, Source, Target
+from twisted_ib.sdp.protocol.wire import MID, RdmaWrCompl, Transition
+
+if TYPE_CHECKING:
+    from twisted_ib.sdp.extensions import Exchange
+
+
+class Sourcing:
+    """
+    The sending half of an L{Exchange}.
+
+    @ivar items: What waits, or is offered, in the order of the stream.
+    @ivar writing: What is all being written, and not all done.
+    @ivar size: Bytes of C{items} that are not sent.
+    @ivar least: Registered memory shorter than this goes as Data.
+    @ivar plainLeast: Bytes that the application writes at once and that are at least so many go
+        like registered memory; L{None} if none do.
+    """
+
+    __slots__ = ("_exchange", "_retract", "_stream", "items", "least", "plainLeast", "size", "writing")
+
+    def __init__(self, exchange: Exchange) -> None:
+        """
+        Nothing waits.
+        """
+        self._exchange = exchange
+        self._stream = exchange.stream
+        self._retract = False
+        self.items: deque[Item | SendBuffer | Urgent] = deque()
+        self.writing: deque[Item] = deque()
+        self.size = 0
+        self.least = limits.SDP_ZERO_COPY_LEAST
+        self.plainLeast: int | None = None
+
+    # -- what the application sends
+
+    def takes(self, length: int) -> bool:
+        """
+        Whether bytes that are written now must not go as Data at once.
+        """
+        if self.items or self.writing:
+            return True
+        source = self._source
+        if source is None:
+            return False
+        if source.offers or source.retracting:
+            return True
+        targets = source.targets
+        if targets and (targets[0].written or length >= limits.SDP_WRITE_LEAST):
+            return True
+        return self.plainLeast is not None and length >= self.plainLeast
+
+    @property
+    def _source(self) -> Source | None:
+        """
+        The machine's half.
+        """
+        zero = self._stream.machine.zero
+        return None if zero is None else zero.source
+
+    def queueBytes(self, data: bytes) -> None:
+        """
+        Let bytes wait.
+        """
+        items = self.items
+        if self.plainLeast is not None and len(data) >= self.plainLeast:
+            items.append(Item(None, None, 0, memoryview(data)))
+        else:
+            if not items or not isinstance(items[-1], SendBuffer):
+                items.append(SendBuffer())
+            last: Any = items[-1]
+            last.append(data)
+        self._queued(len(data))
+
+    def queueRegistered(self, region: RDMARegion, piece: SGE) -> Deferred[None]:
+        """
+        Let registered memory wait.
+
+        @return: Fires when it may be used again.
+        """
+        start = piece.address - region.address
+        stop = start + piece.length
+        for at in range(start, stop, limits.MESSAGE_BYTES):
+            memory = region.use()
+            item = Item(region, memory, at, memory.view[at : min(at + limits.MESSAGE_BYTES, stop)])
+            self.items.append(item)
+        deferred: Deferred[None] = Deferred(item.cancelled)
+        item.deferred = deferred  # The last is over when all are.
+        self._queued(piece.length)
+        return deferred
+
+    def queueUrgent(self, byte: bytes) -> None:
+        """
+        Let an urgent byte wait; the peer is told at once that it comes.
+        """
+        stream = self._stream
+        if (self.items or stream.buffer is not None) and stream.queuePair.pending is None:
+            notice = self._exchange.machine.notice(stream.queuePair.posted)
+            if notice is not None:
+                stream.queuePair.postInline(notice, b"", 0)
+        self.items.append(Urgent(byte))
+        self._queued(1)
+
+    def _queued(self, count: int) -> None:
+        """
+        So much more waits.
+        """
+        self.size += count
+        stream = self._stream
+        stream.block()
+        stream.cork()
+        if self.size > stream.bufferSize:
+            stream.filled()
+
+    # -- sending
+
+    def idle(self) -> bool:
+        """
+        Whether nothing waits, and nothing is on its way but Data.
+        """
+        return not self.takes(0)
+
+    def proceed(self) -> bool:
+        """
+        Send what can be sent now.
+
+        @return: Whether nothing is left.
+        """
+        source = self._source
+        stream = self._stream
+        left = limits.MESSAGES_PER_FLUSH
+        while source is not None and stream.queuePair.path is not None:
+            if stream.owes is not None:
+                return False
+            if self._complete(source):
+                continue
+            if self._isBlocked(source):
+                return False
+            if not left:
+                stream.cork()  # Others have a turn.
+                return False
+            left -= 1
+            item = self._next()
+            if item is None:
+                if self._closeTarget(source):
+                    continue
+                break
+            if not self._send(source, item):
+                return False
+        return self.idle()
+
+    def _next(self) -> Item | SendBuffer | Urgent | None:
+        """
+        The first that is not offered.
+        """
+        for item in self.items:
+            if not (isinstance(item, Item) and item.offered):
+                return item
+        return None
+
+    def _complete(self, source: Source) -> bool:
+        """
+        Tell the peer of targets that are done.
+
+        @return: Whether there was one.
+        """
+        count = source.completed()
+        if count is not None:
+            self._stream._control(MID.RDMA_WR_COMPL, RdmaWrCompl.layout.pack(count))
+            return True
+        due = source.cancelDone()
+        if due:
+            self._stream._control(MID.SINK_CANCEL_ACK)
+        return bool(due)
+
+    def _isBlocked(self, source: Source) -> bool:
+        """
+        Whether offers have to be taken back before anything else.
+        """
+        if self._retract and source.offers and source.cancelling is None:
+            stream = self._stream
+            if stream.queuePair.canPost():
+                message = self._exchange.machine.cancelOffers(stream.queuePair.posted)
+                if message is not None:
+                    stream.queuePair.postInline(message, b"", 0)
+        if not source.offers:
+            self._retract = False
+        return self._retract or source.cancelling is not None
+
+    def _closeTarget(self, source: Source) -> bool:
+        """
+        Write no more into the target that is in use.
+
+        @return: Whether it is done.
+        """
+        targets = source.targets
+        for target in targets:
+            if not target.written:
+                break
+            target.closed = True
+        return bool(targets and targets[0].closed and not targets[0].moving)
+
+    def _send(self, source: Source, item: Item | SendBuffer | Urgent) -> bool:
+        """
+        Send an item, or a part of it.
+
+        @return: Whether to go on.
+        """
+        if isinstance(item, Item) and not item.plain:
+            if source.targets:
+                return self._write(source, item)
+            if self._pays(item):
+                return self._offer(source, item)
+            item.plain = True
+        if isinstance(item, SendBuffer) and source.targets and item.size >= limits.SDP_WRITE_LEAST:
+            payload = item.takeAll()
+            self.items[self.items.index(item)] = Item(None, None, 0, memoryview(payload))
+            return True
+        if source.offers:
+            if isinstance(item, Urgent):
+                self.retract()
+                return True
+            return False
+        if source.targets and source.targets[0].written:
+            return self._closeTarget(source)
+        if isinstance(item, SendBuffer):
+            return self._sendBuffer(item)
+        return self._sendPlain(item)
+
+    def retract(self) -> None:
+        """
+        Take back what was offered.
+        """
+        self._retract = True
+        self._stream.cork()
+
+    def _pays(self, item: Item) -> bool:
+        """
+        Whether it is better that the peer reads an item than that it goes as Data.  Where memory
+        can be shared and this is not, a READ copies as often as Data, and answers besides.
+        """
+        path = self._stream.queuePair.path
+        shares = path is not None and path.fabric.attributes["zeroCopy"]
+        return not shares or item.memory is None or self._mayMap(item)
+
+    @staticmethod
+    def _mayMap(item: Item) -> bool:
+        """
+        Whether the peer may map what an item is in: all of that is sent, since it sees the whole.
+        """
+        memory = item.memory
+        return memory is not None and memory.segment is not None and len(item.view) == memory.length
+
+    def _sendBuffer(self, item: SendBuffer) -> bool:
+        """
+        Send bytes that the application wrote, as Data.
+        """
+        stream = self._stream
+        before = item.size
+        waiting, stream.buffer = stream.buffer, item
+        stream.flush()
+        if stream.queuePair.path is None:
+            return False
+        stream.buffer = waiting
+        self.size -= before - item.size
+        if item.size:
+            return False
+        self.items.popleft()
+        return True
+
+    def _sendPlain(self, item: Item | Urgent) -> bool:
+        """
+        Send a message of registered memory, or an urgent byte, as Data.
+        """
+        stream = self._stream
+        queuePair, machine = stream.queuePair, self._exchange.machine
+        if not queuePair.canPost():
+            return False
+        if isinstance(item, Urgent):
+            count = 1
+            header = machine.urgentHeader(queuePair.posted)
+            payload: bytes | memoryview = item.byte
+        else:
+            count = min(item.left, machine.maxPayload)
+            header = machine.header(count, queuePair.posted)
+            payload = item.view[item.at : item.at + count]
+        if header is None:
+            return False
+        queuePair.postInline(header, payload, count)
+        self.size -= count
+        if isinstance(item, Item):
+            item.at += count
+            if item.left:
+                return True
+            self.items.popleft()
+            self._finish(item)
+        else:
+            self.items.popleft()
+        return True
+
+    # -- read by the peer
+
+    def _offer(self, source: Source, item: Item) -> bool:
+        """
+        Offer memory to be read.
+        """
+        stream = self._stream
+        queuePair, machine = stream.queuePair, self._exchange.machine
+        if source.mode is Mode.BUFFERED or item.left <= limits.SDP_CARRIED:
+            item.plain = True
+            return True
+        if not source.mayOffer() or not queuePair.canPost():
+            return False
+        if not source.offers and source.mayPipeline() and self._wantsPipeline(source):
+            message = machine.changeMode(Transition.COMBINED_TO_PIPELINED, queuePair.posted)
+            if message is not None:
+                queuePair.postInline(message, b"", 0)
+            return message is not None
+        if machine.limit - machine.sequence < 3:
+            return False
+        try:
+            exposed, start = self._expose(item)
+        except HCAError:
+            item.plain = True
+            return True
+        carried = b""
+        if source.mode is Mode.COMBINED:
+            carried = bytes(item.view[item.at : item.at + limits.SDP_CARRIED])
+        message = machine.sourceAvailable(
+            item, item.left, exposed.key, exposed.address + start, carried, queuePair.posted
+        )
+        assert message is not None
+        item.exposed = exposed
+        item.offered = True
+        item.at += len(carried)
+        self.size -= len(carried)
+        queuePair.postInline(message, b"", 0)
+        return True
+
+    def _wantsPipeline(self, source: Source) -> bool:
+        """
+        Whether it pays to leave Combined mode: the sink asks for it, or several buffers wait.
+        """
+        if source.pipelining:
+            return True
+        several = [item for item in self.items if isinstance(item, Item) and not item.plain]
+        return len(several) > 1
+
+    def _expose(self, item: Item) -> tuple[MemoryRegion, int]:
+        """
+        Let the peer read what is left of an item, by a key of its own.
+
+        @return: What is registered for that, and where in it the bytes begin.
+        """
+        keyed = self._exchange.openKeyed()
+        keyed.begin()
+        memory = item.memory
+        if memory is not None and self._mayMap(item):
+            exposed = keyed.expose(memory.view, REMOTE_READ, memory.segment)
+            return exposed, item.start + item.at
+        return keyed.expose(item.view[item.at :], REMOTE_READ), 0
+
+    def wasRead(self, item: Item, count: int, over: bool) -> None:
+        """
+        The peer has read from an offer.
+
+        @param over: Whether that was all.
+        """
+        if item not in self.items:
+            return  # Discarded by an abort; the reset has not left.
+        item.at += count
+        self.size -= count
+        if over:
+            self.items.remove(item)
+            self._finish(item)
+
+    def unoffer(self, offers: list[Offer], plain: bool) -> None:
+        """
+        Offers are over that were not, or not all, read.
+
+        @param plain: Whether the rest goes as Data.
+        """
+        for offer in offers:
+            item = offer.user
+            item.offered = False
+            item.plain = plain
+            self._hide(item)
+        source = self._source
+        if plain and source is not None and source.offers and source.cancelling is None:
+            self._retract = True  # Data must not be sent while they stand.
+
+    # -- written by us
+
+    def _write(self, source: Source, item: Item) -> bool:
+        """
+        Write an item, or a part of it, where the peer wants it.
+        """
+        target = next((each for each in source.targets if not each.closed), None)
+        if target is None:
+            return False
+        keyed = self._exchange.openKeyed()
+        if keyed.moving >= limits.SDP_TRANSFERS:
+            return False
+        if item.memory is None:
+            try:
+                item.memory = keyed.expose(item.view, 0)
+            except HCAError:
+                item.plain = True
+                return True
+        count = min(target.length - target.written, item.left, limits.MESSAGE_BYTES)
+        piece = SGE(item.memory.address + item.start + item.at, count, item.memory.localKey)
+        address = target.address + target.written
+        target.written += count
+        target.moving += 1
+        if target.length - target.written < self._exchange.machine.maxPayload:
+            target.closed = True
+        item.at += count
+        item.moving += 1
+        self.size -= count
+        if not item.left:
+            self.items.popleft()
+            self.writing.append(item)
+        keyed.write(piece, address, target.key, lambda: self._wrote(target, item))
+        return True
+
+    def _wrote(self, target: Target, item: Item) -> None:
+        """
+        A WRITE is done.
+        """
+        target.moving -= 1
+        item.moving -= 1
+        if not item.left and not item.moving and item in self.writing:
+            self.writing.remove(item)
+            self._finish(item)
+
+    # -- ends
+
+    def _hide(self, item: Item) -> None:
+        """
+        The peer may not read an item any more.
+        """
+        exposed, item.exposed = item.exposed, None
+        keyed = self._exchange.keyed
+        if exposed is not None and keyed is not None:
+            keyed.hide(exposed)
+
+    def _release(self, item: Item) -> Deferred[None] | None:
+        """
+        An item is over.
+
+        @return: Who waits for that.
+        """
+        self._hide(item)
+        if item.region is not None:
+            item.region.unuse()
+        elif item.memory is not None and self._exchange.keyed is not None:
+            self._exchange.keyed.hide(item.memory)
+        item.memory = None
+        deferred, item.deferred = item.deferred, None
+        return deferred
+
+    def _finish(self, item: Item) -> None:
+        """
+        An item is sent.
+        """
+        deferred = self._release(item)
+        if deferred is not None:
+            deferred.callback(None)
+
+    def unfinished(self) -> bool:
+        """
+        Whether the peer has been offered what it has not read, or is being written to.
+        """
+        source = self._source
+        return bool(self.writing) or (source is not None and bool(source.offers))
+
+    def discard(self) -> list[Deferred[None]]:
+        """
+        Send nothing of what waits.
+
+        @return: Who waits for the ends of it.
+        """
+        waiting = []
+        for item in (*self.writing, *self.items):
+            if isinstance(item, Item):
+                deferred = self._release(item)
+                if deferred is not None:
+                    waiting.append(deferred)
+        self.items.clear()
+        self.writing.clear()
+        self.size = 0
+        return waiting

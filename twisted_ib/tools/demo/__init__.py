@@ -1,0 +1,3 @@
+"""
+C{ib-demo}: files and round trips over SDP and over TCP, side by side.
+"""

@@ -1,0 +1,310 @@
+"""
+C{ib-demo}: files from an unmodified Twisted web server over SDP, and over TCP beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+from rich.console import Console
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import Factory, Protocol
+
+from twisted_ib.errors import HCAError
+from twisted_ib.tools.demo.children import Child, Children, pythonProgram
+from twisted_ib.tools.demo.echo import READY
+from twisted_ib.tools.demo.probe import CountedEndpoint, Fetched, fetchFiles, roundTrips
+from twisted_ib.tools.demo.report import Row, makeConsole, makeTable, progressBar
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
+
+PROGRAM = "ib-demo"
+
+HOST = "127.0.0.1"
+
+# What the server serves: files by name, with their sizes; 41 MiB in all.
+FILES = {
+    f"{size >> 10}k-{number}.bin": size
+    for count, size in ((16, 64 << 10), (8, 1 << 20), (4, 8 << 20))
+    for number in range(count)
+}
+
+# A demonstration that has not ended by then never will.
+TIMEOUT_SECONDS = 120.0
+
+
+def makeFiles(directory: str) -> dict[str, str]:
+    """
+    Write the files to serve.
+
+    @param directory: where.
+
+    @return: each file's hash by its name.
+    """
+    hashes = {}
+    for name, size in FILES.items():
+        content = os.urandom(size)
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(content)
+        hashes[name] = sha256(content).hexdigest()
+    return hashes
+
+
+def freePort() -> int:
+    """
+    @return: a port that nobody on this host uses for TCP.
+    """
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def webArguments(port: int, directory: str) -> list[str]:
+    """
+    @param port: the port, for SDP and for TCP.
+    @param directory: what to serve.
+
+    @return: the command line of the twistd that serves it.
+    """
+    arguments = ["--nodaemon", "--pidfile=", "--reactor=ib", "web"]
+    arguments += [f"--listen=sdp:{port}", f"--listen=direct:{port}:interface={HOST}", f"--path={directory}"]
+    return arguments
+
+
+def echoCommand(port: int, promptPort: int) -> list[str]:
+    """
+    @param port: the port, for SDP and for TCP.
+    @param promptPort: the port for TCP with TCP_NODELAY.
+
+    @return: the command line of an echo server.
+    """
+    arguments = [f"sdp:{port}", f"direct:{port}:interface={HOST}"]
+    arguments += ["--nodelay", f"direct:{promptPort}:interface={HOST}"]
+    return pythonProgram("import twisted_ib.tools.demo.echo as echo; sys.exit(echo.main())", arguments)
+
+
+async def checkSDP(reactor: Any) -> int:
+    """
+    Listen for a moment, to know whether SDP works here at all.
+
+    @param reactor: the reactor.
+
+    @return: a port that is free for SDP and for TCP.
+
+    @raise ProgramError: SDP does not work; the text says why.
+    """
+    port = freePort()
+    try:
+        listening = await serverFromString(reactor, f"sdp:{port}").listen(Factory.forProtocol(Protocol))
+        await listening.stopListening()
+    except CannotListenError as error:
+        # Which port it was for says nothing here.
+        raise ProgramError(f"SDP does not work here: {sentence(error.socketError)}") from None
+    except (HCAError, OSError) as error:
+        raise ProgramError(f"SDP does not work here: {sentence(error)}") from None
+    return port
+
+
+def checkHashes(name: str, fetched: Fetched, hashes: dict[str, str]) -> None:
+    """
+    @param name: the transport.
+    @param fetched: what came over it.
+    @param hashes: what should have come.
+
+    @raise ProgramError: it is not what should have come.
+    """
+    for file, wanted in hashes.items():
+        if sha256(fetched.contents[file]).hexdigest() != wanted:
+            raise ProgramError(f"{file} came over {name} with another hash")
+
+
+class Demonstration:
+    """
+    One run of the demonstration.
+    """
+
+    def __init__(self, reactor: Any, console: Console, directory: str) -> None:
+        """
+        @param reactor: the reactor.
+        @param console: where to print.
+        @param directory: an empty directory.
+        """
+        self._reactor = reactor
+        self._console = console
+        self._directory = directory
+        self._children = Children(reactor)
+        self._hashes: dict[str, str] = {}
+        self._size = sum(FILES.values())
+
+    async def run(self) -> int:
+        """
+        Start the servers, measure, print.
+
+        @return: the exit status.
+        """
+        tooLong = ProgramError(f"not done after {TIMEOUT_SECONDS:.0f} seconds")
+        work = Deferred.fromCoroutine(self._measure())
+        # Cancelled work ends at once; its error is this one.
+        guard = self._reactor.callLater(TIMEOUT_SECONDS, work.cancel)
+        try:
+            rows = await work
+        except Exception:
+            if not guard.active():
+                raise tooLong from None
+            raise
+        finally:
+            if guard.active():
+                guard.cancel()
+        self._report(rows)
+        return 0
+
+    async def _measure(self) -> list[Row]:
+        """
+        Fetch the files and count round trips over each transport.
+
+        @return: the table.
+        """
+        port = await checkSDP(self._reactor)
+        self._say(f"Writing {len(FILES)} files, {self._size >> 20} MiB, to serve them.")
+        self._hashes = makeFiles(self._directory)
+        arguments = webArguments(port, self._directory)
+        self._say(f"Starting: {shlex.join(['twistd', *arguments])}")
+        web = Child("twistd", f"starting on {port}", 2)
+        twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
+        await self._children.start(web, twistd)
+        echoPort, promptPort = freePort(), freePort()
+        await self._children.start(Child("the echo server", READY, 1), echoCommand(echoPort, promptPort))
+        return [
+            await self._overSDP(port, echoPort),
+            await self._overTCP("TCP", port, echoPort, False),
+            await self._overTCP("TCP NODELAY", port, promptPort, True),
+        ]
+
+    def _say(self, line: str) -> None:
+        """
+        @param line: a line for the user.
+        """
+        self._console.print(line, soft_wrap=True, markup=False)
+
+    async def _fetch(self, name: str, endpoint: IStreamClientEndpoint, port: int) -> Fetched:
+        """
+        Fetch all files over one transport, and check them.
+
+        @param name: what to call it.
+        @param endpoint: the web server.
+        @param port: its port, for the URLs.
+
+        @return: the files.
+        """
+        base = f"http://{HOST}:{port}/"
+        with progressBar(self._console, self._reactor, name, self._size) as advance:
+            fetched = await fetchFiles(self._reactor, endpoint, base, list(FILES), advance)
+        checkHashes(name, fetched, self._hashes)
+        return fetched
+
+    async def _overTCP(self, name: str, port: int, echoPort: int, noDelay: bool) -> Row:
+        """
+        @param name: what to call it.
+        @param port: the web server's port.
+        @param echoPort: the echo server's port.
+        @param noDelay: whether to set TCP_NODELAY.
+
+        @return: the table's line for TCP.
+        """
+        web = clientFromString(self._reactor, f"direct:{HOST}:{port}")
+        echo = clientFromString(self._reactor, f"direct:{HOST}:{echoPort}")
+        return Row(name, await self._fetch(name, web, port), await roundTrips(echo, noDelay))
+
+    async def _overSDP(self, port: int, echoPort: int) -> Row:
+        """
+        @param port: the web server's port.
+        @param echoPort: the echo server's port.
+
+        @return: the table's line for SDP.
+        """
+        web = CountedEndpoint(clientFromString(self._reactor, f"sdp:{HOST}:{port}"))
+        echo = CountedEndpoint(clientFromString(self._reactor, f"sdp:{HOST}:{echoPort}"))
+        row = Row("SDP", await self._fetch("SDP", web, port), await roundTrips(echo))
+        row.device = web.devices
+        # Each connection has a queue pair of its own.
+        row.queuePairs = f"{len(web.transports) + len(echo.transports):,}"
+        row.messages = f"{web.messages + echo.messages:,}"
+        return row
+
+    def _report(self, rows: list[Row]) -> None:
+        """
+        Print the table and what to try next.
+
+        @param rows: the table.
+        """
+        self._console.print(makeTable(rows, self._console.is_terminal))
+        self._say("p50 and p99: round trips of 64 bytes to a Twisted echo server on a connection that stays.")
+        self._say("twisted.web sets TCP_NODELAY by itself, so it tells in the round trips only.")
+        self._say(f"All {len(FILES)} files came over SDP, and over TCP: hashes match.")
+        self._say("")
+        self._say("Try next, in two terminals:")
+        twistd, get = command("twistd"), command("ib-get")
+        self._say(f"  {twistd} --nodaemon --pidfile= --reactor=ib web --listen=sdp:8080 --path=.")
+        self._say(f"  {get} http://{HOST}:8080/ --endpoint sdp:{HOST}:8080 -o /tmp/listing.html")
+
+
+def command(name: str) -> str:
+    """
+    @param name: a command installed beside this one.
+
+    @return: how a user's shell finds it.
+    """
+    beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), name)
+    if shutil.which(name) == beside or not os.path.exists(beside):
+        return name
+    nearer = os.path.relpath(beside)
+    return nearer if len(nearer) < len(beside) else beside
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts: there are none.
+    """
+    description = "Fetch files from a Twisted web server over SDP, and over TCP beside it."
+    return ArgumentParser(prog=PROGRAM, description=description).parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-demo}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: 0 if every byte came over SDP and matched, else another exit
+        status.
+    """
+    parseArguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix=PROGRAM) as directory:
+            return runProgram(
+                PROGRAM,
+                lambda reactor: Deferred.fromCoroutine(
+                    Demonstration(reactor, makeConsole(), directory).run()
+                ),
+            )
+    except OSError as error:
+        complain(PROGRAM, error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

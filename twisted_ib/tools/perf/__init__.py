@@ -1,0 +1,3 @@
+"""
+C{ib-perf}: latency and bandwidth between two processes.
+"""

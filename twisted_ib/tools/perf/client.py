@@ -1,0 +1,291 @@
+"""
+The client of C{ib-perf}: connects, says what it wants, measures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.error import ConnectError
+from twisted.internet.protocol import Factory
+from twisted.internet.task import LoopingCall
+from twisted.python.failure import Failure
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.tools.perf.link import Link
+from twisted_ib.tools.perf.method import COUNT, ECHO, Test, pattern
+from twisted_ib.tools.perf.parameters import VERSION, Terms
+from twisted_ib.tools.perf.report import Bandwidth, Progress, Row
+from twisted_ib.tools.perf.runs import Run, Samples, Span
+from twisted_ib.tools.program import ProgramError, printable, sentence
+
+#: What is done before anything counts: caches, allocators and pollers settle.
+WARM_UP = Span(300, 0.1)
+
+#: Measurements of each size: latency and bandwidth.
+MEASUREMENTS = 2
+
+_SHOWN_ERROR = 300
+
+
+class Client:
+    """
+    One run of a test.
+    """
+
+    def __init__(self, reactor: Any, test: Test, terms: Terms, progress: Progress) -> None:
+        """
+        @param reactor: the reactor.
+        @param test: the subcommand.
+        @param terms: what to measure.
+        @param progress: is told how far it is.
+        """
+        self._reactor = reactor
+        self._test = test
+        self._terms = terms
+        self._progress = progress
+        self._links: list[Link] = []
+        self._answers: dict[Link, Deferred[dict[str, Any]]] = {}
+        self._work: Deferred[None] | None = None
+        self._error: ProgramError | None = None
+        self._over = False
+        self._where = ""
+        self._span = Span(terms.iterations) if terms.iterations else Span(seconds=terms.seconds)
+
+    async def run(self, host: str, port: int, device: str | None, show: Callable[[Row], None]) -> None:
+        """
+        Measure.
+
+        @param host: the server's address or name.
+        @param port: its port.
+        @param device: the HCA to connect from.
+        @param show: is told each size's figures.
+
+        @raise ProgramError: it did not work; the text says why.
+        """
+        Samples()  # Whatever is missing is said before anybody is asked.
+        self._where = f"{host} port {port}"
+        endpoint = self._test.client(self._reactor, host, port, device)
+        work = self._work = Deferred.fromCoroutine(self._measure(endpoint, show))
+        try:
+            await work
+        except Exception as error:
+            # Work that was cancelled ends with an error that says nothing.
+            raise self._error or self._explained(error) from None
+
+    def _explained(self, error: Exception) -> Exception:
+        """
+        @param error: what ended the test.
+
+        @return: the same for a user.
+        """
+        if isinstance(error, (ConnectError, HCAError)) and not self._links:
+            return ProgramError(f"can not connect to {self._where}: {sentence(error)}")
+        return error
+
+    async def _measure(self, endpoint: Any, show: Callable[[Row], None]) -> None:
+        """
+        @param endpoint: the way to the server.
+        @param show: is told each size's figures.
+        """
+        control: Link = await endpoint.connect(Factory.forProtocol(lambda: Link(self)))
+        self._links.append(control)
+        answer = await self._ask(control, True, **self._terms.message())
+        await self._join(endpoint, answer.get("session"))
+
+        async def ask(**message: Any) -> dict[str, Any]:
+            return await self._ask(control, False, **message)
+
+        content = pattern(self._terms)
+        for size in self._terms.sizes:
+            show(await self._size(ask, content[:size]))
+        await ask(end=True)
+        self._over = True
+        for link in self._links:
+            link.transport.loseConnection()
+
+    # -- connections
+
+    async def _join(self, endpoint: Any, session: Any) -> None:
+        """
+        Make the connections that are measured.
+
+        @param endpoint: the way to the server.
+        @param session: what they say.
+        """
+        missing = self._terms.queuePairs
+
+        async def some() -> None:
+            nonlocal missing
+            while missing:
+                missing -= 1
+                link: Link = await endpoint.connect(Factory.forProtocol(lambda: Link(self)))
+                self._links.append(link)
+                message = {"ib-perf": VERSION, "join": session}
+                self._test.joined(link, self._terms, await self._ask(link, True, **message))
+
+        together = min(missing, limits.PERF_CONNECTING)
+        await _all([Deferred.fromCoroutine(some()) for _ in range(together)])
+
+    async def _ask(self, link: Link, prompt: bool, **message: Any) -> dict[str, Any]:
+        """
+        @param link: a connection.
+        @param prompt: whether the answer has to come soon.
+        @param message: a question.
+
+        @return: the server's answer.
+
+        @raise ProgramError: it refuses.
+        """
+        answered: Deferred[dict[str, Any]] = Deferred()
+        self._answers[link] = answered
+        link.say(**message)
+        guard = None
+        if prompt:
+            error = ProgramError(f"the server at {self._where} does not answer")
+            guard = self._reactor.callLater(limits.PERF_HELLO_SECONDS, self._fail, error)
+        try:
+            answer = await answered
+        finally:
+            self._answers.pop(link, None)
+            if guard is not None and guard.active():
+                guard.cancel()
+        if "error" in answer:
+            raise ProgramError(printable(str(answer["error"]))[:_SHOWN_ERROR])
+        return answer
+
+    def made(self, link: Link) -> None:
+        """
+        @param link: is connected.
+        """
+
+    def heard(self, link: Link, message: dict[str, Any]) -> None:
+        """
+        @param link: where the server said something.
+        @param message: what.
+        """
+        answered = self._answers.pop(link, None)
+        if answered is None:
+            link.distrust()
+        else:
+            answered.callback(message)
+
+    def lost(self, link: Link, reason: Failure) -> None:
+        """
+        @param link: has ended.
+        @param reason: why.
+        """
+        if link.strange:
+            self._fail(ProgramError(f"the server at {self._where} is no ib-perf"))
+        elif not self._over:
+            self._fail(ProgramError("the server ended before the test did"))
+
+    def _fail(self, error: ProgramError) -> None:
+        """
+        End the test.
+
+        @param error: why.
+        """
+        if self._error is None and self._work is not None:
+            self._error = error
+            # In a turn of its own: what is running may be the work itself.
+            self._reactor.callLater(0, self._work.cancel)
+
+    # -- measurements
+
+    async def _size(self, ask: Any, message: bytes) -> Row:
+        """
+        @param ask: asks the server.
+        @param message: of the size to measure.
+
+        @return: its figures.
+        """
+        test, links = self._test, self._links[1:]
+        samples = Samples()
+        await test.begin(ask, ECHO)
+        for link in links:
+            await test.before(link, message)
+
+        def latency(span: Span, counts: defaultdict[int, int]) -> list[Run]:
+            return [test.latency(link, message, span, counts) for link in links]
+
+        await _all([run.start() for run in latency(WARM_UP, defaultdict(int))])
+        await self._watched(f"{len(message)} bytes, latency", latency(self._span, samples.counts), samples)
+        await self._bandwidth(ask, message, WARM_UP)
+        speed = await self._bandwidth(ask, message, self._span)
+        for link in links:
+            await test.after(link, message)
+        return Row(len(message), samples.latency(), speed)
+
+    async def _bandwidth(self, ask: Any, message: bytes, span: Span) -> Bandwidth:
+        """
+        @param ask: asks the server.
+        @param message: of the size to measure.
+        @param span: how long.
+
+        @return: how fast it was.
+        """
+        await self._test.begin(ask, COUNT)
+        runs = [self._test.bandwidth(link, message, span) for link in self._links[1:]]
+        began = perf_counter_ns()
+        if span is WARM_UP:
+            made = sum(await _all([run.start() for run in runs]))
+        else:
+            made = await self._watched(f"{len(message)} bytes, bandwidth", runs, None)
+        await self._test.end(ask, made * len(message))
+        return Bandwidth(made, made * len(message), max(perf_counter_ns() - began, 1) / 1e9)
+
+    async def _watched(self, what: str, runs: Sequence[Run], samples: Samples | None) -> int:
+        """
+        Let all connections do their part, and show how far they are.
+
+        @param what: what it is.
+        @param runs: their parts.
+        @param samples: what they fill.
+
+        @return: how many messages there were.
+        """
+        began = perf_counter_ns()
+        seconds, count = self._terms.seconds, self._terms.iterations
+
+        def fraction() -> float:
+            if seconds is not None:
+                return (perf_counter_ns() - began) / 1e9 / seconds
+            return sum(run.made for run in runs) / (count or 1) / len(runs)
+
+        def look() -> None:
+            self._progress.show(fraction)
+            if samples is not None:
+                samples.fold(limits.PERF_DISTINCT)
+
+        self._progress.next(what)
+        looking = LoopingCall(look)
+        looking.clock = self._reactor
+        looking.start(self._progress.interval, now=False)
+        try:
+            return sum(await _all([run.start() for run in runs]))
+        finally:
+            looking.stop()
+
+
+async def _all(waited: Sequence[Deferred[Any]]) -> list[Any]:
+    """
+    @param waited: some.
+
+    @return: their results.
+
+    @raise Exception: that of the first which failed; the others are cancelled.
+    """
+    try:
+        return await gatherResults(waited, consumeErrors=True)
+    except Exception as error:
+        for each in waited:
+            each.addErrback(lambda _: None).cancel()
+        if isinstance(error, FirstError):
+            error.subFailure.raiseException()
+        raise

@@ -1,0 +1,244 @@
+"""
+C{ib-perf}: latency and bandwidth between two processes, with perftest's option letters.
+
+Without a host it is a server, for one client; with a host it is that client.
+
+What C{ib-perf} can measure: the table of its subcommands.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from twisted_ib import limits
+from twisted_ib.tools.perf import rds
+from twisted_ib.tools.perf.client import MEASUREMENTS, Client
+from twisted_ib.tools.perf.exchange import SDP, TCP, Send
+from twisted_ib.tools.perf.memory import Atomic, Read, Write
+from twisted_ib.tools.perf.method import Test
+from twisted_ib.tools.perf.parameters import Given
+from twisted_ib.tools.perf.report import Progress, Row, described, heading, write
+from twisted_ib.tools.perf.server import Server
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, secondsWithin
+
+PROGRAM = "ib-perf"
+
+#: perftest's.
+PORT = 18515
+
+#: The host's default.
+DEVICE = "shm0"
+
+_UNITS = {"k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M": 1 << 20}
+
+_EPILOG = (
+    "Without HOST it is a server: it serves one client and ends with it. The client says what is"
+    " measured; an option that was given to the server too has to be the same. Times are of whole"
+    " round trips or requests, where perftest shows the half of a round trip."
+)
+
+
+def whole(most: int, least: int = 1) -> Callable[[str], int]:
+    """
+    @param most: a bound.
+    @param least: another.
+
+    @return: what makes an integer between them of an option.
+    """
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = -1
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def size(text: str) -> int:
+    """
+    @param text: bytes, K (1024) or M (1024 K), as the user wrote it.
+
+    @return: bytes.
+    """
+    unit = _UNITS.get(text[-1:], 0)
+    try:
+        value = int(text[:-1]) * unit if unit else int(text)
+    except ValueError:
+        value = -1
+    if not 1 <= value <= limits.PERF_MESSAGE:
+        raise ArgumentTypeError(f"{text!r} is no size from 1 to {limits.PERF_MESSAGE >> 20}M")
+    return value
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts.
+    """
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        description="Measure latency and bandwidth between two processes.",
+        epilog=f"{PROGRAM} TEST --help lists the options.",
+    )
+    tests = parser.add_subparsers(dest="test", metavar="TEST", required=True)
+    for test in TESTS:
+        description = f"Measure {test.summary}."
+        options = tests.add_parser(test.name, help=test.summary, description=description, epilog=_EPILOG)
+        _addOptions(options, test)
+    # It has a talk and options of its own: see L{main}.
+    summary = "requests and acknowledgements over RDS, as rds-stress"
+    tests.add_parser(rds.NAME, help=summary, add_help=False)
+    return parser.parse_args(arguments)
+
+
+def _addOptions(parser: Any, test: Test) -> None:
+    """
+    @param parser: the parser of a subcommand.
+    @param test: the subcommand.
+    """
+    parser.add_argument("host", metavar="HOST", nargs="?", help="the server; without it this is one")
+    sizes, length = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
+    sizes.add_argument("-s", "--size", type=size, metavar="SIZE", help="bytes of a message, by default 64")
+    sizes.add_argument("-a", "--all", action="store_true", help="all powers of two from 2 to 8M")
+    count = whole(limits.PERF_ITERATIONS)
+    length.add_argument("-n", "--iters", type=count, metavar="N", help="messages of each queue pair")
+    length.add_argument(
+        "-D",
+        "--duration",
+        type=secondsWithin(0, limits.PERF_SECONDS),
+        metavar="S",
+        help="seconds of each measurement, by default 1",
+    )
+    pairs = whole(limits.PERF_QUEUE_PAIRS)
+    parser.add_argument("-q", "--qp", type=pairs, metavar="N", help="queue pairs, by default 1")
+    parser.add_argument("-d", "--ib-dev", metavar="DEV", help="the device, by default shm0")
+    port = whole(65535, 0)
+    parser.add_argument("-p", "--port", type=port, default=PORT, help=f"the port, by default {PORT}")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
+
+
+async def serve(reactor: Any, test: Test, options: Namespace, given: Given) -> int:
+    """
+    Be the server.
+
+    @param reactor: the reactor.
+    @param test: the subcommand.
+    @param options: the command line.
+    @param given: what it says about the test.
+
+    @return: the exit status.
+    """
+    server = Server(reactor, test, given)
+    port = await server.listen(options.port, options.ib_dev)
+    print(f"{PROGRAM} {test.name}: waits for a client on port {port}", file=sys.stderr, flush=True)
+    served = await server.serve()
+    if options.json:
+        device = deviceOf(test, options)
+        figures = {**described(test, served.terms, device), "client": served.client}
+        write(json.dumps({**figures, "received": served.received}, indent=2))
+    else:
+        write(f"{PROGRAM} {test.name}: {served.client} has ended, {served.received} bytes were counted")
+    return 0
+
+
+async def measure(reactor: Any, test: Test, options: Namespace, given: Given) -> int:
+    """
+    Be the client.
+
+    @param reactor: the reactor.
+    @param test: the subcommand.
+    @param options: the command line.
+    @param given: what it says about the test.
+
+    @return: the exit status.
+    """
+    terms = given.terms(test.name)
+    device = deviceOf(test, options)
+    rows: list[Row] = []
+    progress = Progress(sys.stderr if options.json else sys.stdout, MEASUREMENTS * len(terms.sizes))
+    # Ctrl-C leaves the terminal as it was.
+    reactor.addSystemEventTrigger("before", "shutdown", progress.close)
+
+    def show(row: Row) -> None:
+        if not options.json:
+            if not rows:
+                write(heading(test, terms, device))
+            write(row.line())
+        rows.append(row)
+
+    try:
+        await Client(reactor, test, terms, progress).run(options.host, options.port, options.ib_dev, show)
+    finally:
+        progress.close()
+    if options.json:
+        results = [row.json() for row in rows]
+        write(json.dumps({**described(test, terms, device), "results": results}, indent=2))
+    return 0
+
+
+def deviceOf(test: Test, options: Namespace) -> str | None:
+    """
+    @param test: the subcommand.
+    @param options: the command line.
+
+    @return: the name of the HCA; L{None} if the test uses none.
+    """
+    return (options.ib_dev or DEVICE) if test.hasDevice else None
+
+
+async def run(reactor: Any, options: Namespace) -> int:
+    """
+    Be what the command line says.
+
+    @param reactor: the reactor.
+    @param options: the command line.
+
+    @return: the exit status.
+
+    @raise ProgramError: that does not work.
+    """
+    [test] = [each for each in TESTS if each.name == options.test]
+    given = Given.of(options, test.only)
+    if options.ib_dev is not None and not test.hasDevice:
+        raise ProgramError(f"{test.name} uses no device: no -d")
+    if options.host is None:
+        return await serve(reactor, test, options, given)
+    if not options.port:
+        raise ProgramError("only a server can do with any port: -p 0")
+    return await measure(reactor, test, options, given)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-perf}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: the exit status.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == [rds.NAME]:
+        return rds.main(given[1:])
+    options = parseArguments(given)
+    try:
+        return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options)))
+    except OSError as error:
+        complain(PROGRAM, error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+TESTS: tuple[Test, ...] = (Send(), Write(), Read(), Atomic(), SDP(), TCP())

@@ -1,0 +1,3 @@
+"""
+C{ib-ping}: rping, ucmatose, udaddy, mckey and rds-ping, with their protocols and option letters.
+"""

@@ -1,0 +1,228 @@
+"""
+C{ib-ping --rds}: C{rds-ping}, which asks a peer's RDS for signs of life.
+
+Eight sockets take turns; each sends an empty datagram to port 0, and the peer's RDS answers it.
+Source: rds-tools, C{rds-ping.c}.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace, RawDescriptionHelpFormatter
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import DatagramProtocol
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.tools.ping.device import addressOf
+from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, socketOf
+from twisted_ib.tools.ping.station import PROGRAM, RDS, whole
+from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
+
+SOCKETS = 8
+INTERVAL = 1.0
+_PING_PORT = 0
+
+_EPILOG = """\
+The exit status is 0 only if -c was given and all pings were answered, the last one within
+5 seconds.  Over TCP each process needs an address of its own, and port 16385 of it."""
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts.
+    """
+    parser = ArgumentParser(
+        prog=f"{PROGRAM} {RDS}",
+        description="Ask a peer's RDS for signs of life, as rds-ping.",
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(RDS, dest="rds", action="store_true", required=True, help="here: be rds-ping")
+    addPlace(parser, "-I")
+    count = whole(1, limits.PING_COUNT)
+    add("-c", dest="count", metavar="N", type=count, default=0, help="pings, by default without end")
+    add(
+        "-i",
+        dest="interval",
+        metavar="S",
+        type=secondsWithin(limits.RDS_PING_INTERVAL, limits.PERF_SECONDS),
+        default=INTERVAL,
+        help="seconds between two pings, by default 1",
+    )
+    add("peer", metavar="PEER", help="the peer's address or name")
+    return parser.parse_args(arguments)
+
+
+class _Socket(DatagramProtocol):
+    """
+    One of the sockets.
+
+    @ivar waiting: the pings that were not answered: their numbers, and when they were sent.
+    """
+
+    def __init__(self, pinger: Pinger) -> None:
+        """
+        @param pinger: whose it is.
+        """
+        self._pinger = pinger
+        self.waiting: deque[tuple[int, float]] = deque()
+
+    def datagramReceived(self, datagram: bytes, addr: Any) -> None:
+        """
+        An answer came; whatever else comes is no business of ours.
+        """
+        if self.waiting and not datagram and addr == (self._pinger.peer, _PING_PORT):
+            self._pinger.answered(*self.waiting.popleft())
+
+
+class Pinger:
+    """
+    Pings, and what became of them.
+
+    @ivar peer: whom they go to.
+    @ivar sent: how many there were.
+    @ivar received: how many were answered.
+    """
+
+    def __init__(self, reactor: Any, options: Namespace, device: str) -> None:
+        """
+        @param reactor: the reactor.
+        @param options: the command line.
+        @param device: C{tcp}, or the name of a device.
+
+        @raise ProgramError: the peer's address, or the own one, is not known.
+        """
+        self._reactor = reactor
+        self._device = device
+        self._count, self._interval = options.count, options.interval
+        self.peer = addressOf(options.peer)
+        self.sent = self.received = 0
+        self._sockets: list[_Socket] = []
+        self._ports: list[Any] = []
+        self._call: Any = None
+        self._done: Deferred[int] = Deferred()
+        self._own = ownAddress(device, options.own, self.peer)
+
+    async def run(self) -> int:
+        """
+        Send pings until all are answered, or too much time has passed.
+
+        @return: the exit status.
+
+        @raise ProgramError: not all were answered, or there are no sockets.
+        """
+        try:
+            self._open()
+            self._next()
+            return await self._done
+        finally:
+            await self._close()
+
+    def _open(self) -> None:
+        """
+        Open all sockets.
+
+        @raise ProgramError: there is none.
+        """
+        for _ in range(SOCKETS):
+            socket = _Socket(self)
+            self._ports.append(socketOf(self._reactor, 0, socket, self._own, self._device))
+            self._sockets.append(socket)
+
+    def _next(self) -> None:
+        """
+        Send one, and see to it that there is a next.
+        """
+        self._call = None
+        index = self.sent % SOCKETS
+        socket, port = self._sockets[index], self._ports[index]
+        if socket.waiting:
+            print(f"{socket.waiting[0][0]:4}: no answer yet", flush=True)
+        self.sent += 1
+        socket.waiting.append((self.sent, self._reactor.seconds()))
+        try:
+            port.write(b"", (self.peer, _PING_PORT))
+        except (HCAError, CannotListenError) as error:
+            self._fail(ProgramError(sentence(error)))
+            return
+        last = self.sent == self._count
+        self._call = (
+            self._reactor.callLater(limits.RDS_PING_SECONDS, self._missed)
+            if last
+            else self._reactor.callLater(self._interval, self._next)
+        )
+
+    def answered(self, number: int, began: float) -> None:
+        """
+        One was answered.
+
+        @param number: which.
+        @param began: when it was sent.
+        """
+        self.received += 1
+        print(f"{number:4}: {round((self._reactor.seconds() - began) * 1e6)} usec", flush=True)
+        if self.received == self._count and not self._done.called:
+            self._done.callback(0)
+
+    def _missed(self) -> None:
+        """
+        Time is over.
+        """
+        self._call = None
+        self._fail(ProgramError(f"{self.peer} has answered {self.received} of {self._count} pings"))
+
+    def _fail(self, error: ProgramError) -> None:
+        """
+        End with an error.
+        """
+        if not self._done.called:
+            self._done.errback(error)
+
+    async def _close(self) -> None:
+        """
+        Close everything; nobody waits for what has not gone.
+        """
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        for port in self._ports:
+            port.cancel((self.peer, _PING_PORT))
+        await gatherResults([port.stopListening() for port in self._ports])
+
+
+async def run(reactor: Any, options: Namespace, device: str) -> int:
+    """
+    Be what the command line says.
+
+    @param reactor: the reactor.
+    @param options: the command line.
+    @param device: C{tcp}, or the name of a device.
+
+    @return: the exit status.
+
+    @raise ProgramError: that does not work.
+    """
+    return await Pinger(reactor, options, device).run()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """
+    Run C{ib-ping --rds}.
+
+    @param arguments: the command line.
+
+    @return: the exit status.
+    """
+    options = parseArguments(arguments)
+    return runOverRDS(PROGRAM, options, options.peer, run)
+
+
+__all__ = ["Pinger", "main", "parseArguments"]

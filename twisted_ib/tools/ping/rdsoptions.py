@@ -1,0 +1,101 @@
+"""
+What commands over RDS have in common: over what it is to be, and from where.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import DatagramProtocol
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.device import registry
+from twisted_ib.hca.host.addresses import sourceFor
+from twisted_ib.rds import listenRDS
+from twisted_ib.tools.ping.device import addressOf, chosen, configure
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
+
+#: The device that is none: RDS over TCP.
+TCP = "tcp"
+
+
+def addPlace(parser: ArgumentParser, letter: str) -> None:
+    """
+    @param parser: gets the options for the device and the own address.
+    @param letter: the latter's.
+    """
+    parser.add_argument(
+        "--device",
+        metavar="tcp|NAME",
+        help="RDS over TCP, or the device, by default roce0 if it is configured, else shm0",
+    )
+    parser.add_argument(letter, dest="own", metavar="OWN", help="the own address")
+
+
+def ownAddress(device: str, own: str | None, peer: str) -> str:
+    """
+    @param device: C{tcp}, or the name of a device.
+    @param own: what the user says, if anything.
+    @param peer: the address of the other side.
+
+    @return: the address of this side.
+
+    @raise ProgramError: there is none.
+    """
+    try:
+        place = None if device == TCP else registry.addressOf(device)
+        return addressOf(own, True) or place or sourceFor(peer)
+    except (HCAError, ValueError) as error:
+        raise ProgramError(sentence(error)) from None
+
+
+def socketOf(reactor: Any, port: int, protocol: DatagramProtocol, own: str, device: str) -> Any:
+    """
+    @param reactor: the reactor.
+    @param port: the port, or 0 for any.
+    @param protocol: whose socket it becomes.
+    @param own: the address.
+    @param device: C{tcp}, or the name of a device.
+
+    @return: a socket.
+
+    @raise ProgramError: there is none.
+    """
+    try:
+        return listenRDS(reactor, port, protocol, own, device=device)
+    except CannotListenError as error:
+        where = f"{own} port {port}" if port else own
+        why = sentence(error.socketError)
+        raise ProgramError(why if own in why else f"{where}: {why}") from None
+
+
+def runOverRDS(
+    program: str,
+    options: Namespace,
+    peer: str | None,
+    run: Callable[[Any, Namespace, str], Coroutine[Any, Any, int]],
+) -> int:
+    """
+    Run a command.
+
+    @param program: its name.
+    @param options: its command line.
+    @param peer: the other side, if it is known.
+    @param run: what it does on a reactor, over a device, to an exit status.
+
+    @return: the exit status.
+    """
+    try:
+        if options.device == TCP:
+            configure()
+            device = TCP
+        else:
+            device = chosen(options.device, options.own, peer)
+        return runProgram(program, lambda reactor: Deferred.fromCoroutine(run(reactor, options, device)))
+    except (ProgramError, OSError) as error:
+        complain(program, error)
+        return 1

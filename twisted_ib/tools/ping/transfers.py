@@ -1,0 +1,229 @@
+"""
+What C{ib-ping --as} takes: the options of C{ucmatose}, C{udaddy} and C{mckey}.
+
+Source: rdma-core 65, C{librdmacm/examples/cmatose.c}, C{udaddy.c}, C{mckey.c}.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+
+from twisted_ib import limits
+from twisted_ib.hca.verbs import enums
+from twisted_ib.tools.ping.datagrams import Group, Replies
+from twisted_ib.tools.ping.device import chosen
+from twisted_ib.tools.ping.messages import Messages
+from twisted_ib.tools.ping.station import PROGRAM, Station, whole
+from twisted_ib.tools.program import ArgumentParser
+
+#: rping's own options are elsewhere.
+NAMES = ("rping", "ucmatose", "udaddy", "mckey")
+
+#: The programs' defaults.
+UCMATOSE_PORT, UDADDY_PORT = 7471, 7174
+_CONNECTIONS, _COUNT, _SIZE = 1, 10, 100
+_SPACES = {
+    "tcp": enums.RDMA_PS_TCP,
+    "ib": enums.RDMA_PS_IB,
+    "udp": enums.RDMA_PS_UDP,
+    "ipoib": enums.RDMA_PS_IPOIB,
+}
+_DATAGRAMS = (enums.RDMA_PS_UDP, enums.RDMA_PS_IPOIB)
+
+
+def portSpace(text: str) -> int:
+    """
+    @param text: a port space's number as C writes it: C{0x111} or C{0x2}.
+
+    @return: the number.
+    """
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if value not in _DATAGRAMS:
+        raise ArgumentTypeError(f"{text!r} is no port space: 0x111 is UDP, 0x2 IPoIB")
+    return value
+
+
+def portOrSpace(text: str) -> int:
+    """
+    @param text: a port, or a port space's number.
+
+    @return: the number.
+    """
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 65535:
+        raise ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
+    return value
+
+
+def _parser(name: str, what: str) -> ArgumentParser:
+    """
+    @param name: a program.
+    @param what: what it does.
+
+    @return: a parser of what all programs take.
+    """
+    parser = ArgumentParser(prog=f"{PROGRAM} --as {name}", description=what)
+    add = parser.add_argument
+    add("--as", dest="program", metavar="PROGRAM", required=True, help=f"here {name}")
+    add("--device", metavar="NAME", help="the device, by default roce0 if it is configured, else shm0")
+    add("-b", dest="own", metavar="ADDR", help="the own address")
+    for letter, name, least, most, default, what in (
+        ("-c", "connections", 1, limits.PING_CONNECTIONS, _CONNECTIONS, "connections"),
+        ("-C", "count", 0, limits.WORK_QUEUE_DEPTH, _COUNT, "messages of each connection"),
+        ("-S", "size", 0, limits.PING_MESSAGE, _SIZE, "bytes of a message"),
+    ):
+        add(
+            letter,
+            dest=name,
+            metavar="SIZE" if name == "size" else "N",
+            type=whole(least, most),
+            default=default,
+            help=f"{what}, by default {default}",
+        )
+    add("-d", dest="debug", action="store_true", help="print what goes on")
+    return parser
+
+
+def _ucmatose(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parts of ucmatose's command line.
+    """
+    parser = _parser("ucmatose", "Exchange messages over connections: the server sends, then the client.")
+    add = parser.add_argument
+    add("-s", dest="peer", metavar="ADDR", help="be the client of a server at this address")
+    add(
+        "-p",
+        dest="port",
+        metavar="PORT",
+        type=whole(0, 65535),
+        default=UCMATOSE_PORT,
+        help=f"by default {UCMATOSE_PORT}",
+    )
+    add("-P", dest="space", choices=("tcp", "ib"), default="tcp", help="the port space, by default tcp")
+    add("-m", dest="migrate", action="store_true", help="move to another event channel before the end")
+    add(
+        "-a",
+        dest="timeout",
+        metavar="CODE",
+        type=whole(0, 31),
+        help="how long to wait for an acknowledgement: 4.096 us times two to the power of CODE; 0 for ever",
+    )
+    options = parser.parse_args(arguments)
+    options.space = _SPACES[options.space]
+    return options
+
+
+def _udaddy(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parts of udaddy's command line.
+    """
+    parser = _parser("udaddy", "Exchange datagrams: the client sends, then the server.")
+    add = parser.add_argument
+    add("-s", dest="peer", metavar="ADDR", help="be the client of a server at this address")
+    add(
+        "-p",
+        dest="port",
+        metavar="PORT",
+        type=portOrSpace,
+        default=UDADDY_PORT,
+        help=f"by default {UDADDY_PORT}; 0x111 and 0x2 are port spaces, UDP and IPoIB, as to udaddy",
+    )
+    add("-P", dest="space", choices=("udp", "ipoib"), default="udp", help="the port space, by default udp")
+    options = parser.parse_args(arguments)
+    options.space = _SPACES[options.space]
+    if options.port in _DATAGRAMS:
+        options.space, options.port = options.port, UDADDY_PORT
+    return options
+
+
+def _mckey(arguments: Sequence[str]) -> Namespace:
+    """
+    @return: the parts of mckey's command line.
+    """
+    parser = _parser("mckey", "Send datagrams to a multicast group, or receive them.")
+    add, group = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("-m", dest="group", metavar="ADDR", help="the group's address")
+    group.add_argument("-M", dest="mgid", metavar="GID", help="the group's GID; needs -b")
+    add("-s", dest="sender", action="store_true", help="send; without it, receive")
+    add("-o", dest="sendOnly", action="store_true", help="join the group without receiving anything")
+    add("-l", dest="loopback", action="store_false", help="of no account: a sender has no receives")
+    add(
+        "-p",
+        dest="space",
+        metavar="SPACE",
+        type=portSpace,
+        default=enums.RDMA_PS_UDP,
+        help="the port space: 0x111 is UDP, the default, 0x2 IPoIB",
+    )
+    options = parser.parse_args(arguments)
+    if options.mgid is not None and options.own is None:
+        parser.error("-M needs -b")
+    options.group = options.group or options.mgid
+    options.peer = None
+    return options
+
+
+_PARSERS: dict[str, Callable[[Sequence[str]], Namespace]] = {
+    "ucmatose": _ucmatose,
+    "udaddy": _udaddy,
+    "mckey": _mckey,
+}
+_PROGRAMS: dict[str, Callable[[Station, Namespace], Messages | Replies | Group]] = {
+    "ucmatose": Messages,
+    "udaddy": Replies,
+    "mckey": Group,
+}
+
+
+def programOf(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """
+    @param arguments: the command line without the command.
+
+    @return: the program that it names, C{rping} by default, and the rest.
+    """
+    parser = ArgumentParser(prog=PROGRAM, add_help=False, allow_abbrev=False)
+    parser.add_argument("--as", dest="program", choices=NAMES, default=NAMES[0])
+    found, rest = parser.parse_known_args(arguments)
+    return found.program, rest
+
+
+def parseArguments(program: str, arguments: Sequence[str]) -> Namespace:
+    """
+    @param program: not C{rping}.
+    @param arguments: the rest of the command line.
+
+    @return: its parts.
+    """
+    options = _PARSERS[program](["--as", program, *arguments])
+    if not options.size:
+        options.count = 0  # As these programs have it.
+    return options
+
+
+def run(options: Namespace) -> int:
+    """
+    Be what the command line says.
+
+    @return: the exit status.
+
+    @raise ProgramError: that does not work.
+    @raise Interrupted: a signal came.
+    """
+    device = chosen(options.device, options.own, options.peer)
+    station = Station(device, options.debug)
+    try:
+        program = _PROGRAMS[options.program](station, options)
+        try:
+            program.run()
+        finally:
+            program.close()
+    finally:
+        station.close()
+    return 0

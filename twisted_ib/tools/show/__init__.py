@@ -1,0 +1,3 @@
+"""
+C{ib-devinfo} and C{ib-ss}: the devices of running processes, their listeners and connections.
+"""

@@ -1,0 +1,343 @@
+"""
+What an HCA says of itself, in C{ibv_devinfo}'s words and layout, and as JSON.
+
+An answer comes from another process, perhaps of another version of this program: what is missing
+is left out, what is unknown is shown as it came, and nothing in it reaches a terminal that is not
+printable.
+
+Source: rdma-core 65 C{libibverbs/examples/devinfo.c}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any
+
+from attrs import frozen
+
+from twisted_ib.hca.base.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
+from twisted_ib.hca.verbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
+from twisted_ib.tools.program import printable
+
+#: Columns where the values of a device and of a port begin, with tabs of eight.
+_DEVICE_COLUMN, _PORT_COLUMN = 40, 48
+_TAB = 8
+
+_MTUS = {code: size for size, code in MTU_CODES.items()}
+_PHYSICAL_STATES = {
+    1: "SLEEP",
+    2: "POLLING",
+    3: "DISABLED",
+    4: "PORT_CONFIGURATION_TRAINING",
+    5: "LINK_UP",
+    6: "LINK_ERROR_RECOVERY",
+    7: "PHY_TEST",
+}
+_LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
+_LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+_GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
+_VIRTUAL_LANES = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
+
+
+def guid(value: int) -> str:
+    """
+    @param value: a number of 64 bits.
+    @return: a GUID as C{ibv_devinfo} writes it.
+    """
+    return ":".join(f"{value >> shift & 0xFFFF:04x}" for shift in (48, 32, 16, 0))
+
+
+def named(names: Mapping[int, object], unit: str = "") -> Callable[[int], Any]:
+    """
+    @param names: what codes stand for.
+    @param unit: what is written after it.
+
+    @return: a function from a code to what it stands for; with a unit that is a text.
+    """
+
+    def meaning(code: int) -> Any:
+        found = names.get(code, "invalid")
+        return f"{found}{unit}" if unit and code in names else found
+
+    return meaning
+
+
+def members(enumeration: type[IntEnum]) -> dict[int, str]:
+    """
+    @param enumeration: one of L{twisted_ib.hca.verbs.enums.device}.
+    @return: the names of an enumeration of libibverbs, without their prefix, by code.
+    """
+    return {member.value: member.name.removeprefix("IBV_") for member in enumeration}
+
+
+@frozen
+class Field:
+    """
+    One attribute.
+
+    @ivar key: what it is called in the answer.
+    @ivar name: what C{ibv_devinfo} calls it; the same unless said.
+    @ivar write: makes the text of the number for people.
+    @ivar meaning: makes what the number stands for; L{None} if it is just a number.
+    """
+
+    key: str
+    write: Callable[[int], str] = str
+    meaning: Callable[[int], Any] | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """
+        Its name in the output.
+        """
+        return self.name or self.key
+
+    def text(self, value: object) -> str:
+        """
+        @param value: what the answer has for it.
+        @return: the value for people: a code after what it stands for.
+        """
+        if not isinstance(value, int):
+            return shown(value)
+        if self.meaning is None:
+            return self.write(value)
+        return f"{self.meaning(value)} ({value})" if self.write is str else self.write(value)
+
+    def plain(self, value: object) -> Any:
+        """
+        @param value: what the answer has for it.
+        @return: the value for JSON: what a code stands for.
+        """
+        return self.meaning(value) if self.meaning is not None and isinstance(value, int) else value
+
+
+def _fields(names: str, write: Callable[[int], str] = str) -> list[Field]:
+    """
+    @return: fields that are just numbers.
+    """
+    return [Field(name, write) for name in names.split()]
+
+
+def _hex(digits: int) -> Callable[[int], str]:
+    """
+    @return: a function that writes a number with at least so many hexadecimal digits.
+    """
+    return lambda value: f"0x{value:0{digits}x}"
+
+
+#: What is shown of a device always, and with C{-v}.
+DEVICE = (
+    Field("fw_ver"),
+    Field("node_guid", guid, guid),
+    Field("sys_image_guid", guid, guid),
+    Field("vendor_id", _hex(4)),
+    Field("vendor_part_id"),
+    Field("hw_ver", _hex(1)),
+    Field("phys_port_cnt"),
+)
+DEVICE_LIMITS = (
+    *_fields("max_mr_size page_size_cap", _hex(1)),
+    *_fields("max_qp max_qp_wr"),
+    Field("device_cap_flags", _hex(8)),
+    *_fields("max_sge max_sge_rd max_cq max_cqe max_mr max_pd max_qp_rd_atom max_ee_rd_atom"),
+    *_fields("max_res_rd_atom max_qp_init_rd_atom max_ee_init_rd_atom"),
+    Field("atomic_cap", str, named(members(ibv_atomic_cap))),
+    *_fields("max_ee max_rdd max_mw max_raw_ipv6_qp max_raw_ethy_qp max_mcast_grp max_mcast_qp_attach"),
+    *_fields("max_total_mcast_qp_attach max_ah max_fmr max_srq max_srq_wr max_srq_sge max_pkeys"),
+    *_fields("local_ca_ack_delay"),
+    *_fields("completion_timestamp_mask", _hex(16)),
+    *_fields("hca_core_clock"),
+    *_fields("device_cap_flags_ex", _hex(1)),
+    *_fields("max_wq_type_rq max_cq_count max_cq_period"),
+)
+#: The same of a port.
+PORT_FIELDS = (
+    Field("state", str, named(members(ibv_port_state))),
+    Field("max_mtu", str, named(_MTUS)),
+    Field("active_mtu", str, named(_MTUS)),
+    Field("sm_lid"),
+    Field("lid", name="port_lid"),
+    Field("lmc", _hex(2), name="port_lmc"),
+    Field("link_layer", named(_LINK_LAYERS), named(_LINK_LAYERS)),
+)
+PORT_LIMITS = (
+    Field("max_msg_sz", _hex(1)),
+    Field("port_cap_flags", _hex(8)),
+    Field("port_cap_flags2", _hex(4)),
+    Field("max_vl_num", str, named(_VIRTUAL_LANES)),
+    *_fields("bad_pkey_cntr qkey_viol_cntr", _hex(1)),
+    *_fields("sm_sl pkey_tbl_len gid_tbl_len subnet_timeout init_type_reply"),
+    Field("active_width", str, named(_LANES, "X")),
+    Field("active_speed", str, named(_GIGABITS, " Gbps")),
+    Field("phys_state", str, named(_PHYSICAL_STATES)),
+)
+
+#: No memory is registered that is not there: no paging on demand, for any transport.
+_ON_DEMAND = (
+    "\tgeneral_odp_caps:",
+    *(text for kind in ("rc", "uc", "ud", "xrc") for text in (f"\t{kind}_odp_caps:", "\t\t\t\t\tNO SUPPORT")),
+)
+
+#: What is in an answer and has its own place in the output.
+_PLACED = ("hca_id", "attributes", "port", "gids", "in_use", "counters")
+
+
+def shown(value: object) -> str:
+    """
+    @param value: anything that JSON can hold.
+    @return: a value that came in an answer, for people.
+    """
+    return printable(value if isinstance(value, str) else json.dumps(value))
+
+
+def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """
+    @param entry: an answer.
+    @param name: of the part.
+    @return: a part of an answer that should have names and values; an empty one if it has not.
+    """
+    found = entry.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def gids(entry: Mapping[str, Any]) -> list[str]:
+    """
+    @param entry: an answer.
+    @return: the GID table in an answer, which has addresses: a GID has no scope, and one of
+        IPv4 is mapped into IPv6 (IBTA annex A17).
+    """
+    found = entry.get("gids")
+    if not isinstance(found, list):
+        return []
+    addresses = [str(gid).partition("%")[0] for gid in found]
+    return [address if ":" in address else f"::ffff:{address}" for address in addresses]
+
+
+# -- JSON
+
+
+def present(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    @param entry: what is known of an HCA.
+
+    @return: the same with C{ibv_devinfo}'s names: what codes stand for instead of the codes, sizes
+        in bytes, the port in the list C{ports} with its GIDs.
+    """
+    known: dict[str, Any] = {"hca_id": entry.get("hca_id")}
+    attributes = part(entry, "attributes")
+    if attributes:
+        known["transport"] = "InfiniBand"
+        for field in (*DEVICE, *DEVICE_LIMITS):
+            if field.key in attributes:
+                known[field.label] = field.plain(attributes[field.key])
+        known["num_comp_vectors"] = COMPLETION_VECTORS
+    port = part(entry, "port")
+    if port:
+        values = {
+            field.label: field.plain(port[field.key])
+            for field in (*PORT_FIELDS, *PORT_LIMITS)
+            if field.key in port
+        }
+        known["ports"] = [{"port": PORT, **values, "GID": gids(entry)}]
+    known.update((name, value) for name, value in entry.items() if name not in _PLACED)
+    known["in_use"] = entry.get("in_use")
+    known["counters"] = entry.get("counters")
+    return known
+
+
+# -- text
+
+
+def line(depth: int, name: str, value: str, column: int) -> str:
+    """
+    @param depth: tabs before the name.
+    @param name: what stands before the colon.
+    @param value: what stands after it.
+    @param column: where the value begins.
+
+    @return: a line of a name and its value.
+    """
+    at = depth * _TAB + len(name) + 1
+    tabs = max(1, -((at - column) // _TAB))
+    return "\t" * depth + f"{name}:" + "\t" * tabs + value
+
+
+def lines(fields: tuple[Field, ...], values: Mapping[str, Any], depth: int, column: int) -> Iterator[str]:
+    """
+    @param fields: what to show, in order.
+    @param values: the values by the keys of the fields.
+    @param depth: tabs before the names.
+    @param column: where the values begin.
+    @return: the lines of those fields that have values.
+    """
+    for field in fields:
+        if field.key in values:
+            yield line(depth, field.label, field.text(values[field.key]), column)
+            if field.key == "device_cap_flags":
+                yield from _capabilities(values[field.key])
+
+
+def _capabilities(flags: object) -> Iterator[str]:
+    """
+    @return: a line for each capability.
+    """
+    if isinstance(flags, int):
+        for flag in ibv_device_cap_flags:
+            if flags & flag:
+                yield "\t" * 5 + str(flag.name).removeprefix("IBV_DEVICE_")
+
+
+def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
+    """
+    @param entry: what is known of an HCA.
+    @param verbose: whether to say the limits, the GIDs, what is in use and the counters too.
+
+    @return: the lines that say so, as C{ibv_devinfo} prints them.
+    """
+    found = [f"hca_id:\t{shown(entry.get('hca_id'))}"]
+    attributes = part(entry, "attributes")
+    if attributes:
+        found.append(line(1, "transport", "InfiniBand (0)", _DEVICE_COLUMN))
+        found += lines(DEVICE, attributes, 1, _DEVICE_COLUMN)
+    for name, value in entry.items():
+        if name not in _PLACED:
+            found.append(line(1, printable(name), shown(value), _DEVICE_COLUMN))
+    if verbose and attributes:
+        found += lines(DEVICE_LIMITS, attributes, 1, _DEVICE_COLUMN)
+        found += _ON_DEMAND
+        found.append(line(1, "num_comp_vectors", str(COMPLETION_VECTORS), _DEVICE_COLUMN))
+    found += _port(entry, verbose)
+    if entry.get("in_use") is None:
+        found.append(line(1, "in_use", "does not answer", _DEVICE_COLUMN))
+    elif verbose:
+        found += _counts(entry, "in_use")
+        found += _counts(entry, "counters")
+    return found
+
+
+def _port(entry: Mapping[str, Any], verbose: bool) -> Iterator[str]:
+    """
+    @return: the lines of the port, if it is known.
+    """
+    port = part(entry, "port")
+    if port:
+        yield f"\t\tport:\t{PORT}"
+        yield from lines(PORT_FIELDS, port, 3, _PORT_COLUMN)
+        if verbose:
+            yield from lines(PORT_LIMITS, port, 3, _PORT_COLUMN)
+            for index, gid in enumerate(gids(entry)):
+                yield line(3, f"GID[{index:3}]", printable(gid) + ", RoCE v2", _PORT_COLUMN)
+
+
+def _counts(entry: Mapping[str, Any], name: str) -> Iterator[str]:
+    """
+    @return: the lines of a part that has names and numbers.
+    """
+    counts = part(entry, name)
+    if counts:
+        yield f"\t{name}:"
+        for each, count in counts.items():
+            yield line(2, printable(each), shown(count), _DEVICE_COLUMN)

@@ -1,0 +1,232 @@
+"""
+C{ib-devinfo}: the HCAs of this user's running processes, what they can do and have in use.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from twisted_ib.errors import DeviceError, HCAError, ResourceLimitError, UnknownDeviceError
+from twisted_ib.hca.base.attributes import PORT
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.registry import ADDRESSED, fabricOf, isPlacedByUser, place
+from twisted_ib.hca.host.entries import Entry
+from twisted_ib.hca.host.query import ask
+from twisted_ib.hca.host.search import Search
+from twisted_ib.tools.program import ArgumentParser, complain, printable
+from twisted_ib.tools.show.devicetext import heading, present
+
+PROGRAM = "ib-devinfo"
+
+SHARED_MEMORY = "shm0"
+
+ASKED_AT_ONCE = 32
+
+_UCRED = struct.Struct("3i")
+
+
+def programOf(pid: int) -> str:
+    """
+    @param pid: a process.
+
+    @return: the name of its program; C{""} if it is gone.
+    """
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return ""
+    # A script is known by its own name, not by its interpreter's.
+    script = len(words) > 1 and b"python" in os.path.basename(words[0]) and not words[1].startswith(b"-")
+    return os.path.basename(words[1 if script else 0]).decode("utf-8", "replace")
+
+
+def processOf(search: Search, entry: Entry) -> int:
+    """
+    @param search: the way to other processes.
+    @param entry: an HCA.
+
+    @return: the process that has it, by the kernel's word.
+
+    @raise HCAError: it is dead.
+    """
+    pair = search.connect(entry)
+    try:
+        pid: int = _UCRED.unpack(pair.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+        return pid
+    finally:
+        pair.close()
+
+
+def silent(search: Search, entry: Entry) -> dict[str, Any] | None:
+    """
+    @param search: the way to other processes.
+    @param entry: an HCA whose process gave no answer.
+
+    @return: what can be said of it all the same; L{None} if it is dead.
+    """
+    known: dict[str, Any] = {"hca_id": SHARED_MEMORY, "pid": None, "program": None, "in_use": None}
+    try:
+        pid = processOf(search, entry)
+    except ResourceLimitError:
+        return known  # Alive, and many wait for it.
+    except HCAError:
+        return None
+    return {**known, "pid": pid, "program": programOf(pid)}
+
+
+def describe(search: Search, entry: Entry) -> dict[str, Any] | None:
+    """
+    @param search: the way to other processes.
+    @param entry: an HCA.
+
+    @return: what its process says of it, or what can be said if that is
+        silent; L{None} if it is dead.
+    """
+    try:
+        answer = ask(search, entry)
+    except ResourceLimitError:
+        answer = None
+    except HCAError:
+        return None
+    if answer is None or not isinstance(answer.get("in_use"), dict) or not writable(answer):
+        return silent(search, entry)
+    return answer
+
+
+def writable(answer: dict[str, Any]) -> bool:
+    """
+    @param answer: what a process says of its HCA.
+
+    @return: whether it can be written; one that is nested deep enough can not.
+    """
+    try:
+        json.dumps(answer, indent=2)
+    except RecursionError:
+        return False
+    return True
+
+
+def others(search: Search, guid: int) -> list[dict[str, Any]]:
+    """
+    @param search: the way to other processes.
+    @param guid: our own HCA.
+
+    @return: every other HCA of this user's live processes.
+    """
+    entries = [entry for entry in search.hcas() if entry.guid != guid]
+    # Together, so that many silent ones take no longer than one.
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        answers = pool.map(lambda entry: describe(search, entry), entries)
+        return [answer for answer in answers if answer is not None]
+
+
+def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
+    """
+    @param name: what they are called.
+
+    @return: our own HCA of this name, opened for this, and every other one of this
+        user's live processes; of C{lo0} nothing is seen from outside its process.
+
+    @raise UnknownDeviceError: there is no such device.
+    @raise HCAError: processes can not meet here.
+    """
+    if fabricOf(name) in ADDRESSED or isPlacedByUser(name):
+        return withAddress(name)
+    device = Device(name)
+    try:
+        if name != SHARED_MEMORY:
+            return [device.describe()]
+        search = Search()
+        try:
+            return [device.describe(), *others(search, device.guid)]
+        finally:
+            search.close()
+    finally:
+        device.close()
+
+
+def withAddress(name: str) -> list[dict[str, Any]]:
+    """
+    @param name: of devices that have an address.
+
+    @return: those of this user's live processes; and our own, opened for this, if it has an address that
+        none of them has.
+
+    @raise HCAError: there is none, and our own can not be opened.
+    """
+    search = Search()
+    try:
+        found = [answer for answer in others(search, 0) if answer["hca_id"] == name]
+    finally:
+        search.close()
+    try:
+        address = place(name)
+        if not any(address in (answer.get("gids") or ()) for answer in found):
+            device = Device(name)
+            try:
+                found.insert(0, device.describe())
+            finally:
+                device.close()
+    except DeviceError:
+        if not found:
+            raise
+    return found
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts.
+    """
+    parser = ArgumentParser(
+        prog=PROGRAM, description="List the HCAs of your running processes, and what each has in use."
+    )
+    parser.add_argument(
+        "-d", "--ib-dev", metavar="DEV", default=SHARED_MEMORY, help="the device, by default shm0"
+    )
+    parser.add_argument("-i", "--ib-port", metavar="PORT", type=int, default=PORT, help="the port, only 1")
+    parser.add_argument("-l", "--list", action="store_true", help="only the names")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="limits, GIDs, what is in use and counters too"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-devinfo}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: the exit status.
+    """
+    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        found = devices(options.ib_dev)
+        if options.ib_port != PORT:
+            raise UnknownDeviceError(f"device {options.ib_dev} has no port {options.ib_port}")
+    except (HCAError, OSError) as error:
+        complain(PROGRAM, error)
+        return 1
+    if options.json:
+        print(json.dumps([present(entry) for entry in found], indent=2))
+    elif options.list:
+        print("\n".join(printable(str(entry["hca_id"])) for entry in found))
+    else:
+        print("\n\n".join("\n".join(heading(entry, options.verbose)) for entry in found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

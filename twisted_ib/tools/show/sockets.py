@@ -1,0 +1,150 @@
+"""
+What processes answer to C{ib-ss}, checked: from pages of rows to one object per listener and
+connection.
+
+An answer comes from another process, perhaps of another version of this program: a row with anything
+in it that can not be is left out, and values that nobody knows here are too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.hca.base.socketrows import CONNECTION, LISTENER
+from twisted_ib.hca.host.query import Told
+
+_KINDS = (LISTENER, CONNECTION)
+#: Times are seconds since 1970; later ones can not be written as dates everywhere.
+_LATEST = 1 << 36
+_COUNT_BITS = 64
+
+
+def _isText(value: object) -> bool:
+    """
+    @return: Whether a value is a text that is not too long.
+    """
+    return isinstance(value, str) and len(value) <= limits.SOCKET_RULE
+
+
+def _isTextOrNone(value: object) -> bool:
+    """
+    @return: The same, or there is none.
+    """
+    return value is None or _isText(value)
+
+
+def _isCount(value: object) -> bool:
+    """
+    @return: Whether a value is a number of things, or L{None}.
+    """
+    if value is None:
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _COUNT_BITS
+
+
+def _isTime(value: object) -> bool:
+    """
+    @return: Whether a value is a time, or L{None}.
+    """
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LATEST
+
+
+#: What a row must have, and what each value may be.
+_REQUIRED: dict[str, Callable[[object], bool]] = {
+    "kind": lambda value: value in _KINDS,
+    "provider": _isText,
+    "device": _isTextOrNone,
+    "local": _isTextOrNone,
+    "remote": _isTextOrNone,
+    "state": _isText,
+    "rule": _isText,
+    "fallback": _isTextOrNone,
+}
+#: The same of what it may have.
+_FIGURES = dict.fromkeys(("credits", "in_flight", "retransmits"), _isCount)
+_TIMES = dict.fromkeys(("asked", "decided", "connected"), _isTime)
+
+
+def socketsOf(told: Told, programOf: Callable[[int], str]) -> list[dict[str, Any]]:
+    """
+    @param told: What a process has told.
+    @param programOf: Gives the name of a process's program.
+    @return: Its listeners and connections, as C{--json} prints them.
+    """
+    found = []
+    for page in told.pages:
+        head = {"pid": told.pid or _ownNumber(page), "program": _program(page, told.pid, programOf)}
+        found += [{**head, **row} for row in _rows(page)]
+    return found
+
+
+def _ownNumber(page: dict[str, Any]) -> int | None:
+    """
+    @return: What a process says that its number is.
+    """
+    pid = page.get("pid")
+    return pid if _isCount(pid) else None
+
+
+def _program(page: dict[str, Any], pid: int, programOf: Callable[[int], str]) -> str:
+    """
+    @return: The base name of a process's C{argv[0]}: a script's, not its interpreter's.
+    """
+    program = page.get("program")
+    if isinstance(program, str) and program and len(program) <= limits.PROGRAM_BYTES:
+        return program
+    return programOf(pid) if pid else ""
+
+
+def _rows(page: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """
+    @return: The rows of a page that are as they should be.
+    """
+    columns = page.get("columns")
+    if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
+        return
+    for values in page["rows"]:
+        if isinstance(values, list) and len(values) == len(columns):
+            row = _checked(dict(zip(columns, values, strict=True)))
+            if row is not None:
+                yield row
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any] | None:
+    """
+    @return: What is known of the values of a row, L{None} if something in it can not be.
+    """
+    row = {}
+    for name, isValid in _REQUIRED.items():
+        if name not in values or not isValid(values[name]):
+            return None
+        row[name] = values[name]
+    for name, isValid in _FIGURES.items():
+        value = values.get(name)
+        row[name] = value if isValid(value) else None
+    row["times"] = {
+        name: values.get(name) if isValid(values.get(name)) else None for name, isValid in _TIMES.items()
+    }
+    return row
+
+
+def order(entry: dict[str, Any]) -> tuple[Any, ...]:
+    """
+    @param entry: A listener or connection.
+    @return: What lists are sorted by: process, listeners first, address.
+    """
+    return (
+        entry["program"],
+        entry["pid"] or 0,
+        entry["kind"] != LISTENER,
+        entry["provider"],
+        entry["local"] or "",
+        entry["remote"] or "",
+    )
+
+
+__all__ = ["order", "socketsOf"]

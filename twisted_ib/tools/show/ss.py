@@ -1,0 +1,180 @@
+"""
+C{ib-ss}: the listeners and connections of this user's running processes, and why each goes the way it
+goes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, ResourceLimitError
+from twisted_ib.hca.host.entries import Entry
+from twisted_ib.hca.host.query import Told, askSockets
+from twisted_ib.hca.host.search import Search
+from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin
+from twisted_ib.tools.show.devinfo import ASKED_AT_ONCE, programOf
+from twisted_ib.tools.show.sockets import order, socketsOf
+from twisted_ib.tools.show.sockettext import cut, table
+
+PROGRAM = "ib-ss"
+
+#: Home, and clear to the end: what was there before stays until it is written over.
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def told(search: Search, entry: Entry) -> Told | None:
+    """
+    @param search: the way to other processes.
+    @param entry: an HCA.
+
+    @return: what its process says of its sockets; L{None} if it is dead.
+    """
+    try:
+        answer = askSockets(search, entry)
+    except ResourceLimitError:
+        return Told(0)  # Alive, and many wait for it.
+    except HCAError:
+        return None
+    return None if answer.dead else answer
+
+
+def sockets() -> tuple[list[dict[str, Any]], list[int]]:
+    """
+    @return: the listeners and connections of this user's live processes, and the numbers of the
+        processes that did not say all.
+
+    @raise HCAError: there is a run directory, and it can not be used.
+    """
+    search = Search()
+    try:
+        entries = search.hcas()
+        # Together, so that many silent ones take no longer than one.
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            answers = [answer for answer in pool.map(lambda entry: told(search, entry), entries) if answer]
+    finally:
+        search.close()
+    found = [each for answer in answers for each in socketsOf(answer, programOf)]
+    return sorted(found, key=order), sorted({answer.pid for answer in answers if not answer.complete})
+
+
+def notes(silent: Sequence[int]) -> list[str]:
+    """
+    @param silent: processes that did not say all.
+
+    @return: what to say about them.
+    """
+    return [
+        f"process {pid} ({printable(programOf(pid))}) does not answer" if pid else "a process does not answer"
+        for pid in silent
+    ]
+
+
+def parseArguments(arguments: Sequence[str]) -> Namespace:
+    """
+    @param arguments: the command line without the command.
+
+    @return: its parts.
+    """
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        description="List the listeners and connections of your running processes: over SDP, RDMA, and TCP.",
+    )
+    parser.add_argument("--why", action="store_true", help="say of each why it goes that way, and since when")
+    parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        type=secondsWithin(limits.WATCH_SECONDS_LEAST, limits.WATCH_SECONDS_MOST),
+        nargs="?",
+        const=1.0,
+        help="again and again, until Ctrl-C; every second by default",
+    )
+    return parser.parse_args(arguments)
+
+
+def once(options: Namespace) -> None:
+    """
+    Print the list.
+
+    @param options: the command line.
+    """
+    found, silent = sockets()
+    if options.json:
+        print(json.dumps(found, indent=2), flush=True)
+        return
+    print("\n".join(table(found, options.why)), flush=True)
+    for note in notes(silent):
+        print(f"{PROGRAM}: {note}", file=sys.stderr, flush=True)
+
+
+def picture(options: Namespace) -> str:
+    """
+    @param options: the command line.
+
+    @return: what C{--watch} prints each time: on a terminal a screen, else the list and an empty
+        line, or the JSON list in one line.
+    """
+    found, silent = sockets()
+    if options.json:
+        return json.dumps(found) + "\n"
+    lines = [*table(found, options.why), *notes(silent)]
+    if not sys.stdout.isatty():
+        return "\n".join(lines) + "\n\n"
+    size = shutil.get_terminal_size()
+    head = f"{PROGRAM}  {time.strftime('%H:%M:%S')}  {len(found)} sockets"
+    screen = cut([head, "", *lines], size.columns, size.lines)
+    return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in screen) + _CLEAR_REST
+
+
+def watch(options: Namespace, pause: Callable[[float], object] = time.sleep) -> None:
+    """
+    Print the list again and again, until Ctrl-C.
+
+    @param options: the command line.
+    @param pause: sleeps.
+    """
+    try:
+        while True:
+            print(picture(options), end="", flush=True)
+            pause(options.watch)
+    except KeyboardInterrupt:
+        pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run C{ib-ss}.
+
+    @param arguments: the command line, by default this process's.
+
+    @return: the exit status.
+    """
+    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if options.watch is None:
+            once(options)
+        else:
+            watch(options)
+    except BrokenPipeError:
+        # Nobody reads any more; nor shall the interpreter try once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except (HCAError, OSError) as error:
+        complain(PROGRAM, error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
