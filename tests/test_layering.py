@@ -142,7 +142,7 @@ def crowded(root: Path) -> dict[str, int]:
     count: dict[str, int] = defaultdict(int)
     for path in sources(root, "twisted_ib", "tests"):
         folder = str(path.parent.relative_to(root))
-        if path.name != "__init__.py" and "_trial_temp" not in path.parts:
+        if path.name != "__init__.py":
             count[folder] += 1
     return {each: n for each, n in count.items() if n > LARGE_FOLDERS.get(each, MOST_MODULES)}
 

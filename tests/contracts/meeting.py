@@ -330,7 +330,7 @@ class MeetingContract:
             elif action == 5 and a.fabric.name == "shm":
                 fabric = side.device.fabric
                 if fabric.paths():
-                    fabric._lose(maker.choice(fabric.paths()).pairing, PathLostError("a test"))
+                    fabric._lose(maker.choice(fabric.paths()).peerSocket, PathLostError("a test"))
             else:
                 turn(side.device)
                 if action == 8:
@@ -497,7 +497,7 @@ class MeetingContract:
                 end = end.twin
             if not hasattr(fabric, "_broken"):
                 return  # On lo0 nothing is lost but with the HCA.
-            fabric._lose(end.pairing, PathLostError("a test"))
+            fabric._lose(end.peerSocket, PathLostError("a test"))
             self.assertEqual(fabric.paths(), [])
             self.assertEqual(side.qp.state, QPState.ERR)
             side = MeetingSide(a, HIGH)

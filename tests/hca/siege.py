@@ -268,9 +268,9 @@ class SiegeTestCase(HCATestCase):
         if kind < 0.7:
             self.path.offer(self.liar.fabric.allocate(4096))
         elif kind < 0.95:
-            sendWithDescriptors(self.path.pairing.socket, pack(">B3xIQ", 2, dice.randrange(4), 0))
+            sendWithDescriptors(self.path.peerSocket.socket, pack(">B3xIQ", 2, dice.randrange(4), 0))
         else:
-            sendWithDescriptors(self.path.pairing.socket, dice.randbytes(16))
+            sendWithDescriptors(self.path.peerSocket.socket, dice.randbytes(16))
 
     # -- the siege
 
@@ -317,7 +317,7 @@ class SiegeTestCase(HCATestCase):
         self.assertLessEqual(len(path.unacknowledged), limits.RING // 64)
         self.assertLessEqual(len(path.waiting), 4 * len(self.besieged) + 4)
         self.assertLessEqual(len(device.timers._heap), 1000)
-        self.assertLessEqual(device.holding.heldBytes, len(self.besieged) * 70000)
+        self.assertLessEqual(device.receiveBudget.heldBytes, len(self.besieged) * 70000)
         self.assertLessEqual(len(device.queuePairs), len(self.besieged) + 1)
         self.assertLessEqual(len(device._dirty), len(self.besieged))
         self.assertLessEqual(device.departures.waiting, 0)

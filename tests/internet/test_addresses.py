@@ -289,10 +289,10 @@ class LocalPortTests(SynchronousTestCase):
         ports = LocalPorts(lambda below: 0)
         local = addresses.addressOf(self.here, 1234)
         ports.take(self.here, 1234, self.peer)
-        ports.giveBack(local, self.other)
+        ports.release(local, self.other)
         self.assertIsNone(ports.take(self.here, 1234, self.peer))
-        ports.giveBack(local, self.peer)
-        ports.giveBack(local, self.peer)
+        ports.release(local, self.peer)
+        ports.release(local, self.peer)
         self.assertEqual(ports.ends, {})
         self.assertEqual(ports.take(self.here, 1234, self.peer), 1234)
 

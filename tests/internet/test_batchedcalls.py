@@ -12,7 +12,7 @@ from twisted.internet.error import TimeoutError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.fakes import FakeReactor
-from twisted_ib.internet.batchedcalls import Turns, turnsOf
+from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
 
 
 class _Waiting:
@@ -42,12 +42,12 @@ class _Waiting:
 
 class TurnsTests(SynchronousTestCase):
     """
-    Tests for L{Turns}.
+    Tests for L{BatchedCalls}.
     """
 
     def setUp(self) -> None:
         self.clock = FakeReactor()
-        self.turns = Turns()
+        self.turns = BatchedCalls()
         self.log: list[Any] = []
         self.one, self.two, self.three = (_Waiting(self.log, name) for name in ("one", "two", "three"))
 
@@ -214,11 +214,11 @@ class TurnsTests(SynchronousTestCase):
         """
         Each reactor has its own, which do not keep it alive, whatever they wait for.
         """
-        self.assertIs(turnsOf(self.clock), turnsOf(self.clock))
+        self.assertIs(batchedCallsOf(self.clock), batchedCallsOf(self.clock))
         other = FakeReactor()
-        self.assertIsNot(turnsOf(self.clock), turnsOf(other))
-        turnsOf(other).wait(other, self.one)
-        turnsOf(other).limit(other, 30, self.two)
+        self.assertIsNot(batchedCallsOf(self.clock), batchedCallsOf(other))
+        batchedCallsOf(other).wait(other, self.one)
+        batchedCallsOf(other).limit(other, 30, self.two)
         gone = ref(other)
         del other
         gc.collect()

@@ -180,7 +180,7 @@ class Raw:
         """
         Remember.
         """
-        self.log.append(f"DREQ {connection.farewell.rstrip(bytes(1))!r}")
+        self.log.append(f"DREQ {connection.disconnectData.rstrip(bytes(1))!r}")
 
     def disconnect(self) -> None:
         """

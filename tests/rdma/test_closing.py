@@ -294,16 +294,16 @@ class AbortTests(PairTestCase):
         """
         A passive side that gives up before it has the RTU says so too, in its REJ.
         """
-        for farewell, reason in ((b"", "ConnectionDone"), (b"aborted", "ConnectionLost")):
+        for disconnectData, reason in ((b"", "ConnectionDone"), (b"aborted", "ConnectionLost")):
             one, two = self.pair.transport(self.pair.a), self.pair.transport(self.pair.b)
             self.pair.listener.messages = two
             accept = self.pair.listener.connectionRequested
 
             def acceptAndGo(
-                connection: Any, request: Any, accept: Any = accept, farewell: bytes = farewell
+                connection: Any, request: Any, accept: Any = accept, disconnectData: bytes = disconnectData
             ) -> None:
                 accept(connection, request)
-                connection.disconnect(self.pair.b.device.clock(), farewell)
+                connection.disconnect(self.pair.b.device.clock(), disconnectData)
 
             self.pair.listener.connectionRequested = acceptAndGo  # type: ignore[method-assign]
             one.connected = two.connected = 1

@@ -260,12 +260,12 @@ class EarlyTests(PairTestCase):
             one.send(b"%d" % number, number)
         self.settle()
         self.assertEqual(two.heard.log, [])
-        self.assertEqual(self.pair.b.device.holding.heldBytes, 10)
+        self.assertEqual(self.pair.b.device.receiveBudget.heldBytes, 10)
         self.pair.attach(two)
         self.settle()
         self.assertEqual(two.heard.log, [b"%d" % number for number in range(10)])
         self.assertEqual(two.heard.immediates, list(range(10)))
-        self.assertEqual(self.pair.b.device.holding.heldBytes, 0)
+        self.assertEqual(self.pair.b.device.receiveBudget.heldBytes, 0)
 
     def test_moreThanReceives(self) -> None:
         """
@@ -313,7 +313,7 @@ class EarlyTests(PairTestCase):
         one.write(b"x" * 1001)
         self.settle()
         self.assertEqual(one.heard.log, ["ConnectionLost"])
-        self.assertEqual(self.pair.b.device.holding.heldBytes, 0)
+        self.assertEqual(self.pair.b.device.receiveBudget.heldBytes, 0)
 
 
 class Producer:

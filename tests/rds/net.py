@@ -18,7 +18,7 @@ from twisted_ib.errors import PeerGoneError
 from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds.network import Network
 from twisted_ib.rds.paths.carrier import IRDSCarrier, IRDSMedium
-from twisted_ib.rds.port import Port
+from twisted_ib.rds.port import RDSPort
 from twisted_ib.rds.protocol.wire import HEADER, isIntact, packChecksummed
 
 
@@ -356,7 +356,7 @@ class Host:
         """
         Open a socket.
         """
-        socket = Port(
+        socket = RDSPort(
             port,
             Told() if protocol is None else protocol,
             self.address,

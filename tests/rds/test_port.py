@@ -18,7 +18,7 @@ from tests.rds.net import MemoryCarrier, Recorder, Told, Wire, hosts
 from twisted_ib import limits
 from twisted_ib.errors import DatagramTooLongError, DestinationCongestedError, PeerGoneError, SendBudgetError
 from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
-from twisted_ib.rds.port import Port
+from twisted_ib.rds.port import RDSPort
 
 SIZE = 64 * 1024
 
@@ -301,12 +301,12 @@ class OpeningTests(PortCase):
         Ports, sizes and interfaces that make no sense.
         """
         for port in (-1, 1, 65536, "4000", None, True):
-            self.assertRaises(ValueError, Port, port, Recorder())
+            self.assertRaises(ValueError, RDSPort, port, Recorder())
         for size in (-1, (1 << 20) + 1, None):
-            self.assertRaises(ValueError, Port, 0, Recorder(), "", size)
-        self.assertRaises(ValueError, Port, 0, Recorder(), None)
+            self.assertRaises(ValueError, RDSPort, 0, Recorder(), "", size)
+        self.assertRaises(ValueError, RDSPort, 0, Recorder(), None)
         for interface in ("nowhere", "10.0.0.300"):
-            port = Port(0, Recorder(), interface, reactor=self.wire.clock, network=self.here.network)
+            port = RDSPort(0, Recorder(), interface, reactor=self.wire.clock, network=self.here.network)
             self.assertRaises(CannotListenError, port.startListening)
 
     def test_allAddresses(self) -> None:
@@ -314,7 +314,7 @@ class OpeningTests(PortCase):
         Without an interface the port is taken of each address, and datagrams come from the one
         that was written to.
         """
-        all_ = Port(7000, Told(), reactor=self.wire.clock, network=self.here.network)
+        all_ = RDSPort(7000, Told(), reactor=self.wire.clock, network=self.here.network)
         all_.startListening()
         self.sockets.append(all_)
         self.assertEqual(all_.getHost().host, "0.0.0.0")
@@ -326,7 +326,7 @@ class OpeningTests(PortCase):
         all_.write(b"y", ("10.0.0.2", 5000))
         self.wire.advance(0.1)
         self.assertIn(two.protocol.got[0][1][0], ("10.0.0.1", "10.1.0.1"))
-        none = Port(7000, Told(), "::", reactor=self.wire.clock, network=self.here.network)
+        none = RDSPort(7000, Told(), "::", reactor=self.wire.clock, network=self.here.network)
         self.assertRaises(CannotListenError, none.startListening)
 
     def test_tooManySockets(self) -> None:

@@ -584,7 +584,7 @@ class TCPTests(ProcessesTestCase):
         from twisted.internet.task import Clock
 
         from twisted_ib.rds.network import Network
-        from twisted_ib.rds.port import Port
+        from twisted_ib.rds.port import RDSPort
 
         class Medium:
             """
@@ -604,7 +604,7 @@ class TCPTests(ProcessesTestCase):
                 """
 
         clock = Clock()
-        port = Port(4000, Recorder(), HOST, reactor=clock, network=Network(clock, Medium))
+        port = RDSPort(4000, Recorder(), HOST, reactor=clock, network=Network(clock, Medium))
         port.startListening()
         where = (HOST, 5000)
         for call, arguments in (

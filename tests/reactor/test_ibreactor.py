@@ -943,7 +943,7 @@ class UnloadableTests(SynchronousTestCase):
         TCP is then the operating system's, whatever can not be had; the log says so once.
         """
         listen = "reactor.switch.load('listen')"
-        loads = ("", "reactor.switch.configuration.policy", listen, "reactor.visibility")
+        loads = ("", "reactor.switch.configuration.policy", listen, "reactor.socketReport")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
         for load in loads:
             done = subprocess.run(

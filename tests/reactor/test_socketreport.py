@@ -27,7 +27,7 @@ from twisted_ib.reactor import socketreport
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.rules.parser import parse
 from twisted_ib.reactor.rules.policy import policyOf
-from twisted_ib.reactor.switch.reason import Fallback, Why
+from twisted_ib.reactor.switch.reason import Fallback, Reason
 from twisted_ib.reactor.tcprows import isTCP, tcpRows
 from twisted_ib.sdp.port import listenSDP
 
@@ -104,14 +104,14 @@ class AppearTests(VisibilityTestCase):
         """
         A reactor shows itself in the first turn in which it has nothing to do, and is then as it was.
         """
-        self.reactor.visibility.begin()
+        self.reactor.socketReport.begin()
         for _ in range(5):
             self.reactor.doIteration(0)
         self.assertEqual(self.entries(), [])
         self.reactor.doIteration(None)
         self.assertEqual(len(self.entries()), 1)
         self.assertNotIn("doIteration", vars(self.reactor))
-        self.reactor.visibility.begin()
+        self.reactor.socketReport.begin()
         self.assertNotIn("doIteration", vars(self.reactor))
         self.closeAll()
         self.assertEqual(self.entries(), [])
@@ -128,7 +128,7 @@ class AppearTests(VisibilityTestCase):
         One that is never quiet shows itself all the same.
         """
         self.patch(socketreport, "LATEST", 0)
-        self.reactor.visibility.begin()
+        self.reactor.socketReport.begin()
         self.reactor.doIteration(0)
         self.assertEqual(len(self.entries()), 1)
 
@@ -139,7 +139,7 @@ class AppearTests(VisibilityTestCase):
         self.directory.chmod(0o755)
         self.assertRaises(RunDirectoryError, channelFor, self.reactor)
         before = self.reactor.selectables()
-        self.reactor.visibility.begin()
+        self.reactor.socketReport.begin()
         self.reactor.doIteration(None)
         self.assertNotIn("doIteration", vars(self.reactor))
         self.assertEqual(self.reactor.selectables(), before)
@@ -150,7 +150,7 @@ class AppearTests(VisibilityTestCase):
         To the application all is as before: no reader, no call; and the device is looked at in no turn.
         """
         before = set(self.reactor.getReaders())
-        self.reactor.visibility.appear()
+        self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
         self.assertEqual(set(self.reactor.getReaders()), before)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -175,7 +175,7 @@ class AppearTests(VisibilityTestCase):
         """
         It answers; the device is looked at only while somebody calls.
         """
-        self.reactor.visibility.appear()
+        self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
         pair = self.call()
         self.assertEqual(self.reactor._channels, (channel,))
@@ -184,7 +184,7 @@ class AppearTests(VisibilityTestCase):
             pair.send(SOCKETS)
             self.turn()
             answer = handshake.parse(pair.recv(limits.ANSWER_BYTES))
-            assert isinstance(answer, handshake.Answer)
+            assert isinstance(answer, handshake.QueryAnswer)
             self.assertEqual(answer.content["columns"], list(COLUMNS))
             more = answer.content["more"]
         self.assertEqual(self.reactor._channels, ())
@@ -194,7 +194,7 @@ class AppearTests(VisibilityTestCase):
         """
         Who calls and says nothing is forgotten, and the device is left alone again.
         """
-        self.reactor.visibility.appear()
+        self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
         now = channel.device.clock()
         pair = self.call()
@@ -207,7 +207,7 @@ class AppearTests(VisibilityTestCase):
         """
         With a user it is looked at, and without one not any more; it stays visible.
         """
-        self.reactor.visibility.appear()
+        self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
         port: Any = listenSDP(self.reactor, 0, Factory.forProtocol(Protocol))
         self.assertEqual(self.reactor._channels, (channel,))
@@ -228,7 +228,7 @@ class RowsTests(VisibilityTestCase):
         Be seen.
         """
         super().setUp()
-        self.reactor.visibility.appear()
+        self.reactor.socketReport.appear()
 
     def rules(self, text: str) -> None:
         """
@@ -384,15 +384,15 @@ class WhyTests(SynchronousTestCase):
         """
         A reactor without a switch.
         """
-        self.visibility = socketreport.Visibility(SimpleNamespace(openSwitch=None))
+        self.socketReport = socketreport.SocketReport(SimpleNamespace(openSwitch=None))
 
     def test_own(self) -> None:
         """
         Who has a reason says it; a part of a port has the port's, without what is about the other part.
         """
-        why = Why("/r:1", "both", "tcp", None, Fallback("x", "y"), 1.0)
-        self.assertIs(self.visibility.whyOf(SimpleNamespace(why=why)), why)
-        part = self.visibility.whyOf(SimpleNamespace(main=SimpleNamespace(why=why)))
+        why = Reason("/r:1", "both", "tcp", None, Fallback("x", "y"), 1.0)
+        self.assertIs(self.socketReport.whyOf(SimpleNamespace(why=why)), why)
+        part = self.socketReport.whyOf(SimpleNamespace(main=SimpleNamespace(why=why)))
         assert part is not None
         self.assertEqual((part.rule, part.fallback, part.asked), ("/r:1", None, 1.0))
 
@@ -402,7 +402,7 @@ class WhyTests(SynchronousTestCase):
         """
         port = tcp.Port(0, Factory.forProtocol(Protocol), reactor=SimpleNamespace())
         for user in (object(), SimpleNamespace(why="because"), SimpleNamespace(main=object()), port):
-            self.assertIsNone(self.visibility.whyOf(user))
+            self.assertIsNone(self.socketReport.whyOf(user))
 
 
 class TCPRowsTests(SynchronousTestCase):

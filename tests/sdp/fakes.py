@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.hca.device.receivebudget import Holding
+from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.sdp import handshake
@@ -161,11 +161,11 @@ class FakeConnection:
         self.reason = reason
         return True
 
-    def think(self, now: float) -> bool:
+    def sendMRA(self, now: float) -> bool:
         """
         Remember.
         """
-        self.done.append("think")
+        self.done.append("sendMRA")
         return True
 
     def ignore(self, now: float) -> bool:
@@ -256,8 +256,8 @@ class FakeDevice:
         self.dirty: list[Any] = []
         self.nextPort = 50000
         self.thread = get_ident()
-        self.holding = Holding(self.count)
-        self.hold = self.holding.hold
+        self.receiveBudget = ReceiveBudget(self.count)
+        self.hold = self.receiveBudget.hold
         self.cm = self
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:

@@ -293,7 +293,7 @@ class StopTests(PortTestCase):
         late = self.ask(port, 3)
         self.reactor.advance(0)
         for connection in [*waiting, late]:
-            self.assertEqual(connection.done, ["think", "reject"])
+            self.assertEqual(connection.done, ["sendMRA", "reject"])
             self.assertEqual(connection.reason, RejectReason.INVALID_SERVICE_ID)
         self.assertEqual(self.factory.protocols, [])
 
@@ -530,7 +530,7 @@ class BacklogTests(PortTestCase):
         waiting = [self.ask(port, number) for number in range(3)]
         beyond = self.ask(port, 3)
         for connection in waiting:
-            self.assertEqual(connection.done, ["think"])
+            self.assertEqual(connection.done, ["sendMRA"])
         self.assertEqual(beyond.done, ["ignore"])
         self.assertEqual(self.channel.counters, {"backlog_full": 1})
         self.assertEqual(self.reactor.getDelayedCalls(), [])
@@ -552,8 +552,8 @@ class BacklogTests(PortTestCase):
         second = self.ask(port, 1)
         port.resumeProducing()
         self.reactor.advance(0)
-        self.assertEqual(first.done, ["think"])
-        self.assertEqual(second.done, ["think", "accept"])
+        self.assertEqual(first.done, ["sendMRA"])
+        self.assertEqual(second.done, ["sendMRA", "accept"])
 
     def test_order(self) -> None:
         """
@@ -630,4 +630,4 @@ class BacklogTests(PortTestCase):
         port.stopListening()
         port.resumeProducing()
         self.reactor.advance(0)
-        self.assertEqual(connection.done, ["think", "reject"])
+        self.assertEqual(connection.done, ["sendMRA", "reject"])

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.fakes import FakeChannel, FakeReactor, RecordingProtocol
 from twisted_ib.internet.addresses import addressOf
-from twisted_ib.internet.serverclient import End
+from twisted_ib.internet.serverclient import ConnectedTransport
 from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.sdp.protocol import wire
 
@@ -132,7 +132,7 @@ class EndTestsMixin:
         What is offered to be read in that turn is read in the next, though nothing else comes.
         """
         end = self.attached()
-        end.openExchange()
+        end.openExtensions()
         end.endOfBatch()
         self.channel.device.dirty.clear()
         self.reactor.advance(0)
@@ -197,9 +197,9 @@ class EndTestsMixin:
 
     def test_kind(self: Any) -> None:
         """
-        Both are L{End}s.
+        Both are L{ConnectedTransport}s.
         """
-        self.assertIsInstance(self.make(), End)
+        self.assertIsInstance(self.make(), ConnectedTransport)
 
 
 class ServerTests(EndTestsMixin, SynchronousTestCase):
@@ -282,6 +282,6 @@ class ClientTests(EndTestsMixin, SynchronousTestCase):
         end = self.attached()
         waits: Deferred[None] = Deferred()
         waits.addErrback(end.connectionLost)
-        end.openExchange().orphans.append(waits)
+        end.openExtensions().orphans.append(waits)
         end.connectionLost(Failure(ConnectionLost()))
         self.assertEqual(len(self.connector.reasons), 1)

@@ -20,7 +20,7 @@ from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.opcodes import Kind
 from twisted_ib.hca.wire.packet import Packet
-from twisted_ib.hca.wire.rocev2 import ETHERNET, Datagram
+from twisted_ib.hca.wire.rocev2 import ETHERNET, UDPDatagram
 
 TSHARK = shutil.which("tshark")
 
@@ -35,7 +35,7 @@ class Frame:
     outbound: bool
     time: int
     data: bytes
-    datagram: Datagram
+    datagram: UDPDatagram
     packet: Packet
 
     @property
@@ -102,7 +102,7 @@ def _frame(interface: str, outbound: bool, time: int, data: bytes) -> Frame:
     """
     kind = ETHERNET.unpack_from(data)[2]
     assert kind == (0x0800 if data[14] >> 4 == 4 else 0x86DD)
-    datagram = Datagram.parse(data, ETHERNET.size, len(data))
+    datagram = UDPDatagram.parse(data, ETHERNET.size, len(data))
     assert data[ETHERNET.size :] == datagram.pack()
     packet = Packet.parse(datagram.body + bytes(4), 0, len(datagram.body) + 4)
     assert packet.pack() == datagram.body

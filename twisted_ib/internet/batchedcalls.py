@@ -35,7 +35,7 @@ class _Patience:
         self.call: Any = None
 
 
-class Turns:
+class BatchedCalls:
     """
     What is asked of one reactor, which owns it.
     """
@@ -137,15 +137,15 @@ class Turns:
 _TURNS = "_hcaTurns"
 
 
-def turnsOf(reactor: Any) -> Turns:
+def batchedCallsOf(reactor: Any) -> BatchedCalls:
     """
     What is asked of a reactor.
 
     @param reactor: Any reactor.
     @return: The same one for the same reactor.
     """
-    found: Turns | None = getattr(reactor, _TURNS, None)
+    found: BatchedCalls | None = getattr(reactor, _TURNS, None)
     if found is None:
-        found = Turns()
+        found = BatchedCalls()
         setattr(reactor, _TURNS, found)
     return found

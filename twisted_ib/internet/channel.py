@@ -34,7 +34,7 @@ from twisted_ib.errors import DeviceClosedError, HCAError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.receivebudget import wayOf
+from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.logcontext import callInContext
@@ -218,9 +218,9 @@ class DeviceChannel:
         closing[stream] = now + limits.FIN_WAIT_SECONDS
         if len(closing) > limits.CLOSING_CONNECTIONS:
             # Whoever has most of them pays, not who waits longest.
-            paths = Counter(map(wayOf, closing))
+            paths = Counter(map(pathOf, closing))
             most = max(paths, key=paths.__getitem__)
-            self._giveUp(next(each for each in closing if wayOf(each) is most))
+            self._giveUp(next(each for each in closing if pathOf(each) is most))
 
     def _expireClosing(self, now: float) -> None:
         """

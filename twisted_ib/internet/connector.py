@@ -26,7 +26,7 @@ from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser
 from twisted_ib.hca.wire.cm import REJ, REP, RejectReason
 from twisted_ib.internet import failures
 from twisted_ib.internet.addresses import Address, addressOf, reachable, sharedAddress
-from twisted_ib.internet.batchedcalls import Turns, turnsOf
+from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.localports import NUMBER_TAKEN, localPorts
 from twisted_ib.internet.resolution import Destination, literalOf, resolve
@@ -91,8 +91,8 @@ class Attempt:
         self._rounds = self._numbers = 0
         self._over = False
         # A connecting call never calls back before it returns.
-        turns = turnsOf(connector.reactor)
-        self._turns: Turns | None = turns
+        turns = batchedCallsOf(connector.reactor)
+        self._turns: BatchedCalls | None = turns
         turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
@@ -107,7 +107,7 @@ class Attempt:
         """
         Open the device and find the host's addresses.
 
-        @param shared: As of L{Turns.wait}.
+        @param shared: As of L{BatchedCalls.wait}.
         """
         if self._over:
             return
@@ -196,7 +196,7 @@ class Attempt:
         try:
             transport = connector.makeTransport(channel, local, peer)
         except BaseException:
-            localPorts(channel).giveBack(local, peer)
+            localPorts(channel).release(local, peer)
             raise
         channel.acquire(transport)
         self._transport = transport
@@ -454,7 +454,7 @@ class Attempt:
         """
         connector = self._connector
         if connector.timeout is not None:
-            turnsOf(connector.reactor).unlimit(connector.timeout, self)
+            batchedCallsOf(connector.reactor).unlimit(connector.timeout, self)
 
 
 @implementer(IConnector)
@@ -484,7 +484,7 @@ class Connector(Destination):
         self.transport = attempt = self._makeTransport()
         if self.timeout is not None:
             self.timeoutID = attempt
-            turnsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
+            batchedCallsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:

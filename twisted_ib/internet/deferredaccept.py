@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
 
 
-class Promise:
+class HalfOpenAccept:
     """
     A request that was answered with yes.  It stands for the transport and its queue pair in the handshake.
 
@@ -56,7 +56,7 @@ class Promise:
             raise
 
     @property
-    def queuePair(self) -> Promise:
+    def queuePair(self) -> HalfOpenAccept:
         """
         What has the number.
         """

@@ -85,7 +85,7 @@ class LocalPorts:
                 return port
         return 0
 
-    def giveBack(self, local: Address, peer: Address) -> None:
+    def release(self, local: Address, peer: Address) -> None:
         """
         The connection is over.
 
@@ -96,7 +96,7 @@ class LocalPorts:
 
     def free(self, host: str, port: int, peer: Address) -> None:
         """
-        See L{giveBack}.
+        See L{release}.
         """
         ports = self.ends.get(host)
         there = None if ports is None else ports.get(port)

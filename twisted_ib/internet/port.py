@@ -36,7 +36,7 @@ from twisted_ib.internet.addresses import (
     withPort,
 )
 from twisted_ib.internet.channel import DeviceChannel, channelFor
-from twisted_ib.internet.deferredaccept import Promise
+from twisted_ib.internet.deferredaccept import HalfOpenAccept
 from twisted_ib.internet.localports import NUMBER_TAKEN
 from twisted_ib.internet.logcontext import callInContext, upcalls
 
@@ -245,7 +245,7 @@ class Port(base.BasePort):
         elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, greeting)
             # So that the peer keeps its place here when it asks again.
-            connection.think(channel.now())
+            connection.sendMRA(channel.now())
             self._wantTurn()
         else:
             channel.count("backlog_full")
@@ -342,7 +342,7 @@ class Port(base.BasePort):
         transport = None
         try:
             if channel.device.addressed:
-                Promise(self, channel.device, connection, request, greeting)
+                HalfOpenAccept(self, channel.device, connection, request, greeting)
                 return
             transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)
@@ -371,7 +371,7 @@ class Port(base.BasePort):
             mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
         return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
 
-    def fulfil(self, promise: Promise, request: REQ) -> None:
+    def fulfil(self, promise: HalfOpenAccept, request: REQ) -> None:
         """
         A peer that was promised a connection is ready.
 
@@ -391,7 +391,7 @@ class Port(base.BasePort):
         finally:
             upcalls.current = None
 
-    def _fulfil(self, channel: DeviceChannel, promise: Promise, request: REQ) -> None:
+    def _fulfil(self, channel: DeviceChannel, promise: HalfOpenAccept, request: REQ) -> None:
         """
         Make the connection that was promised.
         """

@@ -14,7 +14,7 @@ from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
 from twisted_ib.internet.addresses import Address, sharedAddress
-from twisted_ib.internet.batchedcalls import turnsOf
+from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.endpoints import EndpointFactory
 from twisted_ib.internet.localports import localPorts
 from twisted_ib.internet.logcontext import upcalls
@@ -28,7 +28,7 @@ SERVER_FIELDS = ("_protocolName", "_settling", "server", "sessionno")
 CLIENT_FIELDS = ("_settling", "connector")
 
 
-class End(Transport):
+class ConnectedTransport(Transport):
     """
     A transport that comes into being while data may be close behind; a base before those of
     the protocol's transport.
@@ -64,7 +64,7 @@ class End(Transport):
         if self.held is None:
             self.held = deque()
         reactor = self.channel.reactor
-        self._settling = turns = turnsOf(reactor)
+        self._settling = turns = batchedCallsOf(reactor)
         turns.wait(reactor, self)
         return True
 
@@ -101,7 +101,7 @@ class End(Transport):
         super().stopReading()
 
 
-class ServerEnd(End):
+class ServerTransport(ConnectedTransport):
     """
     The transport of a passive side.
 
@@ -164,7 +164,7 @@ class ServerEnd(End):
         return str(self.repstr)
 
 
-class ClientEnd(End):
+class ClientTransport(ConnectedTransport):
     """
     The transport of an active side.
 

@@ -154,7 +154,7 @@ class Transport(_ConsumerMixin, _LogOwner):
             The application's part is over.
             """
 
-        def giveBack(self) -> None:
+        def destroy(self) -> None:
             """
             It was never connected: destroy the queue pair.
             """
@@ -426,7 +426,7 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.connected = 0
         self.attached = False
         self.stopReading()
-        self.giveBack()
+        self.destroy()
         self.channel.release(self)
 
     def _logName(self) -> str:

@@ -14,7 +14,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES, Header, PortSpace, serviceID
+from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.internet.addresses import Address
 from twisted_ib.rdma.messages import Messages
 
@@ -43,7 +43,7 @@ def request(messages: Messages, local: Address, peer: Address) -> REQ:
     """
     Make the REQ of an active side.
     """
-    header = Header(local.host, local.port, peer.host)
+    header = RDMACMHeader(local.host, local.port, peer.host)
     return REQ(
         serviceID=serviceID(PORT_SPACE, peer.port),
         localQPN=messages.queuePair.number,
@@ -59,23 +59,23 @@ def request(messages: Messages, local: Address, peer: Address) -> REQ:
     )
 
 
-def requested(message: REQ) -> Header:
+def requested(message: REQ) -> RDMACMHeader:
     """
     Read the header of a REQ.
 
     @raise WireError: There is none.
     """
-    return Header.parse(message.privateData)
+    return RDMACMHeader.parse(message.privateData)
 
 
-def addresses(header: Header) -> tuple[str, str]:
+def addresses(header: RDMACMHeader) -> tuple[str, str]:
     """
     Give the two IP addresses of a header: the passive side's and the active side's.
     """
     return header.destination, header.source
 
 
-def sourcePort(header: Header) -> int:
+def sourcePort(header: RDMACMHeader) -> int:
     """
     Give the port number of the active side.
     """
@@ -90,7 +90,7 @@ def _depths(message: REQ | REP) -> tuple[int, int]:
     return min(limits.RDMA_READS, message.initiatorDepth), min(limits.RDMA_READS, message.responderResources)
 
 
-def reply(messages: Messages, message: REQ, header: Header) -> REP:
+def reply(messages: Messages, message: REQ, header: RDMACMHeader) -> REP:
     """
     Make the REP of a passive side.
     """
@@ -104,7 +104,7 @@ def reply(messages: Messages, message: REQ, header: Header) -> REP:
     )
 
 
-def accepted(messages: Messages, connection: Any, message: REQ, header: Header) -> None:
+def accepted(messages: Messages, connection: Any, message: REQ, header: RDMACMHeader) -> None:
     """
     Join a passive side to the peer that asked.
     """

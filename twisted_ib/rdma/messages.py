@@ -208,7 +208,7 @@ class Messages(Sender):
         if self.held is not None or self.loss is not None:
             self.cork()
 
-    def overheld(self) -> None:
+    def budgetExceeded(self) -> None:
         """
         This connection holds most of what there is no more memory for.
         """
@@ -229,7 +229,7 @@ class Messages(Sender):
         """
         The CM says that the peer disconnected (DREQ), or confirmed ours.
         """
-        if connection.farewell.startswith(ABORTED):
+        if connection.disconnectData.startswith(ABORTED):
             self._broken(PathLostError("the peer aborted the connection"), False)
         else:
             self._broken(Ended("the peer closed the connection"), False)
@@ -281,14 +281,14 @@ class Messages(Sender):
         self._dropHeld()
         self.lost(loss)
 
-    def _end(self, farewell: bytes = ABORTED) -> None:
+    def _end(self, disconnectData: bytes = ABORTED) -> None:
         """
         Nothing more is sent or taken; the peer is told, if it may not know.
         """
         connection, self.connection = self.connection, None
         self.closeQueuePair()
         if connection is not None:
-            self.channel.device.disconnect(connection, farewell)
+            self.channel.device.disconnect(connection, disconnectData)
 
     def reset(self) -> None:
         """
@@ -306,7 +306,7 @@ class Messages(Sender):
         self._dropHeld()
         self._end(b"")
 
-    def giveBack(self) -> None:
+    def destroy(self) -> None:
         """
         The handshake failed: destroy the queue pair.
         """

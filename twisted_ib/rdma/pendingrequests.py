@@ -46,7 +46,7 @@ def integer(buffer: bytes | bytearray, length: int) -> int:
     return int.from_bytes(buffer, sys.byteorder)
 
 
-class Asked:
+class PendingRequest:
     """
     One request.
 

@@ -22,7 +22,7 @@ from twisted_ib.hca.wire.cm.rdmacm import REP_USER_BYTES, REQ_USER_BYTES
 from twisted_ib.internet.connector import Connector
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
-from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, ServerEnd
+from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientTransport, ServerTransport
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma.transport import RDMATransport
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding
 
 
-class RDMAServer(ServerEnd, RDMATransport):
+class RDMAServer(ServerTransport, RDMATransport):
     """
     The transport of a passive side.
     """
@@ -45,7 +45,7 @@ class RDMAServer(ServerEnd, RDMATransport):
         return self.server
 
 
-class RDMAClient(ClientEnd, RDMATransport):
+class RDMAClient(ClientTransport, RDMATransport):
     """
     The transport of an active side.
     """

@@ -29,7 +29,7 @@ from twisted_ib.hca.queues.requests import SGE, Capabilities, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.internet.addresses import whole
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
-from twisted_ib.rdma.pendingrequests import Asked
+from twisted_ib.rdma.pendingrequests import PendingRequest
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
@@ -81,7 +81,7 @@ class Sender:
         self.thread = device.thread
         self.maxMessageSize = maxMessageSize
         self.corked = self.stuck = False
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, PendingRequest] = {}
         self.waiting: deque[tuple[SendRequest | None, Any, int, int | None, int | None]] | None = None
         self.completions: deque[WorkCompletion] = deque()
         self._numbers = 0
@@ -195,7 +195,7 @@ class Sender:
                 return
         self.waiting = None
 
-    def ask(self, asked: Asked, **fields: Any) -> Deferred[Any]:
+    def ask(self, asked: PendingRequest, **fields: Any) -> Deferred[Any]:
         """
         Post a request whose end somebody wants to know.
 
@@ -225,7 +225,7 @@ class Sender:
             self._postRequest(request, number)
         return deferred
 
-    def askSend(self, asked: Asked, payload: bytes, immediate: int | None) -> Deferred[Any]:
+    def askSend(self, asked: PendingRequest, payload: bytes, immediate: int | None) -> Deferred[Any]:
         """
         Post a message whose end somebody wants to know.
 
@@ -295,7 +295,7 @@ class Sender:
 
     def hold(self, kind: str) -> None:
         """
-        The work queues complete here: see L{twisted_ib.hca.base.refcount.Held}.
+        The work queues complete here: see L{twisted_ib.hca.base.refcount.RefCounted}.
         """
 
     def release(self, kind: str) -> None:
@@ -372,7 +372,7 @@ class Sender:
         region.windows.add(found)
         return found
 
-    def scratch(self, asked: Asked, access: int = 0) -> Sequence[SGE]:
+    def scratch(self, asked: PendingRequest, access: int = 0) -> Sequence[SGE]:
         """
         Register the memory of one request.
 

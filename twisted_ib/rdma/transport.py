@@ -24,7 +24,7 @@ from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion, RDMAWindow
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.rdma.messages import Ended, Messages
-from twisted_ib.rdma.pendingrequests import Asked, content, count, integer, nothing
+from twisted_ib.rdma.pendingrequests import PendingRequest, content, count, integer, nothing
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
@@ -166,7 +166,7 @@ class RDMATransport(Transport, Messages):
         self._checkLength(len(payload))
         if immediate is not None:
             immediate = immediateData(immediate)
-        return self.askSend(Asked(WCOpcode.SEND), payload, immediate)
+        return self.askSend(PendingRequest(WCOpcode.SEND), payload, immediate)
 
     def sendRegistered(
         self, region: RDMARegion, offset: int = 0, length: int | None = None
@@ -177,7 +177,7 @@ class RDMATransport(Transport, Messages):
         self.checkCaller()
         pieces = self.pieces(region, offset, length)
         self._checkLength(sum([piece.length for piece in pieces]))
-        return self.ask(Asked(WCOpcode.SEND), opcode=SendOpcode.SEND, pieces=pieces)
+        return self.ask(PendingRequest(WCOpcode.SEND), opcode=SendOpcode.SEND, pieces=pieces)
 
     def rdmaRead(
         self,
@@ -195,10 +195,10 @@ class RDMATransport(Transport, Messages):
         if not 0 <= length <= limits.MESSAGE_BYTES:
             raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
         if region is None:
-            asked = Asked(WCOpcode.RDMA_READ, content, bytearray(length))
+            asked = PendingRequest(WCOpcode.RDMA_READ, content, bytearray(length))
             pieces = self.scratch(asked, LOCAL_WRITE)
         else:
-            asked = Asked(WCOpcode.RDMA_READ, count)
+            asked = PendingRequest(WCOpcode.RDMA_READ, count)
             pieces = self.pieces(region, offset, length)
         return self.ask(
             asked,
@@ -250,7 +250,7 @@ class RDMATransport(Transport, Messages):
         """
         self.checkCaller()
         if isinstance(data, RDMARegion):
-            asked = Asked(WCOpcode.RDMA_WRITE)
+            asked = PendingRequest(WCOpcode.RDMA_WRITE)
             pieces = self.pieces(data, offset, length)
         else:
             payload = octets(data)
@@ -261,7 +261,7 @@ class RDMATransport(Transport, Messages):
                 raise MemoryAccessError(f"data of {len(payload)} bytes has no {size} bytes at {offset}")
             if (offset, end) != (0, len(payload)):
                 payload = payload[offset:end]
-            asked = Asked(WCOpcode.RDMA_WRITE, nothing, payload)
+            asked = PendingRequest(WCOpcode.RDMA_WRITE, nothing, payload)
             pieces = self.scratch(asked)
         return self.ask(
             asked,
@@ -295,7 +295,7 @@ class RDMATransport(Transport, Messages):
         Post an atomic operation.
         """
         self.checkCaller()
-        asked = Asked(what, integer, bytearray(ATOMIC_BYTES))
+        asked = PendingRequest(what, integer, bytearray(ATOMIC_BYTES))
         return self.ask(
             asked,
             opcode=opcode,

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
-from twisted_ib.rds.media.loopback import LoopPath
-from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.media.loopback import RDSLoopbackPath
+from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.congestion import PORTS, CongestionMap
 from twisted_ib.rds.protocol.counters import newCounters
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, Fields
@@ -59,8 +59,8 @@ class Network:
         self.generation = 1 + below(0xFFFFFFFF)
         self.counters = newCounters()
         self.sockets: dict[tuple[str, int], Any] = {}
-        self.paths: dict[Hashable, Path] = {}
-        self.loops: dict[tuple[str, str], LoopPath] = {}
+        self.paths: dict[Hashable, RDSPath] = {}
+        self.loops: dict[tuple[str, str], RDSLoopbackPath] = {}
         self.dormant = True
         self._maps: dict[str, CongestionMap] = {}
         self._routes: dict[tuple[str, str, int], Any] = {}
@@ -182,16 +182,16 @@ class Network:
         self._routes[key] = found
         return found
 
-    def loop(self, address: str, host: str) -> LoopPath:
+    def loop(self, address: str, host: str) -> RDSLoopbackPath:
         """
         @return: the path between two of our addresses.
         """
         found = self.loops.get((address, host))
         if found is None:
-            found = self.loops[address, host] = LoopPath(self, address, host)
+            found = self.loops[address, host] = RDSLoopbackPath(self, address, host)
         return found
 
-    def path(self, key: Hashable, local: str, remote: str) -> Path:
+    def path(self, key: Hashable, local: str, remote: str) -> RDSPath:
         """
         Find a path, or make one.
 
@@ -204,7 +204,7 @@ class Network:
         if found is None:
             if len(self.paths) >= limits.RDS_PATHS:
                 self._forgetIdle()
-            found = self.paths[key] = Path(self, self.medium, key, local, remote)
+            found = self.paths[key] = RDSPath(self, self.medium, key, local, remote)
         return found
 
     def _forgetIdle(self) -> None:
@@ -219,7 +219,7 @@ class Network:
                 return
         raise ResourceLimitError("too many paths of RDS")
 
-    def forget(self, path: Path) -> list[Any]:
+    def forget(self, path: RDSPath) -> list[Any]:
         """
         A path leads nowhere any more, as its peer's process is gone for good.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Ping:
         """
         self._among.add(self)
         self._network.sockets[self._place] = self
-        self._path.send(Message(self._place[1], PING_PORT, owner=self))
+        self._path.send(RDSMessage(self._place[1], PING_PORT, owner=self))
 
     def _end(self) -> bool:
         """
@@ -77,7 +77,7 @@ class Ping:
         else:
             self._network.counters["recv_drop_no_sock"] += 1
 
-    def messageDone(self, message: Message) -> None:
+    def messageDone(self, message: RDSMessage) -> None:
         """
         The peer has it.
         """

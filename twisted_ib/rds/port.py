@@ -36,10 +36,10 @@ from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage, RDMAStatus
 from twisted_ib.rds.ping import Ping
 from twisted_ib.rds.protocol.bundle import LONGEST, MOST, Bundle
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT
 from twisted_ib.rds.receiving import Receiving
-from twisted_ib.rds.socketrdma import Operations
+from twisted_ib.rds.socketrdma import SocketRDMA
 
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
@@ -66,12 +66,12 @@ class _Held:
         """
         self.destination = destination
         self.bytes = 0
-        self.messages: list[Message] = []
+        self.messages: list[RDSMessage] = []
         self.waiters: list[Deferred[None]] = []
 
 
 @implementer(IListeningPort, IRDSTransport, IRDSMemoryTransport, IPushProducer)
-class Port(Operations, Receiving):
+class RDSPort(SocketRDMA, Receiving):
     """
     A socket.
 
@@ -304,7 +304,7 @@ class Port(Operations, Receiving):
             bundle.room -= len(data) + _OVERHEAD
             bundle.append(data)
             return None
-        return self.place(path, addr, Message(self._realPort, addr[1], data, self))
+        return self.place(path, addr, RDSMessage(self._realPort, addr[1], data, self))
 
     def _mayBundle(self, path: Any, port: int) -> bool:
         """
@@ -317,7 +317,7 @@ class Port(Operations, Receiving):
             and not (path.held and (path, port) in self._held)
         )
 
-    def bundleClosed(self, bundle: Bundle) -> Message:
+    def bundleClosed(self, bundle: Bundle) -> RDSMessage:
         """
         A bundle gets no more.
 
@@ -336,7 +336,7 @@ class Port(Operations, Receiving):
         for bundle in list(self._bundles.values()):
             bundle.path.closeBundle()
 
-    def place(self, path: Any, addr: tuple[str, int], message: Message) -> Deferred[None] | None:
+    def place(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None] | None:
         """
         Send a message, or hold it back.
 
@@ -399,7 +399,7 @@ class Port(Operations, Receiving):
         source = sourceFor(host)
         return source if source in same else same[0]
 
-    def _hold(self, path: Any, addr: tuple[str, int], message: Message) -> Deferred[None]:
+    def _hold(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:
         """
         Hold a message back, as its destination is congested.
         """
@@ -492,7 +492,7 @@ class Port(Operations, Receiving):
         most = max(sizes.values(), default=0)
         return [each for each, size in sizes.items() if size * 2 >= most]
 
-    def messageDone(self, message: Message) -> None:
+    def messageDone(self, message: RDSMessage) -> None:
         """
         The peer has a message.
         """
@@ -500,7 +500,7 @@ class Port(Operations, Receiving):
         if self._pausedBy or self._waiters or self._producer is not None or self._closing is not None:
             self._release()
 
-    def messageDropped(self, message: Message) -> None:
+    def messageDropped(self, message: RDSMessage) -> None:
         """
         A message's operation was lost with a connection.
         """
@@ -670,6 +670,6 @@ def listenRDS(
     @raise ValueError: an argument makes no sense.
     @raise CannotListenError: The port can not be had.
     """
-    socket = Port(port, protocol, interface, maxPacketSize, reactor, device)
+    socket = RDSPort(port, protocol, interface, maxPacketSize, reactor, device)
     socket.startListening()
     return socket

@@ -23,7 +23,7 @@ _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 
 class Receiving:
     """
-    What a L{Port<twisted_ib.rds.port.Port>} does with what comes.
+    What a L{Port<twisted_ib.rds.port.RDSPort>} does with what comes.
 
     @ivar _received: what waits: path, sender's port, payload, cookie.
     @ivar _receivedBytes: how much that is.
@@ -132,7 +132,7 @@ class Receiving:
 
     def extended(self, extensions: bytes) -> int | None:
         """
-        A message with extension headers came: see L{Operations<twisted_ib.rds.socketrdma.Operations>}.
+        A message with extension headers came: see L{Operations<twisted_ib.rds.socketrdma.SocketRDMA>}.
         """
         raise NotImplementedError
 

@@ -31,7 +31,7 @@ from twisted_ib.rds.paths.rdmaoperations import (
     cookieOf,
     integer,
 )
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import Extension, parseExtensions
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ def addMasked(value: int, add: int, mask: int) -> int:
     return result
 
 
-class Operations:
+class SocketRDMA:
     """
-    What a socket does with memory; L{Port<twisted_ib.rds.port.Port>} is one.
+    What a socket does with memory; L{Port<twisted_ib.rds.port.RDSPort>} is one.
     """
 
     # What a port has.
@@ -77,19 +77,19 @@ class Operations:
     @property
     def network(self) -> Network:
         """
-        See L{Port<twisted_ib.rds.port.Port>}.
+        See L{Port<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
-    def place(self, path: Any, addr: _Address, message: Message) -> Deferred[None] | None:
+    def place(self, path: Any, addr: _Address, message: RDSMessage) -> Deferred[None] | None:
         """
-        See L{Port<twisted_ib.rds.port.Port>}.
+        See L{Port<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
     def _pathTo(self, addr: _Address) -> Any:
         """
-        See L{Port<twisted_ib.rds.port.Port>}.
+        See L{Port<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ class Operations:
         self._domain()
         data = self._checked(datagram)
         where = self._target(addr)
-        message = Message(self._realPort, where[1], data, self, cookieExtensions(cookie))
+        message = RDSMessage(self._realPort, where[1], data, self, cookieExtensions(cookie))
         return self.place(self._pathTo(where), where, message)
 
     def _checked(self, datagram: Any) -> bytes:
@@ -355,7 +355,7 @@ class Operations:
                 found = await self._atomic(swap, cookie, where, offset, None, old, new)
             if found == old:
                 if payload is not None:
-                    self._send(where, Message(self._realPort, where[1], payload, self))
+                    self._send(where, RDSMessage(self._realPort, where[1], payload, self))
                 return old
         status = RDMAStatus.OTHER_ERROR
         raise RDSOperationError(int(status), f"RDS_RDMA_{status.name}", "masked atomic")
@@ -382,7 +382,7 @@ class Operations:
             raise
         return message.done
 
-    def _send(self, addr: _Address, message: Message) -> None:
+    def _send(self, addr: _Address, message: RDSMessage) -> None:
         """
         Send something whose end is told by other means.
         """
@@ -396,7 +396,7 @@ class Operations:
         """
         self._operating -= 1
 
-    def canceled(self, messages: list[Message]) -> None:
+    def canceled(self, messages: list[RDSMessage]) -> None:
         """
         Messages will not be sent any more, or nobody waits for them.
         """

@@ -65,7 +65,7 @@ class IBReactor(_Base):
         """
         self._channels: tuple[DeviceChannel, ...] = ()
         self._watched: tuple[DeviceChannel, ...] = ()
-        self._visibility: Any = None
+        self._socketReport: Any = None
         self._turns = 0
         self._switch: Any = None
         self._switchless = False
@@ -123,7 +123,7 @@ class IBReactor(_Base):
         Run, in a log context that names whoever is called; SIGHUP reads the rules again.
         """
         try:
-            self.visibility.begin()
+            self.socketReport.begin()
         except ImportError as e:
             self._goWithout(e)
         # Here, since what begins with the reactor may have taken the signal, and is to have it too.
@@ -273,28 +273,28 @@ class IBReactor(_Base):
     # -- for ib-ss
 
     @property
-    def visibility(self) -> Any:
+    def socketReport(self) -> Any:
         """
-        What this reactor shows, a L{Visibility<twisted_ib.reactor.socketreport.Visibility>}.
+        What this reactor shows, a L{SocketReport<twisted_ib.reactor.socketreport.SocketReport>}.
         """
-        visibility = self._visibility
-        if visibility is None:
-            from twisted_ib.reactor.socketreport import Visibility
+        socketReport = self._socketReport
+        if socketReport is None:
+            from twisted_ib.reactor.socketreport import SocketReport
 
-            visibility = self._visibility = Visibility(self)
-        return visibility
+            socketReport = self._socketReport = SocketReport(self)
+        return socketReport
 
     def whyOf(self, user: Any) -> Any:
         """
-        See L{Visibility.whyOf<twisted_ib.reactor.socketreport.Visibility.whyOf>}.
+        See L{SocketReport.whyOf<twisted_ib.reactor.socketreport.SocketReport.whyOf>}.
         """
-        return self.visibility.whyOf(user)
+        return self.socketReport.whyOf(user)
 
     def socketsBeside(self, channel: DeviceChannel) -> Any:
         """
-        See L{Visibility.rows<twisted_ib.reactor.socketreport.Visibility.rows>}.
+        See L{SocketReport.rows<twisted_ib.reactor.socketreport.SocketReport.rows>}.
         """
-        return self.visibility.rows(channel)
+        return self.socketReport.rows(channel)
 
     def selectables(self) -> list[Any]:
         """

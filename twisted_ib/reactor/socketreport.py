@@ -18,7 +18,7 @@ import attrs
 from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
-from twisted_ib.reactor.switch.reason import Why
+from twisted_ib.reactor.switch.reason import Reason
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
@@ -29,7 +29,7 @@ QUIET = 0.05
 LATEST = 2.0
 
 
-class Visibility:
+class SocketReport:
     """
     What one reactor shows.
 
@@ -112,7 +112,7 @@ class Visibility:
         ports = [*getattr(switch, "ports", ()), *selectables]
         listening = {_port(each.socket): each for each in ports if _listens(each)}
 
-        def whyOfSocket(skt: socket.socket) -> Why | None:
+        def whyOfSocket(skt: socket.socket) -> Reason | None:
             client = paused.get(skt.fileno())
             if client is not None:
                 return self.whyOf(client)
@@ -124,24 +124,24 @@ class Visibility:
 
         yield from tcpRows(selectables, self.whyOf, whyOfSocket)
 
-    def whyOf(self, user: Any) -> Why | None:
+    def whyOf(self, user: Any) -> Reason | None:
         """
         @param user: A port or a connection.
         @return: Why it is what it is; L{None} if it was asked for by name.
         """
         why = getattr(user, "why", None)
-        if isinstance(why, Why):
+        if isinstance(why, Reason):
             return why
         whole = getattr(getattr(user, "main", None), "why", None)
-        if isinstance(whole, Why):  # Of a port; this is its part on a device.
+        if isinstance(whole, Reason):  # Of a port; this is its part on a device.
             return attrs.evolve(whole, fallback=None)
         if not isinstance(user, tcp.Port | tcp.Connection):
             return None
         return self._whyOfTCP(user)
 
-    def _whyOfTCP(self, user: Any) -> Why | None:
+    def _whyOfTCP(self, user: Any) -> Reason | None:
         """
-        @param user: A port or connection of TCP that has no C{Why}.
+        @param user: A port or connection of TCP that has no C{Reason}.
         @return: That of its port or connector, or else of the rule that leaves everything to TCP.
         """
         server = getattr(user, "server", None)
@@ -149,13 +149,13 @@ class Visibility:
             return _accepted(self.whyOf(server))
         connector = getattr(user, "connector", None)
         why = getattr(connector, "why", None)
-        if isinstance(why, Why):
+        if isinstance(why, Reason):
             return why
         if isinstance(user, tcp.Port):
             return self._byPolicy("listen") if getattr(user, "_shouldShutdown", True) else None
         return None if connector is None else self._byPolicy("connect")
 
-    def _byPolicy(self, role: str) -> Why | None:
+    def _byPolicy(self, role: str) -> Reason | None:
         """
         @return: What the rules say where they leave everything to TCP.
         """
@@ -166,15 +166,15 @@ class Visibility:
         decision = configuration.policy.certain(role, configuration.program)
         if decision is None or decision.verdict != "tcp":
             return None  # Adopted, or made while other rules held.
-        return Why(decision.where, decision.verdict, "tcp")
+        return Reason(decision.where, decision.verdict, "tcp")
 
 
-def _accepted(why: Why | None) -> Why | None:
+def _accepted(why: Reason | None) -> Reason | None:
     """
     @param why: That of a port.
     @return: That of a connection over TCP which it has accepted.
     """
-    return None if why is None else Why(why.rule, why.verdict, "tcp", None, why.fallback)
+    return None if why is None else Reason(why.rule, why.verdict, "tcp", None, why.fallback)
 
 
 def _listens(selectable: Any) -> bool:
@@ -197,4 +197,4 @@ def _port(skt: socket.socket) -> int:
     return number
 
 
-__all__ = ["Visibility"]
+__all__ = ["SocketReport"]

@@ -17,9 +17,9 @@ from twisted_ib.interfaces import ISDPUrgentProtocol
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.modes import changed
 from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine, extend
-from twisted_ib.sdp.streamrdma import Keyed
-from twisted_ib.sdp.zerocopyreceive import Sinking
-from twisted_ib.sdp.zerocopysend import Sourcing
+from twisted_ib.sdp.streamrdma import StreamRDMA
+from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
+from twisted_ib.sdp.zerocopysend import ZeroCopySend
 
 if TYPE_CHECKING:
     from twisted_ib.sdp.receiver import Receiver
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PRESENT = wire.Flags.OOB_PRES.value
 
 
-class Exchange:
+class Extensions:
     """
     The part of a stream that not every stream has.
 
@@ -41,7 +41,7 @@ class Exchange:
     @ivar asked: Whether a ChRcvBuf was sent and not answered; L{None} before the first.
     """
 
-    __slots__ = ("asked", "keyed", "machine", "orphans", "over", "sinking", "sourcing", "stream")
+    __slots__ = ("asked", "keyed", "machine", "orphans", "over", "stream", "zeroCopyReceive", "zeroCopySend")
 
     def __init__(self, stream: Receiver) -> None:
         """
@@ -49,14 +49,14 @@ class Exchange:
         """
         self.stream = stream
         self.machine: ZeroCopyMachine = extend(stream.machine)
-        self.keyed: Keyed | None = None
-        self.sourcing = Sourcing(self)
-        self.sinking = Sinking(self)
+        self.keyed: StreamRDMA | None = None
+        self.zeroCopySend = ZeroCopySend(self)
+        self.zeroCopyReceive = ZeroCopyReceive(self)
         self.orphans: list[Deferred[None]] = []
         self.asked: bool | None = None
         self.over = False
 
-    def openKeyed(self) -> Keyed:
+    def openRDMA(self) -> StreamRDMA:
         """
         Its memory, made when first needed.
 
@@ -64,7 +64,7 @@ class Exchange:
         """
         keyed = self.keyed
         if keyed is None:
-            keyed = self.keyed = Keyed(self.stream)
+            keyed = self.keyed = StreamRDMA(self.stream)
         return keyed
 
     # -- the batch
@@ -91,7 +91,7 @@ class Exchange:
         flags = self.machine.flags
         if self.machine.control == wire.MID.MODE_CHANGE and stop - start > wire.BSDH_BYTES:
             if buffer[start + wire.BSDH_BYTES] == wire.Transition.PIPELINED_TO_COMBINED:
-                self.sinking.checkReports(self.machine.acknowledged)
+                self.zeroCopyReceive.checkReports(self.machine.acknowledged)
         message: Any
         places = self.machine.zero.sink.places
         first = places[0][0] if places else None
@@ -103,7 +103,7 @@ class Exchange:
         act = _ACTS.get(message.mid)
         if act is not None:
             act(self, message, result)
-        if self.sinking.unread() and not self.stream.attached:
+        if self.zeroCopyReceive.unread() and not self.stream.attached:
             self.stream.reset()  # The application has closed: as TCP answers with a reset.
         self.stream.cork()
 
@@ -120,11 +120,11 @@ class Exchange:
             payload, urgent = payload[:-1], payload[-1:]
         if payload:
             if stream.reading and stream.held is None:
-                self.sinking.put(payload)
+                self.zeroCopyReceive.put(payload)
             else:
                 stream.hold(payload)
         elif place is not None:
-            self.sinking.withdrawn([place], True)  # Nothing came to it, but its turn is over.
+            self.zeroCopyReceive.withdrawn([place], True)  # Nothing came to it, but its turn is over.
         if urgent and stream.attached:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
 
@@ -133,37 +133,37 @@ class Exchange:
         RdmaRdCompl.
         """
         oldest = self.machine.zero.source.offers[0] if offer is None else offer
-        self.sourcing.wasRead(oldest.user, message.length, offer is not None)
+        self.zeroCopySend.wasRead(oldest.user, message.length, offer is not None)
 
     def _sendSm(self, message: wire.SendSm, offers: Any) -> None:
         """
         SendSm.
         """
-        self.sourcing.unoffer(offers, True)
+        self.zeroCopySend.unoffer(offers, True)
 
     def _sinkAvail(self, message: wire.SinkAvail, result: Any) -> None:
         """
         SinkAvail.
         """
-        self.sourcing.unoffer(result[1], False)
+        self.zeroCopySend.unoffer(result[1], False)
 
     def _written(self, message: wire.RdmaWrCompl, place: Any) -> None:
         """
         RdmaWrCompl.
         """
-        self.sinking.filled(place, message.length)
+        self.zeroCopyReceive.filled(place, message.length)
 
     def _modeChange(self, message: wire.ModeChange, places: Any) -> None:
         """
         ModeChange.
         """
-        self.sinking.withdrawn(places, False)
+        self.zeroCopyReceive.withdrawn(places, False)
 
     def _sinkCancelled(self, message: wire.SinkCancelAck, places: Any) -> None:
         """
         SinkCancelAck.
         """
-        self.sinking.withdrawn(places, True)
+        self.zeroCopyReceive.withdrawn(places, True)
 
     # -- modes
 
@@ -181,7 +181,7 @@ class Exchange:
             changed(zero.sink.mode, transition)
         else:
             changed(zero.source.mode, transition)
-            if self.sourcing.takes(0):
+            if self.zeroCopySend.takes(0):
                 return False
         queuePair = stream.queuePair
         if queuePair.path is None or stream.owes is not None or not queuePair.canPost():
@@ -223,13 +223,13 @@ class Exchange:
         Whether the peer has memory of ours to read or write, or we some of its: an end now is
         one in the middle.
         """
-        return self.sourcing.unfinished() or self.sinking.unread()
+        return self.zeroCopySend.unfinished() or self.zeroCopyReceive.unread()
 
     def discard(self) -> None:
         """
         Send nothing of what waits.
         """
-        self.orphans += self.sourcing.discard()
+        self.orphans += self.zeroCopySend.discard()
 
     def fail(self, reason: Failure) -> None:
         """
@@ -245,17 +245,17 @@ class Exchange:
         """
         The queue pair is gone.
         """
-        self.sinking.close()
+        self.zeroCopyReceive.close()
         keyed, self.keyed = self.keyed, None
         if keyed is not None:
             keyed.close()
 
 
 _ACTS: dict[int, Any] = {
-    wire.MID.RDMA_RD_COMPL: Exchange._read,
-    wire.MID.SEND_SM: Exchange._sendSm,
-    wire.MID.SINK_AVAIL: Exchange._sinkAvail,
-    wire.MID.RDMA_WR_COMPL: Exchange._written,
-    wire.MID.MODE_CHANGE: Exchange._modeChange,
-    wire.MID.SINK_CANCEL_ACK: Exchange._sinkCancelled,
+    wire.MID.RDMA_RD_COMPL: Extensions._read,
+    wire.MID.SEND_SM: Extensions._sendSm,
+    wire.MID.SINK_AVAIL: Extensions._sinkAvail,
+    wire.MID.RDMA_WR_COMPL: Extensions._written,
+    wire.MID.MODE_CHANGE: Extensions._modeChange,
+    wire.MID.SINK_CANCEL_ACK: Extensions._sinkCancelled,
 }

@@ -142,7 +142,7 @@ class Urgent:
         self.byte = byte
 
 
-class Item:
+class PendingSend:
     """
     Memory that waits to be sent, or is being sent.
 

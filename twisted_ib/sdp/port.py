@@ -21,7 +21,13 @@ from twisted.internet.protocol import ClientFactory
 from twisted_ib.internet.connector import Connector
 from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
-from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientEnd, End, ServerEnd
+from twisted_ib.internet.serverclient import (
+    CLIENT_FIELDS,
+    SERVER_FIELDS,
+    ClientTransport,
+    ConnectedTransport,
+    ServerTransport,
+)
 from twisted_ib.sdp import handshake
 from twisted_ib.sdp.secure import innermostTLS
 from twisted_ib.sdp.transport import SDPTransport
@@ -29,10 +35,10 @@ from twisted_ib.sdp.transport import SDPTransport
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IProtocol
 
-    from twisted_ib.sdp.extensions import Exchange
+    from twisted_ib.sdp.extensions import Extensions
 
 
-class _SDPEnd(End):
+class _SDPEnd(ConnectedTransport):
     """
     What both have that not every end has.
     """
@@ -40,28 +46,28 @@ class _SDPEnd(End):
     __slots__ = ()
 
     prompt: bool
-    exchange: Exchange | None
+    extensions: Extensions | None
 
     def begin(self, protocol: IProtocol | None) -> bool:
         """
-        See L{End.begin}.
+        See L{ConnectedTransport.begin}.
         """
         if innermostTLS(protocol) is not None:
             self.prompt = False
-        return End.begin(self, protocol)
+        return ConnectedTransport.begin(self, protocol)
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:
         """
         The next turn has come: what was offered to be read is read from now on.
 
-        @param shared: As of L{End.nextTurn}.
+        @param shared: As of L{ConnectedTransport.nextTurn}.
         """
-        if self._settling is not None and self.exchange is not None:
+        if self._settling is not None and self.extensions is not None:
             self.cork()
-        End.nextTurn(self, shared)
+        ConnectedTransport.nextTurn(self, shared)
 
 
-class SDPServer(_SDPEnd, ServerEnd, SDPTransport):
+class SDPServer(_SDPEnd, ServerTransport, SDPTransport):
     """
     The transport of a passive side.
     """
@@ -69,7 +75,7 @@ class SDPServer(_SDPEnd, ServerEnd, SDPTransport):
     __slots__ = SERVER_FIELDS
 
 
-class SDPClient(_SDPEnd, ClientEnd, SDPTransport):
+class SDPClient(_SDPEnd, ClientTransport, SDPTransport):
     """
     The transport of an active side.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError, SDPWireError
-from twisted_ib.sdp.extensions import Exchange
+from twisted_ib.sdp.extensions import Extensions
 from twisted_ib.sdp.protocol.machine import M32, PLAIN, WINDOW, Input, State, unpackHeader
 from twisted_ib.sdp.protocol.wire import (
     BSDH_BYTES,
@@ -132,21 +132,21 @@ class Receiver(Sender):
     #: The most that one message brings.
     messageBytes = limits.INLINE_MESSAGE
 
-    def openExchange(self) -> Exchange:
+    def openExtensions(self) -> Extensions:
         """
         @return: What the stream has that uses more of SDP than Data, made when first needed.
         """
-        exchange = self.exchange
-        if exchange is None:
+        extensions = self.extensions
+        if extensions is None:
             self.direct = False
-            exchange = self.exchange = Exchange(self)
-        return exchange
+            extensions = self.extensions = Extensions(self)
+        return extensions
 
     def _askSize(self) -> None:
         """
         Ask for longer messages.
         """
-        self.openExchange().askSize()
+        self.openExtensions().askSize()
 
     # -- receiving (consumer of the queue pair)
 
@@ -155,8 +155,8 @@ class Receiver(Sender):
         A message arrived: see L{QueuePair.delivered}.
 
         What most messages are is done here: stream bytes for a connection that is open and has no
-        C{exchange}.  The checks are those of L{Machine.receive}, which has all other messages to itself, and
-        finds what is wrong with one that does not pass them here.
+        C{extensions}.  The checks are those of L{Machine.receive}, which has all other messages to itself,
+        and finds what is wrong with one that does not pass them here.
 
         @param buffer: the medium's own, for this call only.
         @param start: offset of the message.
@@ -165,7 +165,7 @@ class Receiver(Sender):
         machine = self.machine
         length = stop - start
         data: bytes | None
-        if length > BSDH_BYTES and self.exchange is None and machine.state is _ESTABLISHED:
+        if length > BSDH_BYTES and self.extensions is None and machine.state is _ESTABLISHED:
             kind, bufs, said, sequence, acknowledged = _unpack(buffer, start)
             received, sent = machine.received + 1, machine.sequence
             behind = (sent - acknowledged) & _M32
@@ -241,7 +241,7 @@ class Receiver(Sender):
         if queuePair.path is None:
             return
         full = _RECEIVES
-        if self.channel.device.holding.heldBytes > limits.HELD_BYTES // 2:
+        if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
             full = limits.SDP_RECEIVES_LEAST
         if full > queuePair.posted:
             queuePair.posted = full
@@ -257,8 +257,8 @@ class Receiver(Sender):
             if stop - start != BSDH_BYTES:
                 raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
             end = _DISCONN_CAME if mid == _DISCONN else Input.ABORTCONN
-            if mid == _DISCONN and self.exchange is not None:
-                self.exchange.sinking.ended()
+            if mid == _DISCONN and self.extensions is not None:
+                self.extensions.zeroCopyReceive.ended()
             self._act(self.machine.feed(end))
         elif mid == MID.CH_RCV_BUF:
             # Refused by answering with the size in force.
@@ -267,7 +267,7 @@ class Receiver(Sender):
             self._control(MID.CH_RCV_BUF_ACK, size.to_bytes(4, "big"))
         elif mid == MID.CH_RCV_BUF_ACK:
             answer = ChRcvBufAck.parse(buffer, start, stop)
-            self.openExchange().sizeAnswered(answer.receiveBytes)
+            self.openExtensions().sizeAnswered(answer.receiveBytes)
         elif mid == MID.SUSP_COMM:
             service = SuspComm.parse(buffer, start, stop).serviceID
             raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
@@ -275,7 +275,7 @@ class Receiver(Sender):
             SuspCommAck.parse(buffer, start, stop)
             raise SDPError("SuspCommAck, but nothing was suspended")
         else:
-            self.openExchange().take(buffer, start, stop)
+            self.openExtensions().take(buffer, start, stop)
         if self.queuePair.path is None:
             return
         if self.machine.told - self.machine.received < _CREDITS_LOW:
@@ -328,17 +328,17 @@ class Receiver(Sender):
             if isinstance(data, Exception):
                 self._broken(data)
                 return
-            exchange = self.exchange
+            extensions = self.extensions
             if isinstance(data, Placed):
-                assert exchange is not None
-                exchange.sinking.finish(data)
+                assert extensions is not None
+                extensions.zeroCopyReceive.finish(data)
                 continue
             self.heldBytes -= len(data)
             self.channel.device.hold(self, -len(data))
-            if exchange is None:
+            if extensions is None:
                 self.deliver(data)
             else:
-                exchange.sinking.put(data)
+                extensions.zeroCopyReceive.put(data)
         if not held and self.held is held:
             self.held = None
         if self.reading and self.held is None and self.queuePair.posted < _LOW:
@@ -351,7 +351,7 @@ class Receiver(Sender):
         Without any the receives may still be down to those of a paused reader.
         """
         self.reading = True
-        if self.exchange is not None:
+        if self.extensions is not None:
             self.cork()
         if self.held is None:
             if self.queuePair.posted < _LOW:
@@ -364,8 +364,8 @@ class Receiver(Sender):
         """
         All is read: tell of the end.
         """
-        if self.exchange is not None:
-            self.exchange.sinking.giveBack()
+        if self.extensions is not None:
+            self.extensions.zeroCopyReceive.returnPlaces()
             if not self.attached:
                 return  # Who heard of it ended the connection.
         self.endOfStream()

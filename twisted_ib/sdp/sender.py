@@ -21,7 +21,7 @@ from twisted_ib.sdp.protocol.wire import MID
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.sdp.extensions import Exchange
+    from twisted_ib.sdp.extensions import Extensions
 
 #: A turn's writes are flushed when less than this of a message is left.
 GATHER_LEFT = 16 * 1024
@@ -49,7 +49,7 @@ class Sender:
     @ivar reads: READs that the peer answers at a time, once connected.
     @ivar prompt: Whether the first write of a turn leaves at once.
     @ivar direct: Whether such a write has nothing to do with the end of its batch: nobody waits for that,
-        neither a producer nor a close, and there is no C{exchange}.  Found out at the end of a batch in
+        neither a producer nor a close, and there is no C{extensions}.  Found out at the end of a batch in
         which nothing was left to do.
     @ivar batch: The batch in which something was written last.
     @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
@@ -65,7 +65,7 @@ class Sender:
         "corked",
         "direct",
         "ending",
-        "exchange",
+        "extensions",
         "machine",
         "owes",
         "queuePair",
@@ -97,7 +97,7 @@ class Sender:
         self.corked = self.direct = False
         self.ending = False
         self.owes: deque[tuple[int, bytes, int]] | None = None
-        self.exchange: Exchange | None = None
+        self.extensions: Extensions | None = None
 
     # -- what the stream and the transport implement
 
@@ -170,14 +170,16 @@ class Sender:
             self.corked = True
             device.markDirty(self)
             if first and buffer is None and self.prompt and queuePair.pending is None:
-                exchange = self.exchange
-                if n <= self.machine.maxPayload and (exchange is None or not exchange.sourcing.takes(n)):
+                extensions = self.extensions
+                if n <= self.machine.maxPayload and (
+                    extensions is None or not extensions.zeroCopySend.takes(n)
+                ):
                     header = self.machine.header(n, queuePair.posted)
                     if header is not None:
                         queuePair.postInline(header, data, n)
                         return
-        if self.exchange is not None and self.exchange.sourcing.takes(n):
-            self.exchange.sourcing.queueBytes(data)
+        if self.extensions is not None and self.extensions.zeroCopySend.takes(n):
+            self.extensions.zeroCopySend.queueBytes(data)
             return
         if buffer is None:
             buffer = self.buffer = SendBuffer()
@@ -249,7 +251,7 @@ class Sender:
             header = machine.header(n, queuePair.posted)
             assert header is not None
             queuePair.postInline(header, payload, n)
-        if self.corked and (self.exchange is None or not self.exchange.sourcing.takes(0)):
+        if self.corked and (self.extensions is None or not self.extensions.zeroCopySend.takes(0)):
             self.room = _MESSAGE - buffer.size
 
     def _askSize(self) -> None:
@@ -276,7 +278,7 @@ class Sender:
         """
         if self.owes is not None:
             self._payOwed()
-        if self.exchange is not None and not self._exchanged(self.exchange):
+        if self.extensions is not None and not self._proceedExtensions(self.extensions):
             return
         if self.buffer is not None:
             self.flush()
@@ -289,18 +291,18 @@ class Sender:
             self.sendDisconn()
         self.drained()
 
-    def _exchanged(self, exchange: Exchange) -> bool:
+    def _proceedExtensions(self, extensions: Extensions) -> bool:
         """
         Go on with all that is not just Data, behind what is gathered.
 
         @return: Whether nothing of it is left.
         """
-        exchange.sinking.proceed()
+        extensions.zeroCopyReceive.proceed()
         if self.buffer is not None:
             self.flush()
             if self.buffer.size:
                 return False
-        if exchange.sourcing.proceed():
+        if extensions.zeroCopySend.proceed():
             return self.queuePair.path is not None
         if self.queuePair.path is not None:
             self.block()
@@ -313,8 +315,8 @@ class Sender:
         self.buffer = self.append = None
         self.room = -1
         self.direct = False
-        if self.exchange is not None:
-            self.exchange.discard()
+        if self.extensions is not None:
+            self.extensions.discard()
 
     # -- control messages
 

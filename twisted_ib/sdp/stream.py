@@ -72,8 +72,8 @@ class Stream(Receiver):
 
         @raise SDPError: The peer asks for too much.
         """
-        if self.exchange is not None:
-            self.exchange.tell()
+        if self.extensions is not None:
+            self.extensions.tell()
         if self.held is not None and self.reading:
             self.read()
             if self.queuePair.path is None:
@@ -211,8 +211,8 @@ class Stream(Receiver):
         self.owes = None
         self.ending = False
         self.queuePair.close()
-        if self.exchange is not None:
-            self.exchange.close()
+        if self.extensions is not None:
+            self.extensions.close()
         self.channel.closed(self)
 
     def reset(self) -> None:
@@ -252,7 +252,7 @@ class Stream(Receiver):
         else:
             self._broken(reason)
 
-    def overheld(self) -> None:
+    def budgetExceeded(self) -> None:
         """
         This connection holds most of what there is no more memory for.
         """
@@ -279,7 +279,7 @@ class Stream(Receiver):
         unread = self.heldBytes > 0
         if self.held and any(isinstance(what, Placed) and what.count for what in self.held):
             unread = True
-        if self.exchange is not None and self.exchange.inUse():
+        if self.extensions is not None and self.extensions.inUse():
             unread = True
         self._release()
         state = self.machine.state
@@ -292,7 +292,7 @@ class Stream(Receiver):
                 self.closeWrite()
             self.channel.closing(self)
 
-    def giveBack(self) -> None:
+    def destroy(self) -> None:
         """
         The handshake failed: destroy the queue pair.
         """

@@ -61,7 +61,7 @@ class StreamQueues(WorkQueues):
         return WorkQueues.delivered(self, opcode, buffer, start, stop)
 
 
-class Keyed:
+class StreamRDMA:
     """
     The memory of one stream, and what moves it.
 
@@ -186,7 +186,7 @@ class Keyed:
 
     def hold(self, kind: str) -> None:
         """
-        The work queues complete here: see L{twisted_ib.hca.base.refcount.Held}.
+        The work queues complete here: see L{twisted_ib.hca.base.refcount.RefCounted}.
         """
 
     def release(self, kind: str) -> None:

@@ -296,7 +296,7 @@ class SDPTransport(Transport, Stream):
         See L{ISDPTransport.registerMemory}.
         """
         self.checkCaller()
-        return self.openExchange().openKeyed().register(sizeOrBuffer, access)
+        return self.openExtensions().openRDMA().register(sizeOrBuffer, access)
 
     def writeRegistered(
         self, region: RDMARegion, offset: int = 0, length: int | None = None
@@ -308,19 +308,19 @@ class SDPTransport(Transport, Stream):
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
         if not self.connected or ended or self.saidEnd:
             return fail(ConnectionDone("the connection has ended"))
-        exchange = self.openExchange()
-        if exchange.over:
+        extensions = self.openExtensions()
+        if extensions.over:
             return fail(ConnectionDone("the connection has ended"))
-        piece = exchange.openKeyed().regions.piece(region, offset, length)
+        piece = extensions.openRDMA().regions.piece(region, offset, length)
         secure = innermostTLS(self.protocol)
         if secure is not None:
             secure.write(bytes(region.view[offset : offset + piece.length]))
             return succeed(None)
-        if piece.length < max(exchange.sourcing.least, 1):
+        if piece.length < max(extensions.zeroCopySend.least, 1):
             if piece.length:
                 SDPTransport.write(self, bytes(region.view[offset : offset + piece.length]))
             return succeed(None)
-        return exchange.sourcing.queueRegistered(region, piece)
+        return extensions.zeroCopySend.queueRegistered(region, piece)
 
     def sendUrgent(self, byte: bytes) -> None:
         """
@@ -335,7 +335,7 @@ class SDPTransport(Transport, Stream):
             raise ValueError("there is no urgent data in TLS")
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
         if self.connected and not ended and not self.saidEnd:
-            self.openExchange().sourcing.queueUrgent(byte)
+            self.openExtensions().zeroCopySend.queueUrgent(byte)
 
     def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
         """
@@ -346,18 +346,18 @@ class SDPTransport(Transport, Stream):
             registered = whole("registered", registered)
         if plain is not None:
             plain = max(whole("plain", plain), 1)
-        sourcing = self.openExchange().sourcing
+        zeroCopySend = self.openExtensions().zeroCopySend
         if registered is not None:
-            sourcing.least = registered
-        sourcing.plainLeast = plain
+            zeroCopySend.least = registered
+        zeroCopySend.plainLeast = plain
 
     def readAgain(self) -> None:
         """
         The application reads; perhaps it has places for what comes.
         """
-        if self.exchange is None and ISDPBufferedProtocol.providedBy(self.protocol):
+        if self.extensions is None and ISDPBufferedProtocol.providedBy(self.protocol):
             if self.queuePair.path is not None:
-                self.openExchange().sinking.buffered()
+                self.openExtensions().zeroCopyReceive.buffered()
         Stream.readAgain(self)
 
     # -- for ib-ss
@@ -379,11 +379,11 @@ class SDPTransport(Transport, Stream):
         """
         @return: How many bytes were written that the medium has not taken, or the peer not read.
         """
-        buffer, exchange = self.buffer, self.exchange
+        buffer, extensions = self.buffer, self.extensions
         count = super().unsent()
         if buffer is not None:
             count += buffer.size if self.room < 0 else limits.INLINE_MESSAGE - self.room
-        return count if exchange is None else count + exchange.sourcing.size
+        return count if extensions is None else count + extensions.zeroCopySend.size
 
     # -- ITLSTransport
 
@@ -465,9 +465,10 @@ class SDPTransport(Transport, Stream):
         """
         if self._keepAlive is not None:
             self._keepAlive.stop()
-        if self.exchange is not None and not self.disconnected:
-            self.exchange.fail(reason)
-            self.exchange.sinking.ended()  # The places are the application's, also while the peer goes on.
+        if self.extensions is not None and not self.disconnected:
+            self.extensions.fail(reason)
+            # The places are the application's, also while the peer goes on.
+            self.extensions.zeroCopyReceive.ended()
         Transport.connectionLost(self, reason)
 
     def writing(self) -> bool:
@@ -500,7 +501,7 @@ class SDPTransport(Transport, Stream):
                 if protocol is not None:
                     self._tell(protocol.writeConnectionLost)
         elif producer is None and not self._writeDisconnecting:
-            self.direct = self.prompt and self.exchange is None and not self.saidEnd
+            self.direct = self.prompt and self.extensions is None and not self.saidEnd
 
     def _sendEnd(self) -> bool:
         """

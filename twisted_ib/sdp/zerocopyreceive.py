@@ -16,11 +16,11 @@ from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import ISDPBufferedProtocol
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.sdp.protocol.modes import Mode
-from twisted_ib.sdp.protocol.sinkadverts import Advert, Sink
+from twisted_ib.sdp.protocol.sinkadverts import Advert, SinkAdverts
 from twisted_ib.sdp.protocol.wire import MID, Flags, RdmaRdCompl
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.extensions import Exchange
+    from twisted_ib.sdp.extensions import Extensions
 
 _REQ_PIPE = Flags.REQ_PIPE.value
 
@@ -99,22 +99,22 @@ class Reading:
         self.memory: MemoryRegion | None = None
 
 
-class Sinking:
+class ZeroCopyReceive:
     """
-    The receiving half of an L{Exchange}.
+    The receiving half of an L{Extensions}.
 
     @ivar places: Those that nothing came to, in the order of the stream.
     @ivar readings: READs on their way, in the order of the stream.
     """
 
-    __slots__ = ("_back", "_due", "_exchange", "_known", "_stream", "_told", "_wants", "places", "readings")
+    __slots__ = ("_back", "_due", "_extensions", "_known", "_stream", "_told", "_wants", "places", "readings")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, extensions: Extensions) -> None:
         """
         Nothing is to be read.
         """
-        self._exchange = exchange
-        self._stream: Any = exchange.stream
+        self._extensions = extensions
+        self._stream: Any = extensions.stream
         self._back = self._due = self._told = 0
         self._known: Any = None
         self._wants = False
@@ -122,11 +122,11 @@ class Sinking:
         self.readings: deque[Reading] = deque()
 
     @property
-    def _sink(self) -> Sink:
+    def _sink(self) -> SinkAdverts:
         """
         The machine's half.
         """
-        return self._exchange.machine.zero.sink
+        return self._extensions.machine.zero.sink
 
     def buffered(self) -> bool:
         """
@@ -137,7 +137,7 @@ class Sinking:
             self._known = protocol
             self._wants = ISDPBufferedProtocol.providedBy(protocol)
             if self._wants:
-                self._exchange.machine.zero.places = True
+                self._extensions.machine.zero.places = True
         return self._wants
 
     # -- places
@@ -198,7 +198,7 @@ class Sinking:
         if answer is None:
             return None
         region, offset, length = answer
-        piece = self._exchange.openKeyed().regions.piece(region, offset, length)
+        piece = self._extensions.openRDMA().regions.piece(region, offset, length)
         place = Place(protocol, region, piece)
         if not piece.length or not place.memory.access & LOCAL_WRITE:
             region.unuse()
@@ -220,7 +220,7 @@ class Sinking:
         The peer may not write to a place any more.
         """
         exposed, place.exposed = place.exposed, None
-        keyed = self._exchange.keyed
+        keyed = self._extensions.keyed
         if exposed is not None and keyed is not None:
             keyed.hide(exposed)
 
@@ -266,7 +266,7 @@ class Sinking:
         for place in self.places:
             self._hide(place)
 
-    def giveBack(self) -> None:
+    def returnPlaces(self) -> None:
         """
         Nothing more comes to any place: all are the application's again.
         """
@@ -282,7 +282,7 @@ class Sinking:
         if stream.queuePair.path is None:
             return
         self._report()
-        dropped = self._exchange.machine.sourceCancelDone()
+        dropped = self._extensions.machine.sourceCancelDone()
         if dropped:
             stream._control(MID.SEND_SM)
         elif dropped is not None:
@@ -296,7 +296,7 @@ class Sinking:
         if sink.places and not sink.retracting and stream.attached and not self.buffered():
             self._retract()
 
-    def _read(self, sink: Sink) -> None:
+    def _read(self, sink: SinkAdverts) -> None:
         """
         Read what is offered, as deep as the peer permits.
         """
@@ -313,7 +313,7 @@ class Sinking:
                 self.places.popleft()
             advert, count = picked
             reading = Reading(advert, count, place)
-            keyed = self._exchange.openKeyed()
+            keyed = self._extensions.openRDMA()
             try:
                 piece = self._target(reading)
             except HCAError:
@@ -325,14 +325,14 @@ class Sinking:
             self.readings.append(reading)
             keyed.read(piece, address, advert.key, self._arrive)
 
-    def _refuse(self, sink: Sink) -> None:
+    def _refuse(self, sink: SinkAdverts) -> None:
         """
         Have all that is offered sent as Data: none may be read before one that is refused.
         """
         while sink.refuse():
             self._stream._control(MID.SEND_SM)
 
-    def _toRead(self, sink: Sink) -> Place | None:
+    def _toRead(self, sink: SinkAdverts) -> Place | None:
         """
         The place to read into, if there is one and it pays.  While something is read that is
         copied to places when it comes, these are not for what comes behind it.
@@ -359,7 +359,7 @@ class Sinking:
             self._hide(reading.place)
             return reading.place.piece(reading.count)
         reading.fresh = io.BytesIO(bytes(reading.count))
-        memory = self._exchange.openKeyed().expose(reading.fresh.getbuffer(), LOCAL_WRITE)
+        memory = self._extensions.openRDMA().expose(reading.fresh.getbuffer(), LOCAL_WRITE)
         reading.memory = memory
         return SGE(memory.address, reading.count, memory.localKey)
 
@@ -372,7 +372,7 @@ class Sinking:
         data: Any = None
         if reading.fresh is not None:
             assert reading.memory is not None
-            self._exchange.openKeyed().hide(reading.memory)
+            self._extensions.openRDMA().hide(reading.memory)
             data = reading.fresh.getvalue()
         elif place is not None:
             data = Placed(place, count)
@@ -398,7 +398,7 @@ class Sinking:
             sink = self._sink
             asks = sink.mode is Mode.COMBINED and sink.most > 1
             self._stream._control(MID.RDMA_RD_COMPL, RdmaRdCompl.layout.pack(due), _REQ_PIPE if asks else 0)
-            self._told = self._exchange.machine.sequence + (self._stream.owes is not None)
+            self._told = self._extensions.machine.sequence + (self._stream.owes is not None)
 
     def checkReports(self, acknowledged: int) -> None:
         """
@@ -425,12 +425,12 @@ class Sinking:
 
     # -- places that the peer may write to
 
-    def _invite(self, sink: Sink) -> None:
+    def _invite(self, sink: SinkAdverts) -> None:
         """
         Let the peer write to places.
         """
         stream = self._stream
-        machine = self._exchange.machine
+        machine = self._extensions.machine
         payload = stream.messageBytes
         while sink.mayAsk(payload, payload) and not self.readings and self.buffered():
             at = len(sink.places)
@@ -445,7 +445,7 @@ class Sinking:
             length = len(place.view)
             if length < payload or not stream.queuePair.canPost() or machine.limit - machine.sequence < 3:
                 return
-            keyed = self._exchange.openKeyed()
+            keyed = self._extensions.openRDMA()
             keyed.begin()
             try:
                 exposed = keyed.expose(place.view, LOCAL_WRITE | REMOTE_WRITE)
@@ -464,7 +464,7 @@ class Sinking:
         """
         queuePair = self._stream.queuePair
         if queuePair.canPost():
-            message = self._exchange.machine.cancelPlaces(queuePair.posted)
+            message = self._extensions.machine.cancelPlaces(queuePair.posted)
             if message is not None:
                 queuePair.postInline(message, b"", 0)
 

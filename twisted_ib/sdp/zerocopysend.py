@@ -18,18 +18,18 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.memory.memory import REMOTE_READ, MemoryRegion
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.internet.region import RDMARegion
-from twisted_ib.sdp.pendingsends import Item, SendBuffer, Urgent
+from twisted_ib.sdp.pendingsends import PendingSend, SendBuffer, Urgent
 from twisted_ib.sdp.protocol.modes import Mode
-from twisted_ib.sdp.protocol.sourceadverts import Offer, Source, Target
+from twisted_ib.sdp.protocol.sourceadverts import Offer, SourceAdverts, Target
 from twisted_ib.sdp.protocol.wire import MID, RdmaWrCompl, Transition
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.extensions import Exchange
+    from twisted_ib.sdp.extensions import Extensions
 
 
-class Sourcing:
+class ZeroCopySend:
     """
-    The sending half of an L{Exchange}.
+    The sending half of an L{Extensions}.
 
     @ivar items: What waits, or is offered, in the order of the stream.
     @ivar writing: What is all being written, and not all done.
@@ -39,17 +39,17 @@ class Sourcing:
         like registered memory; L{None} if none do.
     """
 
-    __slots__ = ("_exchange", "_retract", "_stream", "items", "least", "plainLeast", "size", "writing")
+    __slots__ = ("_extensions", "_retract", "_stream", "items", "least", "plainLeast", "size", "writing")
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, extensions: Extensions) -> None:
         """
         Nothing waits.
         """
-        self._exchange = exchange
-        self._stream = exchange.stream
+        self._extensions = extensions
+        self._stream = extensions.stream
         self._retract = False
-        self.items: deque[Item | SendBuffer | Urgent] = deque()
-        self.writing: deque[Item] = deque()
+        self.items: deque[PendingSend | SendBuffer | Urgent] = deque()
+        self.writing: deque[PendingSend] = deque()
         self.size = 0
         self.least = limits.SDP_ZERO_COPY_LEAST
         self.plainLeast: int | None = None
@@ -73,7 +73,7 @@ class Sourcing:
         return self.plainLeast is not None and length >= self.plainLeast
 
     @property
-    def _source(self) -> Source | None:
+    def _source(self) -> SourceAdverts | None:
         """
         The machine's half.
         """
@@ -86,7 +86,7 @@ class Sourcing:
         """
         items = self.items
         if self.plainLeast is not None and len(data) >= self.plainLeast:
-            items.append(Item(None, None, 0, memoryview(data)))
+            items.append(PendingSend(None, None, 0, memoryview(data)))
         else:
             if not items or not isinstance(items[-1], SendBuffer):
                 items.append(SendBuffer())
@@ -104,7 +104,7 @@ class Sourcing:
         stop = start + piece.length
         for at in range(start, stop, limits.MESSAGE_BYTES):
             memory = region.use()
-            item = Item(region, memory, at, memory.view[at : min(at + limits.MESSAGE_BYTES, stop)])
+            item = PendingSend(region, memory, at, memory.view[at : min(at + limits.MESSAGE_BYTES, stop)])
             self.items.append(item)
         deferred: Deferred[None] = Deferred(item.cancelled)
         item.deferred = deferred  # The last is over when all are.
@@ -117,7 +117,7 @@ class Sourcing:
         """
         stream = self._stream
         if (self.items or stream.buffer is not None) and stream.queuePair.pending is None:
-            notice = self._exchange.machine.notice(stream.queuePair.posted)
+            notice = self._extensions.machine.notice(stream.queuePair.posted)
             if notice is not None:
                 stream.queuePair.postInline(notice, b"", 0)
         self.items.append(Urgent(byte))
@@ -171,16 +171,16 @@ class Sourcing:
                 return False
         return self.idle()
 
-    def _next(self) -> Item | SendBuffer | Urgent | None:
+    def _next(self) -> PendingSend | SendBuffer | Urgent | None:
         """
         The first that is not offered.
         """
         for item in self.items:
-            if not (isinstance(item, Item) and item.offered):
+            if not (isinstance(item, PendingSend) and item.offered):
                 return item
         return None
 
-    def _complete(self, source: Source) -> bool:
+    def _complete(self, source: SourceAdverts) -> bool:
         """
         Tell the peer of targets that are done.
 
@@ -195,21 +195,21 @@ class Sourcing:
             self._stream._control(MID.SINK_CANCEL_ACK)
         return bool(due)
 
-    def _isBlocked(self, source: Source) -> bool:
+    def _isBlocked(self, source: SourceAdverts) -> bool:
         """
         Whether offers have to be taken back before anything else.
         """
         if self._retract and source.offers and source.cancelling is None:
             stream = self._stream
             if stream.queuePair.canPost():
-                message = self._exchange.machine.cancelOffers(stream.queuePair.posted)
+                message = self._extensions.machine.cancelOffers(stream.queuePair.posted)
                 if message is not None:
                     stream.queuePair.postInline(message, b"", 0)
         if not source.offers:
             self._retract = False
         return self._retract or source.cancelling is not None
 
-    def _closeTarget(self, source: Source) -> bool:
+    def _closeTarget(self, source: SourceAdverts) -> bool:
         """
         Write no more into the target that is in use.
 
@@ -222,13 +222,13 @@ class Sourcing:
             target.closed = True
         return bool(targets and targets[0].closed and not targets[0].moving)
 
-    def _send(self, source: Source, item: Item | SendBuffer | Urgent) -> bool:
+    def _send(self, source: SourceAdverts, item: PendingSend | SendBuffer | Urgent) -> bool:
         """
         Send an item, or a part of it.
 
         @return: Whether to go on.
         """
-        if isinstance(item, Item) and not item.plain:
+        if isinstance(item, PendingSend) and not item.plain:
             if source.targets:
                 return self._write(source, item)
             if self._pays(item):
@@ -236,7 +236,7 @@ class Sourcing:
             item.plain = True
         if isinstance(item, SendBuffer) and source.targets and item.size >= limits.SDP_WRITE_LEAST:
             payload = item.takeAll()
-            self.items[self.items.index(item)] = Item(None, None, 0, memoryview(payload))
+            self.items[self.items.index(item)] = PendingSend(None, None, 0, memoryview(payload))
             return True
         if source.offers:
             if isinstance(item, Urgent):
@@ -256,7 +256,7 @@ class Sourcing:
         self._retract = True
         self._stream.cork()
 
-    def _pays(self, item: Item) -> bool:
+    def _pays(self, item: PendingSend) -> bool:
         """
         Whether it is better that the peer reads an item than that it goes as Data.  Where memory
         can be shared and this is not, a READ copies as often as Data, and answers besides.
@@ -266,7 +266,7 @@ class Sourcing:
         return not shares or item.memory is None or self._mayMap(item)
 
     @staticmethod
-    def _mayMap(item: Item) -> bool:
+    def _mayMap(item: PendingSend) -> bool:
         """
         Whether the peer may map what an item is in: all of that is sent, since it sees the whole.
         """
@@ -290,12 +290,12 @@ class Sourcing:
         self.items.popleft()
         return True
 
-    def _sendPlain(self, item: Item | Urgent) -> bool:
+    def _sendPlain(self, item: PendingSend | Urgent) -> bool:
         """
         Send a message of registered memory, or an urgent byte, as Data.
         """
         stream = self._stream
-        queuePair, machine = stream.queuePair, self._exchange.machine
+        queuePair, machine = stream.queuePair, self._extensions.machine
         if not queuePair.canPost():
             return False
         if isinstance(item, Urgent):
@@ -310,7 +310,7 @@ class Sourcing:
             return False
         queuePair.postInline(header, payload, count)
         self.size -= count
-        if isinstance(item, Item):
+        if isinstance(item, PendingSend):
             item.at += count
             if item.left:
                 return True
@@ -322,12 +322,12 @@ class Sourcing:
 
     # -- read by the peer
 
-    def _offer(self, source: Source, item: Item) -> bool:
+    def _offer(self, source: SourceAdverts, item: PendingSend) -> bool:
         """
         Offer memory to be read.
         """
         stream = self._stream
-        queuePair, machine = stream.queuePair, self._exchange.machine
+        queuePair, machine = stream.queuePair, self._extensions.machine
         if source.mode is Mode.BUFFERED or item.left <= limits.SDP_CARRIED:
             item.plain = True
             return True
@@ -359,22 +359,22 @@ class Sourcing:
         queuePair.postInline(message, b"", 0)
         return True
 
-    def _wantsPipeline(self, source: Source) -> bool:
+    def _wantsPipeline(self, source: SourceAdverts) -> bool:
         """
         Whether it pays to leave Combined mode: the sink asks for it, or several buffers wait.
         """
         if source.pipelining:
             return True
-        several = [item for item in self.items if isinstance(item, Item) and not item.plain]
+        several = [item for item in self.items if isinstance(item, PendingSend) and not item.plain]
         return len(several) > 1
 
-    def _expose(self, item: Item) -> tuple[MemoryRegion, int]:
+    def _expose(self, item: PendingSend) -> tuple[MemoryRegion, int]:
         """
         Let the peer read what is left of an item, by a key of its own.
 
         @return: What is registered for that, and where in it the bytes begin.
         """
-        keyed = self._exchange.openKeyed()
+        keyed = self._extensions.openRDMA()
         keyed.begin()
         memory = item.memory
         if memory is not None and self._mayMap(item):
@@ -382,7 +382,7 @@ class Sourcing:
             return exposed, item.start + item.at
         return keyed.expose(item.view[item.at :], REMOTE_READ), 0
 
-    def wasRead(self, item: Item, count: int, over: bool) -> None:
+    def wasRead(self, item: PendingSend, count: int, over: bool) -> None:
         """
         The peer has read from an offer.
 
@@ -413,14 +413,14 @@ class Sourcing:
 
     # -- written by us
 
-    def _write(self, source: Source, item: Item) -> bool:
+    def _write(self, source: SourceAdverts, item: PendingSend) -> bool:
         """
         Write an item, or a part of it, where the peer wants it.
         """
         target = next((each for each in source.targets if not each.closed), None)
         if target is None:
             return False
-        keyed = self._exchange.openKeyed()
+        keyed = self._extensions.openRDMA()
         if keyed.moving >= limits.SDP_TRANSFERS:
             return False
         if item.memory is None:
@@ -434,7 +434,7 @@ class Sourcing:
         address = target.address + target.written
         target.written += count
         target.moving += 1
-        if target.length - target.written < self._exchange.machine.maxPayload:
+        if target.length - target.written < self._extensions.machine.maxPayload:
             target.closed = True
         item.at += count
         item.moving += 1
@@ -445,7 +445,7 @@ class Sourcing:
         keyed.write(piece, address, target.key, lambda: self._wrote(target, item))
         return True
 
-    def _wrote(self, target: Target, item: Item) -> None:
+    def _wrote(self, target: Target, item: PendingSend) -> None:
         """
         A WRITE is done.
         """
@@ -457,16 +457,16 @@ class Sourcing:
 
     # -- ends
 
-    def _hide(self, item: Item) -> None:
+    def _hide(self, item: PendingSend) -> None:
         """
         The peer may not read an item any more.
         """
         exposed, item.exposed = item.exposed, None
-        keyed = self._exchange.keyed
+        keyed = self._extensions.keyed
         if exposed is not None and keyed is not None:
             keyed.hide(exposed)
 
-    def _release(self, item: Item) -> Deferred[None] | None:
+    def _release(self, item: PendingSend) -> Deferred[None] | None:
         """
         An item is over.
 
@@ -475,13 +475,13 @@ class Sourcing:
         self._hide(item)
         if item.region is not None:
             item.region.unuse()
-        elif item.memory is not None and self._exchange.keyed is not None:
-            self._exchange.keyed.hide(item.memory)
+        elif item.memory is not None and self._extensions.keyed is not None:
+            self._extensions.keyed.hide(item.memory)
         item.memory = None
         deferred, item.deferred = item.deferred, None
         return deferred
 
-    def _finish(self, item: Item) -> None:
+    def _finish(self, item: PendingSend) -> None:
         """
         An item is sent.
         """
@@ -504,7 +504,7 @@ class Sourcing:
         """
         waiting = []
         for item in (*self.writing, *self.items):
-            if isinstance(item, Item):
+            if isinstance(item, PendingSend):
                 deferred = self._release(item)
                 if deferred is not None:
                     waiting.append(deferred)

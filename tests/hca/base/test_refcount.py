@@ -7,10 +7,10 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import ResourceBusyError
-from twisted_ib.hca.base.refcount import Held
+from twisted_ib.hca.base.refcount import RefCounted
 
 
-class _Thing(Held):
+class _Thing(RefCounted):
     """
     An object that others depend on.
     """
@@ -20,7 +20,7 @@ class _Thing(Held):
 
 class HeldTests(SynchronousTestCase):
     """
-    L{Held}.
+    L{RefCounted}.
     """
 
     def test_counts(self) -> None:

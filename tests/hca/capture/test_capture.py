@@ -46,7 +46,7 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.verbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
-from twisted_ib.hca.wire.cm import Path as Way
+from twisted_ib.hca.wire.cm import CMPath as Way
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH

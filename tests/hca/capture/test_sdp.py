@@ -67,19 +67,19 @@ class WholeSessionTests(CaptureTestCase):
         # Read by a sink that has no places; then written to one that has.
         done = [two.writeRegistered(back)]
         pair.settle()
-        one.openExchange().changeMode(Transition.COMBINED_TO_PIPELINED)
+        one.openExtensions().changeMode(Transition.COMBINED_TO_PIPELINED)
         pair.settle()
         done += [one.writeRegistered(region), one.writeRegistered(region, 0, 65536)]
         pair.settle()
         one.sendUrgent(b"!")
         pair.settle()
-        one.openExchange().changeMode(Transition.PIPELINED_TO_COMBINED)
+        one.openExtensions().changeMode(Transition.PIPELINED_TO_COMBINED)
         pair.settle()
         # Offered to one who does not read now, and taken back.
         one.pauseProducing()
         done.append(two.writeRegistered(back, 0, 65536))
         pair.settle()
-        two.openExchange().sourcing.retract()
+        two.openExtensions().zeroCopySend.retract()
         pair.settle()
         one.resumeProducing()
         pair.settle()

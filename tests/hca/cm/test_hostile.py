@@ -275,7 +275,7 @@ class LimitTests(SynchronousTestCase):
         else of all.  Who waited for that one hears of it.
         """
         table = self.table()
-        table.beware(3, 5)
+        table.limitHalfOpen(3, 5)
         self.flood(table, "x", 5)
         self.assertEqual((len(table), table.counters["halfOpenReplaced"]), (3, 2))
         left = [(c.destination, c.remoteID) for c in table._connections.values()]
@@ -322,7 +322,7 @@ class LimitTests(SynchronousTestCase):
                     yield each
 
         table = self.table()
-        table.beware(2, 1000)
+        table.limitHalfOpen(2, 1000)
         table._room.oldest = Counting()
         for number in range(300):
             self.flood(table, f"z{number}", 1)

@@ -14,7 +14,7 @@ from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.machine import Connection, Event, Input, Output, State
 from twisted_ib.hca.cm.transitions import HALF_OPEN, TRANSITIONS
 from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, Path
+from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, CMPath
 
 GUID = 0x0002C90300000001
 LOCAL, REMOTE = 0x11110001, 0x22220001
@@ -210,7 +210,7 @@ class MachineCase(SynchronousTestCase):
         A connection to which some inputs happened.
         """
         table = FakeTable()
-        request = REQ(maxCMRetries=2, primaryPath=Path(localACKTimeout=ACK_CODE))
+        request = REQ(maxCMRetries=2, primaryPath=CMPath(localACKTimeout=ACK_CODE))
         connection = Connection(table, None, PATH_CHANGE, LOCAL, request)
         connection.period = PERIOD
         for given in route:
@@ -419,7 +419,7 @@ class MessageTests(MachineCase):
         The MRA is about the REQ, and goes out each time that the REQ comes.
         """
         connection, table = self.inState(State.REQ_RCVD)
-        self.assertTrue(connection.think(NOW))
+        self.assertTrue(connection.sendMRA(NOW))
         self.assertEqual(table.sent, [])
         for _ in range(2):
             table.sent.clear()
@@ -431,7 +431,7 @@ class MessageTests(MachineCase):
         The MRA is about the REP.
         """
         connection, table = self.inState(State.REP_RCVD)
-        connection.think(NOW, 19, b"soon")
+        connection.sendMRA(NOW, 19, b"soon")
         connection.feed(Input.REP, None, NOW)
         self.assertEqual(self.sent(table), MRA(LOCAL, REMOTE, 1, 19, b"soon".ljust(222, b"\0")))
 
@@ -478,7 +478,7 @@ class CommandTests(MachineCase):
     commands: dict[Input, Callable[[Connection], bool]] = {
         Input.ACCEPT: lambda connection: connection.accept(REP(), NOW),
         Input.REJECT: lambda connection: connection.reject(28, b"", NOW),
-        Input.THINK: lambda connection: connection.think(NOW),
+        Input.THINK: lambda connection: connection.sendMRA(NOW),
         Input.READY: lambda connection: connection.ready(NOW),
         Input.IGNORE: lambda connection: connection.ignore(NOW),
     }

@@ -395,7 +395,7 @@ class BoundTests(SynchronousTestCase):
         Where sources are addresses, the bounds are those of requests for connections.
         """
         table = self.listening()
-        table.beware(2, 3)
+        table.limitHalfOpen(2, 3)
         for number in range(5):
             for request in range(3):
                 send(table, SIDR_REQ(request, serviceID=SERVICE), f"peer {number}")

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.cm.net import PERIOD, Net, ask, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, Path, timeoutSeconds
+from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, CMPath, timeoutSeconds
 
 
 class TimerTests(SynchronousTestCase):
@@ -116,7 +116,7 @@ class TimerTests(SynchronousTestCase):
         """
         net = Net()
         _, passive = net.request()
-        passive.think(0.0, serviceTimeout=20)
+        passive.sendMRA(0.0, serviceTimeout=20)
         net.wait(PERIOD)
         self.assertEqual(net.carried, [("a", REQ), ("a", REQ), ("b", MRA)])
         extended = PERIOD + 4.096 + 0.512
@@ -139,7 +139,7 @@ class TimerTests(SynchronousTestCase):
         active, passive = net.request()
         passive.accept(REP(), 0.0)
         net.pump()
-        active.think(0.0, serviceTimeout=20)
+        active.sendMRA(0.0, serviceTimeout=20)
         net.wait(4.2)
         self.assertEqual(passive.state, State.MRA_REP_RCVD)
         self.assertAlmostEqual(net.b.deadline() or 0, 4.096 + 4.096 + 0.512)
@@ -165,7 +165,7 @@ class TimerTests(SynchronousTestCase):
             self.assertAlmostEqual(net.b.deadline() or 0, seconds + 0.512)
         net = Net()
         active, passive = net.request()
-        passive.think(0.0, serviceTimeout=24)
+        passive.sendMRA(0.0, serviceTimeout=24)
         net.wait(90.0)
         self.assertEqual((active.state, net.kinds("a")), (State.MRA_REQ_RCVD, []))
 
@@ -176,7 +176,7 @@ class TimerTests(SynchronousTestCase):
         """
         for code, seconds in ((20, 4.096), (21, 8.192), (22, 8.192), (31, 8.192)):
             net = Net()
-            message = ask(9, primaryPath=Path(localACKTimeout=code))
+            message = ask(9, primaryPath=CMPath(localACKTimeout=code))
             message.localCommunicationID, message.localCMResponseTimeout = 5, code
             send(net.b, message, "a")
             event = net.b.nextEvent()

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from tests.hca.hcas import settle
 from twisted_ib import limits
-from twisted_ib.hca.cm.transactions import GeneralServices
+from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.cm.path import APR, LAP
 from twisted_ib.hca.wire.icrc import icrc
@@ -76,7 +76,7 @@ class TransactionTests(SynchronousTestCase):
         A queue pair 1 that has heard of the peer's exchanges.
         """
         self.owner = Owner()
-        self.general = GeneralServices(self.owner, lambda bits: AGENT)
+        self.general = CMTransactions(self.owner, lambda bits: AGENT)
         for number, (message, body) in enumerate(
             (
                 (REQ, REQ(localCommunicationID=7).pack()),
@@ -157,7 +157,7 @@ class TransactionTests(SynchronousTestCase):
         self.patch(limits, "PACKET_QUESTIONS", 4)
         self.patch(limits, "PACKET_QUESTIONS_PER_TURN", 2)
         owner = Owner()
-        general = GeneralServices(owner, lambda bits: AGENT)
+        general = CMTransactions(owner, lambda bits: AGENT)
         for number in range(6):
             body = REQ(localCommunicationID=number).pack()
             general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0), 0, 256)

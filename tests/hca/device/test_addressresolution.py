@@ -25,7 +25,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
-from twisted_ib.hca.device.addressresolution import Paths
+from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.wire.grh import guidGID
 
 OWN, LOWER, HIGHER = 0x501, 0x101, 0x901
@@ -95,7 +95,7 @@ class FakeDevice:
         self.fabric = FakeFabric()
         self.counters: Counter[str] = Counter()
         self.queuePairs: dict[int, Any] = {}
-        self.paths = Paths(self)
+        self.paths = AddressResolution(self)
 
     def count(self, name: str) -> None:
         """

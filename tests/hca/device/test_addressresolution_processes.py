@@ -194,7 +194,7 @@ class MeetingTests(ProcessesTestCase):
         serve(device, answered)
         self.assertEqual(heard, b"from %d" % os.getpid())
         self.assertEqual((side.qp.path.peer.pid, side.qp.path.peer.uid), (pid, uid))
-        self.assertIs(side.qp.path.pairing.server, guids[0] == HIGH)
+        self.assertIs(side.qp.path.peerSocket.server, guids[0] == HIGH)
         device.close()
         self.end(pid)
 

@@ -34,7 +34,7 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.host import addresses as hostAddresses
-from twisted_ib.hca.host.handshake import Answer
+from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.memory.memory import Access
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace
@@ -502,7 +502,7 @@ class ObjectTests(DeviceTestCase):
             self.a.count(f"a counter with quite a long name, number {n}")
         shown = self.a.describe()
         self.assertEqual(len(shown["gids"]), limits.DESCRIBED_GIDS)
-        self.assertLess(len(Answer(shown).pack()), limits.ANSWER_BYTES)
+        self.assertLess(len(QueryAnswer(shown).pack()), limits.ANSWER_BYTES)
 
     def test_numbers(self) -> None:
         """
@@ -673,7 +673,7 @@ class BatchTests(DeviceTestCase):
 
             queuePair = SimpleNamespace(path=None)
 
-            def overheld(self) -> None:
+            def budgetExceeded(self) -> None:
                 """
                 Remember.
                 """
@@ -682,7 +682,7 @@ class BatchTests(DeviceTestCase):
         one, two = Holder(), Holder()
         self.a.hold(one, 60)
         self.a.hold(two, 40)
-        self.assertEqual((self.a.holding.heldBytes, told), (100, []))
+        self.assertEqual((self.a.receiveBudget.heldBytes, told), (100, []))
         self.a.hold(two, 1)
         self.assertEqual((told, self.a.counters["held_bytes_exceeded"]), ([one], 1))
         self.a.hold(one, 30)
@@ -690,7 +690,7 @@ class BatchTests(DeviceTestCase):
         self.assertEqual(told, [one, one])
         self.a.hold(one, -80)
         self.a.hold(two, -41)
-        self.assertEqual((self.a.holding.heldBytes, self.a.holding.holders), (0, {}))
+        self.assertEqual((self.a.receiveBudget.heldBytes, self.a.receiveBudget.holders), (0, {}))
 
 
 class EndTests(DeviceTestCase):

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.host.test_rendezvous import SERVICE, RendezvousTestCase
 from twisted_ib.errors import NoListenerError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.tcpcounterparts import Beside, Counterpart
+from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host import rendezvous
 from twisted_ib.hca.host.entries import targetName, targetOf
 from twisted_ib.hca.host.rendezvous import Rendezvous
@@ -60,12 +60,12 @@ class EntryTests(RendezvousTestCase):
     Entries with an inode.
     """
 
-    def looking(self) -> Beside:
+    def looking(self) -> TCPCounterparts:
         """
         @return: What looks in the tests' run directory.
         """
         self.patch(os, "environ", {**os.environ, **self.environment})
-        beside = Beside()
+        beside = TCPCounterparts()
         self.addCleanup(beside.close)
         return beside
 
@@ -180,7 +180,7 @@ class EntryTests(RendezvousTestCase):
         self.addCleanup(search.close)
         (found,) = search.lookup(SERVICE, "127.0.0.1")
         self.assertEqual((found.inode, found.uid), (4711, 65534))
-        self.assertFalse(Beside().isOurs(Counterpart(1, "", 4711, 65534)))
+        self.assertFalse(TCPCounterparts().isOurs(Counterpart(1, "", 4711, 65534)))
 
 
 class ThreadTests(SynchronousTestCase):
@@ -197,7 +197,7 @@ class ThreadTests(SynchronousTestCase):
         listener: Any = object()
         service = device.listen(1, "127.0.0.1", 8080, listener, 4711)
         plain = device.listen(1, "127.0.0.1", 8081, listener)
-        beside = Beside()
+        beside = TCPCounterparts()
         expected = [Counterpart(device.guid, "127.0.0.1", 4711, os.geteuid())]
         self.assertEqual(beside.inThread(service.serviceID, "127.0.0.1"), expected)
         self.assertEqual(beside.inThread(plain.serviceID, "127.0.0.1"), [])

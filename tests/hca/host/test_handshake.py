@@ -24,12 +24,12 @@ from twisted_ib.hca.host import handshake, libc
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import (
     MAGIC,
-    Answer,
-    Exchange,
+    Handshake,
+    HandshakeFlags,
     Hello,
     Message,
-    Offer,
     Query,
+    QueryAnswer,
     Refuse,
     RefuseReason,
     Subject,
@@ -42,7 +42,7 @@ HELLO = Hello(
     pid=0x1122,
     ringBytes=262144,
     slackBytes=139264,
-    offers=Offer.RINGS | Offer.EVENTFD,
+    offers=HandshakeFlags.RINGS | HandshakeFlags.EVENTFD,
     program="twistd",
 )
 
@@ -61,7 +61,7 @@ SAMPLES: tuple[tuple[Message, bytes], ...] = (
     (Refuse(RefuseReason.LAYOUT, "no"), REFUSE_BYTES),
     (Query(), QUERY_BYTES),
     (Query(Subject.SOCKETS), SOCKETS_BYTES),
-    (Answer({"a": 1}), ANSWER_BYTES),
+    (QueryAnswer({"a": 1}), ANSWER_BYTES),
 )
 
 HAS_DESCRIPTORS = hasattr(socket, "SCM_RIGHTS") and os.path.isdir("/proc/self/fd")
@@ -89,7 +89,7 @@ class CodecTests(SynchronousTestCase):
             for size in (*range(len(data)), len(data) + 1):
                 cut = (data + b"\0")[:size]
                 self.assertRaises(HandshakeError, parse, cut)
-                if 16 <= size and data[10] != Answer.KIND and (data[10] != Query.KIND or size > 16):
+                if 16 <= size and data[10] != QueryAnswer.KIND and (data[10] != Query.KIND or size > 16):
                     fitting = cut[:12] + struct.pack(">I", size - 16) + cut[16:]
                     self.assertRaises(HandshakeError, parse, fitting)
 
@@ -178,9 +178,9 @@ class CodecTests(SynchronousTestCase):
         head = ANSWER_BYTES[:12]
         for body in (b"", b"[]", b"1", b"{", b'{"a":', b"\xff", b"[" * 10000, b'{"a":' * 3000):
             self.assertRaises(HandshakeError, parse, head + struct.pack(">I", len(body)) + body)
-        self.assertRaises(HandshakeError, Answer({"a": "x" * limits.ANSWER_BYTES}).pack)
+        self.assertRaises(HandshakeError, QueryAnswer({"a": "x" * limits.ANSWER_BYTES}).pack)
         room = limits.ANSWER_BYTES - 16 - len(json.dumps({"a": ""}))
-        self.assertEqual(len(Answer({"a": "x" * room}).pack()), limits.ANSWER_BYTES)
+        self.assertEqual(len(QueryAnswer({"a": "x" * room}).pack()), limits.ANSWER_BYTES)
 
     @given(st.binary(max_size=100), st.sampled_from(range(1, 5)), st.booleans())
     def test_anyBytes(self, body: bytes, kind: int, whole: bool) -> None:
@@ -192,7 +192,7 @@ class CodecTests(SynchronousTestCase):
             message = parse(data)
         except HandshakeError:
             return
-        if not isinstance(message, Answer):
+        if not isinstance(message, QueryAnswer):
             message.pack()
 
     def test_refusals(self) -> None:
@@ -227,11 +227,11 @@ class ExchangeTests(SynchronousTestCase):
     One side of one handshake.
     """
 
-    def exchange(self, server: bool = True, offers: Offer = HELLO.offers) -> Exchange:
+    def exchange(self, server: bool = True, offers: HandshakeFlags = HELLO.offers) -> Handshake:
         """
         A side that has heard nothing yet.
         """
-        return Exchange(attrs.evolve(HELLO, offers=offers), server, 100.0)
+        return Handshake(attrs.evolve(HELLO, offers=offers), server, 100.0)
 
     def test_greeted(self) -> None:
         """
@@ -249,7 +249,7 @@ class ExchangeTests(SynchronousTestCase):
         """
         Used is what both offer; without rings there is no eventfd either.
         """
-        ring, bell, nothing = Offer.RINGS, Offer.EVENTFD, Offer(0)
+        ring, bell, nothing = HandshakeFlags.RINGS, HandshakeFlags.EVENTFD, HandshakeFlags(0)
         table = {
             (ring | bell, ring | bell): ring | bell,
             (ring | bell, ring): ring,
@@ -273,7 +273,12 @@ class ExchangeTests(SynchronousTestCase):
         """
         As many descriptors as the offers say, and none with anything else.
         """
-        counts = {Offer(0): 0, Offer.EVENTFD: 0, Offer.RINGS: 1, Offer.RINGS | Offer.EVENTFD: 2}
+        counts = {
+            HandshakeFlags(0): 0,
+            HandshakeFlags.EVENTFD: 0,
+            HandshakeFlags.RINGS: 1,
+            HandshakeFlags.RINGS | HandshakeFlags.EVENTFD: 2,
+        }
         for offers, right in counts.items():
             data = attrs.evolve(HELLO, offers=offers).pack()
             for count in range(4):
@@ -553,7 +558,7 @@ class WholeHandshakeTests(SynchronousTestCase):
         sockets = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memories = [Segment.create(size), Segment.create(size)]
         bells = [EventDoorbell.create(), EventDoorbell.create()]
-        sides = [Exchange(attrs.evolve(HELLO, guid=n), bool(n), 0.0) for n in range(2)]
+        sides = [Handshake(attrs.evolve(HELLO, guid=n), bool(n), 0.0) for n in range(2)]
         theirs = []
         for sender, receiver in ((0, 1), (1, 0)):
             fds = [memories[sender].fd, bells[sender].fd]
@@ -564,7 +569,7 @@ class WholeHandshakeTests(SynchronousTestCase):
             hello = sides[receiver].received(data, len(found))
             self.assertEqual(hello, sides[sender].ours)
             theirs.append((Segment.attach(found[0], size), EventDoorbell.attach(found[1])))
-        self.assertEqual([side.agreed for side in sides], [Offer.RINGS | Offer.EVENTFD] * 2)
+        self.assertEqual([side.agreed for side in sides], [HandshakeFlags.RINGS | HandshakeFlags.EVENTFD] * 2)
         memories[0].cells[0] = 7
         self.assertEqual(theirs[0][0].cells[0], 7)
         self.assertTrue(theirs[1][1].ring())

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import COLUMNS
-from twisted_ib.hca.host.handshake import Answer
+from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.host.paging import pages
 
 HEAD = {"hca_id": "shm0", "pid": 7, "program": "x"}
@@ -28,7 +28,7 @@ class PagesTests(SynchronousTestCase):
         """
         found = list(pages(HEAD, ("a", "b"), rows))
         for page in found:
-            self.assertLessEqual(len(Answer(page).pack()), limits.ANSWER_BYTES)
+            self.assertLessEqual(len(QueryAnswer(page).pack()), limits.ANSWER_BYTES)
             self.assertLessEqual(len(page["rows"]), limits.SOCKETS_PER_PAGE)
             self.assertEqual({name: page[name] for name in HEAD}, HEAD)
             self.assertEqual(page["columns"], ["a", "b"])
@@ -60,11 +60,11 @@ class PagesTests(SynchronousTestCase):
         """
         A page is filled to its last byte before there is another one.
         """
-        room = limits.ANSWER_BYTES - len(Answer(next(pages(HEAD, ("a", "b"), []))).pack())
+        room = limits.ANSWER_BYTES - len(QueryAnswer(next(pages(HEAD, ("a", "b"), []))).pack())
         row = ["", "x" * (room // 2 - len('["", ""], '))]
         found = self.pages([row, row])
         self.assertEqual(len(found), 1)
-        self.assertGreaterEqual(len(Answer(found[0]).pack()), limits.ANSWER_BYTES - 4)
+        self.assertGreaterEqual(len(QueryAnswer(found[0]).pack()), limits.ANSWER_BYTES - 4)
         self.assertEqual(len(self.pages([row, ["x" * 4, row[1]]])), 2)
 
     def test_work(self) -> None:

@@ -78,7 +78,7 @@ class QueryTests(AskingTestCase):
         An answer comes back whole.
         """
         content = {"hca_id": "x" * 10000, "in_use": {"qp": 3}}
-        self.assertEqual(self.answer(handshake.Answer(content).pack()), content)
+        self.assertEqual(self.answer(handshake.QueryAnswer(content).pack()), content)
 
     def test_silent(self) -> None:
         """
@@ -115,7 +115,7 @@ def page(rows: Any, more: Any) -> bytes:
     """
     @return: an answer.
     """
-    return handshake.Answer({"columns": ["a"], "rows": rows, "more": more}).pack()
+    return handshake.QueryAnswer({"columns": ["a"], "rows": rows, "more": more}).pack()
 
 
 SOCKETS = handshake.Query(handshake.Subject.SOCKETS).pack()
@@ -230,7 +230,7 @@ class AskSocketsTests(AskingTestCase):
         """
         There is an end to all bytes, whatever is in them.
         """
-        large = handshake.Answer({"rows": [], "more": True, "x": [[]] * 4000}).pack()
+        large = handshake.QueryAnswer({"rows": [], "more": True, "x": [[]] * 4000}).pack()
         self.patch(limits, "SOCKETS_BYTES", 2 * len(large) + 1)
         told = self.told([large] * 100)
         self.assertEqual((len(told.pages), told.complete), (3, False))
@@ -244,9 +244,9 @@ class AskSocketsTests(AskingTestCase):
             b"y" * 20000,
             SOCKETS,
             handshake.Refuse(1, "no").pack(),
-            handshake.Answer({}).pack(),
-            handshake.Answer({"rows": 5, "more": True}).pack(),
-            handshake.Answer({"rows": {}, "more": True}).pack(),
+            handshake.QueryAnswer({}).pack(),
+            handshake.QueryAnswer({"rows": 5, "more": True}).pack(),
+            handshake.QueryAnswer({"rows": {}, "more": True}).pack(),
         ):
             told = self.told([page([[1]], True), reply])
             self.assertEqual((self.rows(told), told.complete, told.dead), ([[1]], False, False))

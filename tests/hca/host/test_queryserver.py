@@ -14,10 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.memorylink import MemoryLink, Wire
 from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
-from twisted_ib.hca.fabric.roce.waker import Waker
+from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.handshake import Query, Subject
-from twisted_ib.hca.host.queryserver import Inquiries
+from twisted_ib.hca.host.queryserver import QueryServer
 from twisted_ib.hca.host.search import Search
 
 GUID = 0x0200000000000001
@@ -51,7 +51,7 @@ class InquiriesTests(SynchronousTestCase):
         An HCA that is found.
         """
         ownRunDirectory(self)
-        self.inquiries = Inquiries(Owner(), GUID)
+        self.inquiries = QueryServer(Owner(), GUID)
         self.addCleanup(self.inquiries.close)
 
     def call(self) -> socket.socket:
@@ -135,7 +135,7 @@ class InquiriesTests(SynchronousTestCase):
 
 class WakerTests(SynchronousTestCase):
     """
-    L{Waker}: one descriptor for all that may happen.
+    L{LinkWaker}: one descriptor for all that may happen.
     """
 
     def setUp(self) -> None:
@@ -143,7 +143,7 @@ class WakerTests(SynchronousTestCase):
         A link without a descriptor.
         """
         link = MemoryLink(Wire(), "192.0.2.1")
-        self.waker = Waker(link)
+        self.waker = LinkWaker(link)
         self.addCleanup(self.waker.close)
 
     def isReadable(self) -> bool:

@@ -64,8 +64,8 @@ class SharedReceiveQueueTests(SynchronousTestCase):
         assert first is not None and second is not None
         self.queue.post(ReceiveRequest(10))
         self.queue.post(ReceiveRequest(11))
-        self.queue.giveBack(second)
-        self.queue.giveBack(first)
+        self.queue.putBack(second)
+        self.queue.putBack(first)
         self.assertEqual(len(self.queue), 12)
         self.assertRaises(ResourceLimitError, self.queue.post, ReceiveRequest(12))
         self.assertEqual(self.take(12), list(range(12)))
@@ -233,6 +233,6 @@ class SharedReceiveQueueTests(SynchronousTestCase):
         self.queue.close()
         self.assertTrue(self.queue.closed)
         self.assertRaises(QueuePairError, self.queue.post, ReceiveRequest(0))
-        self.queue.giveBack(taken)
+        self.queue.putBack(taken)
         self.assertIsNone(self.queue.take())
         self.memory.deallocateDomain(self.pd)

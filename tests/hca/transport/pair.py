@@ -23,7 +23,12 @@ from twisted_ib.hca.base.operation import (
     READ_REQUEST,
     RNR,
 )
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, SOLICITED_EVENT, Packet, Terms
+from twisted_ib.hca.transport.parameters import (
+    ACKNOWLEDGE_REQUEST,
+    SOLICITED_EVENT,
+    ConnectionParameters,
+    Packet,
+)
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, RETH
@@ -35,7 +40,9 @@ RECORD = 65536
 _MEMORY = bytes(i * 7 & 0xFF ^ i >> 8 & 0xFF for i in range(1 << 19))
 
 #: What both ends agree on, if a test does not say otherwise.
-TERMS = Terms(256, 0xFFFFFE, 0xFFFFFE, retries=7, rnrRetries=7, timeout=0.5, reads=4, peerReads=4)
+TERMS = ConnectionParameters(
+    256, 0xFFFFFE, 0xFFFFFE, retries=7, rnrRetries=7, timeout=0.5, reads=4, peerReads=4
+)
 
 
 class End:
@@ -228,7 +235,12 @@ class Pair:
     @ivar delay: one way, in seconds.
     """
 
-    def __init__(self, terms: Terms = TERMS, other: Terms | None = None, unreliable: bool = False) -> None:
+    def __init__(
+        self,
+        terms: ConnectionParameters = TERMS,
+        other: ConnectionParameters | None = None,
+        unreliable: bool = False,
+    ) -> None:
         """
         Connect two ends.
         """

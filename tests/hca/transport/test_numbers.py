@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.generated import given
 from twisted_ib import limits
 from twisted_ib.hca.transport.psn import HALF, extended, packets
-from twisted_ib.hca.transport.sendwindow import Pacing
+from twisted_ib.hca.transport.sendwindow import SendWindow
 
 
 class NumberTests(SynchronousTestCase):
@@ -59,7 +59,7 @@ class PacingTests(SynchronousTestCase):
         """
         At first the window grows by all that is acknowledged, to its bound.
         """
-        pacing = Pacing(None, None)
+        pacing = SendWindow(None, None)
         self.assertEqual(pacing.window, limits.TRANSPORT_WINDOW_FIRST)
         pacing.progressed(32, 0.0)
         self.assertEqual(pacing.window, 64)
@@ -70,7 +70,7 @@ class PacingTests(SynchronousTestCase):
         """
         A loss halves it; then it grows by one each time that all of it is acknowledged.
         """
-        pacing = Pacing(None, None)
+        pacing = SendWindow(None, None)
         pacing.lost(20)
         self.assertEqual(pacing.window, 10)
         for _ in range(3):
@@ -84,7 +84,7 @@ class PacingTests(SynchronousTestCase):
         """
         Silence makes it one; then it grows fast up to half of what it was.
         """
-        pacing = Pacing(None, None)
+        pacing = SendWindow(None, None)
         pacing.silent(32)
         pacing.silent(1)
         self.assertEqual(pacing.window, 1)
@@ -96,10 +96,10 @@ class PacingTests(SynchronousTestCase):
         """
         The first time is guessed, or what the timeout is; then it is RFC 6298's.
         """
-        self.assertEqual(Pacing(None, None).resendSeconds(), limits.TRANSPORT_RESEND_FIRST)
-        self.assertEqual(Pacing(0.1, None).resendSeconds(), 0.1)
-        self.assertEqual(Pacing(1e-6, None).resendSeconds(), limits.TRANSPORT_RESEND_LEAST)
-        pacing = Pacing(None, 0.1)
+        self.assertEqual(SendWindow(None, None).resendSeconds(), limits.TRANSPORT_RESEND_FIRST)
+        self.assertEqual(SendWindow(0.1, None).resendSeconds(), 0.1)
+        self.assertEqual(SendWindow(1e-6, None).resendSeconds(), limits.TRANSPORT_RESEND_LEAST)
+        pacing = SendWindow(None, 0.1)
         self.assertAlmostEqual(pacing.resendSeconds(), 0.1 + 4 * 0.05)
         pacing.measured(0.2)
         self.assertAlmostEqual(pacing.roundTrip(), 0.1125)
@@ -109,7 +109,7 @@ class PacingTests(SynchronousTestCase):
         """
         If that was no silence, nor is the window small any more.
         """
-        pacing = Pacing(None, 0.1)
+        pacing = SendWindow(None, 0.1)
         pacing.silent(32)
         pacing.progressed(1, 0.04)
         self.assertEqual(pacing.window, 33)
@@ -118,7 +118,7 @@ class PacingTests(SynchronousTestCase):
         self.assertEqual(pacing.window, 2)
         pacing.progressed(1, 0.04)
         self.assertEqual(pacing.window, 3)
-        pacing = Pacing(None, None)
+        pacing = SendWindow(None, None)
         pacing.silent(32)
         pacing.progressed(1, 0.04)
         pacing.measured(1.5)
@@ -129,7 +129,7 @@ class PacingTests(SynchronousTestCase):
         Each silence doubles it.  What is acknowledged after it was sent again ends that, unless
         it comes so soon that it answers what was sent before.
         """
-        pacing = Pacing(None, 0.1)
+        pacing = SendWindow(None, 0.1)
         first = pacing.resendSeconds()
         pacing.silent(1)
         pacing.silent(1)

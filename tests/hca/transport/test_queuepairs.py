@@ -20,7 +20,12 @@ from twisted_ib.hca.fabric.base.path import Path
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, SOLICITED_EVENT, Packet, Terms
+from twisted_ib.hca.transport.parameters import (
+    ACKNOWLEDGE_REQUEST,
+    SOLICITED_EVENT,
+    ConnectionParameters,
+    Packet,
+)
 from twisted_ib.hca.transport.reliable import ReliableConnection
 
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
@@ -40,7 +45,7 @@ class PacketPath(Path):
     other: PacketPath
     inPackets = True
 
-    def __init__(self, clock: Clock, terms: Terms, remote: int) -> None:
+    def __init__(self, clock: Clock, terms: ConnectionParameters, remote: int) -> None:
         """
         Connect.
         """
@@ -171,7 +176,9 @@ class QueuePairsTestCase(SynchronousTestCase):
         """
         self.clock = Clock()
         self.a, self.b = End(17, self.clock, 0, 1), End(18, self.clock, 0, 2)
-        terms = Terms(256, 0xFFFFFE, 0xFFFFFE, 3, changes.get("rnr_retry", 7), 0.067, reads=4, peerReads=4)
+        terms = ConnectionParameters(
+            256, 0xFFFFFE, 0xFFFFFE, 3, changes.get("rnr_retry", 7), 0.067, reads=4, peerReads=4
+        )
         for end, number in ((self.a, 18), (self.b, 17)):
             end.path = PacketPath(self.clock, terms, number)  # type: ignore[assignment]
         self.a.path.other, self.b.path.other = self.b.path, self.a.path
@@ -356,7 +363,7 @@ class StreamTests(SynchronousTestCase):
         It fails, and says that the peer does not answer.
         """
         queuePair = QueuePair(17, Stream())
-        path = PacketPath(Clock(), Terms(256, 0, 0), 18)
+        path = PacketPath(Clock(), ConnectionParameters(256, 0, 0), 18)
         queuePair.connect(path, 18)
         body = REFUSAL.pack(SILENT, 17, 1)
         self.assertEqual(queuePair.delivered(ACKNOWLEDGE, body, 0, len(body)), 0)

@@ -29,7 +29,7 @@ from twisted_ib.hca.base.operation import (
     WRITE_ONLY,
     WRITE_ONLY_IMMEDIATE,
 )
-from twisted_ib.hca.transport.parameters import Packet, Terms
+from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.wire.headers import ATOMIC, RETH
 
@@ -52,7 +52,7 @@ class RequesterCase(SynchronousTestCase):
         """
         self.connect(self.terms)
 
-    def connect(self, terms: Terms) -> None:
+    def connect(self, terms: ConnectionParameters) -> None:
         """
         Begin anew.
         """

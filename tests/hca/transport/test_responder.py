@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.transport.pair import TERMS, End
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, LATER, NAK_REMOTE_ACCESS, SOLICITED
-from twisted_ib.hca.transport.parameters import Packet, Terms
+from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.responder import INVALID
 from twisted_ib.hca.wire.headers import ATOMIC, RETH
@@ -40,7 +40,7 @@ class ResponderCase(SynchronousTestCase):
         """
         self.connect(self.terms)
 
-    def connect(self, terms: Terms) -> None:
+    def connect(self, terms: ConnectionParameters) -> None:
         """
         Begin anew.
         """

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.transport.pair import TERMS, End, Pair
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SEND_ONLY, SOLICITED, UNRELIABLE, WRITE_ONLY_IMMEDIATE
-from twisted_ib.hca.transport.parameters import Packet, Terms
+from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.headers import RETH
 from twisted_ib.hca.wire.opcodes import Kind
@@ -29,7 +29,7 @@ class SendingTests(SynchronousTestCase):
         """
         self.connect(TERMS)
 
-    def connect(self, terms: Terms) -> None:
+    def connect(self, terms: ConnectionParameters) -> None:
         """
         Begin anew.
         """

@@ -25,7 +25,7 @@ from twisted_ib.hca.base.operation import (
     SILENT,
     WRITE_ONLY,
 )
-from twisted_ib.hca.transport.parameters import Packet, Terms
+from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.wire.headers import RETH
 from twisted_ib.hca.wire.opcodes import Kind
@@ -90,7 +90,7 @@ class PositionTests(SynchronousTestCase):
     One thing happens to one packet, each in turn.
     """
 
-    def _each(self, what: Any, terms: Terms = TERMS) -> None:
+    def _each(self, what: Any, terms: ConnectionParameters = TERMS) -> None:
         """
         Do something to the first packet, to the second, and so on, of each end.
 

@@ -29,7 +29,7 @@ from twisted_ib.hca.wire.cm import (
     SIDR_REP,
     SIDR_REQ,
     AnyMessage,
-    Path,
+    CMPath,
 )
 
 
@@ -72,7 +72,7 @@ SAMPLES: list[tuple[str, AnyMessage]] = [
             pathMTU=3,
             rnrRetryCount=7,
             maxCMRetries=15,
-            primaryPath=Path(
+            primaryPath=CMPath(
                 localGID=gid("192.0.2.1"),
                 remoteGID=gid("192.0.2.2"),
                 flowLabel=0x12345,
@@ -136,7 +136,7 @@ SAMPLES: list[tuple[str, AnyMessage]] = [
             remoteCommunicationID=2,
             remoteQPN=0x5555,
             remoteCMResponseTimeout=20,
-            path=Path(
+            path=CMPath(
                 localLID=1,
                 remoteLID=2,
                 localGID=gid("192.0.2.1"),
@@ -173,7 +173,7 @@ LINUX: list[tuple[str, AnyMessage]] = [
             pathMTU=3,
             rnrRetryCount=7,
             maxCMRetries=15,
-            primaryPath=Path(
+            primaryPath=CMPath(
                 localGID=gid("10.77.0.2"),
                 remoteGID=gid("10.77.0.3"),
                 flowLabel=0x2F656,
@@ -370,8 +370,8 @@ class BitTests(SynchronousTestCase):
         """
         expected = padded(message)
         if isinstance(expected, REQ) and isinstance(parsed, REQ) and parsed.alternatePath is not None:
-            self.assertEqual(parsed.alternatePath, Path(0, 0))
-            expected.alternatePath = Path(0, 0)
+            self.assertEqual(parsed.alternatePath, CMPath(0, 0))
+            expected.alternatePath = CMPath(0, 0)
         return expected
 
     def test_everyOtherBit(self) -> None:
@@ -431,7 +431,7 @@ class RangeTests(SynchronousTestCase):
         """
         names = [field.name for field in attrs.fields(type(message))]
         if isinstance(message, (REQ, LAP)):
-            names += [field.name for field in attrs.fields(Path)]
+            names += [field.name for field in attrs.fields(CMPath)]
         return names
 
     def width(self, message: AnyMessage, name: str) -> int | None:
@@ -488,14 +488,14 @@ class RangeTests(SynchronousTestCase):
         """
         A GID has 16 octets and no less.
         """
-        self.assertRaises(ValueError, Path(localGID=b"\1" * 15).pack)
-        self.assertRaises(ValueError, LAP(path=Path(remoteGID=b"")).pack)
+        self.assertRaises(ValueError, CMPath(localGID=b"\1" * 15).pack)
+        self.assertRaises(ValueError, LAP(path=CMPath(remoteGID=b"")).pack)
 
     def test_alternatePath(self) -> None:
         """
         The alternate path is the 44 octets after the primary one.
         """
-        path = Path(1, 2, gid("192.0.2.7"), gid("192.0.2.8"), 5, 6, 7, 8, 9, True, 10)
+        path = CMPath(1, 2, gid("192.0.2.7"), gid("192.0.2.8"), 5, 6, 7, 8, 9, True, 10)
         octets = REQ(alternatePath=path).pack()
         self.assertEqual(
             octets[96:140].hex(),

@@ -14,8 +14,8 @@ from tests.support import packets
 from tests.support.generated import given
 from twisted_ib.hca.wire import icrcflow
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, Flow
-from twisted_ib.hca.wire.rocev2 import Datagram
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState
+from twisted_ib.hca.wire.rocev2 import UDPDatagram
 
 HERE, THERE = gidOf("10.77.0.2"), gidOf("10.77.0.3")
 V6 = gidOf("fd77::2"), gidOf("fd77::3")
@@ -26,20 +26,20 @@ def packet(identification: int, body: bytes = bytes(20), gids: tuple[bytes, byte
     What UDP carries of a packet.
     """
     source, destination = (int.from_bytes(gid, "big") for gid in gids)
-    made = Datagram(source, destination, 0xC001, body, identification=identification).pack()
+    made = UDPDatagram(source, destination, 0xC001, body, identification=identification).pack()
     return made[28 if made[0] >> 4 == 4 else 48 :]
 
 
 class FlowTests(SynchronousTestCase):
     """
-    L{Flow.isRight}.
+    L{ICRCState.isRight}.
     """
 
     def setUp(self) -> None:
         """
         A flow.
         """
-        self.flow = Flow(HERE, THERE, 0xC001)
+        self.flow = ICRCState(HERE, THERE, 0xC001)
 
     def right(self, octets: bytes, number: int = 0) -> bool:
         """
@@ -52,7 +52,7 @@ class FlowTests(SynchronousTestCase):
         Packets of a kernel, which counts.
         """
         for octets in (packets.SEND, packets.READ_RESPONSE):
-            flow = Flow(HERE, THERE, 0xF65D)
+            flow = ICRCState(HERE, THERE, 0xF65D)
             self.assertTrue(flow.isRight(memoryview(octets), 28, len(octets)))
 
     @given(st.integers(0, 0xFFFF), st.integers(0, 63), st.binary(min_size=12, max_size=90))
@@ -62,7 +62,7 @@ class FlowTests(SynchronousTestCase):
         """
         body += bytes(-len(body) & 3)
         self.assertTrue(
-            Flow(HERE, THERE, 0xC001).isRight(
+            ICRCState(HERE, THERE, 0xC001).isRight(
                 memoryview(packet(identification, body)), 0, len(body) + 4, number
             )
         )
@@ -119,7 +119,7 @@ class FlowTests(SynchronousTestCase):
         What is remembered of a flow has a bound, which grows with trust; what it takes to check a packet
         of any length is found once.
         """
-        stranger = Flow(HERE, THERE, 0xC001, 3)
+        stranger = ICRCState(HERE, THERE, 0xC001, 3)
         for size in range(16, 200, 4):
             stranger.state(size)
             self.assertLessEqual(len(stranger.states), 3)
@@ -128,7 +128,7 @@ class FlowTests(SynchronousTestCase):
             stranger.state(size)
         self.assertEqual(len(stranger.states), 46)
         # Each connection has two of these, and its peer chooses what is sent, or answered.
-        flow = Flow(HERE, THERE, 0xC001)
+        flow = ICRCState(HERE, THERE, 0xC001)
         sizes = []
         for size in range(16, LONGEST_PACKET, 4):
             flow.state(size)
@@ -145,7 +145,7 @@ class FlowTests(SynchronousTestCase):
         Damage is found.
         """
         dice = Random(1)
-        for gids, flow in (((HERE, THERE), self.flow), (V6, Flow(*V6, 0xC001))):
+        for gids, flow in (((HERE, THERE), self.flow), (V6, ICRCState(*V6, 0xC001))):
             good = packet(0, dice.randbytes(200), gids)
             for _ in range(2):
                 self.assertTrue(flow.isRight(memoryview(good), 0, len(good)))

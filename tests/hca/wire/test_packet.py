@@ -23,7 +23,7 @@ from twisted_ib.hca.wire.extended import ImmediateData, MemoryHeader
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, UNRELIABLE, Kind
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import (
-    Datagram,
+    UDPDatagram,
     datagramPort,
     ethernet,
     flowLabel,
@@ -57,7 +57,7 @@ class KernelTests(SynchronousTestCase):
         """
         self.assertEqual(len(ALL), 15)
         for name, octets in ALL.items():
-            datagram = Datagram.parse(octets, 0, len(octets))
+            datagram = UDPDatagram.parse(octets, 0, len(octets))
             self.assertEqual(datagram.pack(), octets, name)
             packet = packetOf(octets)
             self.assertEqual(packet.pack(), datagram.body, name)
@@ -68,7 +68,7 @@ class KernelTests(SynchronousTestCase):
         A packet is found within a buffer, as Ethernet may have padded it.
         """
         buffer = memoryview(b"\xee" * 3 + packets.SEND + b"\xee" * 9)
-        found = Datagram.parse(buffer, 3, len(buffer))
+        found = UDPDatagram.parse(buffer, 3, len(buffer))
         self.assertEqual(found.pack(), packets.SEND)
         self.assertEqual(bytes(found.body), packets.SEND[28:-4])
 
@@ -98,10 +98,10 @@ class KernelTests(SynchronousTestCase):
         Addresses, ports and what IP counts.
         """
         self.assertEqual(
-            attrs.evolve(Datagram.parse(packets.SEND, 0, len(packets.SEND)), body=b""),
-            Datagram(CLIENT, SERVER, 0xF65D, b"", identification=0x5FBC),
+            attrs.evolve(UDPDatagram.parse(packets.SEND, 0, len(packets.SEND)), body=b""),
+            UDPDatagram(CLIENT, SERVER, 0xF65D, b"", identification=0x5FBC),
         )
-        found = Datagram.parse(packets.IPV6_SEND, 0, len(packets.IPV6_SEND))
+        found = UDPDatagram.parse(packets.IPV6_SEND, 0, len(packets.IPV6_SEND))
         self.assertEqual(found.source, 0xFD77 << 112 | 2)
         self.assertEqual(ipVersion(found.source, found.destination), 6)
 
@@ -123,7 +123,7 @@ class SheetTests(SynchronousTestCase):
         """
         An IPv4 packet.
         """
-        found = Datagram(
+        found = UDPDatagram(
             *(0xFFFFC0000201, 0xFFFFC0000202, 0xC001, self.body),
             trafficClass=2,
             identification=0x1234,
@@ -136,7 +136,7 @@ class SheetTests(SynchronousTestCase):
         An IPv6 packet.
         """
         prefix = 0x20010DB8 << 96
-        datagram = Datagram(prefix | 1, prefix | 2, 0xC001, self.body, trafficClass=2)
+        datagram = UDPDatagram(prefix | 1, prefix | 2, 0xC001, self.body, trafficClass=2)
         self.assertEqual(datagram.pack()[-4:].hex(), "01446258")
         # With a checksum the sum over what it covers is all ones; the ICRC is the same.
         summed = attrs.evolve(datagram, checksum=None).pack()
@@ -193,7 +193,7 @@ class HostileTests(SynchronousTestCase):
                 damaged = bytearray(octets)
                 damaged[n] ^= 0x01
                 try:
-                    Datagram.parse(damaged, 0, len(damaged))
+                    UDPDatagram.parse(damaged, 0, len(damaged))
                 except WireError:
                     self.assertNotIn(n, changeable - {0}, name)
                 else:
@@ -208,13 +208,13 @@ class HostileTests(SynchronousTestCase):
             least = OPCODES[body[0]].start + ICRC_BYTES
             body = body[:1] + bytes((body[1] & 0xCF,)) + body[2:]  # no pad
             for size in range(0, len(octets), 7):
-                self.assertRaises(WireError, Datagram.parse, octets, 0, size)
+                self.assertRaises(WireError, UDPDatagram.parse, octets, 0, size)
             for size in range(least):
                 self.assertRaises(WireError, Packet.parse, body, 0, size)
             Packet.parse(body, 0, least)
         self.assertRaises(WireError, Packet.parse, body, 0, len(body) + 1)
         self.assertRaises(WireError, Packet.parse, body, -1, len(body))
-        self.assertRaises(WireError, Datagram.parse, octets, 0, len(octets) + 1)
+        self.assertRaises(WireError, UDPDatagram.parse, octets, 0, len(octets) + 1)
         self.assertRaises(WireError, icrc.icrc, b"", 0, 0)
 
     def test_refused(self) -> None:
@@ -233,13 +233,13 @@ class HostileTests(SynchronousTestCase):
         for n, value in ((0, 0x46), (6, 0x60), (7, 1), (9, 6), (3, 0x20), (22, 0x13), (23, 0xB8), (25, 0x20)):
             octets = bytearray(packets.SEND)
             octets[n] = value
-            self.assertRaises(WireError, Datagram.parse, octets, 0, len(octets))
+            self.assertRaises(WireError, UDPDatagram.parse, octets, 0, len(octets))
         # With an ICRC that is right for them.
         for n, value in ((6, 0x60), (7, 1), (25, 0x24), (25, 0x2C)):
             octets = bytearray(packets.SEND)
             octets[n] = value
             octets[-4:] = headers.ICRC.pack(icrc.icrc(octets, 0, len(octets) - 4))
-            self.assertRaises(WireError, Datagram.parse, octets, 0, len(octets))
+            self.assertRaises(WireError, UDPDatagram.parse, octets, 0, len(octets))
         self.assertRaises(WireError, icrc.icrc, b"\x46" + packets.SEND[1:], 0, 50)
 
     @given(st.binary(max_size=120), st.sampled_from(sorted(ALL)), st.integers(0, 80))
@@ -249,7 +249,7 @@ class HostileTests(SynchronousTestCase):
         """
         octets = ALL[name]
         for data in (noise, octets[:at] + noise + octets[at + len(noise) :]):
-            for parse in (Packet.parse, Datagram.parse):
+            for parse in (Packet.parse, UDPDatagram.parse):
                 try:
                     parse(data, 0, len(data))
                 except WireError:
@@ -271,12 +271,12 @@ class HostileTests(SynchronousTestCase):
         ):
             self.assertRaises(WireError, wrong.pack)
         for datagram in (
-            Datagram(CLIENT, SERVER, 1 << 16, b""),
-            Datagram(CLIENT, SERVER, 1, bytes(1 << 16)),
-            Datagram(CLIENT, SERVER, 1, b"", trafficClass=256),
-            Datagram(1, SERVER, 1, b"", trafficClass=256),
-            Datagram(1, SERVER, 1, b"", flowLabel=1 << 20),
-            Datagram(1, SERVER, 1, b"", hopLimit=256),
+            UDPDatagram(CLIENT, SERVER, 1 << 16, b""),
+            UDPDatagram(CLIENT, SERVER, 1, bytes(1 << 16)),
+            UDPDatagram(CLIENT, SERVER, 1, b"", trafficClass=256),
+            UDPDatagram(1, SERVER, 1, b"", trafficClass=256),
+            UDPDatagram(1, SERVER, 1, b"", flowLabel=1 << 20),
+            UDPDatagram(1, SERVER, 1, b"", hopLimit=256),
         ):
             self.assertRaises(WireError, datagram.pack)
 
@@ -329,9 +329,9 @@ class RoundTripTests(SynchronousTestCase):
         """
         four = ipVersion(*gids) == 4
         label, identification = (0, other) if four else (other, 0)
-        datagram = Datagram(*gids, port, packet.pack(), *octets, label, identification)
+        datagram = UDPDatagram(*gids, port, packet.pack(), *octets, label, identification)
         packed = datagram.pack()
-        self.assertEqual(Datagram.parse(packed, 0, len(packed)), datagram)
+        self.assertEqual(UDPDatagram.parse(packed, 0, len(packed)), datagram)
 
 
 class TableTests(SynchronousTestCase):

@@ -21,12 +21,12 @@ from tests.support.generated import given
 from twisted_ib.errors import HeaderError, InvariantCRCError, LengthError, OpcodeError, WireError
 from twisted_ib.hca import wire
 from twisted_ib.hca.wire import BaseHeader, Mad, Packet, cm, decodeMAD, decodePacket, encodeMAD, encodePacket
-from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.hca.wire.grh import GRH
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.mad import classes
-from twisted_ib.hca.wire.rocev2 import Datagram
+from twisted_ib.hca.wire.rocev2 import UDPDatagram
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 #: Seeds of mutations; more are tried by L{tests.simulation}'s command.
@@ -54,7 +54,7 @@ def networkOf(source: int, destination: int, length: int) -> bytes:
 
     @param length: of what UDP carries.
     """
-    return split(Datagram(source, destination, 0xC001, bytes(length - 4)).pack())[0]
+    return split(UDPDatagram(source, destination, 0xC001, bytes(length - 4)).pack())[0]
 
 
 def sealed(octets: bytes) -> bytes:
@@ -361,15 +361,15 @@ class MutationTests(SynchronousTestCase):
         """
         mad = packets.REQ[48:-4]
         messages = [kind().pack() for kind in cm.MESSAGES]
-        private = Header.parse(mad[164:200], 0, 36).pack()
+        private = RDMACMHeader.parse(mad[164:200], 0, 36).pack()
         targets: list[tuple[Callable[[bytes], object], list[bytes]]] = [
             (_packet, list(ALL.values())),
             (_sealedPacket, list(ALL.values())),
             (_parse(Packet.parse), [split(octets)[1] for octets in ALL.values()]),
-            (_parse(Datagram.parse), list(ALL.values())),
+            (_parse(UDPDatagram.parse), list(ALL.values())),
             (decodeMAD, [mad, *(b"\1" + bytes((each,)) + mad[2:] for each in CLASSES)]),
             (_parse(GRH.parse), [GRH(1, 2, 3, 4, 5, 6).pack()]),
-            (_parse(Header.parse), [private]),
+            (_parse(RDMACMHeader.parse), [private]),
             *((_parse(kind.parse), messages) for kind in cm.MESSAGES),
         ]
         accepted = 0

@@ -15,8 +15,8 @@ from twisted_ib.hca.wire.cm.rdmacm import (
     REQ_USER_BYTES,
     SIDR_REP_USER_BYTES,
     SIDR_REQ_USER_BYTES,
-    Header,
     PortSpace,
+    RDMACMHeader,
     gidOf,
     packAddress,
     serviceID,
@@ -37,31 +37,31 @@ class HeaderTests(SynchronousTestCase):
         """
         IPv4, both ways.
         """
-        header = Header("192.0.2.1", 40000, "192.0.2.2")
+        header = RDMACMHeader("192.0.2.1", 40000, "192.0.2.2")
         self.assertEqual(header.pack(), IPV4)
-        self.assertEqual(Header.parse(IPV4), header)
+        self.assertEqual(RDMACMHeader.parse(IPV4), header)
 
     def test_ipv6(self) -> None:
         """
         IPv6, both ways.
         """
-        header = Header("2001:db8::1", 0x0102, "fe80::abcd")
+        header = RDMACMHeader("2001:db8::1", 0x0102, "fe80::abcd")
         self.assertEqual(header.pack(), IPV6)
-        self.assertEqual(Header.parse(IPV6), header)
+        self.assertEqual(RDMACMHeader.parse(IPV6), header)
 
     def test_within(self) -> None:
         """
         What stands around it does not matter.
         """
         data = b"12" + IPV4 + b"user data"
-        self.assertEqual(Header.parse(data, 2), Header.parse(IPV4))
-        self.assertEqual(Header.parse(memoryview(data), 2, 38), Header.parse(IPV4))
+        self.assertEqual(RDMACMHeader.parse(data, 2), RDMACMHeader.parse(IPV4))
+        self.assertEqual(RDMACMHeader.parse(memoryview(data), 2, 38), RDMACMHeader.parse(IPV4))
 
     def test_scope(self) -> None:
         """
         A scope has no place in it.
         """
-        packed = Header("2001:db8::1", 0x0102, "fe80::abcd%eth0").pack()
+        packed = RDMACMHeader("2001:db8::1", 0x0102, "fe80::abcd%eth0").pack()
         self.assertEqual(packed, IPV6)
 
     def test_lengths(self) -> None:
@@ -69,21 +69,21 @@ class HeaderTests(SynchronousTestCase):
         A header that is cut off is refused, whatever its length.
         """
         for length in range(HEADER_BYTES):
-            self.assertRaises(WireError, Header.parse, IPV4[:length])
-        self.assertRaises(WireError, Header.parse, IPV4, 1)
-        self.assertRaises(WireError, Header.parse, IPV4, 0, 35)
-        self.assertRaises(WireError, Header.parse, IPV4, 0, 37)
-        self.assertRaises(WireError, Header.parse, IPV4, -36, 0)
+            self.assertRaises(WireError, RDMACMHeader.parse, IPV4[:length])
+        self.assertRaises(WireError, RDMACMHeader.parse, IPV4, 1)
+        self.assertRaises(WireError, RDMACMHeader.parse, IPV4, 0, 35)
+        self.assertRaises(WireError, RDMACMHeader.parse, IPV4, 0, 37)
+        self.assertRaises(WireError, RDMACMHeader.parse, IPV4, -36, 0)
 
     def test_versions(self) -> None:
         """
         Every version but 0, and every IP version but 4 and 6, is refused.
         """
         for version in range(1, 256):
-            self.assertRaises(WireError, Header.parse, bytes([version]) + IPV4[1:])
+            self.assertRaises(WireError, RDMACMHeader.parse, bytes([version]) + IPV4[1:])
         for version in set(range(16)) - {4, 6}:
             octet = bytes([version << 4])
-            self.assertRaises(WireError, Header.parse, IPV4[:1] + octet + IPV4[2:])
+            self.assertRaises(WireError, RDMACMHeader.parse, IPV4[:1] + octet + IPV4[2:])
 
     def test_reserved(self) -> None:
         """
@@ -91,20 +91,20 @@ class HeaderTests(SynchronousTestCase):
         """
         for bits in range(16):
             octets = IPV4[:1] + bytes([0x40 | bits]) + IPV4[2:]
-            self.assertEqual(Header.parse(octets), Header.parse(IPV4))
+            self.assertEqual(RDMACMHeader.parse(octets), RDMACMHeader.parse(IPV4))
         octets = IPV4[:4] + b"\xff" * 12 + IPV4[16:20] + b"\xff" * 12 + IPV4[32:]
-        self.assertEqual(Header.parse(octets), Header.parse(IPV4))
+        self.assertEqual(RDMACMHeader.parse(octets), RDMACMHeader.parse(IPV4))
 
     def test_unfit(self) -> None:
         """
         What does not fit is a ValueError.
         """
         for header in (
-            Header("192.0.2.1", 65536, "192.0.2.2"),
-            Header("192.0.2.1", -1, "192.0.2.2"),
-            Header("192.0.2.1", 1, "::1"),
-            Header("localhost", 1, "::1"),
-            Header("::1", 1, ""),
+            RDMACMHeader("192.0.2.1", 65536, "192.0.2.2"),
+            RDMACMHeader("192.0.2.1", -1, "192.0.2.2"),
+            RDMACMHeader("192.0.2.1", 1, "::1"),
+            RDMACMHeader("localhost", 1, "::1"),
+            RDMACMHeader("::1", 1, ""),
         ):
             self.assertRaises(ValueError, header.pack)
 

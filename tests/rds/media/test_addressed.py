@@ -10,10 +10,10 @@ from tests.hca.memorylink import Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media import rc
-from twisted_ib.rds.media.rcconnection import Session
+from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.protocol.private import PrivateData
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, NO_PADDING, packChecksummed
 
@@ -58,12 +58,12 @@ class AddressedTestCase(ProcessesTestCase):
             if not channel.device.closed:
                 channel.close()
 
-    def session(self, process: Process) -> Session:
+    def session(self, process: Process) -> RCConnection:
         """
         @return: The one of a process.
         """
         (found,) = process.medium.sessions.values()
-        assert isinstance(found, Session)
+        assert isinstance(found, RCConnection)
         return found
 
 
@@ -376,7 +376,7 @@ class RequestTests(AddressedTestCase):
     REQs that say something else.
     """
 
-    def ask(self, said: bytes, header: Header | None = None) -> list[Any]:
+    def ask(self, said: bytes, header: RDMACMHeader | None = None) -> list[Any]:
         """
         A peer asks.
 
@@ -391,7 +391,7 @@ class RequestTests(AddressedTestCase):
             """
 
             def pathReady(self, path: Any) -> None:
-                given = Header(HERE, 0, THERE) if header is None else header
+                given = RDMACMHeader(HERE, 0, THERE) if header is None else header
                 queuePair = device.createQueuePair(self)
                 request = REQ(
                     serviceID=0x106 << 16 | 18634,

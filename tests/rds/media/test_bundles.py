@@ -13,7 +13,7 @@ from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.rds.protocol.bundle import LONGEST, Bundle, lengthsOf
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 
 
 class FormTests(SynchronousTestCase):
@@ -310,7 +310,7 @@ class BundleTests(ProcessesTestCase):
         """
         two = self.listen()
         (path,) = self.a.network.paths.values()
-        path.send(Message(4000, 5000, b"\0\0\0\2", flags=0x40))
+        path.send(RDSMessage(4000, 5000, b"\0\0\0\2", flags=0x40))
         self.write(b"good")
         self.settle()
         self.assertEqual(two.data, [b"good"])

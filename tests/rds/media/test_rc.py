@@ -13,11 +13,11 @@ from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor, channelsOf
 from twisted_ib.rds.media import rc, rcconnect
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
-from twisted_ib.rds.media.rcconnection import CONTROL, Session
+from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
 from twisted_ib.rds.protocol.private import packHello
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
 
@@ -472,12 +472,12 @@ class HostileTests(ProcessesTestCase):
         self.one.transport.write(b"x", (HOST, 5000))
         self.settle()
 
-    def session(self, process: Process) -> Session:
+    def session(self, process: Process) -> RCConnection:
         """
         @return: The one of a process.
         """
         (found,) = process.medium.sessions.values()
-        assert isinstance(found, Session)
+        assert isinstance(found, RCConnection)
         return found
 
     def header(self, length: int = 0, **fields: Any) -> bytes:
@@ -658,7 +658,7 @@ class HostileTests(ProcessesTestCase):
 
         user = User()
         device.connect(PORT_SPACE, HOST, 5000, user, 0.0)
-        data = Header(HOST, 0, HOST).pack() + packHello(device.guid)
+        data = RDMACMHeader(HOST, 0, HOST).pack() + packHello(device.guid)
         device.cm.connect(
             user.path, REQ(serviceID=PORT_SPACE << 16 | 5000, localQPN=99, privateData=data), user, 0.0
         )

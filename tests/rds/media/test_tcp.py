@@ -29,23 +29,23 @@ from twisted_ib.rds import listenRDS
 from twisted_ib.rds.media.tcp import TCPMedium
 from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.paths.carrier import IRDSMedium
-from twisted_ib.rds.port import Port
+from twisted_ib.rds.port import RDSPort
 from twisted_ib.rds.protocol.wire import (
     ACK_REQUIRED,
     CONG_BITMAP,
     HEADER_BYTES,
     RETRANSMITTED,
-    Header,
+    RDSHeader,
     pathsExtensions,
 )
 from twisted_ib.reactor.ibreactor import IBReactor
 
 reactor: Any = anyReactor
 STRANGER, SMALL, LARGE = ownAddress(1), ownAddress(2), ownAddress(3)
-MAP = Header(0, length=8192, flags=CONG_BITMAP).pack() + bytes(8192)
+MAP = RDSHeader(0, length=8192, flags=CONG_BITMAP).pack() + bytes(8192)
 #: Of a datagram for who reads slowly.
 SLOW_BYTES = 60_000
-PROBE = Header(1, sourcePort=1, extensions=pathsExtensions(8, 0)).pack()
+PROBE = RDSHeader(1, sourcePort=1, extensions=pathsExtensions(8, 0)).pack()
 
 
 def freePort() -> int:
@@ -69,7 +69,7 @@ def data(sequence: int, payload: bytes, flags: int = 0, port: int = 5000) -> byt
     """
     A message for a socket.
     """
-    return Header(sequence, 0, len(payload), 4000, port, flags).pack() + payload
+    return RDSHeader(sequence, 0, len(payload), 4000, port, flags).pack() + payload
 
 
 class Slow(DatagramProtocol):
@@ -117,7 +117,7 @@ class Raw:
                     self.ended = "end"
                 self.data += got
 
-    def messages(self) -> list[tuple[Header, bytes]]:
+    def messages(self) -> list[tuple[RDSHeader, bytes]]:
         """
         What came, as far as it is whole.
         """
@@ -125,7 +125,7 @@ class Raw:
         found = []
         at = 0
         while len(self.data) - at >= HEADER_BYTES:
-            header = Header.parse(self.data, at)
+            header = RDSHeader.parse(self.data, at)
             at += HEADER_BYTES
             if len(self.data) - at < header.length:
                 break
@@ -178,7 +178,7 @@ class TCPCase(TestCase):
         """
         if network is None:
             network = Network(reactor, lambda network: TCPMedium(network, self.number))
-        one = Port(port, protocol or Told(), address, reactor=reactor, network=network)
+        one = RDSPort(port, protocol or Told(), address, reactor=reactor, network=network)
         one.startListening()
         self.sockets.append(one)
         return one
@@ -450,7 +450,7 @@ class AcceptedTests(TCPCase):
             expected = 0
             at = 0
             while at < len(stream):
-                header = Header.parse(stream, at)
+                header = RDSHeader.parse(stream, at)
                 at += HEADER_BYTES + header.length
                 expected += header.destinationPort == 4000
             await self.until(lambda e=expected, o=one: len(o.protocol.got) == e)
@@ -464,7 +464,7 @@ class AcceptedTests(TCPCase):
         A length of more than a mebibyte ends the connection with a reset.
         """
         one, peer = await self.begun()
-        peer.send(Header(2, length=(1 << 20) + 1, sourcePort=4000, destinationPort=5000).pack())
+        peer.send(RDSHeader(2, length=(1 << 20) + 1, sourcePort=4000, destinationPort=5000).pack())
         await self.until(lambda: peer.look() or peer.ended)
         self.assertEqual(peer.ended, "ConnectionResetError")
         self.assertEqual(one.network.counters["recv_bad_length"], 1)
@@ -592,7 +592,7 @@ class AcceptedTests(TCPCase):
         looked yet.
         """
         one, peer = await self.begun()
-        peer.send(Header(2, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
+        peer.send(RDSHeader(2, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
         (path,) = one.network.paths.values()
         path.carrier._wantLook = lambda: None
         one.write(b"first", (SMALL, 4000))
@@ -610,7 +610,7 @@ class AcceptedTests(TCPCase):
         with its number.
         """
         one, peer = await self.begun()
-        peer.send(Header(2, sourcePort=0, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
+        peer.send(RDSHeader(2, sourcePort=0, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())
         one.write(b"first", (SMALL, 4000))
         await self.until(lambda: one._queued == 0)
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -666,7 +666,7 @@ class ConnectingTests(TCPCase):
         await self.until(lambda: len(peer.messages()) == 2)
         await deferLater(reactor, 0.05)
         self.assertEqual(len(peer.messages()), 2)
-        peer.send(MAP + Header(1, sourcePort=0, destinationPort=1).pack())
+        peer.send(MAP + RDSHeader(1, sourcePort=0, destinationPort=1).pack())
         await self.until(lambda: len(peer.messages()) == 3)
         header, payload = peer.messages()[2]
         self.assertEqual((header.sequence, header.sourcePort, header.destinationPort), (2, 4000, 5000))
@@ -719,7 +719,7 @@ class ConnectingTests(TCPCase):
         one = self.open(SMALL, 4000)
         one.write(b"x", (LARGE, 5000))
         peer = await self.accept(listening)
-        peer.send(MAP + Header(1, sourcePort=0, destinationPort=1).pack())
+        peer.send(MAP + RDSHeader(1, sourcePort=0, destinationPort=1).pack())
         await self.until(lambda: len(peer.messages()) == 3 and one._queued == 0)
         peer.reset()
         peer = await self.accept(listening)

@@ -13,13 +13,13 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage
 from twisted_ib.rds.protocol.congestion import MAP_BYTES, CongestionMap
 from twisted_ib.rds.protocol.counters import newCounters
-from twisted_ib.rds.protocol.machine import Message, Outcome, PathMachine
+from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import (
     ACK_REQUIRED,
     CONG_BITMAP,
     NO_EXTENSIONS,
     RETRANSMITTED,
-    Header,
+    RDSHeader,
     pathsExtensions,
 )
 
@@ -39,7 +39,7 @@ class MachineCase(SynchronousTestCase):
         self.counters = newCounters()
         self.machine = PathMachine(self.map, GENERATION, self.counters, self.acknowledges)
 
-    def outputs(self) -> list[Message]:
+    def outputs(self) -> list[RDSMessage]:
         """
         Everything that is to be sent now.
         """
@@ -68,7 +68,7 @@ class MachineCase(SynchronousTestCase):
         """
         The peer has sent something.
         """
-        header = Header(
+        header = RDSHeader(
             sequence,
             0,
             len(payload),
@@ -89,8 +89,8 @@ class MachineCase(SynchronousTestCase):
 
     def message(
         self, port: int = 4000, payload: bytes = b"", owner: Any = None, once: bool = False
-    ) -> Message:
-        return Message(5000, port, payload, owner, once=once)
+    ) -> RDSMessage:
+        return RDSMessage(5000, port, payload, owner, once=once)
 
 
 class BeginningTests(MachineCase):
@@ -544,7 +544,9 @@ class HostileTests(MachineCase):
         """
         self.open()
         self.assertEqual(
-            self.machine.received(Header(2, length=4, sourcePort=9, destinationPort=9).fields(), b"abc", 0.0),
+            self.machine.received(
+                RDSHeader(2, length=4, sourcePort=9, destinationPort=9).fields(), b"abc", 0.0
+            ),
             Outcome.NOTHING,
         )
         self.assertEqual(self.receive(2, 9, 9, payload=bytes((1 << 20) + 1)), Outcome.NOTHING)

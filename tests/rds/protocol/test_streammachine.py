@@ -8,8 +8,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, Kind, Reason, frame
-from twisted_ib.rds.protocol.streammachine import Event, Session, State
+from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 
 WINDOW = limits.RDS_STREAM_WINDOW
 PEER = ("192.0.2.1", 4000)
@@ -25,17 +25,17 @@ class Owner:
     held = 0
 
 
-def fields(data: bytes | None) -> tuple[Kind, int, int, int, int, bytes]:
+def fields(data: bytes | None) -> tuple[FrameKind, int, int, int, int, bytes]:
     """
     @return: Kind, reason, session, offset, window and data of a frame.
     """
     assert data is not None
     magic, version, kind, reason, number, offset, window = HEADER.unpack_from(data)
     assert (magic, version) == (MAGIC, VERSION)
-    return Kind(kind), reason, number, offset, window, data[HEADER_BYTES:]
+    return FrameKind(kind), reason, number, offset, window, data[HEADER_BYTES:]
 
 
-def kinds(session: Session) -> list[Kind]:
+def kinds(session: StreamMachine) -> list[FrameKind]:
     """
     @return: The kinds of all frames that a session sends now.
     """
@@ -56,33 +56,33 @@ class SessionTestCase(SynchronousTestCase):
         """
         self.owner = Owner()
 
-    def opening(self) -> Session:
+    def opening(self) -> StreamMachine:
         """
         @return: A session whose OPEN has left.
         """
-        session = Session(self.owner, PEER, OURS)
+        session = StreamMachine(self.owner, PEER, OURS)
         session.open(0.0)
         session.nextOutput()
         return session
 
-    def asked(self) -> Session:
+    def asked(self) -> StreamMachine:
         """
         @return: A session that the peer asked for.
         """
-        session = Session(self.owner, PEER, OURS)
+        session = StreamMachine(self.owner, PEER, OURS)
         session.asked(THEIRS, 1000)
         return session
 
-    def connected(self, window: int = 1000) -> Session:
+    def connected(self, window: int = 1000) -> StreamMachine:
         """
         @return: A session with a peer that takes C{window} bytes.
         """
         session = self.opening()
-        self.say(session, Kind.ACCEPT, offset=THEIRS, window=window)
+        self.say(session, FrameKind.ACCEPT, offset=THEIRS, window=window)
         session.events.clear()
         return session
 
-    def closed(self) -> Session:
+    def closed(self) -> StreamMachine:
         """
         @return: A session that is over, and has said so.
         """
@@ -94,7 +94,7 @@ class SessionTestCase(SynchronousTestCase):
 
     def say(
         self,
-        session: Session,
+        session: StreamMachine,
         kind: int,
         offset: int = 0,
         window: int = 0,
@@ -116,7 +116,7 @@ class FrameTests(SessionTestCase):
         """
         OPEN has the number of who asks, and his window.
         """
-        session = Session(self.owner, PEER, OURS)
+        session = StreamMachine(self.owner, PEER, OURS)
         session.open(0.0)
         expected = "52645374 01 01 0000 1122334455667788 0000000000000000 0000000000080000"
         self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
@@ -139,7 +139,7 @@ class FrameTests(SessionTestCase):
         session.refuse(Reason.UNWANTED)
         expected = "52645374 01 03 0003 99aabbccddeeff00 0000000000000000 0000000000000000"
         self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
-        self.assertIs(session.state, State.CLOSED)
+        self.assertIs(session.state, StreamState.CLOSED)
 
     def test_data(self) -> None:
         """
@@ -149,7 +149,7 @@ class FrameTests(SessionTestCase):
         session.write(b"abc")
         expected = "52645374 01 04 0000 99aabbccddeeff00 0000000000000000 0000000000080000 616263"
         self.assertEqual(session.nextOutput(), bytes.fromhex(expected))
-        self.say(session, Kind.DATA, data=b"12345")
+        self.say(session, FrameKind.DATA, data=b"12345")
         session.take()
         session.write(b"d")
         expected = "52645374 01 04 0000 99aabbccddeeff00 0000000000000003 0000000000080005 64"
@@ -187,47 +187,47 @@ class EveryInputTests(SessionTestCase):
     """
 
     #: What becomes of a frame that fits: the state behind it, the first event, and what is answered.
-    VIOLATED = (State.CLOSED, (Event.CLOSED, Reason.VIOLATION), [Kind.RESET])
-    UNTOLD = (State.CLOSED, (Event.CLOSED, Reason.VIOLATION), [])
+    VIOLATED = (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.VIOLATION), [FrameKind.RESET])
+    UNTOLD = (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.VIOLATION), [])
     NOTHING = None
     EXPECTED = {
         "opening": {
-            Kind.OPEN: UNTOLD,
-            Kind.ACCEPT: (State.OPEN, (Event.CONNECTED, 0), []),
-            Kind.REFUSE: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
-            Kind.DATA: UNTOLD,
-            Kind.WINDOW: UNTOLD,
-            Kind.PROBE: UNTOLD,
-            Kind.FIN: UNTOLD,
-            Kind.CLOSE: UNTOLD,
-            Kind.RESET: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
-            Kind.GONE: (State.CLOSED, (Event.CLOSED, Reason.GONE), []),
+            FrameKind.OPEN: UNTOLD,
+            FrameKind.ACCEPT: (StreamState.OPEN, (StreamEvent.CONNECTED, 0), []),
+            FrameKind.REFUSE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
+            FrameKind.DATA: UNTOLD,
+            FrameKind.WINDOW: UNTOLD,
+            FrameKind.PROBE: UNTOLD,
+            FrameKind.FIN: UNTOLD,
+            FrameKind.CLOSE: UNTOLD,
+            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
+            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.GONE), []),
         },
         "asked": {
-            Kind.OPEN: (State.ASKED, None, []),
-            Kind.ACCEPT: VIOLATED,
-            Kind.REFUSE: VIOLATED,
-            Kind.DATA: VIOLATED,
-            Kind.WINDOW: VIOLATED,
-            Kind.PROBE: VIOLATED,
-            Kind.FIN: VIOLATED,
-            Kind.CLOSE: VIOLATED,
-            Kind.RESET: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
-            Kind.GONE: (State.CLOSED, (Event.CLOSED, Reason.GONE), []),
+            FrameKind.OPEN: (StreamState.ASKED, None, []),
+            FrameKind.ACCEPT: VIOLATED,
+            FrameKind.REFUSE: VIOLATED,
+            FrameKind.DATA: VIOLATED,
+            FrameKind.WINDOW: VIOLATED,
+            FrameKind.PROBE: VIOLATED,
+            FrameKind.FIN: VIOLATED,
+            FrameKind.CLOSE: VIOLATED,
+            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
+            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.GONE), []),
         },
         "connected": {
-            Kind.OPEN: (State.OPEN, None, [Kind.ACCEPT]),
-            Kind.ACCEPT: VIOLATED,  # Of another number: see test_acceptedAgain.
-            Kind.REFUSE: VIOLATED,
-            Kind.DATA: (State.OPEN, None, []),
-            Kind.WINDOW: (State.OPEN, None, []),
-            Kind.PROBE: (State.OPEN, None, [Kind.WINDOW]),
-            Kind.FIN: (State.OPEN, (Event.END, 0), []),
-            Kind.CLOSE: (State.CLOSED, (Event.CLOSED, Reason.NONE), [Kind.CLOSE]),
-            Kind.RESET: (State.CLOSED, (Event.CLOSED, Reason.UNWANTED), []),
-            Kind.GONE: (State.CLOSED, (Event.CLOSED, Reason.GONE), []),
+            FrameKind.OPEN: (StreamState.OPEN, None, [FrameKind.ACCEPT]),
+            FrameKind.ACCEPT: VIOLATED,  # Of another number: see test_acceptedAgain.
+            FrameKind.REFUSE: VIOLATED,
+            FrameKind.DATA: (StreamState.OPEN, None, []),
+            FrameKind.WINDOW: (StreamState.OPEN, None, []),
+            FrameKind.PROBE: (StreamState.OPEN, None, [FrameKind.WINDOW]),
+            FrameKind.FIN: (StreamState.OPEN, (StreamEvent.END, 0), []),
+            FrameKind.CLOSE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.NONE), [FrameKind.CLOSE]),
+            FrameKind.RESET: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.UNWANTED), []),
+            FrameKind.GONE: (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.GONE), []),
         },
-        "closed": {kind: (State.CLOSED, None, []) for kind in Kind},
+        "closed": {kind: (StreamState.CLOSED, None, []) for kind in FrameKind},
     }
 
     def test_all(self) -> None:
@@ -235,10 +235,10 @@ class EveryInputTests(SessionTestCase):
         Each does what the table says.
         """
         for name, row in self.EXPECTED.items():
-            self.assertEqual(set(row), set(Kind))
+            self.assertEqual(set(row), set(FrameKind))
             for kind, (state, event, said) in row.items():
-                session: Session = getattr(self, name)()
-                data = b"x" if kind is Kind.DATA else b""
+                session: StreamMachine = getattr(self, name)()
+                data = b"x" if kind is FrameKind.DATA else b""
                 self.say(session, kind, data=data, reason=Reason.UNWANTED)
                 found = session.events.popleft() if session.events else None
                 self.assertEqual((session.state, found), (state, event), (name, kind))
@@ -251,9 +251,9 @@ class EveryInputTests(SessionTestCase):
         """
         for kind in (0, 11, 255):
             for name in ("opening", "asked", "connected"):
-                session: Session = getattr(self, name)()
+                session: StreamMachine = getattr(self, name)()
                 self.say(session, kind)
-                self.assertEqual(list(session.events), [(Event.CLOSED, Reason.VIOLATION)])
+                self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.VIOLATION)])
             session = self.closed()
             self.say(session, kind)
             self.assertFalse(session.events)
@@ -262,64 +262,64 @@ class EveryInputTests(SessionTestCase):
         """
         After a FIN there is no more data and no second FIN; all else goes on.
         """
-        for kind in (Kind.DATA, Kind.FIN):
+        for kind in (FrameKind.DATA, FrameKind.FIN):
             session = self.connected()
-            self.say(session, Kind.FIN)
+            self.say(session, FrameKind.FIN)
             self.say(session, kind, data=b"x")
-            self.assertEqual(session.events[-1], (Event.CLOSED, Reason.VIOLATION))
+            self.assertEqual(session.events[-1], (StreamEvent.CLOSED, Reason.VIOLATION))
         session = self.connected()
-        self.say(session, Kind.FIN)
-        self.say(session, Kind.PROBE)
-        self.say(session, Kind.WINDOW, window=2000)
+        self.say(session, FrameKind.FIN)
+        self.say(session, FrameKind.PROBE)
+        self.say(session, FrameKind.WINDOW, window=2000)
         session.write(bytes(2000))
-        self.assertEqual(kinds(session), [Kind.DATA])
-        self.say(session, Kind.CLOSE)
-        self.assertEqual(session.events[-1], (Event.CLOSED, Reason.NONE))
+        self.assertEqual(kinds(session), [FrameKind.DATA])
+        self.say(session, FrameKind.CLOSE)
+        self.assertEqual(session.events[-1], (StreamEvent.CLOSED, Reason.NONE))
 
     def test_acceptedAgain(self) -> None:
         """
         The answer to a repeated OPEN says nothing new.
         """
         session = self.connected()
-        self.say(session, Kind.ACCEPT, offset=THEIRS, window=1000)
-        self.assertEqual((session.state, list(session.events)), (State.OPEN, []))
+        self.say(session, FrameKind.ACCEPT, offset=THEIRS, window=1000)
+        self.assertEqual((session.state, list(session.events)), (StreamState.OPEN, []))
 
     def test_positions(self) -> None:
         """
         Whatever says where the stream is says the truth, or a message was lost.
         """
-        for kind in (Kind.DATA, Kind.WINDOW, Kind.PROBE, Kind.FIN, Kind.CLOSE):
+        for kind in (FrameKind.DATA, FrameKind.WINDOW, FrameKind.PROBE, FrameKind.FIN, FrameKind.CLOSE):
             for offset in (0, 2, 4, 1 << 63):
                 session = self.connected()
-                self.say(session, Kind.DATA, data=b"abc")
-                self.say(session, kind, offset=offset, data=b"x" if kind is Kind.DATA else b"")
-                self.assertEqual(list(session.events), [(Event.CLOSED, Reason.DATA_LOST)])
-                self.assertEqual(kinds(session), [Kind.RESET])
+                self.say(session, FrameKind.DATA, data=b"abc")
+                self.say(session, kind, offset=offset, data=b"x" if kind is FrameKind.DATA else b"")
+                self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.DATA_LOST)])
+                self.assertEqual(kinds(session), [FrameKind.RESET])
 
     def test_beyondTheWindow(self) -> None:
         """
         A byte more than was granted, or none, breaks the rules.
         """
         session = self.connected()
-        self.say(session, Kind.DATA, data=bytes(WINDOW))
-        self.assertEqual(session.state, State.OPEN)
-        self.say(session, Kind.DATA, offset=WINDOW, data=b"x")
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.VIOLATION)])
+        self.say(session, FrameKind.DATA, data=bytes(WINDOW))
+        self.assertEqual(session.state, StreamState.OPEN)
+        self.say(session, FrameKind.DATA, offset=WINDOW, data=b"x")
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.VIOLATION)])
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
         session = self.connected()
-        self.say(session, Kind.DATA)
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.VIOLATION)])
+        self.say(session, FrameKind.DATA)
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.VIOLATION)])
 
     def test_whatSaysWhyHasAReason(self) -> None:
         """
         A RESET or REFUSE without a reason is not an end in order.
         """
         session = self.connected()
-        self.say(session, Kind.RESET)
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.ABORTED)])
+        self.say(session, FrameKind.RESET)
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.ABORTED)])
         session = self.opening()
-        self.say(session, Kind.REFUSE, reason=777)
-        self.assertEqual(list(session.events), [(Event.CLOSED, 777)])
+        self.say(session, FrameKind.REFUSE, reason=777)
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, 777)])
 
 
 class SendingTests(SessionTestCase):
@@ -337,11 +337,11 @@ class SendingTests(SessionTestCase):
         self.assertFalse(session.hasOutput())
         self.assertIsNone(session.nextOutput())
         self.assertEqual(session.queuedBytes, 2)
-        self.say(session, Kind.WINDOW, window=3)  # It does not shrink.
+        self.say(session, FrameKind.WINDOW, window=3)  # It does not shrink.
         self.assertIsNone(session.nextOutput())
-        self.say(session, Kind.DATA, data=b"x", window=5)
+        self.say(session, FrameKind.DATA, data=b"x", window=5)
         self.assertEqual(fields(session.nextOutput())[3::2], (4, b"e"))
-        self.say(session, Kind.PROBE, offset=1, window=1 << 64 - 1)
+        self.say(session, FrameKind.PROBE, offset=1, window=1 << 64 - 1)
         self.assertEqual(fields(session.nextOutput())[3::2], (5, b"f"))
         self.assertEqual(session.queuedBytes, 0)
 
@@ -359,7 +359,7 @@ class SendingTests(SessionTestCase):
         position = 0
         while (data := session.nextOutput()) is not None:
             kind, _, _, offset, _, payload = fields(data)
-            self.assertEqual((kind, offset), (Kind.DATA, position))
+            self.assertEqual((kind, offset), (FrameKind.DATA, position))
             self.assertEqual(payload, whole[position : position + segment])
             position += len(payload)
         self.assertEqual((position, session.queuedBytes), (len(whole), 0))
@@ -389,19 +389,19 @@ class SendingTests(SessionTestCase):
         session.write(b"abc")
         session.close()
         self.assertFalse(session.hasOutput())
-        self.say(session, Kind.ACCEPT, offset=THEIRS, window=10)
-        self.assertEqual(kinds(session), [Kind.DATA, Kind.CLOSE])
+        self.say(session, FrameKind.ACCEPT, offset=THEIRS, window=10)
+        self.assertEqual(kinds(session), [FrameKind.DATA, FrameKind.CLOSE])
 
     def test_afterTheEnd(self) -> None:
         """
         Nothing is written after the end.
         """
-        for end in (Session.finish, Session.close, Session.abort):
+        for end in (StreamMachine.finish, StreamMachine.close, StreamMachine.abort):
             session = self.connected()
             end(session)
             session.write(b"abc")
             self.assertEqual(session.queuedBytes, 0)
-            self.assertNotIn(Kind.DATA, kinds(session))
+            self.assertNotIn(FrameKind.DATA, kinds(session))
 
     def test_discard(self) -> None:
         """
@@ -412,7 +412,7 @@ class SendingTests(SessionTestCase):
         session.nextOutput()
         session.discardWritten()
         session.close()
-        self.assertEqual(fields(session.nextOutput())[:4:3], (Kind.CLOSE, 3))
+        self.assertEqual(fields(session.nextOutput())[:4:3], (FrameKind.CLOSE, 3))
 
 
 class ReadingTests(SessionTestCase):
@@ -425,8 +425,8 @@ class ReadingTests(SessionTestCase):
         It is taken in order, and counted while it waits.
         """
         session = self.connected()
-        self.say(session, Kind.DATA, data=b"abc")
-        self.say(session, Kind.DATA, offset=3, data=b"de")
+        self.say(session, FrameKind.DATA, data=b"abc")
+        self.say(session, FrameKind.DATA, offset=3, data=b"de")
         self.assertEqual((session.arrivedBytes, self.owner.held), (5, 5 + 2 * limits.RDS_STREAM_PIECE))
         self.assertEqual([session.take(), session.take()], [b"abc", b"de"])
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
@@ -438,17 +438,17 @@ class ReadingTests(SessionTestCase):
         """
         session = self.connected()
         half = WINDOW // 2
-        self.say(session, Kind.DATA, data=bytes(half - 1))
-        self.say(session, Kind.DATA, offset=half - 1, data=b"x")
+        self.say(session, FrameKind.DATA, data=bytes(half - 1))
+        self.say(session, FrameKind.DATA, offset=half - 1, data=b"x")
         session.take()
         self.assertFalse(session.hasOutput())
         session.take()
-        self.assertEqual(fields(session.nextOutput())[:5:4], (Kind.WINDOW, WINDOW + half))
+        self.assertEqual(fields(session.nextOutput())[:5:4], (FrameKind.WINDOW, WINDOW + half))
         self.assertFalse(session.hasOutput())
-        self.say(session, Kind.DATA, offset=half, data=bytes(half))
+        self.say(session, FrameKind.DATA, offset=half, data=bytes(half))
         session.take()
         session.write(b"x")
-        self.assertEqual(fields(session.nextOutput())[:5:4], (Kind.DATA, WINDOW * 2))
+        self.assertEqual(fields(session.nextOutput())[:5:4], (FrameKind.DATA, WINDOW * 2))
         self.assertFalse(session.hasOutput())
 
     def test_closing(self) -> None:
@@ -456,15 +456,15 @@ class ReadingTests(SessionTestCase):
         Who has closed reads nothing, but lets the peer go on until it knows.
         """
         session = self.connected(0)
-        self.say(session, Kind.DATA, data=bytes(10))
+        self.say(session, FrameKind.DATA, data=bytes(10))
         session.write(b"not yet")
         session.close()
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
-        self.say(session, Kind.DATA, offset=10, data=bytes(WINDOW - 10))
+        self.say(session, FrameKind.DATA, offset=10, data=bytes(WINDOW - 10))
         self.assertEqual((session.arrivedBytes, self.owner.held, list(session.arrived)), (0, 0, []))
-        self.assertEqual(kinds(session), [Kind.WINDOW])
-        self.say(session, Kind.WINDOW, offset=WINDOW, window=100)
-        self.assertEqual(kinds(session), [Kind.DATA, Kind.CLOSE])
+        self.assertEqual(kinds(session), [FrameKind.WINDOW])
+        self.say(session, FrameKind.WINDOW, offset=WINDOW, window=100)
+        self.assertEqual(kinds(session), [FrameKind.DATA, FrameKind.CLOSE])
 
 
 class EndingTests(SessionTestCase):
@@ -476,14 +476,14 @@ class EndingTests(SessionTestCase):
         """
         Who closes waits for the peer, which answers.
         """
-        for answer in (Kind.FIN, Kind.CLOSE):
+        for answer in (FrameKind.FIN, FrameKind.CLOSE):
             session = self.connected()
             session.close()
             session.close()
-            self.assertEqual(kinds(session), [Kind.CLOSE])
-            self.assertIs(session.state, State.OPEN)
+            self.assertEqual(kinds(session), [FrameKind.CLOSE])
+            self.assertIs(session.state, StreamState.OPEN)
             self.say(session, answer)
-            self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NONE)])
+            self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NONE)])
             self.assertEqual(kinds(session), [])
 
     def test_halves(self) -> None:
@@ -492,17 +492,17 @@ class EndingTests(SessionTestCase):
         """
         session = self.connected()
         session.finish()
-        self.assertEqual(kinds(session), [Kind.FIN])
-        self.say(session, Kind.DATA, data=b"abc")
-        self.say(session, Kind.FIN, offset=3)
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NONE)])
+        self.assertEqual(kinds(session), [FrameKind.FIN])
+        self.say(session, FrameKind.DATA, data=b"abc")
+        self.say(session, FrameKind.FIN, offset=3)
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NONE)])
         self.assertEqual(session.take(), b"abc")
         session = self.connected()
-        self.say(session, Kind.FIN)
+        self.say(session, FrameKind.FIN)
         session.write(b"abc")
         session.finish()
-        self.assertEqual(kinds(session), [Kind.DATA, Kind.FIN])
-        self.assertEqual(list(session.events), [(Event.END, 0), (Event.CLOSED, Reason.NONE)])
+        self.assertEqual(kinds(session), [FrameKind.DATA, FrameKind.FIN])
+        self.assertEqual(list(session.events), [(StreamEvent.END, 0), (StreamEvent.CLOSED, Reason.NONE)])
 
     def test_closeAfterFin(self) -> None:
         """
@@ -512,12 +512,12 @@ class EndingTests(SessionTestCase):
         session.finish()
         session.nextOutput()
         session.close()
-        self.assertEqual(kinds(session), [Kind.CLOSE])
+        self.assertEqual(kinds(session), [FrameKind.CLOSE])
         session = self.connected()
         session.finish()
         session.nextOutput()
-        self.say(session, Kind.CLOSE)
-        self.assertEqual((kinds(session), session.events[0]), ([], (Event.CLOSED, Reason.NONE)))
+        self.say(session, FrameKind.CLOSE)
+        self.assertEqual((kinds(session), session.events[0]), ([], (StreamEvent.CLOSED, Reason.NONE)))
 
     def test_finWhileClosing(self) -> None:
         """
@@ -526,11 +526,11 @@ class EndingTests(SessionTestCase):
         session = self.connected(0)
         session.write(b"abc")
         session.close()
-        self.say(session, Kind.FIN)
-        self.assertIs(session.state, State.OPEN)
-        self.say(session, Kind.WINDOW, window=3)
-        self.assertEqual(kinds(session), [Kind.DATA, Kind.CLOSE])
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NONE)])
+        self.say(session, FrameKind.FIN)
+        self.assertIs(session.state, StreamState.OPEN)
+        self.say(session, FrameKind.WINDOW, window=3)
+        self.assertEqual(kinds(session), [FrameKind.DATA, FrameKind.CLOSE])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NONE)])
 
     def test_closeWhileWriting(self) -> None:
         """
@@ -539,17 +539,17 @@ class EndingTests(SessionTestCase):
         session = self.connected(0)
         session.write(b"abc")
         session.close()
-        self.say(session, Kind.CLOSE)
-        self.assertEqual((kinds(session), session.queuedBytes), ([Kind.CLOSE], 0))
+        self.say(session, FrameKind.CLOSE)
+        self.assertEqual((kinds(session), session.queuedBytes), ([FrameKind.CLOSE], 0))
 
     def test_closeBehindData(self) -> None:
         """
         What came before the end can still be read.
         """
         session = self.connected()
-        self.say(session, Kind.DATA, data=b"abc")
-        self.say(session, Kind.CLOSE, offset=3)
-        self.assertEqual((session.state, session.take()), (State.CLOSED, b"abc"))
+        self.say(session, FrameKind.DATA, data=b"abc")
+        self.say(session, FrameKind.CLOSE, offset=3)
+        self.assertEqual((session.state, session.take()), (StreamState.CLOSED, b"abc"))
 
     def test_abort(self) -> None:
         """
@@ -557,12 +557,12 @@ class EndingTests(SessionTestCase):
         """
         session = self.connected(0)
         session.write(b"abc")
-        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, FrameKind.DATA, data=b"abc")
         session.abort()
         session.abort()
         self.assertEqual((session.queuedBytes, session.arrivedBytes, self.owner.held), (0, 0, 0))
-        self.assertEqual(kinds(session), [Kind.RESET])
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.ABORTED)])
+        self.assertEqual(kinds(session), [FrameKind.RESET])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.ABORTED)])
 
     def test_abortBeforeTheAnswer(self) -> None:
         """
@@ -577,10 +577,10 @@ class EndingTests(SessionTestCase):
         A peer that is gone for good is told nothing; what it had sent can be read.
         """
         session = self.connected()
-        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, FrameKind.DATA, data=b"abc")
         session.vanished()
         session.vanished()
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.GONE)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.GONE)])
         self.assertEqual((kinds(session), session.take()), ([], b"abc"))
 
     def test_sacrifice(self) -> None:
@@ -588,15 +588,15 @@ class EndingTests(SessionTestCase):
         When memory is short a stream that is over loses what was not read, and any other its life.
         """
         session = self.connected()
-        self.say(session, Kind.DATA, data=b"abc")
+        self.say(session, FrameKind.DATA, data=b"abc")
         session.sacrifice()
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NO_MEMORY)])
-        self.assertEqual(kinds(session), [Kind.RESET])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NO_MEMORY)])
+        self.assertEqual(kinds(session), [FrameKind.RESET])
         session = self.connected()
-        self.say(session, Kind.DATA, data=b"abc")
-        self.say(session, Kind.CLOSE, offset=3)
+        self.say(session, FrameKind.DATA, data=b"abc")
+        self.say(session, FrameKind.CLOSE, offset=3)
         session.sacrifice()
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.NO_MEMORY)])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.NO_MEMORY)])
         self.assertEqual((session.arrivedBytes, self.owner.held), (0, 0))
 
     def test_refuseIsForWhoAsked(self) -> None:
@@ -605,7 +605,7 @@ class EndingTests(SessionTestCase):
         """
         session = self.connected()
         session.refuse(Reason.UNWANTED)
-        self.assertIs(session.state, State.OPEN)
+        self.assertIs(session.state, StreamState.OPEN)
         session = self.closed()
         session.accept()
         self.assertEqual(kinds(session), [])
@@ -625,10 +625,10 @@ class TimeTests(SessionTestCase):
         self.assertEqual(kinds(session), [])
         session.tick(limits.RDS_STREAM_OPEN_SECONDS)
         self.assertEqual(
-            (kinds(session), session.deadline), ([Kind.OPEN], 2 * limits.RDS_STREAM_OPEN_SECONDS)
+            (kinds(session), session.deadline), ([FrameKind.OPEN], 2 * limits.RDS_STREAM_OPEN_SECONDS)
         )
         session.tick(session.deadline)
-        self.say(session, Kind.ACCEPT, offset=THEIRS)
+        self.say(session, FrameKind.ACCEPT, offset=THEIRS)
         session.tick(100.0)
         self.assertEqual(kinds(session), [])
 
@@ -641,10 +641,10 @@ class TimeTests(SessionTestCase):
         self.assertEqual(kinds(session), [])
         for _ in range(limits.RDS_STREAM_PROBES):
             session.watch()
-            self.assertEqual(kinds(session), [Kind.PROBE])
+            self.assertEqual(kinds(session), [FrameKind.PROBE])
         session.watch()
-        self.assertEqual(list(session.events), [(Event.CLOSED, Reason.SILENT)])
-        self.assertEqual(kinds(session), [Kind.RESET])
+        self.assertEqual(list(session.events), [(StreamEvent.CLOSED, Reason.SILENT)])
+        self.assertEqual(kinds(session), [FrameKind.RESET])
         session.watch()
         self.assertEqual(kinds(session), [])
 
@@ -656,9 +656,9 @@ class TimeTests(SessionTestCase):
         for _ in range(10 * limits.RDS_STREAM_PROBES):
             session.watch()
             for kind in kinds(session):
-                self.assertIs(kind, Kind.PROBE)
-                self.say(session, Kind.WINDOW)
-        self.assertIs(session.state, State.OPEN)
+                self.assertIs(kind, FrameKind.PROBE)
+                self.say(session, FrameKind.WINDOW)
+        self.assertIs(session.state, StreamState.OPEN)
         self.assertFalse(session.events)
 
     def test_whileOpening(self) -> None:
@@ -668,4 +668,4 @@ class TimeTests(SessionTestCase):
         session = self.opening()
         for _ in range(10):
             session.watch()
-        self.assertIs(session.state, State.OPENING)
+        self.assertIs(session.state, StreamState.OPENING)

@@ -12,8 +12,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import HEADER_BYTES, Kind, Reason, frame
-from twisted_ib.rds.protocol.streammachine import Event, Session, State
+from twisted_ib.rds.protocol.frames import HEADER_BYTES, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
 
 SERVER, CLIENT = ("192.0.2.1", 4000), ("192.0.2.2", 5000)
@@ -36,14 +36,14 @@ class Network:
         self.random = Random(seed)
         self.sockets = {address: Streams(self.random.getrandbits) for address in addresses}
         self.wire: deque[tuple[Any, Any, bytes]] = deque()
-        self.read: dict[Session, bytearray] = {}
-        self.ends: dict[Session, int] = {}
-        self.halfEnds: set[Session] = set()
+        self.read: dict[StreamMachine, bytearray] = {}
+        self.ends: dict[StreamMachine, int] = {}
+        self.halfEnds: set[StreamMachine] = set()
         self.accept = True
         self.now = 0.0
-        self.accepted: list[Session] = []
+        self.accepted: list[StreamMachine] = []
 
-    def flush(self, address: tuple[str, int], *sessions: Session | None) -> None:
+    def flush(self, address: tuple[str, int], *sessions: StreamMachine | None) -> None:
         """
         Send what sessions have to say; what they have to tell is noted.
         """
@@ -55,10 +55,10 @@ class Network:
                 self.wire.append((session.address, address, data))
             # Events come behind what has arrived.
             for event, reason in () if session.arrived else session.events:
-                if event is Event.CLOSED:
+                if event is StreamEvent.CLOSED:
                     assert session not in self.ends
                     self.ends[session] = reason
-                elif event is Event.END:
+                elif event is StreamEvent.END:
                     self.halfEnds.add(session)
             if not session.arrived:
                 session.events.clear()
@@ -70,7 +70,7 @@ class Network:
         if others:
             self.flush(address, *others)
 
-    def readAll(self, address: tuple[str, int], session: Session) -> None:
+    def readAll(self, address: tuple[str, int], session: StreamMachine) -> None:
         """
         Read what has arrived.
         """
@@ -90,7 +90,7 @@ class Network:
         if streams is None:
             return
         session = streams.received(data, sender, self.now)
-        if session is not None and session.state is State.ASKED:
+        if session is not None and session.state is StreamState.ASKED:
             if self.accept:
                 session.accept()
                 self.accepted.append(session)
@@ -118,7 +118,7 @@ class Network:
         for address, streams in self.sockets.items():
             self.flush(address, *streams.tick(self.now))
 
-    def open(self, client: tuple[str, int] = CLIENT, server: tuple[str, int] = SERVER) -> Session:
+    def open(self, client: tuple[str, int] = CLIENT, server: tuple[str, int] = SERVER) -> StreamMachine:
         """
         Ask for a stream.
         """
@@ -127,7 +127,7 @@ class Network:
         self.flush(client, session)
         return session
 
-    def pair(self) -> tuple[Session, Session]:
+    def pair(self) -> tuple[StreamMachine, StreamMachine]:
         """
         @return: Both ends of a stream.
         """
@@ -180,31 +180,31 @@ class TableTests(StreamsTestCase):
         """
         Only DATA may have something behind the header.
         """
-        for kind in Kind:
-            if kind is not Kind.DATA:
+        for kind in FrameKind:
+            if kind is not FrameKind.DATA:
                 self.assertEqual(self.received(frame(kind, 1) + b"x"), [])
-        self.assertEqual(self.server.counters, {"stream_bad_frames": len(Kind) - 1})
+        self.assertEqual(self.server.counters, {"stream_bad_frames": len(FrameKind) - 1})
         self.assertEqual(len(self.server), 0)
 
     def test_version(self) -> None:
         """
         Who asks in another version hears so.
         """
-        for kind in Kind:
+        for kind in FrameKind:
             data = bytearray(frame(kind, 7))
             data[4] = 2
-            expected = [frame(Kind.REFUSE, 7, reason=Reason.VERSION)] if kind is Kind.OPEN else []
+            expected = [frame(FrameKind.REFUSE, 7, reason=Reason.VERSION)] if kind is FrameKind.OPEN else []
             self.assertEqual(self.received(bytes(data)), expected)
 
     def test_strangers(self) -> None:
         """
         Who thinks that there is a session hears that there is none, and nobody else anything.
         """
-        for kind in (*Kind, 0, 11, 255):
-            if kind == Kind.OPEN:
+        for kind in (*FrameKind, 0, 11, 255):
+            if kind == FrameKind.OPEN:
                 continue
-            answered = (Kind.ACCEPT, Kind.DATA, Kind.WINDOW, Kind.PROBE, Kind.FIN)
-            expected = [frame(Kind.GONE, 7)] if kind in answered else []
+            answered = (FrameKind.ACCEPT, FrameKind.DATA, FrameKind.WINDOW, FrameKind.PROBE, FrameKind.FIN)
+            expected = [frame(FrameKind.GONE, 7)] if kind in answered else []
             self.assertEqual(self.received(frame(kind, 7)), expected, kind)
 
     def test_otherSender(self) -> None:
@@ -212,11 +212,11 @@ class TableTests(StreamsTestCase):
         Who knows the number but is not the peer is a stranger.
         """
         session, accepted = self.network.pair()
-        data = frame(Kind.RESET, accepted.number, reason=5)
+        data = frame(FrameKind.RESET, accepted.number, reason=5)
         for sender in ((CLIENT[0], 1), ("192.0.2.9", CLIENT[1])):
             self.assertEqual(self.received(data, sender), [])
-        self.assertEqual(self.received(frame(Kind.GONE, session.number), ("192.0.2.9", 5000)), [])
-        self.assertIs(accepted.state, State.OPEN)
+        self.assertEqual(self.received(frame(FrameKind.GONE, session.number), ("192.0.2.9", 5000)), [])
+        self.assertIs(accepted.state, StreamState.OPEN)
 
     def test_nobodyListens(self) -> None:
         """
@@ -274,7 +274,7 @@ class TableTests(StreamsTestCase):
         self.network.tick(limits.RDS_STREAM_OPEN_SECONDS)
         self.assertEqual(len(self.network.wire), 2)
         self.network.run()
-        self.assertEqual((len(self.network.accepted), session.state), (1, State.OPEN))
+        self.assertEqual((len(self.network.accepted), session.state), (1, StreamState.OPEN))
 
     def test_cancelled(self) -> None:
         """
@@ -305,10 +305,10 @@ class TableTests(StreamsTestCase):
         A peer can not accept two streams under one number.
         """
         first, second = (self.network.open() for _ in "12")
-        self.client.received(frame(Kind.ACCEPT, first.number, 77, 1), SERVER, 0.0)
-        self.client.received(frame(Kind.ACCEPT, second.number, 77, 1), SERVER, 0.0)
-        self.assertIs(first.state, State.OPEN)
-        self.assertEqual(second.events[-1], (Event.CLOSED, Reason.VIOLATION))
+        self.client.received(frame(FrameKind.ACCEPT, first.number, 77, 1), SERVER, 0.0)
+        self.client.received(frame(FrameKind.ACCEPT, second.number, 77, 1), SERVER, 0.0)
+        self.assertIs(first.state, StreamState.OPEN)
+        self.assertEqual(second.events[-1], (StreamEvent.CLOSED, Reason.VIOLATION))
         self.network.flush(CLIENT, first, second)
         self.assertEqual(list(self.client.sessions.values()), [first])
 
@@ -330,7 +330,7 @@ class TableTests(StreamsTestCase):
             session, _ = self.network.pair()
             self.network.flush(CLIENT, *self.client.peerGone(("192.0.2.9", 4000)))
             self.network.flush(CLIENT, *self.client.peerGone("192.0.2.9"))
-            self.assertIs(session.state, State.OPEN)
+            self.assertIs(session.state, StreamState.OPEN)
             self.network.flush(CLIENT, *self.client.peerGone(gone))
             self.assertEqual(self.network.ends[session], Reason.GONE)
             self.assertEqual(len(self.client), 0)
@@ -350,8 +350,8 @@ class BoundTests(StreamsTestCase):
         self.assertIsNone(self.client.open(SERVER, 0.0))
         self.assertIsNotNone(self.client.open(("192.0.2.7", 1), 0.0))
         self.network.run()
-        self.server.received(frame(Kind.OPEN, 99), CLIENT, 0.0)
-        self.assertEqual(self.server.answers[0][0], frame(Kind.REFUSE, 99, reason=Reason.TOO_MANY))
+        self.server.received(frame(FrameKind.OPEN, 99), CLIENT, 0.0)
+        self.assertEqual(self.server.answers[0][0], frame(FrameKind.REFUSE, 99, reason=Reason.TOO_MANY))
         sessions[0].abort()
         self.network.flush(CLIENT, sessions[0])
         self.network.run()
@@ -363,7 +363,7 @@ class BoundTests(StreamsTestCase):
         """
         self.patch(limits, "RDS_STREAMS", 2)
         for port in range(10):
-            self.server.received(frame(Kind.OPEN, 99), ("192.0.2.3", port), 0.0)
+            self.server.received(frame(FrameKind.OPEN, 99), ("192.0.2.3", port), 0.0)
         self.assertEqual((len(self.server), self.server.counters["stream_too_many"]), (2, 8))
         self.assertEqual(len(self.server._perPeer), 2)
 
@@ -372,7 +372,7 @@ class BoundTests(StreamsTestCase):
         Strangers are answered as long as the answers leave.
         """
         for _ in range(limits.RDS_STREAM_ANSWERS + 5):
-            self.server.received(frame(Kind.PROBE, 1), CLIENT, 0.0)
+            self.server.received(frame(FrameKind.PROBE, 1), CLIENT, 0.0)
         self.assertEqual(len(self.server.answers), limits.RDS_STREAM_ANSWERS)
         self.assertEqual(self.server.counters["stream_answers_dropped"], 5)
 
@@ -462,7 +462,7 @@ class DeadlineTests(StreamsTestCase):
                     del self.network.wire[index]
             self.network.run()
         self.assertEqual(self.network.ends, {session: Reason.SILENT, accepted: Reason.SILENT})
-        self.assertIs(living.state, State.OPEN)
+        self.assertIs(living.state, StreamState.OPEN)
 
 
 class ScheduleTests(SynchronousTestCase):
@@ -483,9 +483,9 @@ class ScheduleTests(SynchronousTestCase):
         clients = [("192.0.2.2", port) for port in (1, 2, 3)]
         network = Network(SERVER, *clients, seed=seed)
         network.sockets[SERVER].listening = True
-        written: dict[Session, bytearray] = {}
-        homes: dict[Session, tuple[str, int]] = {}
-        pairs: dict[int, Session] = {}
+        written: dict[StreamMachine, bytearray] = {}
+        homes: dict[StreamMachine, tuple[str, int]] = {}
+        pairs: dict[int, StreamMachine] = {}
         happened = Counter[str]()
         numbers = count()
         for _ in range(1500):
@@ -503,7 +503,7 @@ class ScheduleTests(SynchronousTestCase):
                 home = homes[session]
                 if action < 0.3:
                     data = random.randbytes(random.choice((0, 1, 10, 1000, 70_000, 300_000)))
-                    if not session.ending and session.state is not State.CLOSED:
+                    if not session.ending and session.state is not StreamState.CLOSED:
                         written.setdefault(session, bytearray()).extend(data)
                     session.write(data)
                 elif action < 0.38:
@@ -537,7 +537,7 @@ class ScheduleTests(SynchronousTestCase):
             network.tick(limits.RDS_STREAM_PROBE_SECONDS)
         byRemote = {session.number: session for session in homes}
         for session in homes:
-            self.assertIs(session.state, State.CLOSED, seed)
+            self.assertIs(session.state, StreamState.CLOSED, seed)
             peer = byRemote.get(session.remote)
             sent = written.get(peer, bytearray()) if peer is not None else bytearray()
             read = network.read.get(session, bytearray())
@@ -590,7 +590,7 @@ class ScheduleTests(SynchronousTestCase):
         Each combination of what both sides do last ends both, with all that was written before a
         FIN or CLOSE read by who did not close or abort.
         """
-        ends = [Session.finish, Session.close, Session.abort]
+        ends = [StreamMachine.finish, StreamMachine.close, StreamMachine.abort]
         for first in ends:
             for second in ends:
                 for crossing in (False, True):
@@ -612,9 +612,9 @@ class ScheduleTests(SynchronousTestCase):
                     self.assertEqual(set(network.ends), {session, accepted}, what)
                     self.assertFalse(network.sockets[SERVER].sessions, what)
                     self.assertFalse(network.sockets[CLIENT].sessions, what)
-                    if Session.abort not in (first, second):
+                    if StreamMachine.abort not in (first, second):
                         self.assertEqual(set(network.ends.values()), {Reason.NONE}, what)
-                    if first is second is Session.finish:
+                    if first is second is StreamMachine.finish:
                         self.assertEqual((network.read[session], network.read[accepted]), (b"two", b"one"))
 
     def test_header(self) -> None:

@@ -19,7 +19,7 @@ from twisted_ib.rds.protocol.wire import (
     NO_EXTENSIONS,
     Extension,
     Flags,
-    Header,
+    RDSHeader,
     areExtensionsGood,
     checksum,
     isIntact,
@@ -52,19 +52,19 @@ class HeaderTests(SynchronousTestCase):
         """
         A probe, both ways.
         """
-        header = Header(1, sourcePort=1, extensions=packExtensions((Extension.NPATHS, b"\0\10")))
+        header = RDSHeader(1, sourcePort=1, extensions=packExtensions((Extension.NPATHS, b"\0\10")))
         self.assertEqual(header.pack(), PROBE)
-        self.assertEqual(Header.parse(PROBE), header)
+        self.assertEqual(RDSHeader.parse(PROBE), header)
 
     def test_checksummed(self) -> None:
         """
         Data and an acknowledgement with a checksum, both ways.
         """
-        data = Header(7, 3, 5, 4001, 4002, Flags.ACK_REQUIRED)
+        data = RDSHeader(7, 3, 5, 4001, 4002, Flags.ACK_REQUIRED)
         self.assertEqual(data.packChecksummed(), DATA)
-        self.assertEqual(Header.parse(DATA), attrs.evolve(data, checksum=0xDEAD))
-        self.assertEqual(Header.parse(DATA).packChecksummed(), DATA)
-        bare = Header(0, 9, credit=16)
+        self.assertEqual(RDSHeader.parse(DATA), attrs.evolve(data, checksum=0xDEAD))
+        self.assertEqual(RDSHeader.parse(DATA).packChecksummed(), DATA)
+        bare = RDSHeader(0, 9, credit=16)
         self.assertEqual(bare.packChecksummed(), ACKNOWLEDGEMENT)
         self.assertEqual(packChecksummed(*bare.fields()), ACKNOWLEDGEMENT)
 
@@ -73,7 +73,7 @@ class HeaderTests(SynchronousTestCase):
         Each field has its place.
         """
         data = bytes(range(48))
-        header = Header.parse(data)
+        header = RDSHeader.parse(data)
         self.assertEqual(header.sequence, 0x0001020304050607)
         self.assertEqual(header.acknowledgement, 0x08090A0B0C0D0E0F)
         self.assertEqual(header.length, 0x10111213)
@@ -90,9 +90,9 @@ class HeaderTests(SynchronousTestCase):
         """
         for arguments in ((DATA[:-1],), (DATA, 1), (DATA, 0, 47), (DATA, 0, 49), (DATA, -1), (b"",)):
             with self.assertRaises(RDSWireError):
-                Header.parse(*arguments)
-        self.assertEqual(Header.parse(b"x" + DATA + b"y", 1, 49), Header.parse(DATA))
-        self.assertEqual(Header.parse(memoryview(DATA)), Header.parse(DATA))
+                RDSHeader.parse(*arguments)
+        self.assertEqual(RDSHeader.parse(b"x" + DATA + b"y", 1, 49), RDSHeader.parse(DATA))
+        self.assertEqual(RDSHeader.parse(memoryview(DATA)), RDSHeader.parse(DATA))
 
     def test_checksum(self) -> None:
         """
@@ -119,7 +119,7 @@ class CapturedTests(SynchronousTestCase):
         """
         self.assertEqual((len(captured("tcp")), len(captured("rc"))), (21, 19))
         for message in captured("tcp") + captured("rc"):
-            header = Header.parse(message.header)
+            header = RDSHeader.parse(message.header)
             self.assertEqual(header.pack(), message.header)
             self.assertEqual(header.padding, bytes(4))
             self.assertTrue(areExtensionsGood(header.extensions))
@@ -130,7 +130,7 @@ class CapturedTests(SynchronousTestCase):
         TCP has no checksums and no acknowledgements, and a header before each payload.
         """
         for message in captured("tcp"):
-            header = Header.parse(message.header)
+            header = RDSHeader.parse(message.header)
             self.assertEqual((header.checksum, header.acknowledgement), (0, 0))
             self.assertEqual(header.length, len(message.payload))
 
@@ -139,7 +139,7 @@ class CapturedTests(SynchronousTestCase):
         RC has checksums, which are what we compute, and fragments of 4096 bytes.
         """
         for message in captured("rc"):
-            header = Header.parse(message.header)
+            header = RDSHeader.parse(message.header)
             self.assertTrue(isIntact(message.header))
             self.assertEqual(header.packChecksummed(), message.header)
             self.assertLessEqual(len(message.payload), 4096)
@@ -148,7 +148,7 @@ class CapturedTests(SynchronousTestCase):
         """
         Maps have one flag, no number and no port.
         """
-        found = [h for m in captured("tcp") if (h := Header.parse(m.header)).flags == Flags.CONG_BITMAP]
+        found = [h for m in captured("tcp") if (h := RDSHeader.parse(m.header)).flags == Flags.CONG_BITMAP]
         self.assertEqual(len(found), 7)
         for header in found:
             self.assertEqual((header.sequence, header.sourcePort, header.destinationPort), (0, 0, 0))

@@ -35,7 +35,7 @@ from twisted_ib.errors import NoRouteError
 from twisted_ib.internet.channel import channelsOf
 from twisted_ib.rds.protocol import streams
 from twisted_ib.rds.protocol.counters import STREAM_COUNTERS
-from twisted_ib.rds.protocol.frames import Kind, Reason, frame
+from twisted_ib.rds.protocol.frames import FrameKind, Reason, frame
 from twisted_ib.rds.streams import connector, streamsocket
 from twisted_ib.rds.streams.connector import connectStream
 from twisted_ib.rds.streams.endpoints import RDSClientEndpoint, RDSServerEndpoint
@@ -302,7 +302,7 @@ class ConnectingTests(EndpointTestCase):
         for _ in range(40):
             self.run_(0.1)
         self.failureResultOf(failed, error.TimeoutError)
-        self.assertEqual(sent, [Kind.OPEN] * 4)
+        self.assertEqual(sent, [FrameKind.OPEN] * 4)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_later(self) -> None:
@@ -343,7 +343,7 @@ class ConnectingTests(EndpointTestCase):
         made = self.begin()
 
         def lost(sender: Any, to: Any, data: bytes) -> bool:
-            if data[5] == Kind.ACCEPT:
+            if data[5] == FrameKind.ACCEPT:
                 made.cancel()
             return False
 
@@ -1199,8 +1199,8 @@ class ForgedTests(EndpointTestCase):
         client, server = self.connect()
         stranger = self.sockets.listenRDS(self.clock, 6000, Recorder2())
         number = server.transport.session.number
-        for kind in (*Kind, 0, 99):
-            if kind != Kind.OPEN:
+        for kind in (*FrameKind, 0, 99):
+            if kind != FrameKind.OPEN:
                 for session in (number, client.transport.session.number, 0, 1 << 64 - 1):
                     stranger.write(frame(kind, session, 5, 5, Reason.ABORTED), ("127.0.0.1", 4000))
         stranger.protocol.datagramReceived = lambda data, address: None

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.net import Wire, hosts
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import Kind, frame
+from twisted_ib.rds.protocol.frames import FrameKind, frame
 from twisted_ib.rds.streams import streamsocket
 from twisted_ib.rds.streams.connector import connectStream
 from twisted_ib.rds.streams.listening import listenStreams
@@ -101,7 +101,7 @@ class StallTests(SynchronousTestCase):
         """
         The peer asks for a stream, with more room than there is.
         """
-        self.peer.write(frame(Kind.OPEN, 7, 0, 1 << 60), (SERVER, 4000))
+        self.peer.write(frame(FrameKind.OPEN, 7, 0, 1 << 60), (SERVER, 4000))
 
     def stall(self) -> Any:
         """
@@ -145,9 +145,9 @@ class StallTests(SynchronousTestCase):
         """
         self.hosts["10.0.0.3"].network.setCongested("10.0.0.3", 5000, True)
         for number in range(50):
-            self.peer.write(frame(Kind.OPEN, number, 0, 1 << 60), (SERVER, 4000))
+            self.peer.write(frame(FrameKind.OPEN, number, 0, 1 << 60), (SERVER, 4000))
             self.wire.advance(0.1, 0.01)
-            self.peer.write(frame(Kind.GONE, number), (SERVER, 4000))
+            self.peer.write(frame(FrameKind.GONE, number), (SERVER, 4000))
         self.wire.advance(0.1)
         self.assertEqual(len(self.accepted), 50)
         socket = self.accepted[0].transport.socket
@@ -177,7 +177,7 @@ class StallTests(SynchronousTestCase):
         sockets = [self.hosts["10.0.0.3"].socket(5001 + index) for index in range(5)]
         for index, socket in enumerate(sockets):
             network.setCongested("10.0.0.3", 5001 + index, True)
-            socket.write(frame(Kind.OPEN, 7 + index, 0, 1 << 60), (SERVER, 4000))
+            socket.write(frame(FrameKind.OPEN, 7 + index, 0, 1 << 60), (SERVER, 4000))
         self.wire.advance(0.1)
         self.assertEqual(len(self.accepted), 5)
         for socket in sockets:

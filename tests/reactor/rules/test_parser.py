@@ -13,7 +13,15 @@ from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
 from twisted_ib.reactor.rules.parser import parse
-from twisted_ib.reactor.rules.syntax import Contents, Device, Log, Network, Route, Timeouts, parseAddress
+from twisted_ib.reactor.rules.syntax import (
+    AddressRange,
+    Contents,
+    DeviceStatement,
+    Log,
+    Route,
+    Timeouts,
+    parseAddress,
+)
 
 # In the shape of the file that comes with libsdp.
 LIBSDP = """\
@@ -115,7 +123,7 @@ class ParseTests(SynchronousTestCase):
         self.assertEqual(contents.warnings, ())
         return contents
 
-    def networks(self, *texts: str) -> list[Network | None]:
+    def networks(self, *texts: str) -> list[AddressRange | None]:
         """
         @param texts: addresses and lengths.
 
@@ -141,7 +149,7 @@ class ParseTests(SynchronousTestCase):
         )
         self.assertEqual(
             [rule.network for rule in contents.rules],
-            [None, None, Network(4, 0xC0A80100, 24), Network(6, 0x12345678 << 96, 64), None, None],
+            [None, None, AddressRange(4, 0xC0A80100, 24), AddressRange(6, 0x12345678 << 96, 64), None, None],
         )
         self.assertEqual(
             contents.logs,
@@ -169,16 +177,16 @@ class ParseTests(SynchronousTestCase):
         """
         An address of either family, with and without a length and brackets.
         """
-        loopback = Network(6, 1, 128)
+        loopback = AddressRange(6, 1, 128)
         self.assertEqual(self.networks("::1", "[::1]", "[::1]/128", "[::1/128]", "::1/128"), [loopback] * 5)
         self.assertEqual(
             self.networks("*", "127.0.0.1", "10.0.0.0/8", "::ffff:1.2.3.4", "0.0.0.0/0"),
             [
                 None,
-                Network(4, 0x7F000001, 32),
-                Network(4, 0x0A000000, 8),
-                Network(6, 0xFFFF01020304, 128),
-                Network(4, 0, 0),
+                AddressRange(4, 0x7F000001, 32),
+                AddressRange(4, 0x0A000000, 8),
+                AddressRange(6, 0xFFFF01020304, 128),
+                AddressRange(4, 0, 0),
             ],
         )
 
@@ -211,11 +219,14 @@ class ParseTests(SynchronousTestCase):
         )
         self.assertEqual(
             contents.routes,
-            (Route(Network(4, 10 << 24, 8), ("net1", "shm0"), "f:1"), Route(None, ("shm0",), "f:2")),
+            (Route(AddressRange(4, 10 << 24, 8), ("net1", "shm0"), "f:1"), Route(None, ("shm0",), "f:2")),
         )
         self.assertEqual(
             contents.devices,
-            (Device("net1", "shm", "10.0.0.1", "f:3"), Device("n-2.x_", "loopback", None, "f:4")),
+            (
+                DeviceStatement("net1", "shm", "10.0.0.1", "f:3"),
+                DeviceStatement("n-2.x_", "loopback", None, "f:4"),
+            ),
         )
         self.assertEqual(contents.timeouts, Timeouts(0.25, 0.0))
         self.assertEqual(Timeouts(), Timeouts(2.0, 60.0))

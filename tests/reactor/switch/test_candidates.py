@@ -12,13 +12,13 @@ from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.device.tcpcounterparts import Counterpart
 from twisted_ib.reactor.switch import candidates, sockdiag
-from twisted_ib.reactor.switch.candidates import Candidate, Failures, Ways
+from twisted_ib.reactor.switch.candidates import Candidate, Candidates, Failures
 from twisted_ib.reactor.switch.reason import Fallback
-from twisted_ib.reactor.switch.sockdiag import Listener, Unreadable
+from twisted_ib.reactor.switch.sockdiag import TCPListener, Unreadable
 
 OURS, THEIRS = 1000, 1001
 SERVER = Counterpart(1, "127.0.0.1", 4711, OURS)
-SOCKET = Listener("127.0.0.1", False, 4711, OURS)
+SOCKET = TCPListener("127.0.0.1", False, 4711, OURS)
 
 
 class FakeBeside:
@@ -64,7 +64,7 @@ class FakeBeside:
 
 class WaysTests(SynchronousTestCase):
     """
-    L{Ways.here}.
+    L{Candidates.here}.
     """
 
     def setUp(self) -> None:
@@ -73,16 +73,16 @@ class WaysTests(SynchronousTestCase):
         """
         self.beside: Any = FakeBeside()
         self.beside.processes = [SERVER]
-        self.sockets: list[Listener] | Exception = [SOCKET]
+        self.sockets: list[TCPListener] | Exception = [SOCKET]
         self.asked: list[int] = []
         self.patch(sockdiag, "listeners", self.listeners)
         self.patch(candidates, "isLocalAddress", lambda address: not address.startswith("10."))
         candidates._isLocal.cache_clear()
         self.addCleanup(candidates._isLocal.cache_clear)
-        self.ways = Ways()
-        self.ways._beside = self.beside
+        self.candidates = Candidates()
+        self.candidates._beside = self.beside
 
-    def listeners(self, port: int) -> list[Listener]:
+    def listeners(self, port: int) -> list[TCPListener]:
         """
         What the kernel says.
         """
@@ -97,7 +97,7 @@ class WaysTests(SynchronousTestCase):
         """
         @return: The ways, or the kind of reason why there is none.
         """
-        found = self.ways.here(devices, host, port, now, 60.0)
+        found = self.candidates.here(devices, host, port, now, 60.0)
         return found.kind if isinstance(found, Fallback) else found
 
     def test_found(self) -> None:
@@ -132,9 +132,9 @@ class WaysTests(SynchronousTestCase):
         """
         for sockets in (
             [],
-            [Listener("127.0.0.1", False, 4712, OURS)],
-            [Listener("127.0.0.1", False, 4712, OURS), Listener("0.0.0.0", False, 4711, OURS)],
-            [Listener("127.0.0.1", False, 4711, OURS, 3)],
+            [TCPListener("127.0.0.1", False, 4712, OURS)],
+            [TCPListener("127.0.0.1", False, 4712, OURS), TCPListener("0.0.0.0", False, 4711, OURS)],
+            [TCPListener("127.0.0.1", False, 4711, OURS, 3)],
         ):
             self.sockets = sockets
             self.assertEqual(self.here(), "other_listener")
@@ -143,7 +143,7 @@ class WaysTests(SynchronousTestCase):
         """
         Of those that share a number any is the right one.
         """
-        self.sockets = [Listener("127.0.0.1", False, 4712, OURS), SOCKET]
+        self.sockets = [TCPListener("127.0.0.1", False, 4712, OURS), SOCKET]
         self.assertEqual(self.here(), [Candidate("shm0", SERVER)])
 
     def test_otherUser(self) -> None:
@@ -153,14 +153,14 @@ class WaysTests(SynchronousTestCase):
         liar = Counterpart(2, "127.0.0.1", 4711, THEIRS)
         self.beside.processes = [liar]
         self.assertEqual(self.here(), "other_listener")
-        self.sockets = [Listener("127.0.0.1", False, 4711, THEIRS)]
+        self.sockets = [TCPListener("127.0.0.1", False, 4711, THEIRS)]
         self.assertEqual(self.here(), [Candidate("shm0", liar)])
 
     def test_ourRoot(self) -> None:
         """
         One of our own user may have made its socket as another: before it gave up root's rights.
         """
-        self.sockets = [Listener("127.0.0.1", False, 4711, 0)]
+        self.sockets = [TCPListener("127.0.0.1", False, 4711, 0)]
         self.assertEqual(self.here(), [Candidate("shm0", SERVER)])
 
     def test_unreadable(self) -> None:
@@ -186,10 +186,10 @@ class WaysTests(SynchronousTestCase):
         """
         Whom SDP did not reach is not tried for a while; a new server on the same port is.
         """
-        self.ways.failures.add("127.0.0.1", 80, SERVER, 10.0)
+        self.candidates.failures.add("127.0.0.1", 80, SERVER, 10.0)
         self.assertEqual(self.here(now=69.9), "remembered")
         self.assertEqual(self.here("0.0.0.0", now=69.9), "remembered")
-        self.sockets = [SOCKET, Listener("127.0.0.1", False, 4712, OURS)]
+        self.sockets = [SOCKET, TCPListener("127.0.0.1", False, 4712, OURS)]
         other = Counterpart(1, "127.0.0.1", 4712, OURS)
         self.beside.processes = [SERVER, other]
         self.assertEqual(self.here(now=69.9), [Candidate("shm0", other)])
@@ -200,7 +200,7 @@ class WaysTests(SynchronousTestCase):
         """
         Whether somebody still offers what was found.
         """
-        stands = lambda: self.ways.stands("shm0", "127.0.0.1", 80, SERVER)  # noqa: E731
+        stands = lambda: self.candidates.stands("shm0", "127.0.0.1", 80, SERVER)  # noqa: E731
         self.assertTrue(stands())
         self.beside.processes = [Counterpart(1, "127.0.0.1", 4712, OURS)]
         self.assertFalse(stands())
@@ -212,8 +212,8 @@ class WaysTests(SynchronousTestCase):
         Where TCP does not matter each device is a way.
         """
         expected = [Candidate("shm0", None), Candidate("lo0", None)]
-        self.assertEqual(self.ways.anywhere(("shm0", "lo0"), 80), expected)
-        found: Any = self.ways.anywhere((), 80)
+        self.assertEqual(self.candidates.anywhere(("shm0", "lo0"), 80), expected)
+        found: Any = self.candidates.anywhere((), 80)
         self.assertEqual(found.kind, "no_device")
 
 

@@ -176,7 +176,7 @@ class ListeningTests(SwitchTestsBuilder):
         def broken(*_: Any) -> None:
             raise ZeroDivisionError("a device's own")
 
-        self.patch(listening.Companion, "startListening", broken)
+        self.patch(listening.SDPListener, "startListening", broken)
 
         async def scenario(reactor: Any) -> None:
             client = Client()

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.reactor.switch import sockdiag
-from twisted_ib.reactor.switch.sockdiag import Listener, Unreadable, listeners, reached
+from twisted_ib.reactor.switch.sockdiag import TCPListener, Unreadable, listeners, reached
 
 #: Two answers of Linux 6.18: 127.0.0.1:80 of user 1000, and [::]:80 for IPv6 alone.
 IPV4 = bytes.fromhex(
@@ -28,13 +28,13 @@ IPV6 = (
     + struct.pack("=HHB3x", 5, 11, 1)
 )
 
-V4_EXACT = Listener("127.0.0.1", False, 1, 0)
-V4_OTHER = Listener("127.0.0.2", False, 2, 0)
-V4_ALL = Listener("0.0.0.0", False, 3, 0)
-V6_ALL = Listener("::", True, 4, 0)
-V6_ONLY = Listener("::", True, 5, 0, 0, True)
-V6_EXACT = Listener("::1", True, 6, 0)
-MAPPED = Listener("127.0.0.1", True, 7, 0)
+V4_EXACT = TCPListener("127.0.0.1", False, 1, 0)
+V4_OTHER = TCPListener("127.0.0.2", False, 2, 0)
+V4_ALL = TCPListener("0.0.0.0", False, 3, 0)
+V6_ALL = TCPListener("::", True, 4, 0)
+V6_ONLY = TCPListener("::", True, 5, 0, 0, True)
+V6_EXACT = TCPListener("::1", True, 6, 0)
+MAPPED = TCPListener("127.0.0.1", True, 7, 0)
 
 
 class ReachedTests(SynchronousTestCase):
@@ -42,7 +42,7 @@ class ReachedTests(SynchronousTestCase):
     L{reached}.
     """
 
-    def check(self, found: list[Listener], address: str, *expected: Listener) -> None:
+    def check(self, found: list[TCPListener], address: str, *expected: TCPListener) -> None:
         """
         Of C{found} TCP would reach C{expected}.
         """
@@ -74,18 +74,18 @@ class ReachedTests(SynchronousTestCase):
         """
         Of those that share a number any may be reached.
         """
-        other = Listener("127.0.0.1", False, 9, 0)
+        other = TCPListener("127.0.0.1", False, 9, 0)
         self.check([V4_EXACT, other, V4_ALL], "127.0.0.1", V4_EXACT, other)
 
     def test_interface(self) -> None:
         """
         One that is bound to an interface makes it unknown, unless the address has that scope.
         """
-        bound = Listener("127.0.0.1", False, 9, 0, 3)
+        bound = TCPListener("127.0.0.1", False, 9, 0, 3)
         self.assertEqual(reached([bound], "127.0.0.1"), [])
         self.assertEqual(reached([bound, V4_EXACT], "127.0.0.1"), [])
-        self.assertEqual(reached([V4_EXACT, Listener("0.0.0.0", False, 9, 0, 3)], "127.0.0.1"), [V4_EXACT])
-        link = Listener("fe80::1", True, 9, 0, 3)
+        self.assertEqual(reached([V4_EXACT, TCPListener("0.0.0.0", False, 9, 0, 3)], "127.0.0.1"), [V4_EXACT])
+        link = TCPListener("fe80::1", True, 9, 0, 3)
         self.assertEqual(reached([link], "fe80::1", 3), [link])
         self.assertEqual(reached([link], "fe80::1", 4), [])
 
@@ -93,9 +93,9 @@ class ReachedTests(SynchronousTestCase):
         """
         Where interfaces do not show only one that is alone is known to be reached.
         """
-        one = Listener("127.0.0.1", False, 8, 0, None)
+        one = TCPListener("127.0.0.1", False, 8, 0, None)
         self.assertEqual(reached([one], "127.0.0.1"), [one])
-        self.assertEqual(reached([one, Listener("127.0.0.1", False, 9, 0, None)], "127.0.0.1"), [])
+        self.assertEqual(reached([one, TCPListener("127.0.0.1", False, 9, 0, None)], "127.0.0.1"), [])
 
 
 class ParseTests(SynchronousTestCase):
@@ -107,10 +107,10 @@ class ParseTests(SynchronousTestCase):
         """
         Both families' messages.
         """
-        expected = Listener("127.0.0.1", False, 4711, 1000)
+        expected = TCPListener("127.0.0.1", False, 4711, 1000)
         self.assertEqual(sockdiag._parse(IPV4, 80), expected)
-        self.assertEqual(sockdiag._parse(IPV6, 80), Listener("::", True, 4712, 0, 0, True))
-        self.assertEqual(sockdiag._parse(IPV6[:80], 80), Listener("::", True, 4712, 0, 0, None))
+        self.assertEqual(sockdiag._parse(IPV6, 80), TCPListener("::", True, 4712, 0, 0, True))
+        self.assertEqual(sockdiag._parse(IPV6[:80], 80), TCPListener("::", True, 4712, 0, 0, None))
 
     def test_others(self) -> None:
         """
@@ -194,7 +194,7 @@ class HostTests(SynchronousTestCase):
         Have netlink refused, as in a sandbox.
         """
 
-        def refused(family: int, port: int) -> list[Listener]:
+        def refused(family: int, port: int) -> list[TCPListener]:
             raise PermissionError("no netlink here")
 
         self.patch(sockdiag, "_ask", refused)

@@ -21,7 +21,7 @@ HELLO_ACK = bytes.fromhex(
 )
 
 #: Each message of the conversation with what it says.
-VECTORS: list[tuple[str, wire.Message]] = [
+VECTORS: list[tuple[str, wire.SDPMessage]] = [
     (
         HELLO.hex(),
         wire.Hello(
@@ -162,7 +162,7 @@ VECTORS: list[tuple[str, wire.Message]] = [
 ]
 
 #: Bits of each message's body that nobody may rely on.
-RESERVED: list[tuple[type[wire.Message], bytes, list[int]]] = [
+RESERVED: list[tuple[type[wire.SDPMessage], bytes, list[int]]] = [
     (wire.Hello, HELLO, [18, 30, 31, 64, 65, *range(68, 92)]),
     (wire.HelloAck, HELLO_ACK, [18, *range(24, 196)]),
     (
@@ -337,7 +337,7 @@ class VectorTests(SynchronousTestCase):
         The largest value of each field goes through both ways.
         """
         most = (1 << 32) - 1
-        messages: list[wire.Message] = [
+        messages: list[wire.SDPMessage] = [
             wire.Data(buffers=0xFFFF, sequence=most, acknowledged=most),
             wire.SrcAvail(length=most, rkey=most, address=(1 << 64) - 1),
             wire.SinkAvail(length=most, rkey=most, address=(1 << 64) - 1, nonDiscards=most),

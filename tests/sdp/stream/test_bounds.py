@@ -38,10 +38,10 @@ def press(end: End, pressed: bool) -> None:
     """
     device: Any = end.device
     most = limits.HELD_BYTES // 2 + 1
-    if pressed and device.holding.heldBytes < most:
-        device.holding.heldBytes += most
-    elif not pressed and device.holding.heldBytes >= most:
-        device.holding.heldBytes -= most
+    if pressed and device.receiveBudget.heldBytes < most:
+        device.receiveBudget.heldBytes += most
+    elif not pressed and device.receiveBudget.heldBytes >= most:
+        device.receiveBudget.heldBytes -= most
 
 
 class UpdateTests(ReviewedTestCase):
@@ -126,7 +126,7 @@ class UpdateTests(ReviewedTestCase):
             assert [len(each.heard.data) for each in ends] == sent[::-1]
             for end in pair.ends:
                 press(end, False)
-                assert (end.device.holding.heldBytes, end.device.counters[ERRORS]) == (0, 0)
+                assert (end.device.receiveBudget.heldBytes, end.device.counters[ERRORS]) == (0, 0)
             for stream in ends:
                 stream.write(b"more")
             pair.settle()
@@ -358,7 +358,9 @@ class HeldTests(ThreeTestCase):
             ends = [two.heard.calls for (_, two), _ in made]
             self.assertEqual(ends, [[], [], ["ConnectionLost"], []])
             device: Any = pair.b.device
-            self.assertEqual((device.counters["held_bytes_exceeded"], device.holding.heldBytes), (1, 235000))
+            self.assertEqual(
+                (device.counters["held_bytes_exceeded"], device.receiveBudget.heldBytes), (1, 235000)
+            )
             other.channel.close()
 
 

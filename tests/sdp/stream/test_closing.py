@@ -49,7 +49,7 @@ class ClosingTestCase(PairTestCase):
         for end in self.pair.ends:
             self.assertEqual(end.device.inUse()["qp"], 0)
             self.assertEqual(end.channel._closing, {})
-            self.assertEqual((end.device.holding.heldBytes, end.device.holding.holders), (0, {}))
+            self.assertEqual((end.device.receiveBudget.heldBytes, end.device.receiveBudget.holders), (0, {}))
             self.assertEqual(list(end.channel.users), [end.keeper])
 
 
@@ -467,20 +467,22 @@ class BoundTests(ClosingTestCase):
             two.pauseProducing()
             one.write(bytes(80000 + 10000 * (i == 1)))
         self.settle()
-        self.assertEqual(self.pair.b.device.holding.heldBytes, 250000)
+        self.assertEqual(self.pair.b.device.receiveBudget.heldBytes, 250000)
         pairs[0][0].write(bytes(60000))
         self.settle()
         self.assertEqual([two.heard.calls for _, two in pairs], [["ConnectionLost"], [], []])
         self.assertIn("too many bytes wait", str(pairs[0][1].heard.reason.value))
         self.assertEqual(pairs[0][0].heard.calls, ["ConnectionLost"])
         device = self.pair.b.device
-        self.assertEqual((device.counters["held_bytes_exceeded"], device.holding.heldBytes), (1, 170000))
+        self.assertEqual(
+            (device.counters["held_bytes_exceeded"], device.receiveBudget.heldBytes), (1, 170000)
+        )
         pairs[2][0].write(bytes(140000))
         self.settle()
         self.assertEqual([two.heard.calls for _, two in pairs], [["ConnectionLost"], [], ["ConnectionLost"]])
         pairs[1][1].resumeProducing()
         self.settle()
-        self.assertEqual((len(pairs[1][1].heard.data), device.holding.heldBytes), (90000, 0))
+        self.assertEqual((len(pairs[1][1].heard.data), device.receiveBudget.heldBytes), (90000, 0))
 
     def test_fewReceivesFromHalf(self) -> None:
         """

@@ -251,7 +251,7 @@ class DirectTests(CrowdTestCase):
             lambda one: one.loseConnection(),
             lambda one: one.loseWriteConnection(),
             lambda one: one.abortConnection(),
-            lambda one: one.openExchange(),
+            lambda one: one.openExtensions(),
             lambda one: one.reset(),
         ]
         for act in acts:

@@ -43,7 +43,7 @@ class OrderTests(ReviewedTestCase):
             two.resumeProducing()
             pair.settle()
             self.assertEqual(two.heard.log, ["writeLost", b"all of it", "readLost", "ConnectionLost"])
-            self.assertEqual(pair.b.device.holding.heldBytes, 0)
+            self.assertEqual(pair.b.device.receiveBudget.heldBytes, 0)
 
     def test_simultaneousHalfClose(self) -> None:
         """

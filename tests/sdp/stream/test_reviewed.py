@@ -319,7 +319,7 @@ class ResetTests(ReviewedTestCase):
             two.resumeProducing()
             pair.settle()
             self.assertEqual(two.heard.log, [b"data", "ConnectionLost"])
-            self.assertEqual((two.producer, pair.b.device.holding.heldBytes), (None, 0))
+            self.assertEqual((two.producer, pair.b.device.receiveBudget.heldBytes), (None, 0))
 
 
 class EarlyTests(ReviewedTestCase):

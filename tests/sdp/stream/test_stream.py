@@ -91,7 +91,7 @@ class ScheduleTests(PairTestCase):
             assert ends[1].heard.data == sent[0] + b"last"
             assert [end.heard.calls for end in ends] == [["ConnectionDone"]] * 2
             assert [end.device.inUse()["qp"] for end in pair.ends] == [0, 0]
-            assert [end.device.holding.heldBytes for end in pair.ends] == [0, 0]
+            assert [end.device.receiveBudget.heldBytes for end in pair.ends] == [0, 0]
             assert not any(end.device.counters[ERRORS] for end in pair.ends)
         finally:
             pair.close()
@@ -422,13 +422,13 @@ class ReceiveTests(PairTestCase):
             self.settle()
         self.assertLessEqual(len(two.held), limits.SDP_RECEIVES)
         self.assertGreater(len(two.held), limits.SDP_RECEIVES - 8)
-        self.assertEqual(two.heldBytes, two.channel.device.holding.heldBytes)
+        self.assertEqual(two.heldBytes, two.channel.device.receiveBudget.heldBytes)
         self.assertGreaterEqual(one.machine.credits(), 1)
         self.assertEqual(two.heard.log, [])
         two.resumeProducing()
         self.settle()
         self.assertEqual(two.heard.data, b"".join(b"%04d" % i for i in range(1000)))
-        self.assertEqual((two.heldBytes, two.channel.device.holding.heldBytes), (0, 0))
+        self.assertEqual((two.heldBytes, two.channel.device.receiveBudget.heldBytes), (0, 0))
 
     def test_resumeIsLater(self) -> None:
         """

@@ -91,20 +91,20 @@ def verify(end: Any) -> None:
     """
     Check what must hold of an end between any two calls.
     """
-    machine, exchange = end.machine, end.exchange
+    machine, exchange = end.machine, end.extensions
     assert machine.sequence <= machine.limit, "sent without credit"
     dirty = end.channel.device._dirty
     assert end.corked == (end in dirty)
     if exchange is None or end.queuePair.path is None:
         return
     source, sink = machine.zero.source, machine.zero.sink
-    sourcing, sinking = exchange.sourcing, exchange.sinking
+    zeroCopySend, zeroCopyReceive = exchange.zeroCopySend, exchange.zeroCopyReceive
     assert [offer.user for offer in source.offers] == [
-        item for item in sourcing.items if getattr(item, "offered", False)
+        item for item in zeroCopySend.items if getattr(item, "offered", False)
     ]
-    assert len(sink.places) <= min(sink.most, len(sinking.places))
-    assert sourcing.size >= 0
-    if sourcing.takes(0):
+    assert len(sink.places) <= min(sink.most, len(zeroCopyReceive.places))
+    assert zeroCopySend.size >= 0
+    if zeroCopySend.takes(0):
         assert end.buffer is not None and end.room < 0, "nobody looks at what waits"
 
 
@@ -178,10 +178,10 @@ class Game:
         elif what == "resume":
             end.resumeProducing()
         elif what == "cancel":
-            end.openExchange().sourcing.retract()
+            end.openExtensions().zeroCopySend.retract()
         elif what == "mode":
             try:
-                end.openExchange().changeMode(list(Transition)[n % 4])
+                end.openExtensions().changeMode(list(Transition)[n % 4])
             except SDPError:
                 pass
         elif what == "threshold":
@@ -221,7 +221,7 @@ class Game:
         assert [end.heard.calls for end in self.ends] == [["ConnectionDone"]] * 2
         for each in self.pair.ends:
             assert not any(each.device.inUse().values()), each.device.inUse()
-            assert each.device.holding.heldBytes == 0
+            assert each.device.receiveBudget.heldBytes == 0
 
     def settleReading(self) -> None:
         """

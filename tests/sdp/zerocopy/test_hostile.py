@@ -135,7 +135,7 @@ class HostileTestCase(RegisteredTestCase):
         """
         raw, stream = self.pair.raw(receives)
         stream.setZeroCopyThresholds(LEAST)
-        stream.openExchange().changeMode(TO_PIPELINED)
+        stream.openExtensions().changeMode(TO_PIPELINED)
         self.settle()
         return raw, stream
 
@@ -231,7 +231,7 @@ class PeerTests(HostileTestCase):
                 raw.send(MID.SINK_AVAIL, SINK(65536, 7, 0, 0))
             else:
                 if over == "cancelled":
-                    stream.exchange.sourcing.retract()
+                    stream.extensions.zeroCopySend.retract()
                     self.settle()
                 raw.send(MID.SEND_SM)
             self.settle()
@@ -307,7 +307,7 @@ class PeerTests(HostileTestCase):
         """
         raw, stream = self.sink(Places())
         stream.pauseProducing()
-        stream.exchange.sinking._retract()
+        stream.extensions.zeroCopyReceive._retract()
         raw.send(MID.DISCONN)
         raw.send(MID.SINK_CANCEL_ACK)
         self.settle()
@@ -336,7 +336,7 @@ class PeerTests(HostileTestCase):
         """
         for adverts, pipelined, asked in ((16, False, True), (16, True, False), (1, False, False)):
             raw, stream = self.pair.raw()
-            stream.openExchange().machine.zero.sink.most = adverts
+            stream.openExtensions().machine.zero.sink.most = adverts
             target = Target(raw, 1000)
             if pipelined:
                 raw.send(MID.MODE_CHANGE, PIPELINED)
@@ -380,8 +380,8 @@ class OrderTests(HostileTestCase):
         """
         raw, stream = self.pair.raw()
         raw.send(MID.MODE_CHANGE, PIPELINED)
-        exchange = stream.openExchange()
-        exchange.keyed = short = Short(exchange.openKeyed())
+        exchange = stream.openExtensions()
+        exchange.keyed = short = Short(exchange.openRDMA())
         for _ in range(2):
             raw.send(MID.SRC_AVAIL, SOURCE(1000, 7, 0))
         self.settle()
@@ -402,7 +402,7 @@ class OrderTests(HostileTestCase):
         """
         raw, stream = self.pair.raw()
         target = Target(raw, 2000)
-        stream.channel.device.holding.heldBytes = limits.HELD_BYTES
+        stream.channel.device.receiveBudget.heldBytes = limits.HELD_BYTES
         few = raw.machine.limit = limits.SDP_RECEIVES_LEAST
         stream.queuePair.posted = stream.machine.told = few
         raw.send(MID.SRC_AVAIL, SOURCE(2000, target.key, target.address) + b"x")
@@ -412,7 +412,7 @@ class OrderTests(HostileTestCase):
         self.settle()
         self.assertEqual(raw.kinds().count("RDMA_RD_COMPL"), 1)
         self.assertGreaterEqual(raw.machine.limit - raw.machine.sequence, 3)
-        stream.channel.device.holding.heldBytes = 0
+        stream.channel.device.receiveBudget.heldBytes = 0
 
     def test_acknowledgedBehindChange(self) -> None:
         """
@@ -442,7 +442,7 @@ class OrderTests(HostileTestCase):
             raw.send(MID.SRC_AVAIL, SOURCE(size, target.key, target.address))
             self.settle()
             self.assertEqual(raw.kinds()[-1], "RDMA_RD_COMPL")
-            self.assertTrue(stream.exchange.sinking.unread())
+            self.assertTrue(stream.extensions.zeroCopyReceive.unread())
             options = {} if knows else {"acknowledged": raw.machine.received - 1}
             raw.send(MID.MODE_CHANGE, COMBINED, **options)
             self.settle()
@@ -463,7 +463,7 @@ class OrderTests(HostileTestCase):
         self.settle()
         raw.send(MID.SRC_AVAIL, SOURCE(100_001, target.key, target.address) + b"x")
         self.pair.b.turn()
-        self.assertEqual(len(stream.exchange.sinking.readings), 2)
+        self.assertEqual(len(stream.extensions.zeroCopyReceive.readings), 2)
         raw.send(MID.MODE_CHANGE, PIPELINED)
         raw.send(MID.MODE_CHANGE, COMBINED)
         raw.data(b"hello")
@@ -567,7 +567,7 @@ class EndTests(HostileTestCase):
         So many READs are answered at a time as the CM was told.
         """
         _, stream = self.pair.raw()
-        self.assertEqual(stream.openExchange().openKeyed().begin().attributes.peerReads, READ_DEPTH)
+        self.assertEqual(stream.openExtensions().openRDMA().begin().attributes.peerReads, READ_DEPTH)
 
     def test_lostWhileWriting(self) -> None:
         """

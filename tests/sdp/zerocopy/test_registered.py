@@ -147,7 +147,7 @@ class WriteTests(RegisteredTestCase):
             for arguments in ((wrong,), (None, wrong), (7, wrong)):
                 with self.assertRaises(TypeError):
                     one.setZeroCopyThresholds(*arguments)
-        self.assertEqual(one.openExchange().sourcing.least, limits.SDP_ZERO_COPY_LEAST)
+        self.assertEqual(one.openExtensions().zeroCopySend.least, limits.SDP_ZERO_COPY_LEAST)
 
     def test_lazy(self) -> None:
         """
@@ -158,7 +158,7 @@ class WriteTests(RegisteredTestCase):
         two.write(b"y")
         self.settle()
         for end in (one, two):
-            self.assertIsNone(end.exchange)
+            self.assertIsNone(end.extensions)
             self.assertIsNone(end.queuePair.work)
             self.assertIsNone(end.machine.zero)
 
@@ -357,13 +357,13 @@ class ModeTests(RegisteredTestCase):
         one, two = self.pair.connected()
         one.setZeroCopyThresholds(LEAST)
         kinds = self.sent(one)
-        self.assertTrue(one.openExchange().changeMode(Transition.COMBINED_TO_BUFFERED))
+        self.assertTrue(one.openExtensions().changeMode(Transition.COMBINED_TO_BUFFERED))
         region = one.registerMemory(BYTES)
         ends: list[Any] = []
         one.writeRegistered(region).addBoth(ends.append)
         self.settle()
         self.assertEqual((set(kinds), ends), ({"MODE_CHANGE", "DATA"}, [None]))
-        self.assertTrue(two.openExchange().changeMode(Transition.BUFFERED_TO_COMBINED))
+        self.assertTrue(two.openExtensions().changeMode(Transition.BUFFERED_TO_COMBINED))
         self.settle()
         kinds.clear()
         one.writeRegistered(region)
@@ -471,7 +471,7 @@ class PlaceTests(RegisteredTestCase):
         two.resumeProducing()
         self.settle()
         self.assertEqual(protocol.data, b"a" * 100 + b"b" * 50)
-        self.assertEqual(self.pair.b.device.holding.heldBytes, 0)
+        self.assertEqual(self.pair.b.device.receiveBudget.heldBytes, 0)
 
 
 class UrgentTests(RegisteredTestCase):
@@ -608,7 +608,7 @@ class PeerTests(RegisteredTestCase):
         self.assertEqual(stream.heard.calls, ["ConnectionLost"])
         raw, stream = self.pair.raw()
         stream.setZeroCopyThresholds(LEAST)
-        stream.openExchange().changeMode(Transition.COMBINED_TO_PIPELINED)
+        stream.openExtensions().changeMode(Transition.COMBINED_TO_PIPELINED)
         self.settle()
         raw.send(MID.SINK_AVAIL, SinkAvail(length=70000, rkey=7, address=4, nonDiscards=0).pack()[16:])
         self.settle()

@@ -25,14 +25,14 @@ from twisted_ib.tools.perf import perf, runs
 from twisted_ib.tools.perf.client import Client
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import Test, pattern
-from twisted_ib.tools.perf.parameters import ALL_SIZES, Given, Terms, parseTerms
+from twisted_ib.tools.perf.parameters import ALL_SIZES, Given, Parameters, parseTerms
 from twisted_ib.tools.perf.perf import TESTS
 from twisted_ib.tools.perf.report import Bandwidth, Progress, Row, described, heading
 from twisted_ib.tools.perf.runs import Latency, PingPong, Requests, Samples, Source, Span
 from twisted_ib.tools.perf.server import Server
 from twisted_ib.tools.program import ProgramError
 
-TERMS = Terms("send", (64,), 10, None, 2)
+TERMS = Parameters("send", (64,), 10, None, 2)
 
 NOTHING = Given(None, None, None, None)
 
@@ -61,7 +61,7 @@ class OptionTests(SynchronousTestCase):
             self.assertEqual((options.test, options.host, options.port), (name, None, 18515))
             given = Given.of(options, None)
             self.assertEqual(given, NOTHING)
-            self.assertEqual(given.terms(name), Terms(name, (64,), None, 1.0, 1))
+            self.assertEqual(given.terms(name), Parameters(name, (64,), None, 1.0, 1))
 
     def test_letters(self) -> None:
         """
@@ -136,7 +136,7 @@ class TermsTests(SynchronousTestCase):
         """
         Terms come out of JSON as they went in.
         """
-        for terms in (TERMS, Terms("sdp", ALL_SIZES, None, 0.5, 1)):
+        for terms in (TERMS, Parameters("sdp", ALL_SIZES, None, 0.5, 1)):
             self.assertEqual(parseTerms(json.loads(json.dumps(terms.message()))), terms)
 
     def test_hostile(self) -> None:
@@ -172,7 +172,7 @@ class TermsTests(SynchronousTestCase):
         Given((limits.PERF_MESSAGE,), 1, None, most).terms("send")
         given = Given((limits.PERF_MESSAGE,), 1, None, most + 1)
         self.assertRaises(ProgramError, given.terms, "send")
-        message = Terms("send", (limits.PERF_MESSAGE,), 1, None, most + 1).message()
+        message = Parameters("send", (limits.PERF_MESSAGE,), 1, None, most + 1).message()
         self.assertRaises(ProgramError, parseTerms, {**message, "sizes": list(message["sizes"])})
 
     def test_compare(self) -> None:
@@ -695,7 +695,7 @@ class ClientTests(SynchronousTestCase):
         """
         self.begin(TERMS)
 
-    def begin(self, terms: Terms) -> None:
+    def begin(self, terms: Parameters) -> None:
         """
         @param terms: what to measure.
         """
@@ -762,7 +762,7 @@ class ClientTests(SynchronousTestCase):
         """
         Only so many connections are made at a time, and all in the end.
         """
-        self.begin(Terms("send", (64,), 10, None, 100))
+        self.begin(Parameters("send", (64,), 10, None, 100))
         link, transport = self.test.accept()
         transport.clear()
         link.dataReceived(b'{"session": "x"}\n')
@@ -845,6 +845,6 @@ class PatternTests(SynchronousTestCase):
         """
         Both ends know it, and it is as long as the longest message.
         """
-        terms = Terms("read", (2, 1000), 1, None, 1)
+        terms = Parameters("read", (2, 1000), 1, None, 1)
         self.assertEqual(pattern(terms), pattern(terms))
         self.assertEqual(len(pattern(terms)), 1000)

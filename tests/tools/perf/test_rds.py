@@ -22,13 +22,13 @@ from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools.perf import perf, rds
-from twisted_ib.tools.perf.load import ACK, HEADER, HEADER_BYTES, REQUEST, Task, Terms, patternOf
+from twisted_ib.tools.perf.load import ACK, HEADER, HEADER_BYTES, REQUEST, StressParameters, Task, patternOf
 from twisted_ib.tools.perf.rds import Control
 from twisted_ib.tools.program import ProgramError
 
 PASSIVE, ACTIVE = "192.0.2.1", "192.0.2.2"
 OWN, PEER = (PASSIVE, 4001), (ACTIVE, 4001)
-TERMS = Terms(2, 100, 63, PASSIVE, ACTIVE, 4000, 1, 10, True)
+TERMS = StressParameters(2, 100, 63, PASSIVE, ACTIVE, 4000, 1, 10, True)
 
 #: The same as rds-stress says it.
 SAID = bytes.fromhex(
@@ -68,7 +68,7 @@ class TermsTests(SynchronousTestCase):
         It is rds-stress's old form, 59 bytes.
         """
         self.assertEqual((TERMS.pack(), len(SAID)), (SAID, 59))
-        self.assertEqual(Terms.parse(SAID), TERMS)
+        self.assertEqual(StressParameters.parse(SAID), TERMS)
 
     def test_refused(self) -> None:
         """
@@ -77,10 +77,10 @@ class TermsTests(SynchronousTestCase):
         for at in (0, 4, 8, 26, 28):
             data = bytearray(SAID)
             data[at] = 0xFF
-            self.assertRaises(ProgramError, Terms.parse, bytes(data))
+            self.assertRaises(ProgramError, StressParameters.parse, bytes(data))
         data = bytearray(SAID)
         data[15] = 1
-        self.assertIn("RDMA", str(self.assertRaises(ProgramError, Terms.parse, bytes(data))))
+        self.assertIn("RDMA", str(self.assertRaises(ProgramError, StressParameters.parse, bytes(data))))
         wrong = {"depth": 0, "tasks": 0, "request": 62, "ack": 62, "port": 65535}
         for name, value in wrong.items():
             changes: dict[str, Any] = {name: value}

@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted_ib.errors import ResourceBusyError
 
 
-class Held:
+class RefCounted:
     """
     Counts who depends on an object, by kind.
 

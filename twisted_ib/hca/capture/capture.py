@@ -33,7 +33,7 @@ from twisted_ib.hca.wire.mad import cm, mad
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import (
-    Datagram,
+    UDPDatagram,
     datagramPort,
     ethernet,
     flowLabel,
@@ -423,7 +423,7 @@ class Capture:
         if writer is None:
             return
         version = ipVersion(way.fromGID, way.toGID)
-        datagram = Datagram(
+        datagram = UDPDatagram(
             *(way.fromGID, way.toGID, port, packet.pack()),
             *(trafficClass, hopLimit, way.label),
             checksum=0 if version == 4 else None,

@@ -16,8 +16,8 @@ from twisted_ib.hca.base.interfaces import ILink
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.headers import ICRC
-from twisted_ib.hca.wire.icrcflow import Flow
-from twisted_ib.hca.wire.rocev2 import Datagram, ethernet, hardwareAddress, ipVersion
+from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, ipVersion
 
 _HOP_LIMIT: Final = 64
 #: The last octets of a made-up Ethernet address are those of the IP address.
@@ -190,7 +190,7 @@ class TracedLink:
         if capture.closed:
             return
         here, there = gidOf(source), gidOf(destination)
-        flow = Flow(here, there, port)
+        flow = ICRCState(here, there, port)
         fromGID, toGID = int.from_bytes(here, "big"), int.from_bytes(there, "big")
         version = ipVersion(fromGID, toGID)
         hardware = hardwareAddress(toGID, _hardware(toGID))
@@ -199,7 +199,7 @@ class TracedLink:
             each = data[at : at + size]
             end = len(each) - ICRC.size
             try:
-                datagram = Datagram(
+                datagram = UDPDatagram(
                     *(fromGID, toGID, port, each[:end], trafficClass, hopLimit),
                     identification=flow.identification(each),
                     checksum=0 if version == 4 else None,

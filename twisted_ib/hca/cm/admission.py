@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection
 
 
-class Room:
+class HalfOpenLimit:
     """
     The bounds of a table of connections.
 

@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.transitions import ROWS
 from twisted_ib.hca.wire.cm import MRA, REJ, REP, REQ, RTU, timeoutSeconds
 
-__all__ = ["Connection", "Event", "Input", "Output", "State", "Surroundings"]
+__all__ = ["Connection", "ConnectionContext", "Event", "Input", "Output", "State"]
 
 Output = tuple[Any, int, bytes]
 
@@ -27,7 +27,7 @@ Output = tuple[Any, int, bytes]
 _IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CLOSE
 
 
-class Surroundings(Protocol):
+class ConnectionContext(Protocol):
     """
     What a connection needs of the table that it is in.
     """
@@ -86,7 +86,7 @@ class Connection:
         "ackSeconds",
         "deadline",
         "destination",
-        "farewell",
+        "disconnectData",
         "listener",
         "localID",
         "localQPN",
@@ -103,7 +103,9 @@ class Connection:
         "user",
     )
 
-    def __init__(self, table: Surroundings, peer: Any, destination: Any, localID: int, request: REQ) -> None:
+    def __init__(
+        self, table: ConnectionContext, peer: Any, destination: Any, localID: int, request: REQ
+    ) -> None:
         """
         @param request: the REQ, sent or received, whose retry count and path
             hold for both sides.
@@ -120,7 +122,7 @@ class Connection:
         self.user: Any = None
         self.state: State = _IDLE
         self.output: Output | None = None
-        self.farewell = b""
+        self.disconnectData = b""
         self.deadline: float | None = None
         self.maxRetries = self.retriesLeft = request.maxCMRetries
         self.period = 0.0
@@ -147,7 +149,7 @@ class Connection:
         """
         return self.feed(Input.IGNORE, None, now) or self._missed(Input.IGNORE)
 
-    def think(self, now: float, serviceTimeout: int = 24, privateData: bytes = b"") -> bool:
+    def sendMRA(self, now: float, serviceTimeout: int = 24, privateData: bytes = b"") -> bool:
         """
         The answer to REQUEST or REPLY will take long: if the peer asks again,
         it is told so by an MRA.

@@ -65,7 +65,7 @@ class LookupInput(IntEnum):
     PATH_LOST = 10
 
 
-class Surroundings(Protocol):
+class LookupContext(Protocol):
     """
     What lookups need of the table of connections that they are beside.
     """
@@ -311,7 +311,7 @@ class Lookups:
         "table",
     )
 
-    def __init__(self, table: Surroundings, randomBits: Callable[[int], int]) -> None:
+    def __init__(self, table: LookupContext, randomBits: Callable[[int], int]) -> None:
         """
         There are none.
 
@@ -328,7 +328,7 @@ class Lookups:
         # By source and request id, the oldest first: (when it expires, the lookup).
         self._answered: OrderedDict[tuple[Any, int], tuple[float, Lookup]] = OrderedDict()
 
-    def beware(self, perSource: int, inAll: int) -> None:
+    def limitHalfOpen(self, perSource: int, inAll: int) -> None:
         """
         Sources are addresses, which anybody can write on a message.
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
-from twisted_ib.hca.cm.admission import Room
+from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import Lookup, Lookups
@@ -122,7 +122,7 @@ class ConnectionTable:
         self.outputs: deque[Output] = deque()
         self.events: deque[CMEvent] = deque()
         self._randomBits = randomBits
-        self._room = Room(halfOpenPerSource, halfOpenInAll)
+        self._room = HalfOpenLimit(halfOpenPerSource, halfOpenInAll)
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
@@ -154,7 +154,7 @@ class ConnectionTable:
         """
         return len(self._connections)
 
-    def beware(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
+    def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
         """
         Sources are addresses, which anybody can write on a message: from now on a REQ that is one too many
         takes the place of the oldest that is half open.
@@ -162,8 +162,8 @@ class ConnectionTable:
         @param halfOpenPerSource: how many of a source may be half open.
         @param halfOpenInAll: how many of all.
         """
-        self._room = Room(halfOpenPerSource, halfOpenInAll, True)
-        self.lookups.beware(halfOpenPerSource, halfOpenInAll)
+        self._room = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, True)
+        self.lookups.limitHalfOpen(halfOpenPerSource, halfOpenInAll)
 
     def listen(self, serviceID: int, listener: object) -> None:
         """

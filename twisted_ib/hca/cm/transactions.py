@@ -56,7 +56,7 @@ _ABOUT: Final = {MessageKind.REQ.value: REQ.attribute}
 _ABOUT_MRA: Final = {**_ABOUT, MessageKind.OTHER.value: LAP.attribute}
 
 
-class GeneralServices:
+class CMTransactions:
     """
     Queue pair 1 of one HCA.
 
@@ -172,4 +172,4 @@ class GeneralServices:
             known.popitem(False)
 
 
-__all__ = ["GeneralServices"]
+__all__ = ["CMTransactions"]

@@ -229,8 +229,8 @@ def _sendDREQ(connection: Connection, message: object, now: float) -> None:
     """
     Ask the peer to end it.
     """
-    farewell = message if isinstance(message, bytes) else b""
-    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, farewell)
+    disconnectData = message if isinstance(message, bytes) else b""
+    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, disconnectData)
     _ask(connection, request, now)
 
 
@@ -239,7 +239,7 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     The peer ends it.
     """
     connection.output = None
-    connection.farewell = message.privateData
+    connection.disconnectData = message.privateData
     _tell(connection, DREP())
     connection.table.report(_DISCONNECTED, connection, message)
 
@@ -250,7 +250,7 @@ def _disconnected(connection: Connection, message: object, now: float) -> None:
     """
     connection.output = None
     if isinstance(message, REJ):
-        connection.farewell = message.privateData
+        connection.disconnectData = message.privateData
     connection.table.report(_DISCONNECTED, connection, message)
 
 

@@ -54,13 +54,13 @@ from twisted_ib.hca.wire.headers import IMMEDIATE
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
 
-__all__ = ["RECEIVING", "Group", "Joining", "Meeting", "Paths", "isWaiting"]
+__all__ = ["RECEIVING", "AddressResolution", "MulticastGroup", "PendingJoin", "PendingPaths", "isWaiting"]
 
 _GUID_MASK = (1 << 64) - 1
 _LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 
-class Group:
+class MulticastGroup:
     """
     The way to all members of a multicast group, in the place of a path.
 
@@ -128,7 +128,7 @@ class Group:
         self._follow(())
 
 
-class Paths:
+class AddressResolution:
     """
     The paths of one device, by GID, and its multicast groups.
 
@@ -146,14 +146,14 @@ class Paths:
         self._device = device
         self.guid: int = device.guid
         self.timers = device.timers
-        self._meetings: dict[int, Meeting] = {}
-        self._met: dict[QueuePair, Meeting] = {}
+        self._meetings: dict[int, PendingPaths] = {}
+        self._met: dict[QueuePair, PendingPaths] = {}
         #: Paths that HCAs with a lower GUID, as they say, have dialled; the latest is last.
         self._callers: dict[int, list[Any]] = {}
         #: Of those, which are proven to be what they say and which not.
         self._proofs: dict[Any, bool] = {}
         self._attached: dict[int, dict[QueuePair, None]] = {}
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, MulticastGroup] = {}
 
     # -- GIDs
 
@@ -188,7 +188,7 @@ class Paths:
         Find the way for datagrams to a GID.
 
         @param user: gets C{pathReady(path)}, perhaps before this returns, with a path or a
-            L{Group}; or C{connectFailed(error)} later.
+            L{MulticastGroup}; or C{connectFailed(error)} later.
 
         @return: something with C{cancel()}, or L{None} if the user has it already.
         @raise HCAError: there is none.
@@ -218,15 +218,15 @@ class Paths:
         guid = self.check(vector.gid)
         self.leave(queuePair)
         if self._device.addressed:
-            self._device.fabric.reachGID(vector.gid, Joining(queuePair, vector))
+            self._device.fabric.reachGID(vector.gid, PendingJoin(queuePair, vector))
             return
-        meeting = self._meetings.get(guid)
-        if meeting is None:
+        pendingPaths = self._meetings.get(guid)
+        if pendingPaths is None:
             self._makeRoom()
-            meeting = self._meetings[guid] = Meeting(self, guid)
-        meeting.waiting[queuePair] = vector
-        self._met[queuePair] = meeting
-        meeting.look()
+            pendingPaths = self._meetings[guid] = PendingPaths(self, guid)
+        pendingPaths.waiting[queuePair] = vector
+        self._met[queuePair] = pendingPaths
+        pendingPaths.look()
 
     def _makeRoom(self) -> None:
         """
@@ -235,8 +235,8 @@ class Paths:
         @raise ResourceLimitError: there are enough.
         """
         if len(self._meetings) >= limits.MEETINGS:
-            for meeting in list(self._meetings.values()):
-                meeting.prune()
+            for pendingPaths in list(self._meetings.values()):
+                pendingPaths.prune()
             if len(self._meetings) >= limits.MEETINGS:
                 raise ResourceLimitError(f"{limits.MEETINGS} HCAs are waited for already")
 
@@ -244,22 +244,22 @@ class Paths:
         """
         A queue pair does not wait any more; harmless if it did not.
         """
-        meeting = self._met.pop(queuePair, None)
-        if meeting is not None:
-            del meeting.waiting[queuePair]
-            if not meeting.waiting:
-                meeting.end()
+        pendingPaths = self._met.pop(queuePair, None)
+        if pendingPaths is not None:
+            del pendingPaths.waiting[queuePair]
+            if not pendingPaths.waiting:
+                pendingPaths.end()
 
-    def ended(self, meeting: Meeting, waiting: dict[QueuePair, Any]) -> None:
+    def ended(self, pendingPaths: PendingPaths, waiting: dict[QueuePair, Any]) -> None:
         """
         Nobody waits in a meeting any more.
         """
-        if self._meetings.get(meeting.guid) is meeting:
-            del self._meetings[meeting.guid]
+        if self._meetings.get(pendingPaths.guid) is pendingPaths:
+            del self._meetings[pendingPaths.guid]
         for queuePair in waiting:
             self._met.pop(queuePair, None)
 
-    def find(self, guid: int, meeting: Meeting) -> Any:
+    def find(self, guid: int, pendingPaths: PendingPaths) -> Any:
         """
         Find the path that this HCA shares with another, or none yet.
 
@@ -267,12 +267,12 @@ class Paths:
         @raise HCAError: it can not be found now.
         """
         if guid >= self.guid:
-            return self._device.fabric.reach(guid, meeting)
+            return self._device.fabric.reach(guid, pendingPaths)
         unknown = False
         for path in reversed(self._callers.get(guid, ())):
             proof = self._proves(path, guid)
             if proof:
-                meeting.pathReady(path)
+                pendingPaths.pathReady(path)
                 return None
             unknown = unknown or proof is None
         if unknown:
@@ -299,9 +299,9 @@ class Paths:
         guid = path.peer.guid
         if guid < self.guid:
             self._callers.setdefault(guid, []).append(path)
-            meeting = self._meetings.get(guid)
-            if meeting is not None:
-                meeting.look()
+            pendingPaths = self._meetings.get(guid)
+            if pendingPaths is not None:
+                pendingPaths.look()
         if self.takesDatagrams:
             self._proves(path, guid)
 
@@ -390,7 +390,7 @@ class Paths:
         """
         return [gid for gid, members in self._attached.items() if queuePair in members]
 
-    def _group(self, gid: int) -> Group:
+    def _group(self, gid: int) -> MulticastGroup:
         """
         The way to a group.  Beyond L{limits.MULTICAST_GROUPS} the oldest is given up; whoever
         uses it asks again.
@@ -399,7 +399,7 @@ class Paths:
         if group is None:
             if len(self._groups) >= limits.MULTICAST_GROUPS:
                 self._groups.pop(next(iter(self._groups))).close()
-            group = self._groups[gid] = Group(self._device, gid)
+            group = self._groups[gid] = MulticastGroup(self._device, gid)
         return group
 
     # -- ends
@@ -418,8 +418,8 @@ class Paths:
         """
         The device closes: nothing is looked for any more.
         """
-        for meeting in list(self._meetings.values()):
-            meeting.end()
+        for pendingPaths in list(self._meetings.values()):
+            pendingPaths.end()
         for group in self._groups.values():
             group.close()
         self._groups.clear()
@@ -443,7 +443,7 @@ RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 _FINAL = (DeviceError, LayoutError, PeerIdentityError, PeerRefusedError)
 
 
-class Meeting:
+class PendingPaths:
     """
     The queue pairs that wait for the path to one HCA.
 
@@ -453,7 +453,7 @@ class Meeting:
 
     __slots__ = ("_paths", "_pause", "_search", "_timer", "guid", "waiting")
 
-    def __init__(self, paths: Paths, guid: int) -> None:
+    def __init__(self, paths: AddressResolution, guid: int) -> None:
         """
         Nothing is looked for yet.
         """
@@ -549,7 +549,7 @@ class Meeting:
             timer.cancel()
 
 
-class Joining:
+class PendingJoin:
     """
     One queue pair that waits for the path to an IP address.
     """

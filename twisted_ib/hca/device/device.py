@@ -36,12 +36,12 @@ from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.cm.machine import Connection
-from twisted_ib.hca.device.addressresolution import Paths
+from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.device.connections import Manager, Service, Services
 from twisted_ib.hca.device.counters import Traffic, counters
 from twisted_ib.hca.device.identity import Identity
 from twisted_ib.hca.device.objects import Objects
-from twisted_ib.hca.device.receivebudget import Holding
+from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.memory.memory import Memory, MemoryRegion, ProtectionDomain
@@ -53,7 +53,7 @@ from twisted_ib.hca.wire.headers import PSN_MASK
 
 if TYPE_CHECKING:
     from twisted_ib.hca.capture.capture import Capture
-    from twisted_ib.hca.host.queryserver import Inquiries
+    from twisted_ib.hca.host.queryserver import QueryServer
 
 _RC = QPType.RC
 
@@ -84,7 +84,7 @@ class Device(Identity):
         and then.
     @ivar capture: Where its packets are written, or L{None}.
     @ivar holding: What its consumers hold for readers that are paused.
-    @ivar hold: See L{Holding.hold}.
+    @ivar hold: See L{ReceiveBudget.hold}.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class Device(Identity):
         self.timers = Timers(clock)
         self.objects = Objects(self)
         self.departures = Departures(self)
-        self.paths = Paths(self)
-        self.holding = Holding(self.count)
-        self.hold = self.holding.hold
+        self.paths = AddressResolution(self)
+        self.receiveBudget = ReceiveBudget(self.count)
+        self.hold = self.receiveBudget.hold
         self.queuePairs: dict[int, QueuePair] = {}
         #: By number, who will have a queue pair of that number; see L{promise}.
         self.promised: dict[int, Any] = {}
@@ -154,7 +154,7 @@ class Device(Identity):
             self.fabric = fabric(self, self.guid, clock)
         self.addressed = bool(getattr(self.fabric, "addressed", False))
         if self.addressed:
-            self.cm.beware(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+            self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.address: str | None = self.fabric.address if self.addressed else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
@@ -164,16 +164,16 @@ class Device(Identity):
         self.capture = self._trace(capture) if capture else None
         _devices.add(self)
 
-    def _appear(self) -> Inquiries | None:
+    def _appear(self) -> QueryServer | None:
         """
         Have commands find a device that no process dials.
 
         @return: Where they ask; L{None} if processes can not meet, which this device does not need.
         """
-        from twisted_ib.hca.host.queryserver import Inquiries
+        from twisted_ib.hca.host.queryserver import QueryServer
 
         try:
-            inquiries = Inquiries(self, self.guid)
+            inquiries = QueryServer(self, self.guid)
         except (HCAError, OSError):
             self.count("not_visible")
             return None
@@ -311,7 +311,7 @@ class Device(Identity):
 
     def meet(self, queuePair: QueuePair) -> None:
         """
-        Find the path of a queue pair's address vector: see L{Paths.meet}.
+        Find the path of a queue pair's address vector: see L{AddressResolution.meet}.
 
         @param queuePair: One that has an address vector.
         """
@@ -320,7 +320,7 @@ class Device(Identity):
 
     def reach(self, gid: int, user: Any) -> Any:
         """
-        Find the way for datagrams to a GID: see L{Paths.reach}.
+        Find the way for datagrams to a GID: see L{AddressResolution.reach}.
         """
         self.check()
         return self.paths.reach(gid, user)

@@ -11,7 +11,7 @@ from typing import Any
 from twisted_ib import limits
 
 
-class Holding:
+class ReceiveBudget:
     """
     Who holds how much.
 
@@ -46,7 +46,7 @@ class Holding:
             holders.pop(holder, None)
         if self.heldBytes > limits.HELD_BYTES and count > 0:
             self._count("held_bytes_exceeded")
-            self._most().overheld()
+            self._most().budgetExceeded()
 
     def _most(self) -> Any:
         """
@@ -55,12 +55,12 @@ class Holding:
         holders = self.holders
         perPath: Counter[Any] = Counter()
         for each, held in holders.items():
-            perPath[wayOf(each)] += held
+            perPath[pathOf(each)] += held
         path = max(perPath, key=perPath.__getitem__)
-        return max((each for each in holders if wayOf(each) is path), key=holders.__getitem__)
+        return max((each for each in holders if pathOf(each) is path), key=holders.__getitem__)
 
 
-def wayOf(consumer: Any) -> Any:
+def pathOf(consumer: Any) -> Any:
     """
     @return: The path to the peer of a queue pair's consumer, one for each peer; L{None} if there is none.
     """
@@ -68,4 +68,4 @@ def wayOf(consumer: Any) -> Any:
     return getattr(path, "way", path)
 
 
-__all__ = ["Holding", "wayOf"]
+__all__ = ["ReceiveBudget", "pathOf"]

@@ -35,7 +35,7 @@ class Counterpart:
     uid: int
 
 
-class Beside:
+class TCPCounterparts:
     """
     Looks for such services; keeps the run directories open between two looks.
     """
@@ -99,4 +99,4 @@ class Beside:
             search.close()
 
 
-__all__ = ["Beside", "Counterpart"]
+__all__ = ["Counterpart", "TCPCounterparts"]

@@ -45,7 +45,7 @@ _REFUSE = struct.Struct(">HH")  # reason, length of the text
 _ALL_OFFERS = 0x3
 
 
-class Offer(IntFlag):
+class HandshakeFlags(IntFlag):
     """
     What a side can do.
     """
@@ -100,7 +100,7 @@ class Hello:
     @ivar pid: its process number as it sees it; for display only.
     @ivar ringBytes: data bytes of its ring.
     @ivar slackBytes: bytes behind the ring's end for a record that runs over.
-    @ivar offers: see L{Offer}.
+    @ivar offers: see L{HandshakeFlags}.
     @ivar program: its name, for display.
     """
 
@@ -110,7 +110,7 @@ class Hello:
     pid: int
     ringBytes: int
     slackBytes: int
-    offers: Offer
+    offers: HandshakeFlags
     program: str = ""
 
     @property
@@ -118,9 +118,9 @@ class Hello:
         """
         How many descriptors come with this message.
         """
-        if not self.offers & Offer.RINGS:
+        if not self.offers & HandshakeFlags.RINGS:
             return 0
-        return 2 if self.offers & Offer.EVENTFD else 1
+        return 2 if self.offers & HandshakeFlags.EVENTFD else 1
 
     def pack(self) -> bytes:
         """
@@ -147,7 +147,7 @@ class Hello:
         if offers & ~_ALL_OFFERS:
             raise HandshakeError(f"a peer offers what nobody knows ({offers:#x})")
         program = _text(bytes(body[_HELLO.size :]), limits.PROGRAM_BYTES)
-        return cls(guid, pid, ringBytes, slackBytes, Offer(offers), program)
+        return cls(guid, pid, ringBytes, slackBytes, HandshakeFlags(offers), program)
 
 
 @attrs.frozen
@@ -229,7 +229,7 @@ class Query:
 
 
 @attrs.frozen
-class Answer:
+class QueryAnswer:
     """
     What an HCA says of itself.
 
@@ -252,7 +252,7 @@ class Answer:
         return _message(self.KIND, body)
 
     @classmethod
-    def parse(cls, body: memoryview) -> Answer:
+    def parse(cls, body: memoryview) -> QueryAnswer:
         """
         The message with this body.
 
@@ -267,7 +267,7 @@ class Answer:
         return cls(content)
 
 
-Message = Hello | Refuse | Query | Answer
+Message = Hello | Refuse | Query | QueryAnswer
 
 
 def parse(data: bytes) -> Message:
@@ -312,7 +312,7 @@ def refusalOf(error: errors.HCAError) -> Refuse:
     return Refuse(_REASONS.get(type(error), RefuseReason.MALFORMED), str(error))
 
 
-class Exchange:
+class Handshake:
     """
     One side of one handshake.
 
@@ -337,14 +337,14 @@ class Exchange:
         self._server = server
 
     @property
-    def agreed(self) -> Offer:
+    def agreed(self) -> HandshakeFlags:
         """
         What both offer.
         """
         theirs = self.theirs
         assert theirs is not None
         both = self.ours.offers & theirs.offers
-        return both if both & Offer.RINGS else Offer(0)
+        return both if both & HandshakeFlags.RINGS else HandshakeFlags(0)
 
     def received(self, data: bytes, descriptors: int) -> Hello | Query:
         """
@@ -409,20 +409,20 @@ class Exchange:
             )
 
 
-_KINDS: dict[int, type[Hello] | type[Refuse] | type[Query] | type[Answer]] = {
-    kind.KIND: kind for kind in (Hello, Refuse, Query, Answer)
+_KINDS: dict[int, type[Hello] | type[Refuse] | type[Query] | type[QueryAnswer]] = {
+    kind.KIND: kind for kind in (Hello, Refuse, Query, QueryAnswer)
 }
 
 
 __all__ = [
     "LAYOUT_VERSION",
     "MAGIC",
-    "Answer",
-    "Exchange",
+    "Handshake",
+    "HandshakeFlags",
     "Hello",
     "Message",
-    "Offer",
     "Query",
+    "QueryAnswer",
     "Refuse",
     "RefuseReason",
     "Subject",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.hca.host.handshake import Answer
+from twisted_ib.hca.host.handshake import QueryAnswer
 
 #: Characters of each text in a row that would not fit into a page of its own.
 _SHORT = 64
@@ -35,7 +35,7 @@ def pages(
     @return: The pages: C{head}, C{columns}, C{rows}, and C{more}, whether another one comes.
     """
     fixed = {**head, "columns": list(columns)}
-    room = limits.ANSWER_BYTES - len(Answer({**fixed, "rows": [], "more": False}).pack())
+    room = limits.ANSWER_BYTES - len(QueryAnswer({**fixed, "rows": [], "more": False}).pack())
     page: list[Row] = []
     left = room
     looked = 0

@@ -125,7 +125,7 @@ def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None
             message = handshake.parse(data)
         except HCAError:
             return None, 0
-        return (message.content if isinstance(message, handshake.Answer) else None), len(data)
+        return (message.content if isinstance(message, handshake.QueryAnswer) else None), len(data)
 
 
 __all__ = ["Told", "ask", "askSockets"]

@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.fdpassing import receiveWithDescriptors, sendWithDescriptors
-from twisted_ib.hca.host.handshake import Answer, Query, Subject
+from twisted_ib.hca.host.handshake import Query, QueryAnswer, Subject
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
@@ -38,7 +38,7 @@ class _Asker:
         self.pages: Iterator[dict[str, Any]] | None = None
 
 
-class Inquiries:
+class QueryServer:
     """
     The entry of one HCA, and those who ask.
     """
@@ -122,7 +122,7 @@ class Inquiries:
             content: dict[str, Any] = next(asker.pages, {})
         else:
             content = self._owner.describe()
-        sent = sendWithDescriptors(asker.socket, Answer(content).pack())
+        sent = sendWithDescriptors(asker.socket, QueryAnswer(content).pack())
         if not (sent and content.get("more")):
             raise PathLostError("an asker has its answer")
 
@@ -144,4 +144,4 @@ class Inquiries:
         self._rendezvous.close()
 
 
-__all__ = ["Inquiries"]
+__all__ = ["QueryServer"]

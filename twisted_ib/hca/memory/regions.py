@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted_ib.hca.base.refcount import Held
+from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.access import REMOTE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.memory import Memory
 
 
-class ProtectionDomain(Held):
+class ProtectionDomain(RefCounted):
     """
     A fence: what belongs to one domain is of no use to what belongs to another.
 
@@ -33,7 +33,7 @@ class ProtectionDomain(Held):
         self.memory = memory
 
 
-class MemoryRegion(Held):
+class MemoryRegion(RefCounted):
     """
     A registered buffer.
 

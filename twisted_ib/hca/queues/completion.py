@@ -14,7 +14,7 @@ from enum import IntEnum, IntFlag
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.refcount import Held
+from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.timers import Timer, Timers
 
 
@@ -140,7 +140,7 @@ class WorkCompletion:
 _MICROSECONDS = 1_000_000
 
 
-class CompletionQueue(Held):
+class CompletionQueue(RefCounted):
     """
     A bounded queue of completions.
 

@@ -8,7 +8,7 @@ from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.queues.queuepair import QueuePair
 
 
-class Parts:
+class Reassembly:
     """
     The records so far.  What waits here for its end counts as memory that the device holds,
     of which one peer must not take all.
@@ -65,7 +65,7 @@ class Parts:
         if device is not None and count:
             device.hold(self, count)
 
-    def overheld(self) -> None:
+    def budgetExceeded(self) -> None:
         """
         Of what there is no more memory for, most is here.
         """

@@ -58,12 +58,12 @@ class Receives:
             return self._shared.take()
         return self._own.popleft() if self._own else None
 
-    def giveBack(self, request: ReceiveRequest) -> None:
+    def putBack(self, request: ReceiveRequest) -> None:
         """
         One was taken and not used: it is the oldest again.
         """
         if self._shared is not None:
-            self._shared.giveBack(request)
+            self._shared.putBack(request)
         else:
             self._own.appendleft(request)
 

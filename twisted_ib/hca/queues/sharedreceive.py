@@ -15,14 +15,14 @@ from collections.abc import Callable
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.refcount import Held
+from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.queues.requests import ReceiveRequest, checkPieces
 
 _KIND = "shared receive queues"
 
 
-class SharedReceiveQueue(Held):
+class SharedReceiveQueue(RefCounted):
     """
     A bounded queue of receive requests that several queue pairs take from.
 
@@ -94,7 +94,7 @@ class SharedReceiveQueue(Held):
                 self.onEvent(EventType.SRQ_LIMIT_REACHED, self)
         return request
 
-    def giveBack(self, request: ReceiveRequest) -> None:
+    def putBack(self, request: ReceiveRequest) -> None:
         """
         A request was taken and not used: it is the oldest again, whether the queue was
         filled up meanwhile or not.

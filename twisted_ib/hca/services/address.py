@@ -21,7 +21,7 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError
-from twisted_ib.hca.base.refcount import Held
+from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.memory import ProtectionDomain
 
 _BITS = (
@@ -279,7 +279,7 @@ class Departures:
             departure.close()
 
 
-class AddressHandle(Held):
+class AddressHandle(RefCounted):
     """
     An address that a program sends datagrams to.
 

@@ -337,7 +337,7 @@ class DatagramResponder:
             return "datagrams_without_receive"
         size = len(payload)
         if total(receive.pieces) < GRH_BYTES + size:
-            self._receives.giveBack(receive)
+            self._receives.putBack(receive)
             return "datagrams_too_long"
         pieces = receive.pieces
         pd = work.pd if work.shared is None else work.shared.pd

@@ -36,7 +36,7 @@ from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
 from twisted_ib.hca.services.local import RELIABLE, Local
 from twisted_ib.hca.services.sendqueue import SendQueue
-from twisted_ib.hca.services.sendwqe import Operation, Question
+from twisted_ib.hca.services.sendwqe import Operation, RespondedOperation
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
@@ -93,7 +93,7 @@ class Requester(SendQueue):
         An empty queue.
         """
         super().__init__(work)
-        self._asked: deque[Question] = deque()
+        self._asked: deque[RespondedOperation] = deque()
         self._acknowledged = 0
         self._waiting = self._pausing = self._resuming = False
         self._timer: Timer | None = None
@@ -143,7 +143,7 @@ class Requester(SendQueue):
             if operation.status is not _SUCCESS:
                 anyLocal = True
                 break
-            if isinstance(operation, Question):
+            if isinstance(operation, RespondedOperation):
                 self._asked.append(operation)
         if anyLocal:
             self._complete()

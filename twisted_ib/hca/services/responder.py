@@ -38,7 +38,7 @@ from twisted_ib.hca.base.operation import (
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.reassembly import Parts
+from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, ReceiveRequest
 from twisted_ib.hca.queues.scatter import locate, payload, scatter, total
@@ -109,7 +109,7 @@ class Responder:
         # The message that has begun and not ended: None, or whether it is a WRITE.
         self._writing: bool | None = None
         self._receive: ReceiveRequest | None = None  # of a SEND
-        self._parts: Parts | None = None  # of a SEND for the consumer
+        self._parts: Reassembly | None = None  # of a SEND for the consumer
         self._room = self._done = 0
         self._address = self._key = self._length = 0  # of a WRITE
 
@@ -191,7 +191,7 @@ class Responder:
         self._writing = None
         receive, self._receive = self._receive, None
         if receive is not None:
-            self._receives.giveBack(receive)
+            self._receives.putBack(receive)
         elif self._parts is not None:
             self._dropParts()
             if self.work is not None:
@@ -242,7 +242,7 @@ class Responder:
         queuePair = work.queuePair
         if queuePair.posted:
             queuePair.posted -= 1
-            self._parts = Parts(queuePair)
+            self._parts = Reassembly(queuePair)
             self._room = queuePair.maxMessage
         else:
             self._receive = self._receives.take()

@@ -182,7 +182,7 @@ class _Silence:
             self._path.wantSpace(self)
 
 
-class Turns:
+class ResponseOrder:
     """
     Whose answers have their turn, of those that go to one peer.
 
@@ -342,17 +342,17 @@ class Answers:
         else:
             self._wait(path)
 
-    def _turns(self, work: WorkQueues, path: Any) -> Turns | None:
+    def _turns(self, work: WorkQueues, path: Any) -> ResponseOrder | None:
         """
         Who gives turns; nobody where there is no device.
         """
         device = work.queuePair.device
         if device is not None and path.turns is None:
-            path.turns = Turns(device)
-        turns: Turns | None = path.turns
+            path.turns = ResponseOrder(device)
+        turns: ResponseOrder | None = path.turns
         return turns
 
-    def _pause(self, turns: Turns | None, path: Any) -> None:
+    def _pause(self, turns: ResponseOrder | None, path: Any) -> None:
         """
         Let others have their turn.
         """

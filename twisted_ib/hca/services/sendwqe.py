@@ -161,7 +161,7 @@ class Operation:
         raise NotImplementedError
 
 
-class Message(Operation):
+class MessageOperation(Operation):
     """
     A SEND or a WRITE.
 
@@ -256,7 +256,7 @@ class Message(Operation):
         return opcode, header
 
 
-class Inline(Message):
+class Inline(MessageOperation):
     """
     A SEND of bytes that has no request, and no completion unless it has a number.
 
@@ -285,7 +285,7 @@ class Inline(Message):
 
     def _header(self, ends: bool) -> tuple[int, bytes]:
         """
-        See L{Message._header}.
+        See L{MessageOperation._header}.
         """
         if not ends:
             return SEND_MIDDLE if self.begun else SEND_FIRST, b""
@@ -298,7 +298,7 @@ class Inline(Message):
         )
 
 
-class Question(Operation):
+class RespondedOperation(Operation):
     """
     A request that is done when its answer has come.
 
@@ -349,7 +349,7 @@ class Question(Operation):
         raise NotImplementedError
 
 
-class Read(Question):
+class Read(RespondedOperation):
     """
     A READ.
 
@@ -387,7 +387,7 @@ class Read(Question):
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
-        See L{Question.take}.
+        See L{RespondedOperation.take}.
         """
         shape = ANSWERS.get(opcode & OPERATION_MASK)
         source = payload(path, opcode, buffer, start, stop)
@@ -404,7 +404,7 @@ class Read(Question):
         return status
 
 
-class Atomic(Question):
+class Atomic(RespondedOperation):
     """
     A compare-and-swap or a fetch-and-add: its answer is what was there before.
     """
@@ -437,7 +437,7 @@ class Atomic(Question):
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
-        See L{Question.take}.
+        See L{RespondedOperation.take}.
         """
         if opcode != ATOMIC_ACKNOWLEDGE or stop - start != ATOMIC_RESULT.size:
             return WCStatus.BAD_RESP_ERR
@@ -487,11 +487,11 @@ def refer(
 
 #: What needs the peer, by opcode.
 OPERATIONS: dict[SendOpcode, Callable[[SendRequest], Operation]] = {
-    SendOpcode.SEND: Message,
-    SendOpcode.SEND_WITH_IMM: Message,
-    SendOpcode.SEND_WITH_INV: Message,
-    SendOpcode.RDMA_WRITE: Message,
-    SendOpcode.RDMA_WRITE_WITH_IMM: Message,
+    SendOpcode.SEND: MessageOperation,
+    SendOpcode.SEND_WITH_IMM: MessageOperation,
+    SendOpcode.SEND_WITH_INV: MessageOperation,
+    SendOpcode.RDMA_WRITE: MessageOperation,
+    SendOpcode.RDMA_WRITE_WITH_IMM: MessageOperation,
     SendOpcode.RDMA_READ: Read,
     SendOpcode.ATOMIC_CMP_AND_SWP: Atomic,
     SendOpcode.ATOMIC_FETCH_AND_ADD: Atomic,

@@ -19,7 +19,7 @@ ACKNOWLEDGE_REQUEST = 0x01
 
 
 @frozen
-class Terms:
+class ConnectionParameters:
     """
     What modify_qp takes to RTR and RTS, and what the connection manager knows of the way.
 

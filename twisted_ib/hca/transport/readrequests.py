@@ -39,7 +39,7 @@ _ANSWER: Final = {
 }
 
 
-class Question:
+class ReadRequest:
     """
     A READ or an atomic: what L{Record
     <twisted_ib.hca.transport.segmentation.Record>} is to messages.

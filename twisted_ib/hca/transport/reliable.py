@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, Packet, Terms, User
+from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, Packet, User
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.responder import Responder
 from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, READ_RESPONSE_FIRST, SEND_ONLY
@@ -40,7 +40,7 @@ class ReliableConnection:
 
     __slots__ = ("_requester", "_requestsFirst", "_responder", "remote")
 
-    def __init__(self, terms: Terms, remote: int, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, remote: int, user: User) -> None:
         """
         Begin.
 
@@ -52,7 +52,7 @@ class ReliableConnection:
         self._responder = Responder(terms, user)
         self._requestsFirst = False
 
-    def modify(self, terms: Terms) -> None:
+    def modify(self, terms: ConnectionParameters) -> None:
         """
         The terms have changed: the queue pair went to RTS, or was changed in SQD.  PSNs count
         as long as none was used.

@@ -25,11 +25,11 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
 from twisted_ib.hca.base.timers import rnrSeconds
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet, Terms, User
+from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, ConnectionParameters, Packet, User
 from twisted_ib.hca.transport.psn import extended
-from twisted_ib.hca.transport.readrequests import QUESTIONS, SYNDROME_MASK, Question
+from twisted_ib.hca.transport.readrequests import QUESTIONS, SYNDROME_MASK, ReadRequest
 from twisted_ib.hca.transport.segmentation import Record
-from twisted_ib.hca.transport.sendwindow import Pacing
+from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
     AETH,
     ATOMIC_RESULT,
@@ -81,15 +81,15 @@ class Requester:
         "_user",
     )
 
-    def __init__(self, terms: Terms, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, user: User) -> None:
         """
         Nothing is posted.
         """
         self._terms = terms
         self._user = user
-        self._pacing = Pacing(terms.timeout, terms.roundTrip, terms.retries)
-        self._unsent: deque[Record | Question] = deque()
-        self._sent: deque[Record | Question] = deque()
+        self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)
+        self._unsent: deque[Record | ReadRequest] = deque()
+        self._sent: deque[Record | ReadRequest] = deque()
         # The numbers after what was posted, was sent at least once, is sent next, and is oldest.
         self._end = self._top = self._next = self._una = terms.firstPSN
         #: For each READ and atomic on the way, the number after its answer.
@@ -105,7 +105,7 @@ class Requester:
         # Up to where a loss was counted once, and what was acknowledged was counted for the window.
         self._recover = self._counted = terms.firstPSN
 
-    def modify(self, terms: Terms) -> None:
+    def modify(self, terms: ConnectionParameters) -> None:
         """
         The terms have changed: the queue pair went to RTS, or was changed while it was drained
         (SQD), or a round trip was measured.  The first PSN counts only if nothing was posted.
@@ -113,7 +113,7 @@ class Requester:
         if self._end == self._terms.firstPSN:
             self._end = self._top = self._next = self._una = terms.firstPSN
             self._recover = self._counted = terms.firstPSN
-            self._pacing = Pacing(terms.timeout, terms.roundTrip, terms.retries)
+            self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)
         self._terms = terms
         self._patience = self._silence()
         self._pacing.limit(terms.timeout, terms.retries)
@@ -135,9 +135,9 @@ class Requester:
         ):
             self._full = True
             return False
-        record: Record | Question
+        record: Record | ReadRequest
         if code in QUESTIONS:
-            record = Question(code, header, position, self._end, self._terms.mtu)
+            record = ReadRequest(code, header, position, self._end, self._terms.mtu)
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
@@ -399,7 +399,7 @@ class Requester:
         if psn != una & PSN_MASK or una >= self._top or not queue or self._pauseUntil is not None:
             return False
         question = queue[0]
-        if question.__class__ is not Question or length != self._terms.mtu:
+        if question.__class__ is not ReadRequest or length != self._terms.mtu:
             return False
         at = una - question.start
         if at <= 0 or not at % limits.TRANSPORT_READ or not (at + 1) % limits.TRANSPORT_READ:
@@ -427,7 +427,7 @@ class Requester:
             return
         queue = self._sent or self._unsent
         question = queue[0]
-        if question.__class__ is not Question or number < question.start:
+        if question.__class__ is not ReadRequest or number < question.start:
             self._fail(BAD_RESPONSE, number)
             return
         if question.code == READ_REQUEST:

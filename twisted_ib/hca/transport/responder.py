@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, LATER
-from twisted_ib.hca.transport.parameters import Packet, Terms, User
+from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet, User
 from twisted_ib.hca.transport.psn import extended, packets
-from twisted_ib.hca.transport.responses import Answer, Asked
+from twisted_ib.hca.transport.responses import RememberedRequest, Response
 from twisted_ib.hca.wire.headers import (
     ACK,
     AETH,
@@ -100,7 +100,7 @@ class Responder:
         "_wanted",
     )
 
-    def __init__(self, terms: Terms, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, user: User) -> None:
         """
         Nothing has come.
         """
@@ -122,18 +122,18 @@ class Responder:
         self._wanted = 0
         # rxe rounds the number of READs up to a power of two.
         self._remembered = 0
-        self._asked: deque[Asked] = deque()
+        self._asked: deque[RememberedRequest] = deque()
         #: Answers that the user has not posted all of.
-        self._makes: deque[Answer] = deque()
+        self._makes: deque[Response] = deque()
         #: What it has posted: the answer, the first number, the bytes.
-        self._ready: deque[tuple[Answer, int, Any]] = deque()
+        self._ready: deque[tuple[Response, int, Any]] = deque()
         #: READs that are to be done again.
-        self._again: deque[Asked] = deque()
+        self._again: deque[RememberedRequest] = deque()
         self._held = 0
         self._full = False
         self.modify(terms)
 
-    def modify(self, terms: Terms) -> None:
+    def modify(self, terms: ConnectionParameters) -> None:
         """
         The terms have changed; the expected PSN only counts at first.
         """
@@ -269,9 +269,9 @@ class Responder:
             return
         if not self._mayMake():
             return  # It comes again, when those are made.
-        asked = Asked(code, number, header, self._terms.mtu, self._msn + 1)
+        asked = RememberedRequest(code, number, header, self._terms.mtu, self._msn + 1)
         self._asked.append(asked)
-        answer = asked.answer = Answer(asked, number, asked.end)
+        answer = asked.answer = Response(asked, number, asked.end)
         self._makes.append(answer)
         syndrome = self._user.delivered(opcode, header, 0, len(header))
         if syndrome:
@@ -331,14 +331,14 @@ class Responder:
             return
         if kind == _ATOMIC:
             if asked.result is not None and asked.answer is None:
-                answer = asked.answer = Answer(asked, number, number + 1)
+                answer = asked.answer = Response(asked, number, number + 1)
                 self._ready.append((answer, number, asked.result))
             return
         part = asked.part(number, bytes(buffer[start:stop]), self._terms.mtu)
         if part is not None:
             self._readAgain(asked, part)
 
-    def _readAgain(self, asked: Asked, part: tuple[int, int, bytes]) -> None:
+    def _readAgain(self, asked: RememberedRequest, part: tuple[int, int, bytes]) -> None:
         """
         A part of a READ is asked for again.
         """
@@ -358,7 +358,7 @@ class Responder:
         asked.again = part
         self._again.append(asked)
 
-    def _void(self, answer: Answer) -> None:
+    def _void(self, answer: Response) -> None:
         """
         Nothing more of an answer is sent.
         """
@@ -379,7 +379,7 @@ class Responder:
             if asked.again is None:
                 continue
             (start, end, header), asked.again = asked.again, None
-            answer = asked.answer = Answer(asked, start, end)
+            answer = asked.answer = Response(asked, start, end)
             self._makes.append(answer)
             syndrome = self._user.delivered(READ_REQUEST, header, 0, len(header))
             if syndrome:

@@ -18,7 +18,7 @@ from twisted_ib.hca.wire.opcodes import (
 )
 
 
-class Asked:
+class RememberedRequest:
     """
     A READ or atomic of the peer that is remembered (IBTA vol. 1 9.7.5.1.5).
 
@@ -63,7 +63,7 @@ class Asked:
         self.end = start + packets(self.length, mtu)
         self.isAnswered = False
         self.result: bytes | None = None
-        self.answer: Answer | None = None
+        self.answer: Response | None = None
         self.again: tuple[int, int, bytes] | None = None
 
     def header(self) -> bytes:
@@ -89,7 +89,7 @@ class Asked:
         return at, at + packets(length, mtu), header
 
 
-class Answer:
+class Response:
     """
     An answer that the user makes: to a READ, or a part of one, or to an atomic.
 
@@ -104,7 +104,7 @@ class Answer:
 
     __slots__ = ("asked", "at", "end", "isVoid", "sent", "start")
 
-    def __init__(self, asked: Asked, start: int, end: int) -> None:
+    def __init__(self, asked: RememberedRequest, start: int, end: int) -> None:
         """
         Nothing of it is there.
         """

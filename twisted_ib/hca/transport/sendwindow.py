@@ -18,7 +18,7 @@ from twisted_ib import limits
 _OFTEN = 16
 
 
-class Pacing:
+class SendWindow:
     """
     The window and the clock of one requester.
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, Packet, Terms, User
+from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParameters, Packet, User
 from twisted_ib.hca.transport.psn import extended
 from twisted_ib.hca.transport.reliable import joined
 from twisted_ib.hca.transport.responder import REQUESTS
@@ -48,7 +48,7 @@ class UnreliableConnection:
         "remote",
     )
 
-    def __init__(self, terms: Terms, remote: int, user: User) -> None:
+    def __init__(self, terms: ConnectionParameters, remote: int, user: User) -> None:
         """
         Begin.
 
@@ -66,7 +66,7 @@ class UnreliableConnection:
         #: The kind of the message that has begun; 0 between messages, or while one is dropped.
         self._inside = 0
 
-    def modify(self, terms: Terms) -> None:
+    def modify(self, terms: ConnectionParameters) -> None:
         """
         The terms have changed; the first PSN counts only if nothing was posted.
         """

@@ -30,7 +30,7 @@ try:
 except ImportError:
     from zlib import crc32
 
-__all__ = ["LONGEST_PACKET", "Flow", "crc32", "identificationOf"]
+__all__ = ["LONGEST_PACKET", "ICRCState", "crc32", "identificationOf"]
 
 #: The CRC of eight octets of ones.
 _START: Final = 0x2144DF1C
@@ -75,7 +75,7 @@ def _before(register: int, octets: int) -> int:
 _MASK: Final = _before(0xFF, 4)
 
 
-class Flow:
+class ICRCState:
     """
     Where packets come from and go to.
 

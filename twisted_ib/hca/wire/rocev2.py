@@ -117,7 +117,7 @@ def _checksum(*pieces: bytes) -> int:
 
 
 @frozen
-class Datagram:
+class UDPDatagram:
     """
     One IP packet.
 
@@ -179,7 +179,7 @@ class Datagram:
         return b"".join((packed[: udp + 6], found.to_bytes(2, "big"), packed[udp + 8 :]))
 
     @classmethod
-    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Datagram:
+    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> UDPDatagram:
         """
         Read one and check its invariant CRC.
 
@@ -206,7 +206,7 @@ def _headersOf(
     @param buffer: what holds the IP packet.
     @param start: offset of its first octet.
     @param stop: offset after its last one, or behind that.
-    @return: the fields of a L{Datagram}, the offset of the UDP header, and that of the packet's end.
+    @return: the fields of a L{UDPDatagram}, the offset of the UDP header, and that of the packet's end.
     @raise WireError: this is not RoCEv2.
     """
     if start < 0 or stop > len(buffer) or stop - start < _IPV4.size:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage
 from twisted_ib.rds.protocol.bundle import BUNDLE
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_PADDING, PING_PORT, Fields
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
 
-class LoopPath:
+class RDSLoopbackPath:
     """
     A path that needs no connection.  Delivery is in a later turn of the reactor, as from elsewhere.
 
@@ -44,7 +44,7 @@ class LoopPath:
         self.network = network
         self.local = local
         self.remote = remote
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[RDSMessage] = deque()
         self._blockers: set[Any] = set()
 
     def isCongested(self, port: int) -> bool:
@@ -71,7 +71,7 @@ class LoopPath:
         """
         self.held -= 1
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RDSMessage) -> None:
         """
         Send a message.
         """
@@ -86,13 +86,13 @@ class LoopPath:
         if self._call is None and not self._blockers and self._waiting:
             self._call = self.network.reactor.callLater(0, self._deliver)
 
-    def _opposite(self) -> LoopPath:
+    def _opposite(self) -> RDSLoopbackPath:
         """
         The path that the receiver answers on.
         """
         found = self.network.loops.get((self.remote, self.local))
         if found is None:
-            found = LoopPath(self.network, self.remote, self.local)
+            found = RDSLoopbackPath(self.network, self.remote, self.local)
             self.network.loops[self.remote, self.local] = found
         return found
 
@@ -113,7 +113,7 @@ class LoopPath:
             elif message.destinationPort == PING_PORT:
                 network.counters["recv_ping"] += 1
                 network.counters["send_pong"] += 1
-                opposite.send(Message(PING_PORT, message.sourcePort))
+                opposite.send(RDSMessage(PING_PORT, message.sourcePort))
             else:
                 network.deliver(opposite, self._fields(message), message.payload)
             if message.owner is not None:
@@ -121,7 +121,7 @@ class LoopPath:
         if not network.dormant:
             self._want()
 
-    def _fields(self, message: Message) -> Fields:
+    def _fields(self, message: RDSMessage) -> Fields:
         """
         The header that the message would have.
         """
@@ -138,13 +138,13 @@ class LoopPath:
             message.extensions,
         )
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[RDSMessage]:
         """
         @return: What waits.
         """
         return iter(self._waiting)
 
-    def drop(self, owner: Any, port: int | None = None) -> list[Message]:
+    def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
         """
         Forget what somebody sends.
 

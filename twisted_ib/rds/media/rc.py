@@ -38,21 +38,21 @@ from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, isPlacedBy
 from twisted_ib.hca.host.addresses import localAddresses, normalise
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
 from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
-from twisted_ib.hca.wire.cm.rdmacm import Header
+from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.rds.media.rcconnect import (
     PORT_SPACE,
     RETRIES,
     SESSIONS,
     TCP_SPACE,
-    Call,
+    ConnectAttempt,
     Later,
-    Waiting,
+    PendingConnect,
     received,
 )
-from twisted_ib.rds.media.rcconnection import Session
+from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.paths.carrier import IRDSMedium
-from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.rdmaoperations import Domain
 from twisted_ib.rds.paths.rows import networkRows
 from twisted_ib.rds.protocol.bundle import BUNDLE
@@ -107,11 +107,11 @@ class RCMedium:
         self.addressed = isPlacedByUser(self.name) or addressOf(self.name) is not None
         self.acknowledges = self.addressed
         self.sharesAddresses = not self.addressed
-        self.sessions: dict[Any, Session] = {}
-        self.expected: dict[Any, Session] = {}
-        self.calls: dict[Any, Call] = {}
+        self.sessions: dict[Any, RCConnection] = {}
+        self.expected: dict[Any, RCConnection] = {}
+        self.calls: dict[Any, ConnectAttempt] = {}
         self._domains: dict[Any, Domain] = {}
-        self._laters: dict[Path, Later] = {}
+        self._laters: dict[RDSPath, Later] = {}
         self._bound: dict[str, dict[int, Any]] = {}
         self._services: dict[Any, Any] = {}
         self._dead: dict[int, float] = {}
@@ -267,7 +267,7 @@ class RCMedium:
             return None
         return (host, port) in self.network.sockets or self._servedBy(host, port) is not None
 
-    def pathOf(self, session: Session, ours: str, theirs: str) -> Path | None:
+    def pathOf(self, session: RCConnection, ours: str, theirs: str) -> RDSPath | None:
         """
         Find the path of which a peer sends something.
 
@@ -284,20 +284,20 @@ class RCMedium:
         self.network.epoch += 1
         self.network._routes.clear()
 
-    def reconnects(self, path: Path) -> bool:
+    def reconnects(self, path: RDSPath) -> bool:
         """
         See L{IRDSMedium.reconnects}: both do.
         """
         return True
 
-    def connect(self, path: Path) -> Any:
+    def connect(self, path: RDSPath) -> Any:
         """
         See L{IRDSMedium.connect}.
         """
         self.later(path, self._connect, path)
-        return Waiting(self, path)
+        return PendingConnect(self, path)
 
-    def later(self, path: Path, call: Any, *arguments: Any) -> None:
+    def later(self, path: RDSPath, call: Any, *arguments: Any) -> None:
         """
         Do something for a path in the next turn, unless it does not wait any more.
         """
@@ -311,7 +311,7 @@ class RCMedium:
 
         self._laters[path] = Later(self.network.reactor, now)
 
-    def forgetWaiting(self, path: Path) -> None:
+    def forgetWaiting(self, path: RDSPath) -> None:
         """
         A path does not wait any more.
         """
@@ -322,7 +322,7 @@ class RCMedium:
             if call.waiters.pop(path, path) is None and not call.waiters:
                 call.done()
 
-    def _connect(self, path: Path) -> None:
+    def _connect(self, path: RDSPath) -> None:
         """
         Carry a path on the queue pair that there is, or connect one.
         """
@@ -347,7 +347,7 @@ class RCMedium:
                 path.carrierFailed(PathLostError("the peer is connecting"))
                 return
             try:
-                call = self.calls[key] = Call(self, key, self.channel(path.local))
+                call = self.calls[key] = ConnectAttempt(self, key, self.channel(path.local))
             except (HCAError, OSError, ValueError) as reason:
                 path.carrierFailed(reason)
                 return
@@ -356,7 +356,7 @@ class RCMedium:
         else:
             call.waiters[path] = None
 
-    def _find(self, path: Path) -> None:
+    def _find(self, path: RDSPath) -> None:
         """
         A path leads to a port that nobody had: look again.
         """
@@ -371,7 +371,7 @@ class RCMedium:
         else:
             path.carrierFailed(NoListenerError(f"nobody has port {port} of {path.remote}"))
 
-    def failed(self, path: Path, reason: Exception) -> None:
+    def failed(self, path: RDSPath, reason: Exception) -> None:
         """
         A path has no queue pair.
         """
@@ -386,14 +386,14 @@ class RCMedium:
         else:
             path.carrierFailed(reason)
 
-    def _hasMoved(self, path: Path) -> bool:
+    def _hasMoved(self, path: RDSPath) -> bool:
         """
         @return: Whether something waits for a port that the path does not lead to any more.
         """
         ports = {message.destinationPort for message in path.machine.waiting if message.owner is not None}
         return any(self._servedBy(path.remote, port) != path.key[2] for port in ports)
 
-    def _relocate(self, path: Path) -> None:
+    def _relocate(self, path: RDSPath) -> None:
         """
         A path leads nowhere: send what waits on it to where its ports are now.
         """
@@ -420,7 +420,7 @@ class RCMedium:
 
     # -- queue pairs
 
-    def newSession(self, key: Any, channel: DeviceChannel) -> Session:
+    def newSession(self, key: Any, channel: DeviceChannel) -> RCConnection:
         """
         Make a queue pair.
 
@@ -428,9 +428,9 @@ class RCMedium:
         """
         if len(self.sessions) + len(self.expected) >= limits.RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
-        return Session(self, key, channel, not self.addressed)
+        return RCConnection(self, key, channel, not self.addressed)
 
-    def sessionUp(self, session: Session, waiters: dict[Path, None]) -> None:
+    def sessionUp(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
         """
         A queue pair is connected.
         """
@@ -446,7 +446,7 @@ class RCMedium:
         for path in waiters:
             self.later(path, self._connect, path)
 
-    def sessionClosed(self, session: Session) -> None:
+    def sessionClosed(self, session: RCConnection) -> None:
         """
         A queue pair is closed.
         """
@@ -511,7 +511,7 @@ class RCMedium:
         else:
             self._begin(session, {})
 
-    def arrived(self, session: Session) -> None:
+    def arrived(self, session: RCConnection) -> None:
         """
         A peer that has asked has the answer.
         """
@@ -526,7 +526,7 @@ class RCMedium:
         except HCAError as reason:
             session.broken(reason)
 
-    def _begin(self, session: Session, waiters: dict[Path, None]) -> None:
+    def _begin(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
         """
         A queue pair that a peer has asked for is connected.
         """
@@ -585,7 +585,7 @@ class RCMedium:
         @return: As L{_called}.
         @raise WireError: It says something wrong.
         """
-        header = Header.parse(request.privateData)
+        header = RDMACMHeader.parse(request.privateData)
         said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
         version = agreed(said)
         if version is None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib.rds.paths.carrier import IRDSBundlingCarrier
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, NO_PADDING, packChecksummed
 
 if TYPE_CHECKING:
-    from twisted_ib.rds.media.rcconnection import Session
-    from twisted_ib.rds.paths.path import Path
+    from twisted_ib.rds.media.rcconnection import RCConnection
+    from twisted_ib.rds.paths.path import RDSPath
 
 _pack = HEADER.pack
 
@@ -36,7 +36,7 @@ class RCCarrier:
 
     __slots__ = ("acknowledged", "owing", "padding", "path", "paused", "received", "session")
 
-    def __init__(self, session: Session, path: Path, index: int) -> None:
+    def __init__(self, session: RCConnection, path: RDSPath, index: int) -> None:
         """
         @param index: ours for the path.
         """
@@ -49,7 +49,7 @@ class RCCarrier:
 
     # -- IRDSCarrier
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: RDSMessage) -> bool:
         """
         See L{IRDSCarrier.send}.
         """

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError, PeerGoneError, RDSWireError
 from twisted_ib.hca.wire.cm import REP, REQ, RejectReason
-from twisted_ib.hca.wire.cm.rdmacm import Header, PortSpace, serviceID
+from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, serviceID
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media.rcsend import MTU
-from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello, parseHello, servicePort
 
 if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
-    from twisted_ib.rds.media.rcconnection import Session
+    from twisted_ib.rds.media.rcconnection import RCConnection
 
 #: Where sockets are published between processes ("RD" in ASCII); port 0 is the service of the queue
 #: pairs, which nobody looks up.
@@ -35,7 +35,7 @@ _CM_RETRIES = 3
 RETRIES = 7
 
 
-def received(path: Path) -> int:
+def received(path: RDSPath) -> int:
     """
     @return: the last sequence number that came on a path, or 0.
     """
@@ -73,7 +73,7 @@ class Later:
             call.cancel()
 
 
-class Call:
+class ConnectAttempt:
     """
     An attempt to connect a queue pair.
 
@@ -89,15 +89,15 @@ class Call:
         self._medium = medium
         self.key = key
         self._channel = channel
-        self.waiters: dict[Path, None] = {}
+        self.waiters: dict[RDSPath, None] = {}
         self.began = channel.now()
         self._local = self._remote = ""
         self._route: Any = None
-        self._session: Session | None = None
+        self._session: RCConnection | None = None
         self._connection: Any = None
         self._over = False
 
-    def begin(self, path: Path) -> None:
+    def begin(self, path: RDSPath) -> None:
         """
         Look for the way.
         """
@@ -131,7 +131,7 @@ class Call:
         except HCAError as reason:
             self.failed(reason)
 
-    def _request(self, session: Session) -> REQ:
+    def _request(self, session: RCConnection) -> REQ:
         """
         @return: The REQ.
         """
@@ -154,7 +154,7 @@ class Call:
             retryCount=RETRIES,
             pathMTU=MTU,
             rnrRetryCount=RETRIES,
-            privateData=Header(local, 0, remote).pack() + said,
+            privateData=RDMACMHeader(local, 0, remote).pack() + said,
         )
 
     def connectFailed(self, reason: Exception) -> None:
@@ -262,12 +262,12 @@ class Call:
         self._channel.release(self)
 
 
-class Waiting:
+class PendingConnect:
     """
-    A path that waits for a L{Call}.
+    A path that waits for a L{ConnectAttempt}.
     """
 
-    def __init__(self, medium: RCMedium, path: Path) -> None:
+    def __init__(self, medium: RCMedium, path: RDSPath) -> None:
         """
         Nothing is asked yet.
         """

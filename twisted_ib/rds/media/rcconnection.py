@@ -44,7 +44,7 @@ from twisted_ib.rds.media.rcsend import (
     OPERATIONS,
     PAUSE,
     RECEIVES,
-    Outgoing,
+    RCSender,
 )
 from twisted_ib.rds.protocol.wire import (
     ACK_REQUIRED,
@@ -58,7 +58,7 @@ from twisted_ib.rds.protocol.wire import (
 
 if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
-    from twisted_ib.rds.paths.path import Path
+    from twisted_ib.rds.paths.path import RDSPath
 
 _unpack = HEADER.unpack_from
 _pack = HEADER.pack
@@ -77,7 +77,7 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class Session(Outgoing):
+class RCConnection(RCSender):
     """
     One queue pair and the paths that it carries.
 
@@ -96,7 +96,7 @@ class Session(Outgoing):
 
         @raise ResourceLimitError: There are too many.
         """
-        Outgoing.__init__(self, medium, key, channel, shared)
+        RCSender.__init__(self, medium, key, channel, shared)
         self.ours: dict[int, RCCarrier] = {}
         self.theirs: dict[int, tuple[RCCarrier | None, str, str]] = {}
         self.peerHas = 0
@@ -112,7 +112,7 @@ class Session(Outgoing):
 
     # -- paths
 
-    def carrier(self, path: Path) -> RCCarrier:
+    def carrier(self, path: RDSPath) -> RCCarrier:
         """
         Carry a path; the path is told at the end of the batch.
 
@@ -517,4 +517,4 @@ class Session(Outgoing):
         self.medium.sessionClosed(self)
 
 
-__all__ = ["CONTROL", "Session"]
+__all__ = ["CONTROL", "RCConnection"]

@@ -53,7 +53,7 @@ _ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
 _TIMEOUT = 14
 
 
-class Outgoing:
+class RCSender:
     """
     What one end of a queue pair sends.
 
@@ -436,10 +436,10 @@ class Outgoing:
 
     def hold(self, kind: str) -> None:
         """
-        See L{twisted_ib.hca.base.refcount.Held}.
+        See L{twisted_ib.hca.base.refcount.RefCounted}.
         """
 
     def release(self, kind: str) -> None:
         """
-        See L{twisted_ib.hca.base.refcount.Held}.
+        See L{twisted_ib.hca.base.refcount.RefCounted}.
         """

@@ -27,7 +27,7 @@ from twisted_ib.errors import PeerGoneError, ResourceLimitError
 from twisted_ib.hca.host.addresses import localAddresses, normalise
 from twisted_ib.rds.media.tcpcarrier import TCPCarrier, TCPConnector, TCPPort
 from twisted_ib.rds.paths.carrier import IRDSMedium
-from twisted_ib.rds.paths.path import Path
+from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.wire import TCP_PORT
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Attempt(ClientFactory):
     noisy = False
     _done = False
 
-    def __init__(self, medium: TCPMedium, path: Path) -> None:
+    def __init__(self, medium: TCPMedium, path: RDSPath) -> None:
         """
         Begin.
         """
@@ -177,19 +177,19 @@ class TCPMedium:
             stopped: Any = listening.stopListening() or succeed(None)
             stopped.addBoth(lambda result: self.gone(listening))
 
-    def pathTo(self, address: str, host: str, port: int) -> Path:
+    def pathTo(self, address: str, host: str, port: int) -> RDSPath:
         """
         See L{IRDSMedium.pathTo}.
         """
         return self.network.path((address, host), address, host)
 
-    def reconnects(self, path: Path) -> bool:
+    def reconnects(self, path: RDSPath) -> bool:
         """
         See L{IRDSMedium.reconnects}: the smaller address does.
         """
         return _number(path.local) < _number(path.remote)
 
-    def connect(self, path: Path) -> _Attempt:
+    def connect(self, path: RDSPath) -> _Attempt:
         """
         See L{IRDSMedium.connect}.
         """

@@ -24,8 +24,8 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import PeerGoneError, RDSWireError
 from twisted_ib.rds.paths.carrier import IRDSCarrier
-from twisted_ib.rds.paths.path import Path
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.paths.path import RDSPath
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import HEADER, HEADER_BYTES, MESSAGE_BYTES, NO_PADDING
 
 try:
@@ -117,7 +117,7 @@ class TCPCarrier(Protocol):
     @ivar path: whose they are; L{None} once the carrier has ended.
     """
 
-    path: Path | None = None
+    path: RDSPath | None = None
 
     _full = False
     _paused = False
@@ -158,7 +158,7 @@ class TCPCarrier(Protocol):
         made, self._whenMade = self._whenMade, None
         made(self)
 
-    def begin(self, path: Path) -> None:
+    def begin(self, path: RDSPath) -> None:
         """
         Carry a path's messages from now on.
         """
@@ -231,7 +231,7 @@ class TCPCarrier(Protocol):
 
     # -- IRDSCarrier
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: RDSMessage) -> bool:
         """
         See L{IRDSCarrier.send}.
         """

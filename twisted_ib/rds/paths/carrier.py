@@ -2,7 +2,7 @@
 The seam between a path and what carries its messages.
 
 A I{carrier} is one connection: TCP's byte stream, or an RC queue pair with its fragments.  A
-I{path} (L{twisted_ib.rds.paths.path.Path}) outlives its carriers: it keeps what was not acknowledged
+I{path} (L{twisted_ib.rds.paths.path.RDSPath}) outlives its carriers: it keeps what was not acknowledged
 and gives it to the next.  A I{medium} makes carriers, of its own accord when a peer connects, or
 when a path asks.
 
@@ -23,7 +23,7 @@ class IRDSCarrier(Interface):
         """
         Take a message.
 
-        @param message: A L{Message<twisted_ib.rds.protocol.machine.Message>}; its header is the carrier's
+        @param message: A L{Message<twisted_ib.rds.protocol.machine.RDSMessage>}; its header is the carrier's
             to write.
         @return: Whether it was taken.  If not, C{path.resume()} is called when there is room.
         """

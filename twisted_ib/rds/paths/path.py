@@ -16,7 +16,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PeerGoneError
 from twisted_ib.rds.paths.carrier import IRDSCarrierUser
 from twisted_ib.rds.protocol.bundle import Bundle
-from twisted_ib.rds.protocol.machine import Message, Outcome, PathMachine
+from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _log = Logger()
 
 
 @implementer(IRDSCarrierUser)
-class Path:
+class RDSPath:
     """
     What leads from an address of ours to one of a peer, and back.
 
@@ -88,7 +88,7 @@ class Path:
         """
         return port in self.machine.peerMap
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RDSMessage) -> None:
         """
         Send a message, now or when there is a connection.
         """
@@ -161,7 +161,7 @@ class Path:
         """
         self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
         if self.carrier is not None and self.machine.isIdle():
-            self.send(Message(self.machine.probePort, PROBE_PORT))
+            self.send(RDSMessage(self.machine.probePort, PROBE_PORT))
 
     def _stopWatching(self) -> None:
         """
@@ -171,13 +171,13 @@ class Path:
             self._watch.cancel()
             self._watch = None
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[RDSMessage]:
         """
         @return: What waits, and what is not acknowledged.
         """
         return chain(self.machine.unacknowledged, self.machine.waiting)
 
-    def drop(self, owner: Any, port: int | None = None) -> list[Message]:
+    def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
         """
         Forget what somebody sends.
 
@@ -375,7 +375,7 @@ class Path:
             machine.probeAcknowledged(sequence, self.network.reactor.seconds())
             self._armTick()
 
-    def operationDone(self, carrier: Any, message: Message) -> None:
+    def operationDone(self, carrier: Any, message: RDSMessage) -> None:
         """
         See L{IRDSCarrierUser.operationDone}.
         """

@@ -30,7 +30,7 @@ from twisted_ib.hca.memory.memory import (
 )
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, SendFlags, SendOpcode, SendRequest
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Extension, packExtensions
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def integer(buffer: Any) -> int:
     return int.from_bytes(buffer, sys.byteorder)
 
 
-class OperationMessage(Message):
+class OperationMessage(RDSMessage):
     """
     An operation, and the message behind it, if there is one.
 

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.machine import Message
+from twisted_ib.rds.protocol.machine import RDSMessage
 
 #: The flag of a bundle.
 BUNDLE = 0x40
@@ -35,7 +35,7 @@ _NUMBER = 4
 _TABLES = [Struct(f">{count + 1}I") for count in range(_COUNT + 1)]
 
 
-class Bundled(Message):
+class Bundled(RDSMessage):
     """
     A bundle that is sent.
     """
@@ -80,14 +80,14 @@ class Bundle:
         self._pieces: list[bytes] = []
         self.append = self._pieces.append
 
-    def message(self, port: int) -> Message:
+    def message(self, port: int) -> RDSMessage:
         """
         @param port: the sending socket's.
         @return: the message to send.
         """
         pieces = self._pieces
         if len(pieces) == 1:
-            return Message(port, self.port, pieces[0], self.socket)
+            return RDSMessage(port, self.port, pieces[0], self.socket)
         return Bundled((port, self.port), self.socket, pieces)
 
 

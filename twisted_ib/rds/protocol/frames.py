@@ -72,7 +72,7 @@ HEADER_BYTES = HEADER.size
 _pack = HEADER.pack
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """
     The kinds of frames.
     """

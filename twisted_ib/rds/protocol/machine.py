@@ -64,7 +64,7 @@ class Outcome(IntEnum):
     RESTARTED = 3
 
 
-class Message:
+class RDSMessage:
     """
     A message that is sent, until it is acknowledged.
 
@@ -156,16 +156,16 @@ class PathMachine:
         self.probePort = RC_PROBE_PORT if acknowledges else PROBE_PORT
         self.nextTransmit = 1
         self.nextReceive = 0
-        self.waiting: deque[Message] = deque()
-        self.unacknowledged: deque[Message] = deque()
+        self.waiting: deque[RDSMessage] = deque()
+        self.unacknowledged: deque[RDSMessage] = deque()
         self.peerMap = CongestionMap()
         self.peerGeneration = 0
         self.repeated = 0
         self.isUp = False
         # Answers to probes before the first own is answered: not kept, as nothing else has a number.
-        self._early: deque[Message] = deque()
+        self._early: deque[RDSMessage] = deque()
         self.isOpen = False
-        self._probe: Message | None = None
+        self._probe: RDSMessage | None = None
         self._probeEnd: float | None = None
         self._mapVersion = -1
         self._pongs = 0
@@ -174,7 +174,7 @@ class PathMachine:
 
     # -- commands
 
-    def send(self, message: Message) -> None:
+    def send(self, message: RDSMessage) -> None:
         """
         Take a message.  How many wait is bounded by who sends.
 
@@ -192,7 +192,7 @@ class PathMachine:
         self._asked = 0
         self._probe = self._probeEnd = None
 
-    def disconnected(self, now: float) -> list[Message]:
+    def disconnected(self, now: float) -> list[RDSMessage]:
         """
         The connection is gone: repeat on the next what was not acknowledged.
 
@@ -240,14 +240,14 @@ class PathMachine:
             return Outcome.DELIVER
         return self._serviceReceived(sourcePort, destinationPort, extensions)
 
-    def acknowledged(self, sequence: int) -> list[Message]:
+    def acknowledged(self, sequence: int) -> list[RDSMessage]:
         """
         The peer has everything up to a number; of what is to be repeated too, if it says so when
         it connects.
 
         @return: the messages that are done.
         """
-        done: list[Message] = []
+        done: list[RDSMessage] = []
         if sequence >= self.nextTransmit:
             self.counters["recv_bad_ack"] += 1
             return done
@@ -281,7 +281,7 @@ class PathMachine:
         if self._probeEnd is not None and now >= self._probeEnd:
             self._open()
 
-    def drop(self, owner: Any, port: int | None = None) -> list[Message]:
+    def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
         """
         Forget what somebody sends, as a closing socket does.  What is on its way may arrive.
 
@@ -289,7 +289,7 @@ class PathMachine:
         @return: the messages.
         """
 
-        def isMeant(message: Message) -> bool:
+        def isMeant(message: RDSMessage) -> bool:
             return message.owner is owner and (port is None or message.destinationPort == port)
 
         dropped = [message for message in self.waiting if isMeant(message)]
@@ -300,7 +300,7 @@ class PathMachine:
             self.unacknowledged = deque(message for message in self.unacknowledged if not isMeant(message))
         return dropped + sent
 
-    def finished(self, message: Message) -> bool:
+    def finished(self, message: RDSMessage) -> bool:
         """
         An operation without a message was done; nobody acknowledges it.
 
@@ -320,14 +320,14 @@ class PathMachine:
 
     # -- outputs
 
-    def nextOutput(self) -> Message | None:
+    def nextOutput(self) -> RDSMessage | None:
         """
         @return: what is to be sent next; when the carrier has taken it, call L{sent}.
         """
         if not self.isUp:
             return None
         if self._mapVersion != self.ownMap.version:
-            return Message(0, 0, self.ownMap.pack(), flags=CONG_BITMAP)
+            return RDSMessage(0, 0, self.ownMap.pack(), flags=CONG_BITMAP)
         if self.isOpen:
             if not self.waiting:
                 return None
@@ -337,10 +337,10 @@ class PathMachine:
         if self._probe is None:
             extensions = pathsExtensions(1, self.generation)
             flags = ACK_REQUIRED if self.acknowledges else 0
-            return self._numbered(Message(self.probePort, PING_PORT, extensions=extensions, flags=flags))
+            return self._numbered(RDSMessage(self.probePort, PING_PORT, extensions=extensions, flags=flags))
         return None
 
-    def _numbered(self, message: Message) -> Message:
+    def _numbered(self, message: RDSMessage) -> RDSMessage:
         """
         Give a message its number, if it has none.
         """
@@ -351,7 +351,7 @@ class PathMachine:
             message.flags |= ACK_REQUIRED
         return message
 
-    def sendAtOnce(self, message: Message) -> bool:
+    def sendAtOnce(self, message: RDSMessage) -> bool:
         """
         Take a message that nothing stands before, as L{send} and L{nextOutput} would.
 
@@ -364,7 +364,7 @@ class PathMachine:
         self._numbered(message)
         return True
 
-    def sentAtOnce(self, message: Message) -> None:
+    def sentAtOnce(self, message: RDSMessage) -> None:
         """
         The carrier has taken it.
         """
@@ -372,13 +372,13 @@ class PathMachine:
             self._asks(message)
         self.unacknowledged.append(message)
 
-    def refused(self, message: Message) -> None:
+    def refused(self, message: RDSMessage) -> None:
         """
         The carrier has not: it waits.
         """
         self.waiting.append(message)
 
-    def _asks(self, message: Message) -> None:
+    def _asks(self, message: RDSMessage) -> None:
         """
         Count what was sent since a message asked for an acknowledgement.
         """
@@ -392,7 +392,7 @@ class PathMachine:
             if self._askedBytes <= 0:
                 self._asked = 0
 
-    def sent(self, message: Message) -> None:
+    def sent(self, message: RDSMessage) -> None:
         """
         The carrier has taken what L{nextOutput} gave.
         """
@@ -456,7 +456,7 @@ class PathMachine:
             return
         # One path: 1 is what a peer with more of them takes for that.
         extensions = pathsExtensions(1, self.generation) if isProbe else NO_EXTENSIONS
-        message = Message(PING_PORT, port, extensions=extensions)
+        message = RDSMessage(PING_PORT, port, extensions=extensions)
         self.counters["send_pong"] += 1
         if early:
             self._early.append(message)

@@ -11,12 +11,12 @@ from enum import IntEnum
 from typing import Any
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, Kind, Reason, frame
+from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, FrameKind, Reason, frame
 
 _pack = HEADER.pack
 
 
-class State(IntEnum):
+class StreamState(IntEnum):
     """
     The states of a session.
     """
@@ -31,7 +31,7 @@ class State(IntEnum):
     CLOSED = 3
 
 
-class Event(IntEnum):
+class StreamEvent(IntEnum):
     """
     What a session tells.
     """
@@ -47,10 +47,10 @@ class Event(IntEnum):
 _WINDOW = limits.RDS_STREAM_WINDOW
 _SEGMENT = limits.RDS_SEGMENT
 _PIECE = limits.RDS_STREAM_PIECE
-_DATA, _WINDOW_KIND, _PROBE = int(Kind.DATA), int(Kind.WINDOW), int(Kind.PROBE)
+_DATA, _WINDOW_KIND, _PROBE = int(FrameKind.DATA), int(FrameKind.WINDOW), int(FrameKind.PROBE)
 
 
-class Session:
+class StreamMachine:
     """
     One end of a stream.
 
@@ -60,14 +60,14 @@ class Session:
     @ivar address: The peer's socket: host and port.
     @ivar number: Our number.
     @ivar remote: The peer's number; -1 while it is not known.
-    @ivar state: A L{State}.
-    @ivar events: Pairs of an L{Event} and a L{Reason}, oldest first; they are behind what is in
+    @ivar state: A L{StreamState}.
+    @ivar events: Pairs of an L{StreamEvent} and a L{Reason}, oldest first; they are behind what is in
         C{arrived}, and taken after it.
     @ivar arrived: Data for the application, oldest first.
     @ivar arrivedBytes: Their number.
     @ivar queuedBytes: How many bytes were written and have not left.
     @ivar readEnd: Whether the peer has sent all it wants to.
-    @ivar ending: How this end wants to end its direction: 0, L{Kind.FIN} or L{Kind.CLOSE}.
+    @ivar ending: How this end wants to end its direction: 0, L{FrameKind.FIN} or L{FrameKind.CLOSE}.
     @ivar deadline: While OPENING: when OPEN is due again.
     @ivar user: Who uses it; nothing here does anything with it.
     """
@@ -111,8 +111,8 @@ class Session:
         self.address = address
         self.number = number
         self.remote = -1
-        self.state = State.OPENING
-        self.events: deque[tuple[Event, int]] = deque()
+        self.state = StreamState.OPENING
+        self.events: deque[tuple[StreamEvent, int]] = deque()
         self.arrived: deque[bytes] = deque()
         self.arrivedBytes = self.queuedBytes = 0
         self.readEnd = False
@@ -136,14 +136,14 @@ class Session:
         """
         Ask the peer for a stream.
         """
-        self._say = Kind.OPEN
+        self._say = FrameKind.OPEN
         self.deadline = now + limits.RDS_STREAM_OPEN_SECONDS
 
     def asked(self, remote: int, window: int) -> None:
         """
         The peer asks for a stream; C{accept} or C{refuse} answers.
         """
-        self.state = State.ASKED
+        self.state = StreamState.ASKED
         self.remote = remote
         self._limit = window
 
@@ -151,22 +151,22 @@ class Session:
         """
         Say yes to the peer that asked; a repeated question is answered so too.
         """
-        if self.state is State.ASKED or self.state is State.OPEN:
-            self.state = State.OPEN
-            self._say = Kind.ACCEPT
+        if self.state is StreamState.ASKED or self.state is StreamState.OPEN:
+            self.state = StreamState.OPEN
+            self._say = FrameKind.ACCEPT
 
     def refuse(self, reason: int) -> None:
         """
         Say no to the peer that asked.
         """
-        if self.state is State.ASKED:
-            self._closed(reason, Kind.REFUSE)
+        if self.state is StreamState.ASKED:
+            self._closed(reason, FrameKind.REFUSE)
 
     def write(self, data: bytes) -> None:
         """
         Send bytes when there is room; none after C{finish}, C{close} or the end.
         """
-        if data and not self.ending and self.state is not State.CLOSED:
+        if data and not self.ending and self.state is not StreamState.CLOSED:
             self._queue.append(data)
             self.queuedBytes += len(data)
 
@@ -174,15 +174,15 @@ class Session:
         """
         Send nothing more behind what is written.
         """
-        if not self.ending and self.state is not State.CLOSED:
-            self.ending = Kind.FIN
+        if not self.ending and self.state is not StreamState.CLOSED:
+            self.ending = FrameKind.FIN
 
     def close(self) -> None:
         """
         End the stream behind what is written; what the peer sends is not wanted any more.
         """
-        if self.state is not State.CLOSED and self.ending != Kind.CLOSE:
-            self.ending = Kind.CLOSE
+        if self.state is not StreamState.CLOSED and self.ending != FrameKind.CLOSE:
+            self.ending = FrameKind.CLOSE
             self.discardArrived()
 
     def discardWritten(self) -> None:
@@ -196,11 +196,11 @@ class Session:
         """
         End the stream now; the peer sees it as lost.
         """
-        if self.state is State.CLOSED:
+        if self.state is StreamState.CLOSED:
             return
         self.discardArrived()
         if self.remote >= 0:
-            self._closed(reason, Kind.RESET)
+            self._closed(reason, FrameKind.RESET)
         else:
             self._closed(reason)
 
@@ -208,10 +208,10 @@ class Session:
         """
         Too much waits for applications, and most of it here: forget it.
         """
-        if self.state is State.CLOSED:
+        if self.state is StreamState.CLOSED:
             self.discardArrived()
             self.events.clear()
-            self.events.append((Event.CLOSED, Reason.NO_MEMORY))
+            self.events.append((StreamEvent.CLOSED, Reason.NO_MEMORY))
         else:
             self.abort(Reason.NO_MEMORY)
 
@@ -219,7 +219,7 @@ class Session:
         """
         The peer is gone for good, whoever knows it.
         """
-        if self.state is not State.CLOSED:
+        if self.state is not StreamState.CLOSED:
             self._closed(Reason.GONE)
 
     def take(self) -> bytes:
@@ -261,7 +261,7 @@ class Session:
         @param data: The whole datagram; its data begin at C{start}.
         """
         self._heard = True
-        if kind == _DATA and self.state is State.OPEN and not self.readEnd:
+        if kind == _DATA and self.state is StreamState.OPEN and not self.readEnd:
             # The short way of what comes most.
             length = len(data) - start
             position = self._received
@@ -277,7 +277,7 @@ class Session:
                 self._limit = window
             self.arrivedBytes += length
             self.owner.held += length
-            if self.ending == Kind.CLOSE:
+            if self.ending == FrameKind.CLOSE:
                 self._consumed(length)
             else:
                 self.arrived.append(data[start:])
@@ -302,10 +302,10 @@ class Session:
         ACCEPT: there is a stream.
         """
         self.remote = offset
-        self.state = State.OPEN
+        self.state = StreamState.OPEN
         self._say = 0
         self._limit = window
-        self.events.append((Event.CONNECTED, 0))
+        self.events.append((StreamEvent.CONNECTED, 0))
 
     def _openedAgain(self, reason: int, offset: int, window: int) -> None:
         """
@@ -368,8 +368,8 @@ class Session:
             self.readEnd = True
             if self._said:
                 self._closed(Reason.NONE)
-            elif self.ending != Kind.CLOSE:
-                self.events.append((Event.END, 0))
+            elif self.ending != FrameKind.CLOSE:
+                self.events.append((StreamEvent.END, 0))
 
     def _left(self, reason: int, offset: int, window: int) -> None:
         """
@@ -377,7 +377,7 @@ class Session:
         """
         if self._position(offset, window):
             self.readEnd = True
-            self._closed(Reason.NONE, 0 if self._said else Kind.CLOSE)
+            self._closed(Reason.NONE, 0 if self._said else FrameKind.CLOSE)
 
     def _closed(self, reason: int, say: int = 0) -> None:
         """
@@ -385,11 +385,11 @@ class Session:
 
         @param say: The kind of the last frame, if there is one to send.
         """
-        self.state = State.CLOSED
+        self.state = StreamState.CLOSED
         self.discardWritten()
         self._tellWindow = self._probe = False
-        self._say, self._sayReason = say, reason if say != Kind.CLOSE else 0
-        self.events.append((Event.CLOSED, reason))
+        self._say, self._sayReason = say, reason if say != FrameKind.CLOSE else 0
+        self.events.append((StreamEvent.CLOSED, reason))
 
     # -- time
 
@@ -397,14 +397,14 @@ class Session:
         """
         While OPENING: ask again if it is due.
         """
-        if self.state is State.OPENING and now >= self.deadline:
+        if self.state is StreamState.OPENING and now >= self.deadline:
             self.open(now)
 
     def watch(self) -> None:
         """
         To be called each C{RDS_STREAM_PROBE_SECONDS}: see whether the peer lives.
         """
-        if self.state is not State.OPEN:
+        if self.state is not StreamState.OPEN:
             return
         if self._heard:
             self._heard = False
@@ -424,7 +424,7 @@ class Session:
         """
         if self._say:
             return True
-        if self.state is not State.OPEN:
+        if self.state is not StreamState.OPEN:
             return False
         if self._queue:
             if self._limit > self._sent:
@@ -439,7 +439,7 @@ class Session:
         """
         if self._say:
             return self._sayFirst()
-        if self.state is not State.OPEN:
+        if self.state is not StreamState.OPEN:
             return None
         if self._queue:
             room = self._limit - self._sent
@@ -468,11 +468,11 @@ class Session:
         """
         say, reason = self._say, self._sayReason
         self._say = self._sayReason = 0
-        if say == Kind.OPEN:
+        if say == FrameKind.OPEN:
             return frame(say, self.number, 0, _WINDOW)
-        if say == Kind.ACCEPT:
+        if say == FrameKind.ACCEPT:
             return frame(say, self.remote, self.number, _WINDOW)
-        if say == Kind.CLOSE:
+        if say == FrameKind.CLOSE:
             return self._plain(say)
         return frame(say, self.remote, 0, 0, reason)
 
@@ -525,13 +525,13 @@ class Session:
         return b"".join(pieces)
 
 
-_violated = Session._violated
-_ignored = Session._ignored
+_violated = StreamMachine._violated
+_ignored = StreamMachine._ignored
 
 #: What each kind of frame does in each state, by their numbers; the first column is no kind.
-#: DATA that has its place is not here, see L{Session.received}.
+#: DATA that has its place is not here, see L{StreamMachine.received}.
 _TABLE: tuple[tuple[Any, ...], ...] = tuple(
-    tuple(getattr(Session, f"_{name}") for name in row.split())
+    tuple(getattr(StreamMachine, f"_{name}") for name in row.split())
     for row in (
         # -       OPEN       ACCEPT      REFUSE   DATA     WINDOW   PROBE    FIN      CLOSE    RESET    GONE
         "violated violated   opened      over     violated violated violated violated violated over     gone",

@@ -12,15 +12,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from twisted_ib import limits
-from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, Kind, Reason, frame
-from twisted_ib.rds.protocol.streammachine import Session, State
+from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
+from twisted_ib.rds.protocol.streammachine import StreamMachine, StreamState
 
 _unpack = HEADER.unpack_from
-_DATA = int(Kind.DATA)
+_DATA = int(FrameKind.DATA)
 #: What is answered when nobody has the session: what somebody says who thinks that there is one.
-_ANSWERED = frozenset([Kind.ACCEPT, Kind.DATA, Kind.WINDOW, Kind.PROBE, Kind.FIN])
+_ANSWERED = frozenset([FrameKind.ACCEPT, FrameKind.DATA, FrameKind.WINDOW, FrameKind.PROBE, FrameKind.FIN])
 #: The kinds that name the session by the number of the end which sends them.
-_BY_REMOTE = frozenset([Kind.OPEN, Kind.GONE])
+_BY_REMOTE = frozenset([FrameKind.OPEN, FrameKind.GONE])
 
 
 class Streams:
@@ -42,14 +42,14 @@ class Streams:
         """
         self._randomBits = randomBits
         self.counters: dict[str, int] = Counter()
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, StreamMachine] = {}
         self.answers: deque[tuple[bytes, tuple[str, int]]] = deque()
-        self.others: list[Session] = []
+        self.others: list[StreamMachine] = []
         self.listening = False
         self.held = 0
-        self._byRemote: dict[tuple[tuple[str, int], int], Session] = {}
+        self._byRemote: dict[tuple[tuple[str, int], int], StreamMachine] = {}
         self._perPeer: Counter[tuple[str, int]] = Counter()
-        self.opening: dict[Session, None] = {}
+        self.opening: dict[StreamMachine, None] = {}
         self._watched = 0.0
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Streams:
 
     # -- sessions
 
-    def open(self, address: tuple[str, int], now: float) -> Session | None:
+    def open(self, address: tuple[str, int], now: float) -> StreamMachine | None:
         """
         Ask a peer for a stream.
 
@@ -72,7 +72,7 @@ class Streams:
             session.open(now)
         return session
 
-    def _make(self, address: tuple[str, int], now: float) -> Session | None:
+    def _make(self, address: tuple[str, int], now: float) -> StreamMachine | None:
         """
         Make a session, if there is a place.
         """
@@ -85,16 +85,16 @@ class Streams:
         number = self._randomBits(64)
         while number in self.sessions:
             number = self._randomBits(64)
-        session = self.sessions[number] = Session(self, address, number)
+        session = self.sessions[number] = StreamMachine(self, address, number)
         self._perPeer[address] += 1
         return session
 
-    def settle(self, session: Session) -> None:
+    def settle(self, session: StreamMachine) -> None:
         """
         Forget a session that is over, has nothing more to say and nothing that the application
         has not got.
         """
-        if session.state is not State.CLOSED or session.arrived or session.hasOutput():
+        if session.state is not StreamState.CLOSED or session.arrived or session.hasOutput():
             return
         if self.sessions.get(session.number) is not session:
             return
@@ -107,7 +107,7 @@ class Streams:
 
     # -- what comes
 
-    def received(self, data: bytes, address: tuple[str, int], now: float) -> Session | None:
+    def received(self, data: bytes, address: tuple[str, int], now: float) -> StreamMachine | None:
         """
         A datagram came.
 
@@ -131,7 +131,7 @@ class Streams:
             return None
         if kind in _BY_REMOTE:
             session = self._byRemote.get((address, number))
-            if session is None and kind == Kind.OPEN:
+            if session is None and kind == FrameKind.OPEN:
                 return self._asked(address, number, window, now)
         else:
             session = self.sessions.get(number)
@@ -141,15 +141,15 @@ class Streams:
             self._stranger(kind, number, address)
             return None
         session.received(kind, reason, offset, window, data, HEADER_BYTES)
-        if session in self.opening and session.state is not State.OPENING:
+        if session in self.opening and session.state is not StreamState.OPENING:
             del self.opening[session]
-            if session.state is State.OPEN and not self._known(session):
+            if session.state is StreamState.OPEN and not self._known(session):
                 session.abort(Reason.VIOLATION)
         if self.held > limits.RDS_STREAMS_HELD:
             self._tooMuch()
         return session
 
-    def _known(self, session: Session) -> bool:
+    def _known(self, session: StreamMachine) -> bool:
         """
         A peer accepted: remember its number.
 
@@ -157,17 +157,17 @@ class Streams:
         """
         return self._byRemote.setdefault((session.address, session.remote), session) is session
 
-    def _asked(self, address: tuple[str, int], number: int, window: int, now: float) -> Session | None:
+    def _asked(self, address: tuple[str, int], number: int, window: int, now: float) -> StreamMachine | None:
         """
         A peer asks for a stream.
         """
         if not self.listening:
-            self._answer(frame(Kind.REFUSE, number, reason=Reason.NO_LISTENER), address)
+            self._answer(frame(FrameKind.REFUSE, number, reason=Reason.NO_LISTENER), address)
             return None
         session = self._make(address, now)
         if session is None:
             self.counters["stream_too_many"] += 1
-            self._answer(frame(Kind.REFUSE, number, reason=Reason.TOO_MANY), address)
+            self._answer(frame(FrameKind.REFUSE, number, reason=Reason.TOO_MANY), address)
             return None
         session.asked(number, window)
         self._byRemote[address, number] = session
@@ -178,8 +178,8 @@ class Streams:
         A frame of another version came.
         """
         self.counters["stream_bad_version"] += 1
-        if kind == Kind.OPEN:
-            self._answer(frame(Kind.REFUSE, number, reason=Reason.VERSION), address)
+        if kind == FrameKind.OPEN:
+            self._answer(frame(FrameKind.REFUSE, number, reason=Reason.VERSION), address)
 
     def _stranger(self, kind: int, number: int, address: tuple[str, int]) -> None:
         """
@@ -187,7 +187,7 @@ class Streams:
         """
         self.counters["stream_unknown_session"] += 1
         if kind in _ANSWERED:
-            self._answer(frame(Kind.GONE, number), address)
+            self._answer(frame(FrameKind.GONE, number), address)
 
     def _answer(self, data: bytes, address: tuple[str, int]) -> None:
         """
@@ -219,7 +219,7 @@ class Streams:
         due = self._watched + limits.RDS_STREAM_PROBE_SECONDS
         return min([due, *[session.deadline for session in self.opening]])
 
-    def tick(self, now: float) -> list[Session]:
+    def tick(self, now: float) -> list[StreamMachine]:
         """
         Do what is due.
 
@@ -236,7 +236,7 @@ class Streams:
                     found.append(session)
         return list(dict.fromkeys(found))
 
-    def peerGone(self, address: tuple[str, int] | str) -> list[Session]:
+    def peerGone(self, address: tuple[str, int] | str) -> list[StreamMachine]:
         """
         The socket, or all of a host, at C{address} is gone for good.
 

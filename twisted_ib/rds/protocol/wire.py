@@ -7,7 +7,7 @@ queue pair delivers fragments of 4096 payload bytes, each behind the header of t
 UDP has ports and a length too; what RDS adds is the sequence number, by which a peer knows a
 message that it has seen already, and the acknowledgement, which only RC uses.
 
-The path of a message makes no L{Header}: it uses L{HEADER} on the medium's own buffer.  The class
+The path of a message makes no L{RDSHeader}: it uses L{HEADER} on the medium's own buffer.  The class
 is its documented twin, for tests, tools and what is rare.
 
 Source: Linux 6.1 C{net/rds/rds.h}, C{net/rds/message.c}.
@@ -202,7 +202,7 @@ def isIntact(header: _Buffer, start: int = 0) -> bool:
 
 
 @attrs.frozen
-class Header:
+class RDSHeader:
     """
     The header of a message.
 
@@ -259,7 +259,7 @@ class Header:
         return packChecksummed(*attrs.evolve(self, checksum=0).fields())
 
     @classmethod
-    def parse(cls, buffer: _Buffer, start: int = 0, stop: int | None = None) -> Header:
+    def parse(cls, buffer: _Buffer, start: int = 0, stop: int | None = None) -> RDSHeader:
         """
         Read a header; its checksum is not looked at.
 

@@ -21,7 +21,7 @@ from twisted_ib.internet.addresses import addressOf, reachable
 from twisted_ib.internet.endpoints import EndpointFactory
 from twisted_ib.internet.resolution import Destination, resolve
 from twisted_ib.rds.protocol.frames import Reason
-from twisted_ib.rds.protocol.streammachine import Session
+from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
 
@@ -29,7 +29,7 @@ from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
 _REFUSALS = (Reason.NO_LISTENER, Reason.TOO_MANY, Reason.UNWANTED, Reason.VERSION)
 
 
-class Attempt:
+class StreamAttempt:
     """
     One attempt to connect: from a host to its addresses, and to a peer that accepts a stream.
 
@@ -47,7 +47,7 @@ class Attempt:
         """
         self._connector = connector
         self._socket: StreamSocket | None = None
-        self._session: Session | None = None
+        self._session: StreamMachine | None = None
         self._addresses: list[str] = []
         self._over = False
         self._begin: Any = connector.reactor.callLater(0, self._start)
@@ -96,7 +96,7 @@ class Attempt:
         if self._session is None:
             self._failed(error.ConnectError(string=f"{connector.where()}: too many connections"))
 
-    def sessionOpened(self, session: Session) -> None:
+    def sessionOpened(self, session: StreamMachine) -> None:
         """
         The peer accepts: hand over to a transport.
         """
@@ -126,7 +126,7 @@ class Attempt:
                 factory.protocolMade(protocol)
         socket.release(self)
 
-    def sessionFailed(self, session: Session, reason: int) -> None:
+    def sessionFailed(self, session: StreamMachine, reason: int) -> None:
         """
         The peer does not want a stream, or can not be reached.
         """
@@ -212,7 +212,7 @@ class StreamConnector(Destination):
         """
         Begin an attempt.
         """
-        return Attempt(self)
+        return StreamAttempt(self)
 
 
 def connectStream(

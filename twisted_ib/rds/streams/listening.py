@@ -15,7 +15,7 @@ from twisted.python import log, reflect
 from zope.interface import implementer
 
 from twisted_ib.internet.addresses import Address, addressOf, canonical, checkPort, unbound
-from twisted_ib.rds.protocol.streammachine import Session
+from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport
 
@@ -104,7 +104,7 @@ class StreamPort:
         """
         return reflect.qual(self.factory.__class__)
 
-    def asked(self, session: Session) -> StreamTransport | None:
+    def asked(self, session: StreamMachine) -> StreamTransport | None:
         """
         A peer wants a stream.
 

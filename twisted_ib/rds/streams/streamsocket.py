@@ -28,7 +28,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, PeerGoneError, ResourceLimitError
 from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds.protocol.frames import Reason
-from twisted_ib.rds.protocol.streammachine import Event, Session, State
+from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
 
@@ -74,10 +74,10 @@ class StreamSocket(DatagramProtocol):
         self.server: Any = None
         self.users: set[Any] = set()
         self.port = 0
-        self._ready: dict[Session, None] = {}
+        self._ready: dict[StreamMachine, None] = {}
         self._looks: dict[StreamTransport, None] = {}
-        self._congested: dict[tuple[str, int], dict[Session, None]] = {}
-        self._unsent: deque[tuple[bytes, tuple[str, int], Session | None]] = deque()
+        self._congested: dict[tuple[str, int], dict[StreamMachine, None]] = {}
+        self._unsent: deque[tuple[bytes, tuple[str, int], StreamMachine | None]] = deque()
         self._inCall = self._paused = self._closed = False
         self._turn: Any = None
         self._timer: Any = None
@@ -236,7 +236,7 @@ class StreamSocket(DatagramProtocol):
 
     # -- streams
 
-    def connect(self, address: tuple[str, int], user: Any) -> Session | None:
+    def connect(self, address: tuple[str, int], user: Any) -> StreamMachine | None:
         """
         Ask a peer for a stream.
 
@@ -259,7 +259,7 @@ class StreamSocket(DatagramProtocol):
         outer, self._inCall = self._inCall, True
         try:
             if session is not None:
-                if session.state is State.ASKED:
+                if session.state is StreamState.ASKED:
                     self._asked(session)
                 if session.arrived or session.events:
                     self._tellSession(session)
@@ -280,7 +280,7 @@ class StreamSocket(DatagramProtocol):
             self._tellSession(session)
             self._ready[session] = None
 
-    def _asked(self, session: Session) -> None:
+    def _asked(self, session: StreamMachine) -> None:
         """
         A peer wants a stream.
         """
@@ -295,7 +295,7 @@ class StreamSocket(DatagramProtocol):
             session.refuse(Reason.UNWANTED)
             session.events.clear()
 
-    def _tellSession(self, session: Session) -> None:
+    def _tellSession(self, session: StreamMachine) -> None:
         """
         Tell who uses a session what happened.
         """
@@ -308,7 +308,7 @@ class StreamSocket(DatagramProtocol):
             user, session.user = session.user, None
             if user is None:
                 continue
-            if event is Event.CONNECTED:
+            if event is StreamEvent.CONNECTED:
                 user.sessionOpened(session)
             else:
                 user.sessionFailed(session, reason)
@@ -330,7 +330,7 @@ class StreamSocket(DatagramProtocol):
 
     # -- sending
 
-    def touch(self, session: Session) -> None:
+    def touch(self, session: StreamMachine) -> None:
         """
         A session may have something to say, or be done.
         """
@@ -401,7 +401,7 @@ class StreamSocket(DatagramProtocol):
                             ready[session] = None
                 if session.events:
                     self._tellSession(session)
-                if session.state is State.CLOSED:
+                if session.state is StreamState.CLOSED:
                     self._congested.get(session.address, {}).pop(session, None)
                     self.streams.settle(session)
         finally:
@@ -410,7 +410,7 @@ class StreamSocket(DatagramProtocol):
         if not self.streams.sessions and not self.users:
             self._closeIfIdle()
 
-    def _send(self, session: Session) -> bool:
+    def _send(self, session: StreamMachine) -> bool:
         """
         Send the next frame of a session.
 
@@ -419,7 +419,7 @@ class StreamSocket(DatagramProtocol):
         if self._paused or self._closed:
             return False
         if self._congested and session.address in self._congested:
-            if session.state is State.CLOSED:
+            if session.state is StreamState.CLOSED:
                 # Who sends something for it later hears that it is gone.
                 while session.nextOutput() is not None:
                     pass
@@ -432,7 +432,7 @@ class StreamSocket(DatagramProtocol):
         self._write(data, session.address, session)
         return True
 
-    def _write(self, data: bytes, address: tuple[str, int], session: Session | None) -> None:
+    def _write(self, data: bytes, address: tuple[str, int], session: StreamMachine | None) -> None:
         """
         Give a datagram to the socket.
         """
@@ -445,11 +445,11 @@ class StreamSocket(DatagramProtocol):
             self._unsent.appendleft((data, address, session))
         except _UNUSABLE as reason:
             self.streams.counters["stream_unreachable"] += 1
-            if session is not None and session.state is not State.CLOSED:
+            if session is not None and session.state is not StreamState.CLOSED:
                 session.vanished()
                 self._failed(session, reason)
 
-    def _failed(self, session: Session, reason: Exception) -> None:
+    def _failed(self, session: StreamMachine, reason: Exception) -> None:
         """
         A peer can not be reached.
         """

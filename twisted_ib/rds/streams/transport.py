@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.internet.addresses import Address, addressOf
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.rds.protocol.frames import Reason
-from twisted_ib.rds.protocol.streammachine import Event, Session, State
+from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 
 if TYPE_CHECKING:
     from twisted_ib.rds.streams.streamsocket import StreamSocket
@@ -69,7 +69,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
     # Datagrams do not wait for each other, and streams are always watched.
     _noDelay = _keepAlive = True
 
-    def __init__(self, socket: StreamSocket, session: Session, host: str) -> None:
+    def __init__(self, socket: StreamSocket, session: StreamMachine, host: str) -> None:
         """
         @param host: The address of this end.
         """
@@ -279,20 +279,20 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
                 if self.connected and not self._aborting:
                     self._happened(event, reason)
 
-    def _happened(self, event: Event, reason: int) -> None:
+    def _happened(self, event: StreamEvent, reason: int) -> None:
         """
         The peer sends no more, or the stream is over.
         """
-        if event is Event.CLOSED and reason:
+        if event is StreamEvent.CLOSED and reason:
             self.connectionLost(Failure(error.ConnectionLost(wordsOf(reason))))
             return
-        if event is Event.END and self.disconnecting:
+        if event is StreamEvent.END and self.disconnecting:
             return  # What is written leaves first.
         half = None if self.disconnecting else interfaces.IHalfCloseableProtocol(self.protocol, None)
         if half is not None and not self._readEnded:
             self._readEnded = True
             self._tell(half.readConnectionLost)
-        if event is Event.CLOSED or half is None:
+        if event is StreamEvent.CLOSED or half is None:
             self.connectionLost(_CONNECTION_DONE)
 
     def _tell(self, call: Any, *arguments: Any) -> None:
@@ -322,7 +322,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
             self._log(producer.stopProducing)
         session = self.session
         session.discardArrived()
-        if session.state is not State.CLOSED:
+        if session.state is not StreamState.CLOSED:
             if isinstance(reason.value, error.ConnectionDone):
                 # The peer has sent its last: nobody waits for what was not sent.
                 session.discardWritten()

@@ -41,7 +41,7 @@ class Wrong(Exception):
 
 
 @define
-class Word:
+class Token:
     """
     A word of a line.
 
@@ -78,7 +78,7 @@ class Line:
         self._at = 0
         self._end = 0  # of the last word
 
-    def next(self, name: bool = False) -> Word | None:
+    def next(self, name: bool = False) -> Token | None:
         """
         Take a word.
 
@@ -97,9 +97,9 @@ class Line:
         if at == end:
             return None
         self._end = end
-        return Word(text[at:end], at + 1)
+        return Token(text[at:end], at + 1)
 
-    def take(self, expected: str, name: bool = False) -> Word:
+    def take(self, expected: str, name: bool = False) -> Token:
         """
         Take a word that must be there.
 
@@ -123,7 +123,7 @@ class Line:
         """
         return Wrong(self._end + 1, expected, None)
 
-    def choose(self, *choices: str) -> Word:
+    def choose(self, *choices: str) -> Token:
         """
         Take one of some words.
 
@@ -149,7 +149,7 @@ class Line:
         if word is not None:
             raise word.wrong("the end of the line")
 
-    def takeGlued(self, expected: str) -> Word:
+    def takeGlued(self, expected: str) -> Token:
         """
         Take a word that may have blanks around its punctuation.
 

@@ -29,7 +29,7 @@ from attrs import define, evolve, field
 
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
-from twisted_ib.reactor.rules.lexer import Line, Word, Wrong
+from twisted_ib.reactor.rules.lexer import Line, Token, Wrong
 from twisted_ib.reactor.rules.patterns import Pattern
 from twisted_ib.reactor.rules.syntax import (
     BOTH,
@@ -38,10 +38,10 @@ from twisted_ib.reactor.rules.syntax import (
     SDP,
     TCP,
     VERDICTS,
+    AddressRange,
     Contents,
-    Device,
+    DeviceStatement,
     Log,
-    Network,
     Route,
     Rule,
     Timeouts,
@@ -62,7 +62,7 @@ _SECONDS = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?").fullmatch
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 
 
-def _network(text: str, word: Word) -> Network | None:
+def _network(text: str, word: Token) -> AddressRange | None:
     """
     @param text: C{*}, or an address and perhaps the length of its prefix.
     @param word: the word that it is a part of.
@@ -84,13 +84,13 @@ def _network(text: str, word: Word) -> Network | None:
     version, value = parsed
     width = 32 if version == 4 else 128
     if not slash:
-        return Network(version, value, width)
+        return AddressRange(version, value, width)
     if not _NUMBER(length) or int(length) > width:
         raise word.wrong(f"a prefix length from 0 to {width} after the /")
-    return Network(version, value, int(length))
+    return AddressRange(version, value, int(length))
 
 
-def _ports(text: str, word: Word) -> tuple[int, int]:
+def _ports(text: str, word: Token) -> tuple[int, int]:
     """
     @param text: C{*}, a port, or two with C{-} between.
     @param word: the word that it is a part of.
@@ -122,14 +122,14 @@ class _Reading:
     known: dict[str, str]
     fabrics: tuple[str, ...]
     rules: list[Rule] = field(factory=list)
-    devices: list[Device] = field(factory=list)
+    devices: list[DeviceStatement] = field(factory=list)
     routes: list[Route] = field(factory=list)
     logs: list[Log] = field(factory=list)
     timeouts: Timeouts = field(factory=Timeouts)
     warnings: list[str] = field(factory=list)
     errors: list[tuple[int, int, str]] = field(factory=list)
     #: The devices that routes name: line number and word.
-    named: list[tuple[int, Word]] = field(factory=list)
+    named: list[tuple[int, Token]] = field(factory=list)
 
     def line(self, number: int, text: str) -> None:
         """
@@ -182,7 +182,7 @@ class _Reading:
         """
         self.warnings.append(f"{where}: {text}")
 
-    def checked(self, network: Network, where: str) -> Network:
+    def checked(self, network: AddressRange, where: str) -> AddressRange:
         """
         Warn of what libsdp takes in another way than it looks.
 
@@ -248,7 +248,7 @@ class _Reading:
             raise name.wrong(f"at most {limits.POLICY_DEVICES} devices")
         self.known[name.text] = fabric.text
         text = None if address is None else address.text
-        self.devices.append(Device(name.text, fabric.text, text, line.where))
+        self.devices.append(DeviceStatement(name.text, fabric.text, text, line.where))
 
     def route(self, line: Line, number: int) -> None:
         """
@@ -347,10 +347,10 @@ __all__ = [
     "LISTEN",
     "SDP",
     "TCP",
+    "AddressRange",
     "Contents",
-    "Device",
+    "DeviceStatement",
     "Log",
-    "Network",
     "Route",
     "Rule",
     "Timeouts",

@@ -26,9 +26,9 @@ from twisted_ib.reactor.rules.syntax import (
     BOTH,
     SDP,
     TCP,
+    AddressRange,
     Contents,
-    Device,
-    Network,
+    DeviceStatement,
     Rule,
     Timeouts,
     parseAddress,
@@ -67,7 +67,7 @@ def _numberOf(address: str) -> tuple[int, int] | None:
     return parseAddress(address.partition("%")[0]) if address else (4, 0)
 
 
-def _everywhere(network: Network | None) -> bool:
+def _everywhere(network: AddressRange | None) -> bool:
     """
     @param network: the addresses of a rule.
 
@@ -76,7 +76,7 @@ def _everywhere(network: Network | None) -> bool:
     return network is None or (network.version == 4 and network.value == 0)
 
 
-def _within(network: Network | None, asked: tuple[int, int] | None) -> bool:
+def _within(network: AddressRange | None, asked: tuple[int, int] | None) -> bool:
     """
     @param network: the addresses of a rule.
     @param asked: an address, as L{_numberOf} gives it.
@@ -120,7 +120,7 @@ class Policy:
         self.contents = contents
         self.source = None if contents is None else contents.name
         found = Contents("") if contents is None else contents
-        self.devices: tuple[Device, ...] = found.devices
+        self.devices: tuple[DeviceStatement, ...] = found.devices
         self.timeouts: Timeouts = found.timeouts
         self.hits: Counter[str] = Counter()
         reason = reason or ("no rules are configured" if contents is None else "no rule matches")

@@ -39,7 +39,7 @@ def parseAddress(text: str) -> tuple[int, int] | None:
 
 
 @frozen
-class Network:
+class AddressRange:
     """
     Addresses with a common prefix.
 
@@ -103,14 +103,14 @@ class Rule:
     verdict: str
     role: str
     program: Pattern
-    network: Network | None
+    network: AddressRange | None
     firstPort: int
     lastPort: int
     where: str
 
 
 @frozen
-class Device:
+class DeviceStatement:
     """
     A C{device} statement.
 
@@ -136,7 +136,7 @@ class Route:
     @ivar where: C{FILE:LINE}.
     """
 
-    network: Network | None
+    network: AddressRange | None
     devices: tuple[str, ...]
     where: str
 
@@ -188,7 +188,7 @@ class Contents:
 
     name: str
     rules: tuple[Rule, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceStatement, ...] = ()
     routes: tuple[Route, ...] = ()
     logs: tuple[Log, ...] = ()
     timeouts: Timeouts = Timeouts()

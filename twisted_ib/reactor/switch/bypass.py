@@ -14,7 +14,7 @@ from twisted.internet.posixbase import PosixReactorBase
 from zope.interface import directlyProvides, providedBy
 
 from twisted_ib.reactor.rules.parser import TCP
-from twisted_ib.reactor.switch.reason import EXPLICIT, Why
+from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 
 
 class Direct:
@@ -44,11 +44,11 @@ class Direct:
             return getattr(PosixReactorBase, name).__get__(reactor)
         return getattr(reactor, name)
 
-    def _why(self) -> Why:
+    def _why(self) -> Reason:
         """
         @return: The reason: it was asked for.
         """
-        return Why(EXPLICIT, TCP, TCP, asked=self._reactor.seconds(), decided=self._reactor.seconds())
+        return Reason(EXPLICIT, TCP, TCP, asked=self._reactor.seconds(), decided=self._reactor.seconds())
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         """

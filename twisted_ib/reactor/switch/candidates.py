@@ -16,7 +16,7 @@ import attrs
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.device.registry import fabricOf
-from twisted_ib.hca.device.tcpcounterparts import Beside, Counterpart
+from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addresses import reachable, scopeOf, withPort
 from twisted_ib.reactor.switch import sockdiag
@@ -78,7 +78,7 @@ class Failures:
         return False
 
 
-class Ways:
+class Candidates:
     """
     Looks for ways.
 
@@ -90,7 +90,7 @@ class Ways:
         Open nothing yet.
         """
         self.failures = Failures()
-        self._beside = Beside()
+        self._beside = TCPCounterparts()
 
     def here(
         self, devices: tuple[str, ...], host: str, port: int, now: float, retry: float
@@ -127,12 +127,12 @@ class Ways:
         if not found:
             return Fallback("other_listener", f"who offers SDP on {where} is not who listens on TCP there")
         holds = self.failures.holds
-        ways = [
+        candidates = [
             Candidate(device, each)
             for each, device in found.items()
             if not holds(host, port, each, now, retry)
         ]
-        return ways or Fallback("remembered", f"SDP to {where} has failed not long ago")
+        return candidates or Fallback("remembered", f"SDP to {where} has failed not long ago")
 
     def anywhere(self, devices: tuple[str, ...], port: int) -> list[Candidate] | Fallback:
         """
@@ -197,4 +197,4 @@ def _isLocal(address: str, second: int) -> bool:
         return False
 
 
-__all__ = ["UNASKED", "Candidate", "Failures", "Ways"]
+__all__ = ["UNASKED", "Candidate", "Candidates", "Failures"]

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.reactor.rules.parser import CONNECT, SDP, TCP
 from twisted_ib.reactor.switch.candidates import UNASKED
-from twisted_ib.reactor.switch.reason import Fallback, Why
+from twisted_ib.reactor.switch.reason import Fallback, Reason
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch.offload import Offload
@@ -32,7 +32,7 @@ class SwitchedClient(tcp.Client):
     @ivar offload: The attempts over SDP, while they last.
     """
 
-    why: Why
+    why: Reason
     reactor: Any
     offload: Offload | None = None
     _isBound = False
@@ -41,7 +41,7 @@ class SwitchedClient(tcp.Client):
         """
         @param connector: The L{SwitchedConnector}.
         """
-        self.why = Why("default", TCP, asked=reactor.seconds())
+        self.why = Reason("default", TCP, asked=reactor.seconds())
         super().__init__(host, port, bindAddress, connector, reactor)
         self._isBound = bindAddress is not None
 
@@ -170,7 +170,7 @@ class SwitchedConnector(tcp.Connector):
     @ivar why: What was decided about the last attempt, and why.
     """
 
-    why: Why
+    why: Reason
 
     def __init__(
         self, switch: Switch, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any, reactor: Any

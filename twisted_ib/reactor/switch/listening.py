@@ -25,8 +25,8 @@ from twisted_ib import limits
 from twisted_ib.internet.addresses import Address, addressOf
 from twisted_ib.reactor.rules.parser import LISTEN, SDP, TCP
 from twisted_ib.reactor.switch.handle import ListeningHandle
-from twisted_ib.reactor.switch.reason import Fallback, Why
-from twisted_ib.reactor.switch.sdplistener import Companion
+from twisted_ib.reactor.switch.reason import Fallback, Reason
+from twisted_ib.reactor.switch.sdplistener import SDPListener
 
 if TYPE_CHECKING:
     from twisted_ib.reactor.switch.switch import Switch
@@ -61,11 +61,11 @@ class SwitchedPort(tcp.Port):
         """
         super().__init__(port, factory, backlog, interface, reactor)
         self.switch = switch
-        self.companions: tuple[Companion, ...] = ()
+        self.sdpListeners: tuple[SDPListener, ...] = ()
         self.peers: dict[str, set[int]] = {}
         self.alone = False
         self._at: tuple[Address, int, bool] | None = None
-        self.why = Why("default", TCP, asked=reactor.seconds())
+        self.why = Reason("default", TCP, asked=reactor.seconds())
 
     # -- opening
 
@@ -113,7 +113,7 @@ class SwitchedPort(tcp.Port):
                 skt.close()
                 raise
             busy = [e for e in refused if _isBusy(e)]
-            if not busy and (self.companions or self.why.verdict != SDP):
+            if not busy and (self.sdpListeners or self.why.verdict != SDP):
                 break
             if busy and left:
                 self._closeCompanions(Failure(busy[0]))
@@ -139,7 +139,7 @@ class SwitchedPort(tcp.Port):
             return None
         self._at = (address, 0, False)
         refused = self._join(self._devices())
-        if not self.companions or any(_isBusy(e) for e in refused):
+        if not self.sdpListeners or any(_isBusy(e) for e in refused):
             self._closeCompanions(Failure(refused[0]))
             raise refused[0]
         return self._settled(None, refused)
@@ -166,7 +166,7 @@ class SwitchedPort(tcp.Port):
             if hasattr(socket, "SO_REUSEPORT"):
                 handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, self._reusePort)
             return handle
-        if refused and not self.companions:
+        if refused and not self.sdpListeners:
             self.switch.fellBack(why, Fallback("listen", f"SDP: {refused[0].socketError}"))
         return skt
 
@@ -238,7 +238,7 @@ class SwitchedPort(tcp.Port):
         for device in devices:
             try:
                 self.switch.checkThread(self.reactor, device)
-                companion = Companion(self, device, address, inode, v6only)
+                companion = SDPListener(self, device, address, inode, v6only)
                 companion.startListening()
             except CannotListenError as e:
                 refused.append(e)
@@ -247,7 +247,7 @@ class SwitchedPort(tcp.Port):
                     self._log.failure("{device} can not be listened on", device=device)
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:
-                self.companions += (companion,)
+                self.sdpListeners += (companion,)
                 self.switch.opened(self.reactor, device)
         if not devices:
             refused.append(
@@ -255,19 +255,19 @@ class SwitchedPort(tcp.Port):
             )
         return refused
 
-    def companionLost(self, companion: Companion, reason: Failure) -> None:
+    def companionLost(self, companion: SDPListener, reason: Failure) -> None:
         """
         A companion was closed by somebody else: the reactor that stops.
         """
-        self.companions = tuple(each for each in self.companions if each is not companion)
-        if self.alone and not self.companions and self.connected:
+        self.sdpListeners = tuple(each for each in self.sdpListeners if each is not companion)
+        if self.alone and not self.sdpListeners and self.connected:
             self.connectionLost(reason)
 
     def deviceAdded(self, name: str) -> None:
         """
         There is a new device: listen on it, if the rules would have done so.
         """
-        known = {each.device for each in self.companions}
+        known = {each.device for each in self.sdpListeners}
         if self._at is None or not self.connected or name in known or name not in self._devices():
             return
         for error in self._join((name,)):
@@ -278,8 +278,8 @@ class SwitchedPort(tcp.Port):
         """
         A device goes: listen on it no more.
         """
-        going = [each for each in self.companions if each.device == name]
-        self.companions = tuple(each for each in self.companions if each.device != name)
+        going = [each for each in self.sdpListeners if each.device == name]
+        self.sdpListeners = tuple(each for each in self.sdpListeners if each.device != name)
         self._close(going, _GONE)
         self._tellProvider()
 
@@ -288,22 +288,22 @@ class SwitchedPort(tcp.Port):
         Write down what this listens on.
         """
         why = self.why
-        why.device = ",".join(each.device or "" for each in self.companions) or None
+        why.device = ",".join(each.device or "" for each in self.sdpListeners) or None
         if not self.alone:
-            why.provider = "both" if self.companions else TCP
+            why.provider = "both" if self.sdpListeners else TCP
 
     def _closeCompanions(self, reason: Failure) -> None:
         """
         Listen on no device any more.
         """
-        companions, self.companions = self.companions, ()
-        self._close(companions, reason)
+        sdpListeners, self.sdpListeners = self.sdpListeners, ()
+        self._close(sdpListeners, reason)
 
-    def _close(self, companions: Iterable[Companion], reason: Failure) -> None:
+    def _close(self, sdpListeners: Iterable[SDPListener], reason: Failure) -> None:
         """
         End some companions.
         """
-        for companion in companions:
+        for companion in sdpListeners:
             try:
                 companion.close(reason)
             except Exception:
@@ -317,7 +317,7 @@ class SwitchedPort(tcp.Port):
         """
         if not self.alone:
             super().startReading()
-        for companion in self.companions:
+        for companion in self.sdpListeners:
             companion.startReading()
 
     def stopReading(self) -> None:
@@ -326,7 +326,7 @@ class SwitchedPort(tcp.Port):
         """
         if not self.alone:
             super().stopReading()
-        for companion in self.companions:
+        for companion in self.sdpListeners:
             companion.stopReading()
 
     def connectionLost(self, reason: Failure) -> None:

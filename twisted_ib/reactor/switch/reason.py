@@ -30,7 +30,7 @@ class Fallback:
 
 
 @attrs.define
-class Why:
+class Reason:
     """
     What was decided about one connection or one listener, and by what.
 
@@ -67,4 +67,4 @@ class Why:
         return text if self.fallback is None else f"{text}: {self.fallback}"
 
 
-__all__ = ["EXPLICIT", "Fallback", "Why"]
+__all__ = ["EXPLICIT", "Fallback", "Reason"]

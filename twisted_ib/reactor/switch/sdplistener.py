@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twisted_ib.internet.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.reactor.switch.listening import SwitchedPort
-    from twisted_ib.reactor.switch.reason import Why
+    from twisted_ib.reactor.switch.reason import Reason
 
 
 class _Borrowed(Factory):
@@ -42,7 +42,7 @@ class _Borrowed(Factory):
         return factory.buildProtocol(addr)
 
 
-class Companion(SDPPort):
+class SDPListener(SDPPort):
     """
     The part of a port that listens on one device.
 
@@ -77,7 +77,7 @@ class Companion(SDPPort):
         self.main.sessionno = number
 
     @property
-    def why(self) -> Why:
+    def why(self) -> Reason:
         """
         The port's.
         """
@@ -153,4 +153,4 @@ class Companion(SDPPort):
         self.main.companionLost(self, reason)
 
 
-__all__ = ["Companion"]
+__all__ = ["SDPListener"]

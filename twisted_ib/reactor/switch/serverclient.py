@@ -16,7 +16,7 @@ from twisted_ib.sdp.port import SDPClient, SDPServer
 if TYPE_CHECKING:
     from twisted_ib.internet.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.reactor.switch.reason import Why
+    from twisted_ib.reactor.switch.reason import Reason
 
 
 @implementer(ISystemHandle)
@@ -30,7 +30,7 @@ class RedirectedServer(SDPServer):
 
     __slots__ = ("_handle", "why")
 
-    why: Why
+    why: Reason
     _handle: ConnectionHandle
 
     def __init__(
@@ -90,7 +90,7 @@ class RedirectedClient(SDPClient):
 
     __slots__ = ("_handle", "bound", "why")
 
-    why: Why
+    why: Reason
     bound: Any
     _handle: ConnectionHandle
 

@@ -47,7 +47,7 @@ class Unreadable(Exception):
 
 
 @attrs.frozen
-class Listener:
+class TCPListener:
     """
     A TCP socket that listens.
 
@@ -68,14 +68,14 @@ class Listener:
     v6only: bool | None = False
 
 
-def listeners(port: int) -> list[Listener]:
+def listeners(port: int) -> list[TCPListener]:
     """
     Find the sockets that listen on a port, of IPv4 and IPv6.
 
     @param port: the port.
     @raise Unreadable: that can not be known.
     """
-    found: list[Listener] = []
+    found: list[TCPListener] = []
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             found += _ask(family, port)
@@ -84,14 +84,14 @@ def listeners(port: int) -> list[Listener]:
     return found
 
 
-def _ask(family: int, port: int) -> list[Listener]:
+def _ask(family: int, port: int) -> list[TCPListener]:
     """
     Ask over netlink.
 
     @raise OSError: it is refused.
     """
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    found: list[Listener] = []
+    found: list[TCPListener] = []
     with socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG) as asking:
         asking.settimeout(_SECONDS)
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
@@ -124,7 +124,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _parse(message: bytes, port: int) -> Listener | None:
+def _parse(message: bytes, port: int) -> TCPListener | None:
     """
     Read one C{struct inet_diag_msg} and what follows it.
 
@@ -146,7 +146,7 @@ def _parse(message: bytes, port: int) -> Listener | None:
         if kind == _V6ONLY:
             v6only = bool(message[offset + _ATTRIBUTE.size])
         offset += (length + 3) & ~3
-    return Listener(_text(packed), isV6, inode, uid, interface, v6only)
+    return TCPListener(_text(packed), isV6, inode, uid, interface, v6only)
 
 
 def _text(packed: bytes) -> str:
@@ -160,13 +160,13 @@ def _text(packed: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET6, packed)
 
 
-def _read(family: int, port: int) -> list[Listener]:
+def _read(family: int, port: int) -> list[TCPListener]:
     """
     Read the kernel's table, in which the sockets that listen are first.
 
     @raise Unreadable: it can not be read.
     """
-    found: list[Listener] = []
+    found: list[TCPListener] = []
     try:
         with open(_TABLES[socket.AddressFamily(family)], encoding="ascii") as table:
             table.readline()
@@ -180,7 +180,7 @@ def _read(family: int, port: int) -> list[Listener]:
                 if int(number, 16) == port:
                     isV6 = family == socket.AF_INET6
                     v6only = None if isV6 else False
-                    found.append(Listener(_hex(address), isV6, int(words[9]), int(words[7]), None, v6only))
+                    found.append(TCPListener(_hex(address), isV6, int(words[9]), int(words[7]), None, v6only))
     except FileNotFoundError:
         if family == socket.AF_INET6:
             return []  # There is no IPv6 here.
@@ -200,7 +200,7 @@ def _hex(text: str) -> str:
     return _text(raw)
 
 
-def reached(found: list[Listener], address: str, scope: int = 0) -> list[Listener]:
+def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPListener]:
     """
     Choose the listeners that TCP would give a connection to: one of these, as with SO_REUSEPORT there
     may be several.
@@ -225,11 +225,11 @@ def reached(found: list[Listener], address: str, scope: int = 0) -> list[Listene
     return [] if len(best) > 1 and best[0].interface is None else best
 
 
-def _takesIPv4(listener: Listener) -> bool:
+def _takesIPv4(listener: TCPListener) -> bool:
     """
     Whether a listener on all addresses takes connections to those of IPv4.
     """
     return listener.address == "0.0.0.0" or (listener.address == "::" and not listener.v6only)
 
 
-__all__ = ["Listener", "Unreadable", "listeners", "reached"]
+__all__ = ["TCPListener", "Unreadable", "listeners", "reached"]

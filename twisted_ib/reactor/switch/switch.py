@@ -22,13 +22,13 @@ from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import addDevice, addedDevices, fabricOf, removeDevice, watchDevices
 from twisted_ib.internet.addresses import withPort
 from twisted_ib.reactor.rules.parser import CONNECT, LISTEN, SDP, TCP
-from twisted_ib.reactor.switch.reason import EXPLICIT, Fallback, Why
+from twisted_ib.reactor.switch.reason import EXPLICIT, Fallback, Reason
 
 if TYPE_CHECKING:
     from twisted_ib.hca.device.tcpcounterparts import Counterpart
     from twisted_ib.reactor.rules.policy import Policy
     from twisted_ib.reactor.switch.bypass import Direct
-    from twisted_ib.reactor.switch.candidates import Candidate, Ways
+    from twisted_ib.reactor.switch.candidates import Candidate, Candidates
     from twisted_ib.reactor.switch.connecting import SwitchedClient, SwitchedConnector
     from twisted_ib.reactor.switch.listening import SwitchedPort
 
@@ -61,9 +61,9 @@ class Switch:
         self.ports: WeakSet[SwitchedPort] = WeakSet()
         self.clients: WeakSet[SwitchedClient] = WeakSet()
         self.beginning: set[SwitchedClient] = set()
-        self._ways: Ways | None = None
+        self._candidates: Candidates | None = None
         self._applied: Policy | None = None
-        self._direct: Why | None = None
+        self._direct: Reason | None = None
         self._directBy: Policy | None = None
         configuration.onChange(self._changed)
         watchDevices(self)
@@ -114,34 +114,34 @@ class Switch:
         address = port.getHost()
         decision = self.decide(LISTEN, address.host, address.port)
         now = port.reactor.seconds()
-        port.why = why = Why(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
+        port.why = why = Reason(decision.where, decision.verdict, TCP, asked=now, decided=now, connected=now)
         self.settled(LISTEN, why, address.host, address.port)
 
-    def whyDirect(self, host: Any, port: Any) -> Why:
+    def whyDirect(self, host: Any, port: Any) -> Reason:
         """
         Say why a connection is the operating system's; one object for all, if one rule is for all.
         """
         policy = self.configuration.policy
         if policy is not self._directBy:
             decision = policy.certain(CONNECT, self.configuration.program)
-            self._direct = None if decision is None else Why(decision.where, decision.verdict, TCP)
+            self._direct = None if decision is None else Reason(decision.where, decision.verdict, TCP)
             self._directBy = policy
         if self._direct is not None:
             return self._direct
         decision = self.decide(CONNECT, host, port)
-        return Why(decision.where, decision.verdict, TCP)
+        return Reason(decision.where, decision.verdict, TCP)
 
     @property
-    def ways(self) -> Ways:
+    def candidates(self) -> Candidates:
         """
         What looks for ways to connect.
         """
-        ways = self._ways
-        if ways is None:
-            from twisted_ib.reactor.switch.candidates import Ways
+        candidates = self._candidates
+        if candidates is None:
+            from twisted_ib.reactor.switch.candidates import Candidates
 
-            ways = self._ways = Ways()
-        return ways
+            candidates = self._candidates = Candidates()
+        return candidates
 
     # -- decisions
 
@@ -157,14 +157,14 @@ class Switch:
         self.counters[f"switch_rule_{where[-limits.SWITCH_COUNTER_NAME :]}"] += 1
         return decision
 
-    def fellBack(self, why: Why, fallback: Fallback) -> None:
+    def fellBack(self, why: Reason, fallback: Fallback) -> None:
         """
         SDP does not carry something: write down why, and count.
         """
         why.fallback = fallback
         self.counters[f"switch_fallback_{fallback.kind}"] += 1
 
-    def settled(self, role: str, why: Why, host: str, port: int) -> None:
+    def settled(self, role: str, why: Reason, host: str, port: int) -> None:
         """
         It is known what carries something.
         """
@@ -192,10 +192,10 @@ class Switch:
             return None
         devices = self.devicesFor(host)
         if verdict == SDP:
-            found = self.ways.anywhere(devices, port)
+            found = self.candidates.anywhere(devices, port)
         else:
             retry = self.configuration.policy.timeouts.retry
-            found = self.ways.here(devices, host, port, reactor.seconds(), retry)
+            found = self.candidates.here(devices, host, port, reactor.seconds(), retry)
         if not isinstance(found, Fallback):
             try:
                 self.checkThread(reactor, found[0].device)
@@ -207,13 +207,13 @@ class Switch:
         """
         @return: Whether somebody offers SDP as before.
         """
-        return self.ways.stands(device, host, port, counterpart)
+        return self.candidates.stands(device, host, port, counterpart)
 
     def remember(self, reactor: Any, host: str, port: int, counterpart: Counterpart) -> None:
         """
         SDP to somebody has failed: do not try for a while.
         """
-        self.ways.failures.add(host, port, counterpart, reactor.seconds())
+        self.candidates.failures.add(host, port, counterpart, reactor.seconds())
 
     # -- devices
 
@@ -327,13 +327,13 @@ class Switch:
         address = port.getHost()
         self.settled(LISTEN, port.why, address.host, address.port)
 
-    def accepted(self, why: Why, channel: Any) -> Why:
+    def accepted(self, why: Reason, channel: Any) -> Reason:
         """
         @param why: That of a port.
         @return: That of a connection over SDP which it has accepted.
         """
         now = channel.reactor.seconds()
-        return Why(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
+        return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
 def _channelsOf(reactor: Any) -> list[Any]:
@@ -356,26 +356,26 @@ def direct(reactor: Any) -> Direct:
     return direct(reactor)
 
 
-def whyOf(thing: Any) -> Why | None:
+def whyOf(thing: Any) -> Reason | None:
     """
     @param thing: A transport, a port or a connector; TLS and other wrappers are looked through.
     @return: Why it goes the way it goes; L{None} if no switch has seen it.
     """
     for _ in range(_DEPTH):
         why = getattr(thing, "why", None)
-        if isinstance(why, Why):
+        if isinstance(why, Reason):
             return why
         for name in ("server", "connector"):
             why = getattr(getattr(thing, name, None), "why", None)
-            if isinstance(why, Why):
-                return Why(why.rule, why.verdict, TCP, None, why.fallback)
+            if isinstance(why, Reason):
+                return Reason(why.rule, why.verdict, TCP, None, why.fallback)
         thing = getattr(thing, "transport", None)
         if thing is None:
             return None
     return None
 
 
-def explain(transport: Any) -> Why:
+def explain(transport: Any) -> Reason:
     """
     Say why a connection or a port goes the way it goes.
 
@@ -389,12 +389,12 @@ def explain(transport: Any) -> Why:
         provider = getattr(transport, "provider", None)
         if isinstance(provider, str):
             device = getattr(getattr(transport, "channel", None), "device", None)
-            return Why(EXPLICIT, provider, provider, getattr(device, "name", None))
+            return Reason(EXPLICIT, provider, provider, getattr(device, "name", None))
         inner = getattr(transport, "transport", None)
         if inner is None:
             break
         transport = inner
-    return Why(EXPLICIT, TCP, TCP)
+    return Reason(EXPLICIT, TCP, TCP)
 
 
 __all__ = ["Switch", "direct", "explain", "whyOf"]

@@ -41,7 +41,7 @@ class Advert:
         self.moving = 0
 
 
-class Sink:
+class SinkAdverts:
     """
     One direction, at the end that receives.
 

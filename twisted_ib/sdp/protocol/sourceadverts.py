@@ -62,7 +62,7 @@ class Target:
         self.closed = False
 
 
-class Source:
+class SourceAdverts:
     """
     One direction, at the end that sends.
 

@@ -154,7 +154,7 @@ def ipVersionOf(text: str) -> int:
 
 
 @frozen(kw_only=True)
-class Message:
+class SDPMessage:
     """
     What all messages share.
 
@@ -267,7 +267,7 @@ class Message:
 
 
 @frozen(kw_only=True)
-class StreamMessage(Message):
+class StreamMessage(SDPMessage):
     """
     A message that may carry bytes of the stream.
 
@@ -286,7 +286,7 @@ class StreamMessage(Message):
 
 
 @frozen(kw_only=True)
-class Greeting(Message):
+class Greeting(SDPMessage):
     """
     What Hello and HelloAck have in common.
 
@@ -420,7 +420,7 @@ class HelloAck(Greeting):
 
 
 @frozen(kw_only=True)
-class DisConn(Message):
+class DisConn(SDPMessage):
     """
     No more data from here: the FIN of SDP.
     """
@@ -429,7 +429,7 @@ class DisConn(Message):
 
 
 @frozen(kw_only=True)
-class AbortConn(Message):
+class AbortConn(SDPMessage):
     """
     The connection is gone, data included; only after a DisConn.
     """
@@ -438,7 +438,7 @@ class AbortConn(Message):
 
 
 @frozen(kw_only=True)
-class SendSm(Message):
+class SendSm(SDPMessage):
     """
     The sink will not read what is advertised: send it as Data.
     """
@@ -447,7 +447,7 @@ class SendSm(Message):
 
 
 @frozen(kw_only=True)
-class RdmaWrCompl(Message):
+class RdmaWrCompl(SDPMessage):
     """
     The source has written into the oldest SinkAvail.
 
@@ -462,7 +462,7 @@ class RdmaWrCompl(Message):
 
 
 @frozen(kw_only=True)
-class RdmaRdCompl(Message):
+class RdmaRdCompl(SDPMessage):
     """
     The sink has read from the oldest SrcAvail.
 
@@ -479,7 +479,7 @@ class RdmaRdCompl(Message):
 
 
 @frozen(kw_only=True)
-class ModeChange(Message):
+class ModeChange(SDPMessage):
     """
     One direction changes its flow-control mode.
     """
@@ -501,7 +501,7 @@ class ModeChange(Message):
 
 
 @frozen(kw_only=True)
-class SrcAvailCancel(Message):
+class SrcAvailCancel(SDPMessage):
     """
     The source takes back all of its SrcAvails.
     """
@@ -510,7 +510,7 @@ class SrcAvailCancel(Message):
 
 
 @frozen(kw_only=True)
-class SinkAvailCancel(Message):
+class SinkAvailCancel(SDPMessage):
     """
     The sink takes back all of its SinkAvails.
     """
@@ -519,7 +519,7 @@ class SinkAvailCancel(Message):
 
 
 @frozen(kw_only=True)
-class SinkCancelAck(Message):
+class SinkCancelAck(SDPMessage):
     """
     The source dropped at least one SinkAvail without completing it.
     """
@@ -528,7 +528,7 @@ class SinkCancelAck(Message):
 
 
 @frozen(kw_only=True)
-class ChRcvBuf(Message):
+class ChRcvBuf(SDPMessage):
     """
     A request to change the size of the peer's receive buffers.
 
@@ -543,7 +543,7 @@ class ChRcvBuf(Message):
 
 
 @frozen(kw_only=True)
-class ChRcvBufAck(Message):
+class ChRcvBufAck(SDPMessage):
     """
     The answer to L{ChRcvBuf}.
 
@@ -558,7 +558,7 @@ class ChRcvBufAck(Message):
 
 
 @frozen(kw_only=True)
-class SuspComm(Message):
+class SuspComm(SDPMessage):
     """
     Stop sending: the socket moves to another process.
 
@@ -573,7 +573,7 @@ class SuspComm(Message):
 
 
 @frozen(kw_only=True)
-class SuspCommAck(Message):
+class SuspCommAck(SDPMessage):
     """
     The answer to L{SuspComm}.
     """
@@ -646,7 +646,7 @@ class Data(StreamMessage):
     mid = MID.DATA
 
 
-def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> Message:
+def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> SDPMessage:
     """
     Read a message of whatever class.
 
@@ -665,7 +665,7 @@ def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> Me
     return messageClass.parse(buffer, start, end)
 
 
-MESSAGES: tuple[type[Message], ...] = (
+MESSAGES: tuple[type[SDPMessage], ...] = (
     Hello,
     HelloAck,
     DisConn,
@@ -685,4 +685,4 @@ MESSAGES: tuple[type[Message], ...] = (
     SrcAvail,
     Data,
 )
-byMID: dict[int, type[Message]] = {message.mid: message for message in MESSAGES}
+byMID: dict[int, type[SDPMessage]] = {message.mid: message for message in MESSAGES}

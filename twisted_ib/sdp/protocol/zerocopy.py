@@ -13,15 +13,15 @@ from typing import Any
 
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.protocol.machine import Action, Input, Machine, State
-from twisted_ib.sdp.protocol.sinkadverts import Sink
-from twisted_ib.sdp.protocol.sourceadverts import Source
+from twisted_ib.sdp.protocol.sinkadverts import SinkAdverts
+from twisted_ib.sdp.protocol.sourceadverts import SourceAdverts
 from twisted_ib.sdp.protocol.wire import (
     MID,
     Flags,
-    Message,
     ModeChange,
     RdmaRdCompl,
     RdmaWrCompl,
+    SDPMessage,
     SinkAvail,
     SrcAvail,
     Transition,
@@ -57,8 +57,8 @@ class ZeroCopy:
         """
         @param adverts: The peer's MaxAdverts.
         """
-        self.source = Source(adverts)
-        self.sink = Sink(adverts)
+        self.source = SourceAdverts(adverts)
+        self.sink = SinkAdverts(adverts)
         self.cap: int | None = None
         self.pend = self.places = False
 
@@ -245,7 +245,7 @@ class ZeroCopyMachine(Machine):
             zero.sink.payloadCame()
         return data
 
-    def take(self, buffer: Any, start: int, stop: int) -> tuple[Message, Any]:
+    def take(self, buffer: Any, start: int, stop: int) -> tuple[SDPMessage, Any]:
         """
         Do what the protocol wants with a message that L{receive} returned L{None} for, other
         than those of the end and of buffer sizes.
@@ -321,7 +321,7 @@ class ZeroCopyMachine(Machine):
 
     def sourceCancelDone(self) -> bool | None:
         """
-        See L{Sink.cancelDone}.  What is due acknowledges the cancel.
+        See L{SinkAdverts.cancelDone}.  What is due acknowledges the cancel.
         """
         done = self.zero.sink.cancelDone()
         if done is not None:

@@ -30,7 +30,7 @@ ROUND_TRIPS = 3000
 
 
 @attrs.frozen
-class Latency:
+class RoundTripTimes:
     """
     How long round trips took, in seconds.
 
@@ -259,7 +259,7 @@ class _Pinger(Protocol):
             self.done.errback(reason)
 
 
-async def roundTrips(endpoint: IStreamClientEndpoint, noDelay: bool = False) -> Latency:
+async def roundTrips(endpoint: IStreamClientEndpoint, noDelay: bool = False) -> RoundTripTimes:
     """
     Measure small round trips on one connection to an echo server.
 
@@ -270,4 +270,4 @@ async def roundTrips(endpoint: IStreamClientEndpoint, noDelay: bool = False) -> 
     """
     pinger: Any = await endpoint.connect(Factory.forProtocol(lambda: _Pinger(noDelay)))
     times = sorted(await pinger.done)
-    return Latency(times[len(times) // 2], times[len(times) * 99 // 100])
+    return RoundTripTimes(times[len(times) // 2], times[len(times) * 99 // 100])

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from twisted.internet.interfaces import IReactorTime
 
-from twisted_ib.tools.demo.probe import Fetched, Latency
+from twisted_ib.tools.demo.probe import Fetched, RoundTripTimes
 
 REFRESHES_PER_SECOND = 10
 
@@ -37,7 +37,7 @@ class Row:
 
     name: str
     fetched: Fetched
-    latency: Latency
+    latency: RoundTripTimes
     device: str = "-"
     queuePairs: str = "-"
     messages: str = "-"

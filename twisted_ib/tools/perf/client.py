@@ -19,7 +19,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import COUNT, ECHO, Test, pattern
-from twisted_ib.tools.perf.parameters import VERSION, Terms
+from twisted_ib.tools.perf.parameters import VERSION, Parameters
 from twisted_ib.tools.perf.report import Bandwidth, Progress, Row
 from twisted_ib.tools.perf.runs import Run, Samples, Span
 from twisted_ib.tools.program import ProgramError, printable, sentence
@@ -38,7 +38,7 @@ class Client:
     One run of a test.
     """
 
-    def __init__(self, reactor: Any, test: Test, terms: Terms, progress: Progress) -> None:
+    def __init__(self, reactor: Any, test: Test, terms: Parameters, progress: Progress) -> None:
         """
         @param reactor: the reactor.
         @param test: the subcommand.

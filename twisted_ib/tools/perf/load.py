@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.program import ProgramError, sentence
 
-#: What the old form of the talk says: see L{Terms}.
+#: What the old form of the talk says: see L{StressParameters}.
 TERMS = Struct("!6I2HI15B3I")
 #: sequence, addresses, ports, index, op; for RDMA: op, address, physical address, pattern, key, size,
 #: vector; retry, remote error, pending.
@@ -40,7 +40,7 @@ def patternOf(size: int) -> bytes:
 
 
 @attrs.frozen
-class Terms:
+class StressParameters:
     """
     What the active side wants.
 
@@ -75,7 +75,7 @@ class Terms:
         return TERMS.pack(*head, *flags, 1, 0, 0)
 
     @classmethod
-    def parse(cls, data: bytes) -> Terms:
+    def parse(cls, data: bytes) -> StressParameters:
         """
         @param data: what the active side said.
 
@@ -140,7 +140,7 @@ class Task(DatagramProtocol):
     """
 
     def __init__(
-        self, terms: Terms, own: tuple[str, int], peers: Sequence[tuple[str, int]], fail: Any
+        self, terms: StressParameters, own: tuple[str, int], peers: Sequence[tuple[str, int]], fail: Any
     ) -> None:
         """
         @param own: where it is.

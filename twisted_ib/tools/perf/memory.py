@@ -16,7 +16,7 @@ from twisted_ib.rdma import Access
 from twisted_ib.tools.perf.exchange import Send
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import Ask, pattern
-from twisted_ib.tools.perf.parameters import Terms
+from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Requests, Run, Span
 from twisted_ib.tools.program import ProgramError
 
@@ -51,7 +51,7 @@ class OneSided(Send):
     latencyOf = "a request: until its completion"
     access: Access
 
-    def welcome(self, link: Link, terms: Terms) -> dict[str, Any]:
+    def welcome(self, link: Link, terms: Parameters) -> dict[str, Any]:
         """
         Register the memory that the client reaches into.
         """
@@ -60,13 +60,13 @@ class OneSided(Send):
         link.memory = region
         return {"address": region.address, "key": region.remoteKey}
 
-    def fill(self, region: Any, terms: Terms) -> None:
+    def fill(self, region: Any, terms: Parameters) -> None:
         """
         @param region: the server's memory, all zeros.
         @param terms: what is measured.
         """
 
-    def joined(self, link: Link, terms: Terms, answer: dict[str, Any]) -> None:
+    def joined(self, link: Link, terms: Parameters, answer: dict[str, Any]) -> None:
         """
         Register memory here, and keep where the server's is.
         """
@@ -155,7 +155,7 @@ class Read(OneSided):
     summary = "RDMA READ from the server's memory into registered memory"
     access = Access.LOCAL_WRITE | Access.REMOTE_READ
 
-    def fill(self, region: Any, terms: Terms) -> None:
+    def fill(self, region: Any, terms: Parameters) -> None:
         """
         The server's memory has what the client knows too.
         """

@@ -13,7 +13,7 @@ from typing import Any
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 
 from twisted_ib.tools.perf.link import Link
-from twisted_ib.tools.perf.parameters import Terms
+from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Run, Span
 
 #: How an echo and a sink are called in the talk.
@@ -23,7 +23,7 @@ ECHO, COUNT = "echo", "count"
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def pattern(terms: Terms) -> bytes:
+def pattern(terms: Parameters) -> bytes:
     """
     @param terms: what is measured.
 
@@ -74,7 +74,7 @@ class Test:
 
     # -- the server's end
 
-    def welcome(self, link: Link, terms: Terms) -> dict[str, Any]:
+    def welcome(self, link: Link, terms: Parameters) -> dict[str, Any]:
         """
         Make a connection ready.
 
@@ -87,7 +87,7 @@ class Test:
 
     # -- the client's end
 
-    def joined(self, link: Link, terms: Terms, answer: dict[str, Any]) -> None:
+    def joined(self, link: Link, terms: Parameters, answer: dict[str, Any]) -> None:
         """
         Make a connection ready.
 

@@ -28,7 +28,7 @@ _NOT_OURS = "the other end asks for something that this version of ib-perf does 
 
 
 @frozen
-class Terms:
+class Parameters:
     """
     What is measured.
 
@@ -77,7 +77,7 @@ class Terms:
             )
 
 
-def parseTerms(message: Mapping[str, Any]) -> Terms:
+def parseTerms(message: Mapping[str, Any]) -> Parameters:
     """
     @param message: what the other end said.
 
@@ -102,7 +102,7 @@ def parseTerms(message: Mapping[str, Any]) -> Terms:
     )
     if not good:
         raise ProgramError(_NOT_OURS)
-    terms = Terms(str(test), tuple(sizes or ()), count, seconds, queuePairs or 0)
+    terms = Parameters(str(test), tuple(sizes or ()), count, seconds, queuePairs or 0)
     terms.check()
     return terms
 
@@ -159,7 +159,7 @@ class Given:
             sizes = (only,)
         return cls(sizes, options.iters, options.duration, options.qp)
 
-    def terms(self, test: str) -> Terms:
+    def terms(self, test: str) -> Parameters:
         """
         @param test: the subcommand.
 
@@ -170,11 +170,13 @@ class Given:
         seconds = self.seconds
         if seconds is None and self.iterations is None:
             seconds = SECONDS
-        terms = Terms(test, self.sizes or (SIZE,), self.iterations, seconds, self.queuePairs or QUEUE_PAIRS)
+        terms = Parameters(
+            test, self.sizes or (SIZE,), self.iterations, seconds, self.queuePairs or QUEUE_PAIRS
+        )
         terms.check()
         return terms
 
-    def compare(self, test: str, terms: Terms) -> None:
+    def compare(self, test: str, terms: Parameters) -> None:
         """
         See whether a client asks for what the server was started for.
 

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib import limits
 from twisted_ib.reactor.switch.bypass import direct
-from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, Task, Terms
+from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, StressParameters, Task
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, socketOf
 from twisted_ib.tools.ping.station import whole
@@ -131,7 +131,7 @@ class Stress:
             control.transport.loseConnection()
         return 0
 
-    async def _ask(self) -> tuple[Any, Terms, bool]:
+    async def _ask(self) -> tuple[Any, StressParameters, bool]:
         """
         Be the active side.
         """
@@ -141,7 +141,7 @@ class Stress:
         if active == passive and passive.startswith("127."):
             active = _OTHER if passive != _OTHER else "127.0.0.1"
         try:
-            terms = Terms(
+            terms = StressParameters(
                 options.depth,
                 options.request,
                 options.ack,
@@ -164,7 +164,7 @@ class Stress:
         control.transport.write(terms.pack())
         return control, terms, True
 
-    async def _serve(self) -> tuple[Any, Terms, bool]:
+    async def _serve(self) -> tuple[Any, StressParameters, bool]:
         """
         Be the passive side, for one active one.
         """
@@ -201,12 +201,12 @@ class Stress:
         control = await came
         await port.stopListening()
         try:
-            return control, Terms.parse(await control.hear(TERMS.size)), False
+            return control, StressParameters.parse(await control.hear(TERMS.size)), False
         except ProgramError:
             control.transport.abortConnection()
             raise
 
-    async def _start(self, control: Any, terms: Terms, isActive: bool, ports: list[Any]) -> None:
+    async def _start(self, control: Any, terms: StressParameters, isActive: bool, ports: list[Any]) -> None:
         """
         Open all sockets, and begin when the other side has done so.
         """
@@ -225,7 +225,7 @@ class Stress:
         for task in self.tasks:
             task.begin()
 
-    async def _measure(self, control: Any, terms: Terms) -> None:
+    async def _measure(self, control: Any, terms: StressParameters) -> None:
         """
         Wait until it is over, and show what happens.
         """
@@ -262,7 +262,7 @@ class Stress:
             sum(task.waited for task in tasks),
         )
 
-    def _line(self, terms: Terms, seconds: float, cpu: float, figures: Sequence[float]) -> str:
+    def _line(self, terms: StressParameters, seconds: float, cpu: float, figures: Sequence[float]) -> str:
         """
         @return: a line of the table.
         """
@@ -273,7 +273,7 @@ class Stress:
             f" {rtt:9.2f} {100 * cpu / seconds:5.1f}"
         )
 
-    def _tick(self, terms: Terms, before: tuple[float, ...]) -> None:
+    def _tick(self, terms: StressParameters, before: tuple[float, ...]) -> None:
         """
         Print a line each second.
         """
@@ -283,7 +283,7 @@ class Stress:
             print(self._line(terms, differences[0], differences[1], differences[2:]), flush=True)
         self._calls[1:] = [self._reactor.callLater(1.0, self._tick, terms, now)]
 
-    def _summary(self, terms: Terms, seconds: float, cpu: float) -> None:
+    def _summary(self, terms: StressParameters, seconds: float, cpu: float) -> None:
         """
         Print what it comes to.
         """

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from twisted_ib.tools.perf.method import Test
-from twisted_ib.tools.perf.parameters import Terms
+from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Latency
 
 # In 80 columns.
@@ -98,7 +98,7 @@ class Row:
         }
 
 
-def heading(test: Test, terms: Terms, device: str | None) -> str:
+def heading(test: Test, terms: Parameters, device: str | None) -> str:
     """
     @param test: the subcommand.
     @param terms: what is measured.
@@ -118,7 +118,7 @@ def heading(test: Test, terms: Terms, device: str | None) -> str:
     )
 
 
-def described(test: Test, terms: Terms, device: str | None) -> dict[str, Any]:
+def described(test: Test, terms: Parameters, device: str | None) -> dict[str, Any]:
     """
     @param test: the subcommand.
     @param terms: what is measured.

@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import COUNT, ECHO, Test
-from twisted_ib.tools.perf.parameters import Given, Terms, parseTerms
+from twisted_ib.tools.perf.parameters import Given, Parameters, parseTerms
 from twisted_ib.tools.program import ProgramError, sentence
 
 _ENDED_EARLY = "the client ended before the test did"
@@ -34,11 +34,11 @@ class Served:
     """
 
     client: str
-    terms: Terms
+    terms: Parameters
     received: int
 
 
-class Session:
+class PerfSession:
     """
     One client.
 
@@ -49,7 +49,7 @@ class Session:
     @ivar received: how many bytes were counted.
     """
 
-    def __init__(self, control: Link, test: Test, terms: Terms) -> None:
+    def __init__(self, control: Link, test: Test, terms: Parameters) -> None:
         """
         @param control: its control connection.
         @param test: the subcommand.
@@ -144,7 +144,7 @@ class Server(Factory):
         self._reactor = reactor
         self._test = test
         self._given = given
-        self._session: Session | None = None
+        self._session: PerfSession | None = None
         # Who has not said yet what he wants, and until when he may.
         self._strangers: dict[Link, Any] = {}
         self._ended: Deferred[Served] = Deferred()
@@ -238,7 +238,7 @@ class Server(Factory):
         self._given.compare(self._test.name, terms)
         if self._test.only not in (None, *terms.sizes):
             raise ProgramError(f"{self._test.name} has messages of {self._test.only} bytes")
-        self._session = Session(link, self._test, terms)
+        self._session = PerfSession(link, self._test, terms)
         link.say(session=self._session.token)
 
     def _join(self, link: Link, message: dict[str, Any]) -> None:

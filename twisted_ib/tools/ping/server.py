@@ -33,7 +33,7 @@ def served(line: Server, count: int) -> None:
         raise ProgramError(f"{line.peer} has disconnected after {line.count} of {count} rounds")
 
 
-class Sessions:
+class PingSessions:
     """
     The clients of a server, each at its own pace.
     """
@@ -159,7 +159,7 @@ def persist(station: Station, options: Namespace, listener: Listener) -> NoRetur
 
     @raise Interrupted: it does.
     """
-    sessions = Sessions(station, options)
+    sessions = PingSessions(station, options)
     try:
         while True:
             station.wait(lambda: listener.look() or sessions.look(), sessions.left())

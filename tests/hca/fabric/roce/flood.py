@@ -22,13 +22,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.simulation.streams import ADDRESSES, PORT, Receiver, Sender, Streams
 from twisted_ib.hca.wire import BaseHeader, Packet
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.hca.wire.cm.path import Path
+from twisted_ib.hca.wire.cm.path import CMPath
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
-from twisted_ib.hca.wire.rocev2 import Datagram
+from twisted_ib.hca.wire.rocev2 import UDPDatagram
 from twisted_ib.internet.addresses import addressOf
 from twisted_ib.rdma import handshake as messages
 from twisted_ib.rdma.port import listenRDMA
@@ -95,7 +95,7 @@ def datagram(source: str, body: bytes) -> bytes:
     What UDP carries from one address to the second one.
     """
     ends = (int.from_bytes(gidOf(address), "big") for address in (source, ADDRESSES[1]))
-    return Datagram(*ends, _CM_PORT, body).pack()[28:]
+    return UDPDatagram(*ends, _CM_PORT, body).pack()[28:]
 
 
 class FloodTestCase(SynchronousTestCase):
@@ -205,7 +205,7 @@ class FloodTestCase(SynchronousTestCase):
         request.startingPSN, request.pathMTU = dice.getrandbits(24), 3
         request.localCMResponseTimeout = dice.choice(TIMEOUTS)
         request.maxCMRetries = 15
-        request.primaryPath = Path(
+        request.primaryPath = CMPath(
             localGID=gidOf(source),
             remoteGID=gidOf(ADDRESSES[1]),
             flowLabel=dice.getrandbits(20),
@@ -233,7 +233,7 @@ class FloodTestCase(SynchronousTestCase):
             body[5:8] = dice.choice(list(self.device.queuePairs)).to_bytes(3, "big")
         if len(body) < 12 or dice.random() < 0.1:
             return source, bytes(body) + dice.randbytes(4)
-        head = Datagram(*(int.from_bytes(gidOf(a), "big") for a in (source, ADDRESSES[1])), _CM_PORT, body)
+        head = UDPDatagram(*(int.from_bytes(gidOf(a), "big") for a in (source, ADDRESSES[1])), _CM_PORT, body)
         octets = head.pack()
         return source, octets[28:-4] + ICRC.pack(icrc(octets, 0, len(octets) - 4))
 

@@ -11,7 +11,7 @@ from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.fabric.roce.connparams import termsOf
-from twisted_ib.hca.transport.parameters import Terms
+from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
 
@@ -37,7 +37,7 @@ class AgreementTests(PacketTestCase):
         reply = REP(startingPSN=99, rnrRetryCount=6, responderResources=3)
         self.assertEqual(
             termsOf(device.fabric, queuePair, reply),
-            Terms(
+            ConnectionParameters(
                 mtu=1024,
                 firstPSN=99,
                 expectedPSN=request.startingPSN,
@@ -118,5 +118,5 @@ class AgreementTests(PacketTestCase):
         }
         self.assertEqual(
             termsOf(device.fabric, queuePair, None),
-            Terms(256, 5, 6, 1, 2, timeoutSeconds(14), 12, 3, 4, None),
+            ConnectionParameters(256, 5, 6, 1, 2, timeoutSeconds(14), 12, 3, 4, None),
         )

@@ -20,8 +20,8 @@ from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.cm.rdmacm import Header, PortSpace, gidOf
-from twisted_ib.hca.wire.icrcflow import Flow
+from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, gidOf
+from twisted_ib.hca.wire.icrcflow import ICRCState
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 PORT = 7174
@@ -80,7 +80,7 @@ class End:
             retryCount=7,
             rnrRetryCount=7,
             maxCMRetries=15,
-            privateData=Header(self.device.fabric.address, 49152, address).pack() + b"hello",
+            privateData=RDMACMHeader(self.device.fabric.address, 49152, address).pack() + b"hello",
         )
         path.prepareREQ(request)
         self.connection = self.device.cm.connect(path, request, self, self.device.clock())
@@ -287,7 +287,7 @@ class MovingTests(PacketTestCase):
         self.assertEqual((one.done(), two.done()), ([(1, WCStatus.SUCCESS)], [(1, WCStatus.SUCCESS)]))
         self.assertEqual([len(datagrams) for _, datagrams in calls], [7, 4])
         for port, datagrams in calls:
-            flow = Flow(gidOf(HERE), gidOf(THERE), port)
+            flow = ICRCState(gidOf(HERE), gidOf(THERE), port)
             for number, datagram in enumerate(datagrams):
                 check = crc32(datagram[:-4], flow.state(len(datagram), number))
                 self.assertEqual(check.to_bytes(4, "little"), datagram[-4:])

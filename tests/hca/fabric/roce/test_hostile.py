@@ -18,7 +18,7 @@ from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, Flow
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState
 from twisted_ib.hca.wire.opcodes import OPCODES
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
@@ -44,7 +44,7 @@ def packet(
     @param rest: What follows the base transport header, whole words.
     @return: A packet with a right checksum.
     """
-    flow = Flow(gidOf(source), gidOf(destination), SOURCE_PORT)
+    flow = ICRCState(gidOf(source), gidOf(destination), SOURCE_PORT)
     return flow.sign(BTH.pack(opcode, flags, partition, number, psn) + rest)
 
 
@@ -149,7 +149,7 @@ class HostileTests(PacketTestCase):
         number = two.queuePair.number
         for octets in range(0, 1024, 4):
             self.give(two.device, packet(SEND_ONLY, number, bytes(octets), source=STRANGER), STRANGER)
-        flows = two.device.fabric._arrivals._flows
+        flows = two.device.fabric._receiver._flows
         self.assertEqual([key[0] for key in flows if key[0] == STRANGER], [])
         for octets in range(0, 1024, 4):
             body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
@@ -242,7 +242,7 @@ class HostileTests(PacketTestCase):
             psn = source.getrandbits(32)
             self.give(two.device, packet(opcode, number, rest, psn, who, flags=flags), who)
         fabric = two.device.fabric
-        self.assertLessEqual(len(fabric._arrivals._flows), limits.PACKET_FLOWS)
+        self.assertLessEqual(len(fabric._receiver._flows), limits.PACKET_FLOWS)
         self.assertLessEqual(len(fabric._general._known), limits.PACKET_TRANSACTIONS)
 
     def test_strangersForgotten(self) -> None:
@@ -255,13 +255,13 @@ class HostileTests(PacketTestCase):
             source = f"10.0.{n >> 8}.{n & 0xFF}"
             self.give(device, packet(UD_SEND_ONLY, 99, datagram, source=source), source)
         fabric = device.fabric
-        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, 0))
+        self.assertEqual((len(fabric._peers), len(fabric._receiver._flows)), (0, 0))
         self.assertEqual(device.counters["datagrams_unclaimed"], 2000)
         number = device.createQueuePair(End(device), QPType.UD).number
         for n in range(2000):
             source = f"10.0.{n >> 8}.{n & 0xFF}"
             self.give(device, packet(UD_SEND_ONLY, number, datagram, source=source), source)
-        self.assertEqual((len(fabric._peers), len(fabric._arrivals._flows)), (0, limits.PACKET_FLOWS))
+        self.assertEqual((len(fabric._peers), len(fabric._receiver._flows)), (0, limits.PACKET_FLOWS))
 
     def test_congestion(self) -> None:
         """

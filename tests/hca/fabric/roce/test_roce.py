@@ -29,7 +29,7 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire.headers import BTH
 from twisted_ib.hca.wire.icrc import icrc
-from twisted_ib.hca.wire.icrcflow import Flow
+from twisted_ib.hca.wire.icrcflow import ICRCState
 
 UDP_PORT = 4791
 SECONDS = 20.0
@@ -203,7 +203,7 @@ class LinkTests(LinkCase):
             here, there = self.link(1), ownAddress(2)
             raw.bind((there, 0))
             port = here.sourcePort(0xC321)
-            flow = Flow(gidOf(here.address), gidOf(there), port)
+            flow = ICRCState(gidOf(here.address), gidOf(there), port)
             for n in range(3):
                 packet = flow.sign(BTH.pack(4, 0, 0xFFFF, 17, n) + bytes([n]) * 4096)
                 self.assertTrue(here.send(there, port, [packet[:12], packet[12:]], len(packet)))
@@ -446,7 +446,7 @@ class DeviceTests(SynchronousTestCase):
         source = ownAddress(2)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.bind((source, 0xC777))
-            flow = Flow(gidOf(source), gidOf(device.fabric.address), 0xC777)
+            flow = ICRCState(gidOf(source), gidOf(device.fabric.address), 0xC777)
             body = BTH.pack(4, 0, 0xFFFF, 77, 0) + bytes(100)
             for identification in (0, 1, 0x1234, 0xFFFF):
                 check = crc32(body, flow.state(len(body) + 4, identification))

@@ -14,10 +14,10 @@ from tests.hca.fabric.roce.test_streams import StreamTests
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
 from twisted_ib import limits
-from twisted_ib.hca.fabric.roce.qppath import ConnectionPath
+from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
-from twisted_ib.hca.wire.icrcflow import Flow
+from twisted_ib.hca.wire.icrcflow import ICRCState
 
 BURST = 15
 
@@ -36,7 +36,7 @@ class RunTests(StreamTests):
         for link in self.wire.links.values():
             link.burst, link.coalesces = BURST, True
         self.runs: list[tuple[int, int]] = []
-        continued = ConnectionPath.continued
+        continued = QueuePairPath.continued
 
         def counted(path: Any, opcode: int, parts: list[Any], size: int) -> int:
             """
@@ -45,7 +45,7 @@ class RunTests(StreamTests):
             self.runs.append((opcode, len(parts)))
             return continued(path, opcode, parts, size)
 
-        patcher = patch.object(ConnectionPath, "continued", counted)
+        patcher = patch.object(QueuePairPath, "continued", counted)
         patcher.start()
         self.addCleanup(patcher.stop)
         return one, two
@@ -226,7 +226,7 @@ class RunTests(StreamTests):
         self.patch(device.paths, "datagramReceived", lambda *arguments: 1 // 0)
         source, destination, port, _, first = held[0]
         # One that is behind those is of the same flow.
-        flow = Flow(gidOf(source), gidOf(destination), port)
+        flow = ICRCState(gidOf(source), gidOf(destination), port)
         buffer[-24:] = flow.sign(bytes(buffer[-24:-4]))
         with self.assertRaises(ZeroDivisionError):
             device.fabric.arrived(source, port, destination, buffer, 0, len(buffer), len(first))

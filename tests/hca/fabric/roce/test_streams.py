@@ -426,7 +426,7 @@ class PatienceTests(StreamTests):
         link.room = 3
         for data in sent[40:]:
             self.post(one, data)
-        self.assertTrue(one.device.fabric.outlet.stalled)
+        self.assertTrue(one.device.fabric.transmitter.stalled)
         link.room = None
         self.until(one.device, two.device)
         self.assertEqual(self.messages(two), sent)

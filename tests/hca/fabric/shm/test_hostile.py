@@ -168,14 +168,14 @@ class CallerTests(HCATestCase):
         """
         A call comes while no descriptor is free.
         """
-        doors: Any = self.b.fabric._doors
-        ((fd, (listener, rendezvous)),) = doors._doors.items()
+        listeners: Any = self.b.fabric._listeners
+        ((fd, (listener, rendezvous)),) = listeners._listeners.items()
         error = OSError(errno.EMFILE, "no descriptor")
-        doors._doors[fd] = (Failing(listener, "accept", 0, error), rendezvous)
+        listeners._listeners[fd] = (Failing(listener, "accept", 0, error), rendezvous)
         self.dial()
         self.b.fabric.attend()
         self.assertEqual(self.b.counters["accept_failed"], 1)
-        doors._doors[fd] = (listener, rendezvous)
+        listeners._listeners[fd] = (listener, rendezvous)
         return self.b
 
     def test_noDescriptor(self) -> None:

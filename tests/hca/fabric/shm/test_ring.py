@@ -447,7 +447,7 @@ class HostileTests(RingTestCase):
         """
         A doorbell that its owner has filled neither blocks nor fails.
         """
-        bell = self.other.pairing.bell
+        bell = self.other.peerSocket.bell
         os.write(bell.fd, ((1 << 64) - 2).to_bytes(8, "little"))
         settle(self.a, self.b)
         self.assertTrue(self.b.arm())
@@ -463,7 +463,7 @@ class HostileTests(RingTestCase):
         peer that is found broken then: the path is given up in the next turn,
         which does not sleep before it.
         """
-        bell = self.other.pairing.bell
+        bell = self.other.peerSocket.bell
         os.set_blocking(bell.fd, True)
         settle(self.a)
         self.assertTrue(self.b.arm())
@@ -480,7 +480,7 @@ class HostileTests(RingTestCase):
         """
         A doorbell that its owner has made blocking is not touched.
         """
-        bell = self.other.pairing.bell
+        bell = self.other.peerSocket.bell
         os.write(bell.fd, ((1 << 64) - 2).to_bytes(8, "little"))
         os.set_blocking(bell.fd, True)
         settle(self.a)

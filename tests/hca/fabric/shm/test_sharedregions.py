@@ -79,7 +79,7 @@ class OffersTests(HCATestCase):
         """
         Send something on C{a}'s socket.
         """
-        self.assertTrue(sendWithDescriptors(self.path.pairing.socket, data, fds))
+        self.assertTrue(sendWithDescriptors(self.path.peerSocket.socket, data, fds))
 
     def mapped(self) -> int:
         """
@@ -212,7 +212,7 @@ class OffersTests(HCATestCase):
         number = self.path.offer(first)
         with self.assertRaises(BlockingIOError):
             while True:
-                self.path.pairing.socket.send(MESSAGE.pack(WITHDRAW, 999, 0))
+                self.path.peerSocket.socket.send(MESSAGE.pack(WITHDRAW, 999, 0))
         self.assertEqual(self.path.offer(self.segment()), 0)
         self.path.withdraw(first)
         turn(self.a)
@@ -253,7 +253,7 @@ class OffersTests(HCATestCase):
         that comes is closed.
         """
         for path in (self.path, self.other):
-            path.doorbell = SocketDoorbell(path.pairing.socket)
+            path.doorbell = SocketDoorbell(path.peerSocket.socket)
         self.assertEqual(self.path.offer(self.segment()), 0)
         segment = self.segment()
         before = descriptorsBefore()

@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError
 from twisted_ib.hca.base.operation import RNR, SEND_ONLY, word
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-from twisted_ib.hca.fabric.shm.socketpath import ASK, HEADER, NEWS, CarrierPath
+from twisted_ib.hca.fabric.shm.socketpath import ASK, HEADER, NEWS, SocketPath
 from twisted_ib.hca.host.fdpassing import sendWithDescriptors
 
 
@@ -35,7 +35,7 @@ class CarrierTestCase(HCATestCase):
         super().setUp()
         self.a, self.b, self.one, self.two = self.takers()
         self.path, self.other = self.one.path, self.two.path
-        self.assertIsInstance(self.path, CarrierPath)
+        self.assertIsInstance(self.path, SocketPath)
 
     def packets(self, taker: Taker) -> list[tuple[int, int, int, int]]:
         """
@@ -204,7 +204,7 @@ class PacketTests(CarrierTestCase):
         for n in range(10):
             self.one.post(b"never read")
             self.two.post(b"%d" % n)
-        undrained = self.patch(CarrierPath, "drain", lambda path: None)
+        undrained = self.patch(SocketPath, "drain", lambda path: None)
         self.b.close()
         undrained.restore()
         self.assertEqual(self.path.progress(64), 10)

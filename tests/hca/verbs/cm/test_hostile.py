@@ -18,11 +18,11 @@ from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.verbs import AddrInfo, ConnParam, UDParam, enums
 from twisted_ib.hca.verbs.base.hub import hub
-from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REP, SIDR_REQ, Path
+from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REP, SIDR_REQ, CMPath
 from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.cm.rdmacm import Header, PortSpace, serviceID
+from twisted_ib.hca.wire.cm.rdmacm import PortSpace, RDMACMHeader, serviceID
 
-HEADER = Header("127.0.0.1", 1234, "127.0.0.1").pack()
+HEADER = RDMACMHeader("127.0.0.1", 1234, "127.0.0.1").pack()
 
 
 class Peer:
@@ -182,7 +182,7 @@ class CallerTests(HostileTestCase):
         listener = self.listening()
         self.reach(listener)
         good = bytearray(HEADER)
-        foreign = Header("192.0.2.1", 1, "127.0.0.1").pack()
+        foreign = RDMACMHeader("192.0.2.1", 1, "127.0.0.1").pack()
         cases: list[tuple[dict[str, Any], int]] = [
             ({"transportServiceType": kind}, RejectReason.INVALID_TRANSPORT_TYPE) for kind in (1, 2, 3)
         ]
@@ -192,7 +192,7 @@ class CallerTests(HostileTestCase):
             ({"privateData": b"\1" + bytes(good[1:])}, RejectReason.CONSUMER_DEFINED),
             ({"privateData": b""}, RejectReason.INVALID_SERVICE_ID),
             ({"privateData": HEADER[:1] + b"\x50" + HEADER[2:]}, RejectReason.INVALID_SERVICE_ID),
-            ({"privateData": Header("::1", 1, "::1").pack()}, RejectReason.INVALID_SERVICE_ID),
+            ({"privateData": RDMACMHeader("::1", 1, "::1").pack()}, RejectReason.INVALID_SERVICE_ID),
         ]
         for number, (fields, reason) in enumerate(cases):
             self.ask(listener, localQPN=1000 + number, **fields)
@@ -209,7 +209,7 @@ class CallerTests(HostileTestCase):
         """
         listener = self.listening()
         self.reach(listener)
-        path = Path(flowLabel=0xFFFFF, packetRate=63, hopLimit=255, localACKTimeout=31)
+        path = CMPath(flowLabel=0xFFFFF, packetRate=63, hopLimit=255, localACKTimeout=31)
         self.ask(
             listener,
             localQPN=0xFFFFFF,
@@ -359,7 +359,7 @@ class CallerTests(HostileTestCase):
         """
         listener = self.listening(space=UDP)
         self.reach(listener)
-        foreign = Header("192.0.2.1", 1, "127.0.0.1").pack()
+        foreign = RDMACMHeader("192.0.2.1", 1, "127.0.0.1").pack()
         for data, status in (
             (foreign, SIDRStatus.REJECTED),
             (b"\1" + HEADER[1:], SIDRStatus.REJECTED),
@@ -424,7 +424,7 @@ class CalledTests(HostileTestCase):
         request = self.peer.called[0][1]
         here, there = active.local_addr, active.peer_addr
         self.assertEqual(request.serviceID, 0x01060000 | there[1])
-        self.assertEqual(Header.parse(request.privateData), Header(here[0], here[1], there[0]))
+        self.assertEqual(RDMACMHeader.parse(request.privateData), RDMACMHeader(here[0], here[1], there[0]))
         self.assertEqual(request.privateData[36:], bytes(56))
         fields = ("remoteCMResponseTimeout", "localCMResponseTimeout", "maxCMRetries", "partitionKey")
         self.assertEqual([getattr(request, name) for name in fields], [20, 20, 15, 0xFFFF])

@@ -13,7 +13,15 @@ from twisted_ib import limits
 from twisted_ib.hca.verbs import ConnParam, PyverbsRDMAError
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.cm.attendant import Attendance
-from twisted_ib.hca.verbs.cm.negotiation import Terms, ackTimeout, flowLabel, heard, makeREP, paramOf, termsOf
+from twisted_ib.hca.verbs.cm.negotiation import (
+    NegotiatedParameters,
+    ackTimeout,
+    flowLabel,
+    heard,
+    makeREP,
+    paramOf,
+    termsOf,
+)
 from twisted_ib.hca.wire.cm import REP, REQ
 
 #: Longer than a thread takes to end, in seconds.
@@ -51,7 +59,7 @@ class TermsTests(VerbsTestCase):
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (limits.READS, limits.READS))
         self.assertEqual((terms.retries, terms.rnrRetries, terms.number), (7, 7, 5))
         self.assertEqual((terms.flowControl, terms.shared), (True, True))
-        terms = termsOf(ConnParam(10, 20), 56, Terms(3, 4))
+        terms = termsOf(ConnParam(10, 20), 56, NegotiatedParameters(3, 4))
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (3, 4))
         for bad in (ConnParam(129), ConnParam(1, 129), ConnParam(qp_num=1 << 24)):
             error = self.assertRaises(PyverbsRDMAError, termsOf, bad, 56)
@@ -61,7 +69,7 @@ class TermsTests(VerbsTestCase):
         """
         What the peer wants is what is served here.
         """
-        own = Terms(5, 6)
+        own = NegotiatedParameters(5, 6)
         terms = heard(REQ(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own)
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (2, 6))
         self.assertEqual((terms.retries, terms.number), (3, 8))
@@ -74,7 +82,7 @@ class TermsTests(VerbsTestCase):
         """
         A REP has the terms of its side, and Linux's delay.
         """
-        reply = makeREP(Terms(1, 2, True, 3, 4, True, 5, b"data"), 6)
+        reply = makeREP(NegotiatedParameters(1, 2, True, 3, 4, True, 5, b"data"), 6)
         self.assertEqual((reply.responderResources, reply.initiatorDepth), (1, 2))
         self.assertEqual((reply.endToEndFlowControl, reply.rnrRetryCount), (True, 4))
         self.assertEqual((reply.sharedReceiveQueue, reply.localQPN, reply.startingPSN), (True, 5, 6))

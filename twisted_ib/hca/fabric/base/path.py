@@ -149,8 +149,8 @@ class Path:
         "busy",
         "fabric",
         "owed",
-        "pairing",
         "peer",
+        "peerSocket",
         "requesters",
         "table",
         "taker",
@@ -170,7 +170,7 @@ class Path:
         self.fabric = fabric
         self.peer = peer
         self.alive = True
-        self.pairing: Any = None
+        self.peerSocket: Any = None
         self.table: dict[int, Any] = {GSI_QPN: Management(self)}
         self.taker: Any = self.table.get
         self.absent: dict[int, None] = {}

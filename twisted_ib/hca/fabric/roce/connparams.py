@@ -17,7 +17,7 @@ import attrs
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE, MTU_CODES
 from twisted_ib.hca.base.timers import timeoutSeconds
-from twisted_ib.hca.transport.parameters import Terms
+from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.cm.rdmacm import gidText
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
@@ -129,7 +129,7 @@ def _remember(fabric: Any, number: int, proposal: Proposal) -> None:
         queuePair.proposal = proposal
 
 
-def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> Terms:
+def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> ConnectionParameters:
     """
     @param message: What the peer has said, if the queue pair was not given attributes.
     @return: What its connection keeps to.
@@ -138,7 +138,7 @@ def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> Terms:
         return _agreed(fabric, queuePair, message)
     told = queuePair.attributes or {}
     own: Proposal | None = queuePair.proposal
-    return Terms(
+    return ConnectionParameters(
         mtu=MTU_BYTES[told.get("path_mtu", _LONGEST_MTU)],
         firstPSN=told.get("sq_psn", 0),
         expectedPSN=told.get("rq_psn", 0),
@@ -152,7 +152,7 @@ def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> Terms:
     )
 
 
-def _agreed(fabric: Any, queuePair: Any, message: REQ | REP) -> Terms:
+def _agreed(fabric: Any, queuePair: Any, message: REQ | REP) -> ConnectionParameters:
     """
     What two ends have agreed on.
     """
@@ -161,7 +161,7 @@ def _agreed(fabric: Any, queuePair: Any, message: REQ | REP) -> Terms:
     if own is not None:
         expected, mtu, retries = own.expectedPSN, own.mtu, own.retries
         roundTrip = own.roundTrip(fabric.clock())
-    return Terms(
+    return ConnectionParameters(
         mtu=MTU_BYTES.get(mtu, fabric.pathMTU),
         firstPSN=message.startingPSN,
         expectedPSN=expected,

@@ -21,22 +21,22 @@ from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
-from twisted_ib.hca.cm.transactions import GeneralServices
+from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.fabric.base.fabric import Fabric, Found
 from twisted_ib.hca.fabric.roce.connparams import sending
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
-from twisted_ib.hca.fabric.roce.qppath import ConnectionPath
-from twisted_ib.hca.fabric.roce.receive import Arrivals
-from twisted_ib.hca.fabric.roce.servicetable import Published
-from twisted_ib.hca.fabric.roce.sessions import Sessions
-from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, Outlet
-from twisted_ib.hca.fabric.roce.waker import Waker
+from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
+from twisted_ib.hca.fabric.roce.receive import PacketReceiver
+from twisted_ib.hca.fabric.roce.servicetable import ServiceTable
+from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
+from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
+from twisted_ib.hca.fabric.roce.waker import LinkWaker
 from twisted_ib.hca.host.addresses import normalise, wildcard
 from twisted_ib.hca.wire.cm import DREQ, REQ
 from twisted_ib.hca.wire.cm.rdmacm import gidNumber, gidOf, gidText
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import DETH
-from twisted_ib.hca.wire.icrcflow import Flow
+from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 
 _HOP_LIMIT: Final = 64
@@ -88,24 +88,24 @@ class PacketFabric(Fabric):
         self.address: str = link.address
         self.gid = gidNumber(self.address)
         self.pathMTU: int = link.pathMTU
-        self.roomy: list[ConnectionPath] = []
-        self.partial: dict[ConnectionPath, None] = {}
+        self.roomy: list[QueuePairPath] = []
+        self.partial: dict[QueuePairPath, None] = {}
         self._closed = self._busy = False
         #: Paths with acknowledgements that wait.
-        self._owing: dict[ConnectionPath, None] = {}
+        self._owing: dict[QueuePairPath, None] = {}
         #: When they leave though others have something all the time.
         self._owedAt = 0.0
-        self._published = Published(self.address)
+        self._published = ServiceTable(self.address)
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
-        self.sessions = Sessions(clock)
-        self._general = GeneralServices(owner, randomBits, self.pathTo)
-        self.outlet = Outlet(self)
-        self._arrivals = Arrivals(self, self.sessions.byNumber, self._general)
-        self.arrived = self._arrivals.take
+        self.sessions = ConnectedPaths(clock)
+        self._general = CMTransactions(owner, randomBits, self.pathTo)
+        self.transmitter = PacketTransmitter(self)
+        self._receiver = PacketReceiver(self, self.sessions.byNumber, self._general)
+        self.arrived = self._receiver.take
         #: DREQs that leave at the end of the batch.
         self._farewells: list[tuple[str, int, bytes]] = []
         self._failure: BaseException | None = None
-        self._waker = Waker(link)
+        self._waker = LinkWaker(link)
         link.user = self
 
     def allocate(self, size: int) -> None:
@@ -125,13 +125,13 @@ class PacketFabric(Fabric):
 
         @param wrap: Function of the link; returns another C{ILink}.
         """
-        self.link = self.outlet.link = wrap(self.link)
+        self.link = self.transmitter.link = wrap(self.link)
 
     # -- services and peers
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
-        Answer for a service at an address: see L{Published.publish}.
+        Answer for a service at an address: see L{ServiceTable.publish}.
 
         @param inode: There is no socket beside it here.
         """
@@ -156,14 +156,14 @@ class PacketFabric(Fabric):
         """
         How many have left.
         """
-        return self.outlet.packets
+        return self.transmitter.packets
 
     @property
     def packetsReceived(self) -> int:
         """
         How many came, whatever they were.
         """
-        return self._arrivals.packets
+        return self._receiver.packets
 
     def resolve(self, serviceID: int, address: str, user: Any) -> Found:
         """
@@ -255,19 +255,19 @@ class PacketFabric(Fabric):
             path = self._peers[address] = PeerPath(self, address)
         return path
 
-    def paths(self) -> list[ConnectionPath]:
+    def paths(self) -> list[QueuePairPath]:
         """
         @return: The paths of queue pairs that are connected.
         """
         return [path for path in self.sessions.byNumber.values() if path.queuePair is not None]
 
-    def flowTo(self, address: str, port: int) -> Flow:
+    def flowTo(self, address: str, port: int) -> ICRCState:
         """
         @param address: Of a peer.
         @param port: The UDP source port.
         @return: What begins the checksums of packets to it.
         """
-        return Flow(gidOf(self.address), gidOf(address), port)
+        return ICRCState(gidOf(self.address), gidOf(address), port)
 
     # -- queue pairs
 
@@ -303,7 +303,7 @@ class PacketFabric(Fabric):
             self._busy = False
         if self._failure is not None:
             self._raise()
-        n += self._ringing() if self.outlet.stalled else len(self.bells)
+        n += self._ringing() if self.transmitter.stalled else len(self.bells)
         if self._owing and (not n or self.clock() >= self._owedAt):
             self._acknowledge()
         return n
@@ -325,10 +325,10 @@ class PacketFabric(Fabric):
         """
         The batch ends: send what queue pairs have to send.
         """
-        outlet = self.outlet
-        stalled = outlet.stalled
-        if stalled and self.clock() >= outlet.again:
-            outlet.unstall()
+        transmitter = self.transmitter
+        stalled = transmitter.stalled
+        if stalled and self.clock() >= transmitter.again:
+            transmitter.unstall()
         bells, self.bells = self.bells, []
         if bells:
             now = self.clock()
@@ -357,19 +357,19 @@ class PacketFabric(Fabric):
         """
         @return: How many queue pairs have something to send for which there may be room.
         """
-        stalled = self.outlet.stalled
+        stalled = self.transmitter.stalled
         return sum(path.port not in stalled for path in self.bells)
 
     def _isBehind(self, address: str) -> bool:
         """
         @return: Whether something for an address waits for room.
         """
-        stalled = self.outlet.stalled
-        return self.outlet.isBehind(address) or any(
+        stalled = self.transmitter.stalled
+        return self.transmitter.isBehind(address) or any(
             path.port in stalled and path.peer.address == address for path in self.bells
         )
 
-    def _flush(self, path: ConnectionPath, now: float) -> None:
+    def _flush(self, path: QueuePairPath, now: float) -> None:
         """
         Send what one queue pair has to send.
         """
@@ -388,7 +388,7 @@ class PacketFabric(Fabric):
         path.flushed = now
         packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
         if packets:
-            self.outlet.send(path, packets)
+            self.transmitter.send(path, packets)
         if isLast and not (packets and connection.pending()):
             self.sessions.drop(path)
             return
@@ -423,7 +423,7 @@ class PacketFabric(Fabric):
         Send it now.
         """
         rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._general.wrap(address, attribute, body)
-        self.outlet.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
+        self.transmitter.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
 
     def sendDatagram(self, path: PeerPath, word: int, record: bytes) -> None:
         """
@@ -434,7 +434,7 @@ class PacketFabric(Fabric):
         """
         grh = GRH.parse(record, 0, len(record))
         _, source = DETH.unpack_from(record, GRH_BYTES)
-        self.outlet.datagram(
+        self.transmitter.datagram(
             *(path.peer.address, word >> 24, word & QPN_MASK, 0, source & QPN_MASK),
             *(record[GRH_BYTES:], grh.trafficClass, grh.hopLimit),
         )
@@ -447,7 +447,7 @@ class PacketFabric(Fabric):
         """
         if self._closed:
             return False
-        if self.outlet.stalled:
+        if self.transmitter.stalled:
             if self._ringing() or self.roomy:
                 return True
         elif self.bells or self._farewells or self.roomy:
@@ -509,8 +509,8 @@ class PacketFabric(Fabric):
         @return: When L{tick} should be called.
         """
         found = self.sessions.deadline()
-        if self.outlet.stalled and (found is None or self.outlet.again < found):
-            return self.outlet.again
+        if self.transmitter.stalled and (found is None or self.transmitter.again < found):
+            return self.transmitter.again
         return found
 
     def tick(self, now: float) -> None:
@@ -518,8 +518,8 @@ class PacketFabric(Fabric):
         Do what is due.
         """
         self.sessions.tick(now)
-        if self.outlet.stalled and now >= self.outlet.again:
-            self.outlet.unstall()
+        if self.transmitter.stalled and now >= self.transmitter.again:
+            self.transmitter.unstall()
             if self._farewells or self._ringing():
                 self._want()
         self._raise()
@@ -541,7 +541,7 @@ class PacketFabric(Fabric):
         self._closed = True
         self.bells, self.roomy = [], []
         self._owing.clear()
-        self.outlet.clear()
+        self.transmitter.clear()
         self._closeAll()
 
     def _closeAll(self) -> None:

@@ -4,7 +4,7 @@ The ways of a fabric of packets to peers' addresses.
 A L{PeerPath} is what is found by an address.  It keeps nothing of the peer but that, and lives as long
 as somebody has it: who writes any source address on datagrams makes nothing grow.  Connection
 management and datagrams go by it.  A queue pair that is connected has a path of its own:
-L{ConnectionPath<twisted_ib.hca.fabric.roce.qppath.ConnectionPath>}.
+L{QueuePairPath<twisted_ib.hca.fabric.roce.qppath.QueuePairPath>}.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attrs import frozen
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric.base.path import Path
 from twisted_ib.hca.fabric.roce import connparams
-from twisted_ib.hca.fabric.roce.qppath import ConnectionPath
+from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.wire.cm.rdmacm import gidNumber
 
 
@@ -76,7 +76,7 @@ class PeerPath(Path):
 
         @return: The queue pair's own path.
         """
-        path = ConnectionPath(self, queuePair, message)
+        path = QueuePairPath(self, queuePair, message)
         self.fabric.sessions.enter(path)
         return path
 

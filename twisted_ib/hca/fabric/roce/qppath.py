@@ -50,7 +50,7 @@ _LEAST: Final = BTH.size + ICRC.size
 _SENT_AGAIN: Final = "completer_retry_err"
 
 
-class ConnectionPath(Path):
+class QueuePairPath(Path):
     """
     The way of one queue pair to its peer.
 
@@ -115,7 +115,7 @@ class ConnectionPath(Path):
         self.retransmits = 0
         self.alive = True
         self.bell = self.busy = False
-        self.owed = self.turns = self.pairing = None
+        self.owed = self.turns = self.peerSocket = None
         self.requesters: dict[int, Any] = {}
         self.waiting: OrderedDict[Any, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Any]] = deque()
@@ -240,12 +240,17 @@ class ConnectionPath(Path):
         position = self._position + 1
         fabric = self.fabric
         now = fabric.clock()
-        if length <= self._prompt and opcode == SEND_ONLY and fabric.patient and not fabric.outlet.stalled:
+        if (
+            length <= self._prompt
+            and opcode == SEND_ONLY
+            and fabric.patient
+            and not fabric.transmitter.stalled
+        ):
             # The first of a batch, and most are alone: it need not wait for the end of that.
             packets = self.connection.postNow(header, payload, position, now)
             if packets is not None:
                 self._position = self._asked = position
-                fabric.outlet.send(self, packets)
+                fabric.transmitter.send(self, packets)
                 if not self.bell:
                     self.bell = True
                     fabric.ringLater(self)
@@ -467,4 +472,4 @@ class ConnectionPath(Path):
             queuePair.fail(reason)
 
 
-__all__ = ["ConnectionPath"]
+__all__ = ["QueuePairPath"]

@@ -39,7 +39,7 @@ from twisted_ib.hca.base.operation import (
 )
 from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, Flow, crc32
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
@@ -76,7 +76,7 @@ _PROTOCOL: Final = 17
 _DO_NOT_FRAGMENT: Final = 0x4000
 
 
-class Arrivals:
+class PacketReceiver:
     """
     Takes what arrives for one HCA.
 
@@ -97,7 +97,7 @@ class Arrivals:
         self._owner = fabric.owner
         self._sessions = sessions
         self._general = general
-        self._flows: dict[tuple[str, str, int], Flow] = {}
+        self._flows: dict[tuple[str, str, int], ICRCState] = {}
         self.packets = 0
 
     def take(
@@ -122,7 +122,7 @@ class Arrivals:
         flow = self._flows.get(key)
         isNew = flow is None
         if flow is None:
-            flow = Flow(gidOf(source), gidOf(destination), port, limits.PACKET_SIZES_OF_STRANGERS)
+            flow = ICRCState(gidOf(source), gidOf(destination), port, limits.PACKET_SIZES_OF_STRANGERS)
         fabric, sessions, count = self._fabric, self._sessions, self._owner.count
         if destination != fabric.address:
             sessions = _NO_SESSIONS
@@ -188,7 +188,7 @@ class Arrivals:
                     self._remember(key, flow)
                 if isMarked:
                     count("packets_marked")
-                    fabric.outlet.notify(session, now)
+                    fabric.transmitter.notify(session, now)
                 if opcode in _MIDDLES and end < stop and not isMarked and not flags & _SPECIAL:
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
@@ -215,7 +215,7 @@ class Arrivals:
             joining.settle()
 
     def _run(
-        self, flow: Flow, view: memoryview, at: int, stop: int, size: int, number: int
+        self, flow: ICRCState, view: memoryview, at: int, stop: int, size: int, number: int
     ) -> tuple[list[memoryview], bool]:
         """
         Find the packets of bulk: a middle one, and those behind it that are just like it and right, each
@@ -248,7 +248,7 @@ class Arrivals:
             parts.append(view[body:tail])
         return parts, asks >= _ACKNOWLEDGE
 
-    def _remember(self, key: tuple[str, str, int], flow: Flow) -> None:
+    def _remember(self, key: tuple[str, str, int], flow: ICRCState) -> None:
         """
         @param key: Source, destination and source port of packets.
         @param flow: What their checksums begin with.
@@ -314,4 +314,4 @@ def _header(source: str, destination: str, trafficClass: int, size: int) -> byte
     return _IPV4.pack(*fields, ~total & 0xFFFF, here[12:], there[12:])
 
 
-__all__ = ["Arrivals"]
+__all__ = ["PacketReceiver"]

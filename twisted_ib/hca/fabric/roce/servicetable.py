@@ -9,7 +9,7 @@ from twisted_ib.errors import NoRouteError, ServiceInUseError
 from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcard
 
 
-class Published:
+class ServiceTable:
     """
     Services at an address.
     """
@@ -67,4 +67,4 @@ class Published:
         self._services.discard((serviceID, normalise(address).partition("%")[0]))
 
 
-__all__ = ["Published"]
+__all__ = ["ServiceTable"]

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from twisted_ib import limits
 from twisted_ib.hca.cm.timers import Deadlines
-from twisted_ib.hca.fabric.roce.qppath import ConnectionPath
+from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
 
-class Sessions:
+class ConnectedPaths:
     """
     The paths of connected queue pairs.
 
@@ -28,11 +28,11 @@ class Sessions:
         @param clock: Gives the time, seconds.
         """
         self._clock = clock
-        self._deadlines: Deadlines[ConnectionPath] = Deadlines()
-        self.byNumber: dict[int, ConnectionPath] = {}
-        self.lingering: dict[ConnectionPath, None] = {}
+        self._deadlines: Deadlines[QueuePairPath] = Deadlines()
+        self.byNumber: dict[int, QueuePairPath] = {}
+        self.lingering: dict[QueuePairPath, None] = {}
 
-    def enter(self, path: ConnectionPath) -> None:
+    def enter(self, path: QueuePairPath) -> None:
         """
         A queue pair is connected; perhaps one with its number still goes on.
         """
@@ -41,7 +41,7 @@ class Sessions:
             self.drop(before)
         self.byNumber[path.localID] = path
 
-    def parted(self, path: ConnectionPath, lingers: bool) -> None:
+    def parted(self, path: QueuePairPath, lingers: bool) -> None:
         """
         A queue pair is gone.
 
@@ -57,7 +57,7 @@ class Sessions:
             self.lingering.pop(path, None)
             path.until = 0.0
 
-    def drop(self, path: ConnectionPath) -> None:
+    def drop(self, path: QueuePairPath) -> None:
         """
         Forget the path of a queue pair that is gone.
         """
@@ -68,7 +68,7 @@ class Sessions:
             del self.byNumber[path.localID]
         path.alive = False
 
-    def schedule(self, path: ConnectionPath) -> None:
+    def schedule(self, path: QueuePairPath) -> None:
         """
         Something has happened to a connection, which may want to be called at another time.  One that is
         later than before, or never, is found out when somebody asks for the soonest.
@@ -77,7 +77,7 @@ class Sessions:
         if wanted is not None and (path.deadline is None or wanted < path.deadline):
             self._deadlines.set(path, wanted)
 
-    def _wanted(self, path: ConnectionPath) -> float | None:
+    def _wanted(self, path: QueuePairPath) -> float | None:
         """
         @return: When a path wants to be called.
         """
@@ -112,4 +112,4 @@ class Sessions:
                 path.mark()
 
 
-__all__ = ["Sessions"]
+__all__ = ["ConnectedPaths"]

@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
 from twisted_ib.hca.base.operation import GSI_QPN, SOLICITED
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
-from twisted_ib.hca.wire.icrcflow import Flow, crc32
+from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import CONGESTION
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
@@ -29,7 +29,7 @@ _NOTIFICATION: Final = bytes(16)
 _PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
-class Outlet:
+class PacketTransmitter:
     """
     Sends the packets of one HCA.
 
@@ -50,7 +50,7 @@ class Outlet:
         """
         self._fabric = fabric
         self.link = fabric.link
-        self._flows: dict[tuple[str, int], Flow] = {}
+        self._flows: dict[tuple[str, int], ICRCState] = {}
         self.stalled: dict[int, deque[tuple[tuple[Any, ...], int]]] = {}
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
@@ -235,4 +235,4 @@ class Outlet:
         self.stalled.clear()
 
 
-__all__ = ["ACKNOWLEDGE", "Outlet"]
+__all__ = ["ACKNOWLEDGE", "PacketTransmitter"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Waker:
+class LinkWaker:
     """
     Descriptors, which are made when somebody asks for them.
     """
@@ -56,9 +56,9 @@ class Waker:
         pipe = self._pipe = os.pipe()
         for fd in pipe:
             os.set_blocking(fd, False)
-        arrivals = self._link.fileno()
-        if arrivals >= 0:
-            self._register(arrivals)
+        receiver = self._link.fileno()
+        if receiver >= 0:
+            self._register(receiver)
         elif self._link.pending():
             self._isWoken = True
         for fd in self._watched:
@@ -111,4 +111,4 @@ class Waker:
                 os.close(fd)
 
 
-__all__ = ["Waker"]
+__all__ = ["LinkWaker"]

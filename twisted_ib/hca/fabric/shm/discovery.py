@@ -10,13 +10,13 @@ from typing import Any
 
 from twisted_ib.errors import HandshakeError, HCAError, NoListenerError
 from twisted_ib.hca.fabric.base.fabric import Fabric
-from twisted_ib.hca.fabric.shm.listeners import Doors
-from twisted_ib.hca.fabric.shm.peersockets import Pairs, Search
+from twisted_ib.hca.fabric.shm.listeners import ListeningSockets
+from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
 from twisted_ib.hca.host.addresses import checkLocal
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 
-class Presence(Fabric):
+class Discovery(Fabric):
     """
     The part of a fabric between processes that others find it by, and that finds others.
 
@@ -24,8 +24,8 @@ class Presence(Fabric):
     """
 
     rendezvous: Rendezvous
-    _doors: Doors
-    _pairs: Pairs
+    _listeners: ListeningSockets
+    _pairs: PeerSockets
 
     def _appear(self) -> None:
         """
@@ -55,7 +55,7 @@ class Presence(Fabric):
             self.owner.warn(f"clients of user {self._user} can not reach this process: {error}")
             return
         if rendezvous is not None:
-            self._doors.add(rendezvous)
+            self._listeners.add(rendezvous)
             self.rendezvous = rendezvous
 
     # -- services
@@ -97,16 +97,16 @@ class Presence(Fabric):
         See L{IFabric}: a caller's process must be the one that listens where others
         find the HCA.
         """
-        pairing = path.pairing
-        if not pairing.server:
-            return bool(pairing.guid == guid)
+        peerSocket = path.peerSocket
+        if not peerSocket.server:
+            return bool(peerSocket.guid == guid)
         try:
             listener = self.rendezvous.listenerOf(guid)
         except (HCAError, OSError):
             return None
         if listener is None or not listener.pid:
             return False  # Processes outside of our process namespace all have the number 0.
-        caller = pairing.credentials
+        caller = peerSocket.credentials
         return bool((listener.pid, listener.uid) == (caller.pid, caller.uid))
 
     def join(self, group: int) -> None:
@@ -131,7 +131,7 @@ class Presence(Fabric):
 
     # -- other HCAs
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> Search:
+    def resolve(self, serviceID: int, address: str, user: Any) -> PathRequest:
         """
         Find the path to whoever serves C{serviceID} at C{address}.
 
@@ -146,12 +146,12 @@ class Presence(Fabric):
         for entry in self.rendezvous.lookup(serviceID, address):
             try:
                 self._reach(entry, user)
-                return Search(self._pairs, user)
+                return PathRequest(self._pairs, user)
             except (HCAError, OSError) as error:
                 failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
         raise failure
 
-    def reach(self, guid: int, user: Any) -> Search:
+    def reach(self, guid: int, user: Any) -> PathRequest:
         """
         Find the path to the HCA of a GUID.
 
@@ -165,7 +165,7 @@ class Presence(Fabric):
             self._reach(entry, user)
         except OSError as error:
             raise HandshakeError(str(error)) from error
-        return Search(self._pairs, user)
+        return PathRequest(self._pairs, user)
 
     def _reach(self, entry: Any, user: Any) -> None:
         """
@@ -176,4 +176,4 @@ class Presence(Fabric):
         raise NotImplementedError
 
 
-__all__ = ["Presence"]
+__all__ = ["Discovery"]

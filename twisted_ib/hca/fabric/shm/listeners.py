@@ -53,13 +53,13 @@ def checkCaller(pairings: Iterable[Any], caller: Any, uid: int) -> None:
     """
     who = caller.credentials
     ofProcess = ofUser = open_ = 0
-    for pairing in pairings:
-        other = pairing.credentials
-        if pairing.server and other.uid == who.uid:
+    for peerSocket in pairings:
+        other = peerSocket.credentials
+        if peerSocket.server and other.uid == who.uid:
             ofUser += 1
             if other.pid == who.pid:
                 ofProcess += 1
-                open_ += pairing.path is None
+                open_ += peerSocket.path is None
     # Processes outside of our process namespace all have the number 0.
     if who.pid and ofProcess >= limits.PEERS_PER_PROCESS:
         raise ResourceLimitError(f"process {who.pid} has {ofProcess} connections already")
@@ -69,7 +69,7 @@ def checkCaller(pairings: Iterable[Any], caller: Any, uid: int) -> None:
         raise ResourceLimitError(f"user {who.uid} has {ofUser} connections already")
 
 
-class Doors:
+class ListeningSockets:
     """
     The listening sockets of one HCA: one, or two after a change of user.
     """
@@ -82,7 +82,7 @@ class Doors:
         self._poller = poller
         self._clock = clock
         self._count = count
-        self._doors: dict[int, tuple[socket.socket, Rendezvous]] = {}
+        self._listeners: dict[int, tuple[socket.socket, Rendezvous]] = {}
         self._shut: list[int] = []
         #: When to listen again; L{None} while we do.
         self.deadline: float | None = None
@@ -91,7 +91,7 @@ class Doors:
         """
         @return: Whether a descriptor is one where others call.
         """
-        return fd in self._doors
+        return fd in self._listeners
 
     def add(self, rendezvous: Rendezvous) -> None:
         """
@@ -101,7 +101,7 @@ class Doors:
         """
         listener = rendezvous.bind()
         self._poller.register(listener.fileno(), select.EPOLLIN)
-        self._doors[listener.fileno()] = (listener, rendezvous)
+        self._listeners[listener.fileno()] = (listener, rendezvous)
 
     def accept(self, fd: int, take: Callable[[socket.socket, Rendezvous], None]) -> None:
         """
@@ -109,7 +109,7 @@ class Doors:
 
         @param take: Called with each one's socket, which is its to close.
         """
-        listener, rendezvous = self._doors[fd]
+        listener, rendezvous = self._listeners[fd]
         for _ in range(limits.ACCEPTS_PER_TURN):
             try:
                 pair, _ = listener.accept()
@@ -127,7 +127,7 @@ class Doors:
         Do not hear of calls for a while.
         """
         self.deadline = self._clock() + limits.ACCEPT_PAUSE_SECONDS
-        self._shut = list(self._doors)
+        self._shut = list(self._listeners)
         for fd in self._shut:
             self._poller.unregister(fd)
 
@@ -152,10 +152,10 @@ class Doors:
         Withdraw everything.
         """
         self.reopen()
-        for fd, (_, rendezvous) in self._doors.items():
+        for fd, (_, rendezvous) in self._listeners.items():
             self._poller.unregister(fd)
             rendezvous.close()
-        self._doors.clear()
+        self._listeners.clear()
 
 
-__all__ = ["Doors", "checkCaller", "checkRoom", "mostPeers"]
+__all__ = ["ListeningSockets", "checkCaller", "checkRoom", "mostPeers"]

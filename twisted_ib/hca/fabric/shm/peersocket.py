@@ -1,7 +1,7 @@
 """
 From a connected socket to a path: the handshake of two HCAs, done over it.
 
-L{Pairing} drives the pure L{Exchange} over one non-blocking SEQPACKET socket:
+L{PeerSocket} drives the pure L{Handshake} over one non-blocking SEQPACKET socket:
 it makes our segment and doorbell, sends and takes descriptors, checks what the
 peer offers, and at the end makes the path that both have agreed on.  Afterwards
 it keeps the socket: its end, or the peer's pidfd, tells of the peer's death.
@@ -19,12 +19,20 @@ from twisted_ib.hca.fabric.base.path import PeerIdentity
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.ring import SLACK, segmentSize
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
-from twisted_ib.hca.host.handshake import Answer, Exchange, Hello, Offer, Query, Subject, refusalOf
+from twisted_ib.hca.host.handshake import (
+    Handshake,
+    HandshakeFlags,
+    Hello,
+    Query,
+    QueryAnswer,
+    Subject,
+    refusalOf,
+)
 from twisted_ib.hca.host.liveness import Liveness, checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 
-class Pairing:
+class PeerSocket:
     """
     One socket to a peer's HCA.
 
@@ -77,7 +85,7 @@ class Pairing:
         self.credentials = checkPeer(pair, rendezvous.allows)
         self.liveness = Liveness.of(pair)
         try:
-            self.exchange: Exchange | None = Exchange(self._hello(rendezvous.uid), self.server, now)
+            self.exchange: Handshake | None = Handshake(self._hello(rendezvous.uid), self.server, now)
             if not self.server:
                 self._sayHello()
         except BaseException:
@@ -90,11 +98,11 @@ class Pairing:
         What we offer: rings, and an eventfd to a peer of our own user.
         """
         fabric = self.fabric
-        offers = Offer(0)
+        offers = HandshakeFlags(0)
         if fabric.rings:
-            offers = Offer.RINGS
+            offers = HandshakeFlags.RINGS
             if self.credentials.uid == uid:
-                offers |= Offer.EVENTFD
+                offers |= HandshakeFlags.EVENTFD
         return Hello(fabric.guid, fabric.pid, limits.RING, SLACK, offers, fabric.program)
 
     def _sayHello(self) -> None:
@@ -104,10 +112,10 @@ class Pairing:
         assert self.exchange is not None
         offers = self.exchange.ours.offers
         descriptors = []
-        if offers & Offer.RINGS:
+        if offers & HandshakeFlags.RINGS:
             self.segment = self.fabric.segmentClass.create(segmentSize(limits.RING))
             descriptors.append(self.segment.fd)
-        if offers & Offer.EVENTFD:
+        if offers & HandshakeFlags.EVENTFD:
             self.bell = EventDoorbell.create()
             descriptors.append(self.bell.fd)
         if not sendWithDescriptors(self.socket, self.exchange.ours.pack(), descriptors):
@@ -161,7 +169,7 @@ class Pairing:
             content: dict[str, Any] = next(self.pages, {})
         else:
             content = owner.describe()
-        sent = sendWithDescriptors(self.socket, Answer(content).pack())
+        sent = sendWithDescriptors(self.socket, QueryAnswer(content).pack())
         if not (sent and content.get("more")):
             raise PathLostError("an asker has its answer")
         assert self.exchange is not None
@@ -188,7 +196,7 @@ class Pairing:
         agreed = self.exchange.agreed
         self.exchange = None
         identity = PeerIdentity(theirs.guid, self.credentials.pid, self.credentials.uid, theirs.program)
-        if not agreed & Offer.RINGS:
+        if not agreed & HandshakeFlags.RINGS:
             self._dropMemory()
             self.path = fabric.carrierClass(fabric, identity, self)
             return
@@ -196,7 +204,7 @@ class Pairing:
         del descriptors[0]
         doorbell: EventDoorbell | SocketDoorbell
         try:
-            if agreed & Offer.EVENTFD:
+            if agreed & HandshakeFlags.EVENTFD:
                 doorbell = EventDoorbell.attach(descriptors[0])
                 del descriptors[0]
             else:
@@ -209,7 +217,7 @@ class Pairing:
         segment.closeDescriptor()
         mine, self.segment = self.segment, None
         self.path = fabric.pathClass(fabric, identity, mine, segment, doorbell, limits.RING)
-        self.path.pairing = self
+        self.path.peerSocket = self
 
     def _dropMemory(self) -> None:
         """

@@ -42,7 +42,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RingError
 from twisted_ib.hca.fabric.base.path import Forked, Path
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
-from twisted_ib.hca.fabric.shm.sharedregions import Offers
+from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 
 PAGE = 4096
 #: Cell numbers, in units of eight bytes.
@@ -142,7 +142,7 @@ class RingPath(Path):
         self._broken: RingError | None = None
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
-        self._offers: Offers | None = None
+        self._offers: SharedRegions | None = None
         self.asleep = False
 
     # -- down
@@ -461,14 +461,14 @@ class RingPath(Path):
 
     # -- the pair's socket
 
-    def _offersOf(self) -> Offers | None:
+    def _offersOf(self) -> SharedRegions | None:
         """
         @return: Who offers memory on the pair's socket; L{None} between users,
             where the socket is the doorbell and no memory is shared.
         """
-        if self._offers is None and isinstance(self.doorbell, EventDoorbell) and self.pairing is not None:
-            self._offers = Offers(self, self.pairing.socket)
-            if self.twin is not None and self.pairing.server:
+        if self._offers is None and isinstance(self.doorbell, EventDoorbell) and self.peerSocket is not None:
+            self._offers = SharedRegions(self, self.peerSocket.socket)
+            if self.twin is not None and self.peerSocket.server:
                 self._offers.next = _TWIN_OFFERS
         return self._offers
 
@@ -499,7 +499,7 @@ class RingPath(Path):
             return self.twin._offersOf().offered(number)
         return found
 
-    def socketReadable(self, pairing: Any) -> None:
+    def socketReadable(self, peerSocket: Any) -> None:
         """
         Rings over the pair's socket, offers of memory, or its end.
 
@@ -508,7 +508,7 @@ class RingPath(Path):
         offers = self._offersOf()
         if offers is not None:
             offers.readable()
-        elif not SocketDoorbell(pairing.socket).drain():
+        elif not SocketDoorbell(peerSocket.socket).drain():
             raise PathLostError("the peer closed its HCA or died")
 
     def forked(self) -> None:

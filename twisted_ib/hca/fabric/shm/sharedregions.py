@@ -37,7 +37,7 @@ _OFFER, _WITHDRAW = 1, 2
 _MESSAGE = Struct(">B3xIQ")
 
 
-class Offers:
+class SharedRegions:
     """
     What the two ends of one path have offered each other.
 
@@ -193,7 +193,7 @@ class Offers:
         if self._deaf == all_:
             self._deaf = not all_
             events = select.EPOLLIN | select.EPOLLRDHUP if all_ else select.EPOLLRDHUP
-            self._path.fabric.watch(self._path.pairing, events)
+            self._path.fabric.watch(self._path.peerSocket, events)
 
     def _takeAll(self) -> bool:
         """

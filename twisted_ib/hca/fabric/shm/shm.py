@@ -30,20 +30,20 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, RingError
 from twisted_ib.hca.base.interfaces import IFabric
-from twisted_ib.hca.fabric.shm.discovery import Presence
+from twisted_ib.hca.fabric.shm.discovery import Discovery
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
-from twisted_ib.hca.fabric.shm.listeners import Doors, checkCaller, checkRoom
-from twisted_ib.hca.fabric.shm.peersocket import Pairing
-from twisted_ib.hca.fabric.shm.peersockets import Pairs
+from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, checkRoom
+from twisted_ib.hca.fabric.shm.peersocket import PeerSocket
+from twisted_ib.hca.fabric.shm.peersockets import PeerSockets
 from twisted_ib.hca.fabric.shm.ring import RingPath, fence
 from twisted_ib.hca.fabric.shm.segment import Segment
-from twisted_ib.hca.fabric.shm.socketpath import CarrierPath
+from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
 
 @implementer(IFabric)
-class SharedMemoryFabric(Presence):
+class SharedMemoryFabric(Discovery):
     """
     The shared-memory fabric of one HCA.
 
@@ -55,7 +55,7 @@ class SharedMemoryFabric(Presence):
     attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": True}
     segmentClass: Any = Segment
     pathClass: Any = RingPath
-    carrierClass: Any = CarrierPath
+    carrierClass: Any = SocketPath
 
     def __init__(self, owner: Any, guid: int, clock: Callable[[], float], rings: bool = True) -> None:
         """
@@ -86,9 +86,9 @@ class SharedMemoryFabric(Presence):
         self._reactorPoller: Any = None
         self._appear()
         self._poller = select.epoll()
-        self._pairs = Pairs(self._poller)
-        self._doors = Doors(self._poller, clock, self.count)
-        self._doors.add(self.rendezvous)
+        self._pairs = PeerSockets(self._poller)
+        self._listeners = ListeningSockets(self._poller, clock, self.count)
+        self._listeners.add(self.rendezvous)
         self._signal = EventDoorbell.create()
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
@@ -103,20 +103,20 @@ class SharedMemoryFabric(Presence):
 
     def _reach(self, entry: Any, user: Any) -> None:
         """
-        See L{Presence._reach}.
+        See L{Discovery._reach}.
         """
         path = self._paths.get(entry.guid)
         if path is not None and path.alive:
             user.pathReady(path)
             return
-        pairing = self._pairs.dialling(entry.guid)
-        if pairing is None:
+        peerSocket = self._pairs.dialling(entry.guid)
+        if peerSocket is None:
             checkRoom(self._pairs)
             pair = self.rendezvous.connect(entry)
-            pairing = self._pair(pair, self.rendezvous, entry.guid)
-        pairing.users.append(user)
+            peerSocket = self._pair(pair, self.rendezvous, entry.guid)
+        peerSocket.users.append(user)
 
-    def _pair(self, pair: Any, rendezvous: Rendezvous, guid: int) -> Pairing:
+    def _pair(self, pair: Any, rendezvous: Rendezvous, guid: int) -> PeerSocket:
         """
         Begin a handshake.
 
@@ -126,18 +126,18 @@ class SharedMemoryFabric(Presence):
         @raise OSError: no descriptor or memory is free.
         """
         try:
-            pairing = Pairing(self, rendezvous, pair, guid, self.clock())
+            peerSocket = PeerSocket(self, rendezvous, pair, guid, self.clock())
         except BaseException:
             pair.close()
             raise
         try:
-            if pairing.server:
-                checkCaller(self._pairs, pairing, self._user)
-            self._pairs.add(pairing)
+            if peerSocket.server:
+                checkCaller(self._pairs, peerSocket, self._user)
+            self._pairs.add(peerSocket)
         except BaseException:
-            pairing.close()
+            peerSocket.close()
             raise
-        return pairing
+        return peerSocket
 
     # -- descriptors
 
@@ -161,27 +161,27 @@ class SharedMemoryFabric(Presence):
         """
         self._reactorPoller = poller
 
-    def watch(self, pairing: Pairing, events: int) -> None:
+    def watch(self, peerSocket: PeerSocket, events: int) -> None:
         """
         Have a pair's socket watched for other events than before.
         """
-        self._pairs.watch(pairing, events)
+        self._pairs.watch(peerSocket, events)
 
     def attend(self) -> None:
         """
         Look at the sockets: peers that call, handshakes, deaths.
         """
         for fd, _ in self._poller.poll(0, limits.DESCRIPTORS_PER_TURN):
-            if fd in self._doors:
-                self._doors.accept(fd, self._called)
+            if fd in self._listeners:
+                self._listeners.accept(fd, self._called)
                 continue
-            pairing = self._pairs.ofSocket(fd)
-            if pairing is not None:
-                self._readable(pairing)
+            peerSocket = self._pairs.ofSocket(fd)
+            if peerSocket is not None:
+                self._readable(peerSocket)
                 continue
-            pairing = self._pairs.ofProcess(fd)
-            if pairing is not None:
-                self._lose(pairing, PathLostError("the peer's process died"))
+            peerSocket = self._pairs.ofProcess(fd)
+            if peerSocket is not None:
+                self._lose(peerSocket, PathLostError("the peer's process died"))
 
     def _called(self, pair: Any, rendezvous: Rendezvous) -> None:
         """
@@ -202,67 +202,67 @@ class SharedMemoryFabric(Presence):
         if not isinstance(error, PathLostError):
             self.count(getattr(error, "counter", "handshake_refused"))
 
-    def _readable(self, pairing: Pairing) -> None:
+    def _readable(self, peerSocket: PeerSocket) -> None:
         """
         Something came over a pair's socket.
         """
-        had = pairing.path
+        had = peerSocket.path
         try:
-            pairing.readable(self.clock())
+            peerSocket.readable(self.clock())
         except RingError as error:
-            self._broken(pairing.path, error)
+            self._broken(peerSocket.path, error)
             return
         except (HCAError, OSError) as error:
             self._refused(error)
-            self._lose(pairing, error)
+            self._lose(peerSocket, error)
             return
-        if had is None and pairing.path is not None:
-            self._paired(pairing)
+        if had is None and peerSocket.path is not None:
+            self._paired(peerSocket)
 
-    def _paired(self, pairing: Pairing) -> None:
+    def _paired(self, peerSocket: PeerSocket) -> None:
         """
         A handshake is done.
         """
-        self._pairs.greeted(pairing)
-        path, bell = pairing.path, pairing.bell
+        self._pairs.greeted(peerSocket)
+        path, bell = peerSocket.path, peerSocket.bell
         if bell is not None:
             poller = self._reactorPoller or self._poller
             try:
                 poller.register(bell.fd, select.EPOLLIN | select.EPOLLET)
             except OSError as error:
-                pairing.bell = None
+                peerSocket.bell = None
                 bell.close()
                 self._refused(error)
-                self._unpaired(pairing, error)
-                self._lose(pairing, error)
+                self._unpaired(peerSocket, error)
+                self._lose(peerSocket, error)
                 return
         self.hot += (path,)
-        if pairing.server:
-            if pairing.guid == self.guid:  # In this process, or it were refused.
+        if peerSocket.server:
+            if peerSocket.guid == self.guid:  # In this process, or it were refused.
                 self._ownCall = path
             self.owner.pathAccepted(path)
             return
         # Who called us may say any GUID: only whom we called is who we looked up.
-        self._paths[pairing.guid] = path
+        self._paths[peerSocket.guid] = path
         twin = self._ownCall
-        if pairing.guid == self.guid and twin is not None:
+        if peerSocket.guid == self.guid and twin is not None:
             path.twin, twin.twin = twin, path
-        users, pairing.users = pairing.users, []
+        users, peerSocket.users = peerSocket.users, []
         for user in users:
             user.pathReady(path)
 
     # -- death
 
-    def _lose(self, pairing: Pairing, reason: Exception) -> None:
+    def _lose(self, peerSocket: PeerSocket, reason: Exception) -> None:
         """
         A pair is over: take what the peer had published, then fail the rest.
         """
-        if not self._pairs.remove(pairing):
+        if not self._pairs.remove(peerSocket):
             return
         try:
-            path = pairing.path
+            path = peerSocket.path
             if path is None:
-                self._unpaired(pairing, reason)
+                self._unpaired(peerSocket, reason)
                 return
             try:
                 # After a broken layout nothing more can be believed.
@@ -270,29 +270,29 @@ class SharedMemoryFabric(Presence):
                     path.drain()
             finally:
                 twin = path.twin
-                self._bury(pairing, path, reason)
+                self._bury(peerSocket, path, reason)
             if twin is not None and twin.alive:
-                self._lose(twin.pairing, reason)
+                self._lose(twin.peerSocket, reason)
         finally:
-            pairing.close()
-            self._doors.reopen()
+            peerSocket.close()
+            self._listeners.reopen()
 
-    def _unpaired(self, pairing: Pairing, reason: Exception) -> None:
+    def _unpaired(self, peerSocket: PeerSocket, reason: Exception) -> None:
         """
         A handshake came to nothing.
         """
         error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
-        users, pairing.users = pairing.users, []
+        users, peerSocket.users = peerSocket.users, []
         for user in users:
             user.connectFailed(error)
 
-    def _bury(self, pairing: Pairing, path: Any, reason: Exception) -> None:
+    def _bury(self, peerSocket: PeerSocket, path: Any, reason: Exception) -> None:
         """
         Fail a path and give its memory back when nobody is inside it.
         """
         path.alive = False
-        if self._paths.get(pairing.guid) is path:
-            del self._paths[pairing.guid]
+        if self._paths.get(peerSocket.guid) is path:
+            del self._paths[peerSocket.guid]
         if self._ownCall is path:
             self._ownCall = None
         self.hot = tuple(other for other in self.hot if other is not path)
@@ -300,7 +300,7 @@ class SharedMemoryFabric(Presence):
         self.delayed.pop(path, None)
         if path in self.bells:
             self.bells.remove(path)
-        bell, pairing.bell = pairing.bell, None
+        bell, peerSocket.bell = peerSocket.bell, None
         if bell is not None:
             (self._reactorPoller or self._poller).unregister(bell.fd)
             bell.close()
@@ -317,7 +317,7 @@ class SharedMemoryFabric(Presence):
         A peer broke the layout: it is as good as dead.
         """
         self.count("ring_errors")
-        self._lose(path.pairing, error)
+        self._lose(path.peerSocket, error)
 
     def _clear(self) -> int:
         """
@@ -461,23 +461,23 @@ class SharedMemoryFabric(Presence):
         """
         @return: When L{tick} should be called: handshakes take a bounded time.
         """
-        doors, pairs = self._doors.deadline, self._pairs.deadline()
-        if doors is None or pairs is None:
-            return pairs if doors is None else doors
-        return min(doors, pairs)
+        listeners, pairs = self._listeners.deadline, self._pairs.deadline()
+        if listeners is None or pairs is None:
+            return pairs if listeners is None else listeners
+        return min(listeners, pairs)
 
     def tick(self, now: float) -> None:
         """
         Give up handshakes whose peer is silent; listen again.
         """
-        self._doors.tick(now)
-        for pairing in tuple(self._pairs.greeting):
-            if pairing.exchange is not None:
+        self._listeners.tick(now)
+        for peerSocket in tuple(self._pairs.greeting):
+            if peerSocket.exchange is not None:
                 try:
-                    pairing.exchange.tick(now)
+                    peerSocket.exchange.tick(now)
                 except HCAError as error:
                     self._refused(error)
-                    self._lose(pairing, error)
+                    self._lose(peerSocket, error)
 
     def paths(self) -> list[Any]:
         """
@@ -498,9 +498,9 @@ class SharedMemoryFabric(Presence):
         Withdraw everything and give everything back.
         """
         gone = PathLostError("the device was closed")
-        for pairing in tuple(self._pairs):
-            self._lose(pairing, gone)
+        for peerSocket in tuple(self._pairs):
+            self._lose(peerSocket, gone)
         self._clear()
-        self._doors.close()
+        self._listeners.close()
         self._poller.close()
         self._signal.close()

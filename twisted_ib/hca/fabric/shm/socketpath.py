@@ -66,7 +66,7 @@ def sendBuffer(pair: socket.socket) -> int:
     return size
 
 
-class CarrierPath(Path):
+class SocketPath(Path):
     """
     The way to a peer's HCA through a socket.
 
@@ -95,14 +95,14 @@ class CarrierPath(Path):
         "asleep",
     )
 
-    def __init__(self, fabric: Any, peer: Any, pairing: Any) -> None:
+    def __init__(self, fabric: Any, peer: Any, peerSocket: Any) -> None:
         """
         @param pairing: The pair, whose socket stays its own to close.
         @raise HandshakeError: see L{sendBuffer}.
         """
         super().__init__(fabric, peer)
-        self.pairing = pairing
-        self._socket: socket.socket = pairing.socket
+        self.peerSocket = peerSocket
+        self._socket: socket.socket = peerSocket.socket
         self._size = sendBuffer(self._socket)
         # Private, so that a forked child reads nothing that comes later.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -344,7 +344,7 @@ class CarrierPath(Path):
         if events != self._events and self.alive:
             self._events = events
             self._poll.modify(self._socket, events)
-            self.fabric.watch(self.pairing, events)
+            self.fabric.watch(self.peerSocket, events)
 
     def arm(self) -> None:
         """
@@ -387,7 +387,7 @@ class CarrierPath(Path):
         self._watch()
         return False
 
-    def socketReadable(self, pairing: Any) -> None:
+    def socketReadable(self, peerSocket: Any) -> None:
         """
         Packets came, which L{progress} reads, or their end.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs.enums.cm import rdma_port_space
-from twisted_ib.hca.wire.cm.rdmacm import Header, gidNumber
+from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader, gidNumber
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier
@@ -36,7 +36,7 @@ class Call:
         here, there = identifier.source, identifier.destination
         if identifier.portSpace == rdma_port_space.RDMA_PS_IB or here is None or there is None:
             return b""
-        return Header(here.host, here.port, there.host).pack()
+        return RDMACMHeader(here.host, here.port, there.host).pack()
 
     def findPath(self) -> None:
         """

@@ -21,7 +21,7 @@ from twisted_ib.hca.verbs.cm.connparam import ConnParam
 from twisted_ib.hca.verbs.cm.negotiation import (
     HOP_LIMIT,
     Agreement,
-    Terms,
+    NegotiatedParameters,
     answered,
     called,
     flowLabel,
@@ -36,7 +36,7 @@ from twisted_ib.hca.verbs.cm.stage import Stage
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import REJ, REP, REQ, Path
+from twisted_ib.hca.wire.cm import REJ, REP, REQ, CMPath
 from twisted_ib.hca.wire.cm.codes import RejectReason
 from twisted_ib.hca.wire.cm.rdmacm import REJ_USER_BYTES, REP_USER_BYTES, gidOf, serviceID
 
@@ -62,14 +62,16 @@ class Connected(Call):
         There is none.
         """
         super().__init__(identifier)
-        self.terms: Terms | None = None
+        self.terms: NegotiatedParameters | None = None
         self._agreement: Agreement | None = None
         self._connection: Any = None
         self._psn = self._mtu = 0
         self._isEnding = False
         self._timer: Any = None
 
-    def _termsOf(self, param: ConnParam | None, room: int, most: Terms | None) -> Terms:
+    def _termsOf(
+        self, param: ConnParam | None, room: int, most: NegotiatedParameters | None
+    ) -> NegotiatedParameters:
         """
         What the program says, of the identifier's queue pair if it has made one.
 
@@ -120,7 +122,7 @@ class Connected(Call):
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None and terms is not None
         self._psn = identifier.device.randomBits(_PSN_BITS)
-        way = Path(
+        way = CMPath(
             localGID=gidOf(here.host),
             remoteGID=gidOf(there.host),
             flowLabel=flowLabel(here.port, there.port),
@@ -155,7 +157,7 @@ class Connected(Call):
         )
         if identifier.qp is None:
             identifier.stage = Stage.ANSWERED
-            connection.think(identifier.now())
+            connection.sendMRA(identifier.now())
             identifier.report(_E.RDMA_CM_EVENT_CONNECT_RESPONSE, privateData=reply.privateData, terms=heard)
             return
         try:

@@ -19,7 +19,7 @@ from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, PyverbsUserError
 from twisted_ib.hca.verbs.base.hub import hub
 from twisted_ib.hca.verbs.base.verb import VerbsObject
 from twisted_ib.hca.verbs.cm.connparam import ConnParam
-from twisted_ib.hca.verbs.cm.negotiation import Terms, paramOf
+from twisted_ib.hca.verbs.cm.negotiation import NegotiatedParameters, paramOf
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Report:
     identifier: Identifier
     status: int = 0
     privateData: bytes = b""
-    terms: Terms | None = None
+    terms: NegotiatedParameters | None = None
     target: Target | None = None
     child: Identifier | None = None
 

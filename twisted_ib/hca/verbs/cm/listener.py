@@ -21,7 +21,7 @@ from twisted_ib.hca.verbs.cm.negotiation import UnfitRequest
 from twisted_ib.hca.verbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
-from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES, Header, textOf
+from twisted_ib.hca.wire.cm.rdmacm import HEADER_BYTES, RDMACMHeader, textOf
 
 if TYPE_CHECKING:
     from twisted_ib.hca.verbs.cm.identifier import Identifier
@@ -111,7 +111,7 @@ class Listener:
             self._refuse(connection, RejectReason.CONSUMER_DEFINED)
         else:
             # So that the peer keeps its place here when it asks again.
-            connection.think(now)
+            connection.sendMRA(now)
             data = request.privateData[self._headerBytes :]
             self._identifier.report(_REQUEST, child=child, privateData=data, terms=child.transport.terms)
             return
@@ -181,7 +181,7 @@ class Listener:
         @raise WireError: it does not say that right.
         """
         if self._headerBytes:
-            header = Header.parse(request.privateData)
+            header = RDMACMHeader.parse(request.privateData)
             peer, here = Address(header.source, header.sourcePort), header.destination
             if not self._device.isPeers(way, peer.host):
                 raise WireError(f"a request comes from {peer.host}, which is no address of its sender")

@@ -26,7 +26,7 @@ from twisted_ib.hca.verbs.enums.cm import RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES
 from twisted_ib.hca.verbs.enums.device import ibv_access_flags, ibv_mtu
 from twisted_ib.hca.verbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state
 from twisted_ib.hca.verbs.qp.qpattr import QPAttr
-from twisted_ib.hca.wire.cm import REP, REQ, Path
+from twisted_ib.hca.wire.cm import REP, REQ, CMPath
 from twisted_ib.hca.wire.cm.codes import RejectReason
 
 _M, _S = ibv_qp_attr_mask, ibv_qp_state
@@ -79,7 +79,7 @@ class UnfitRequest(WireError):
 
 
 @attrs.define
-class Terms:
+class NegotiatedParameters:
     """
     What one side has to say.
 
@@ -99,7 +99,9 @@ class Terms:
     privateData: bytes = b""
 
 
-def termsOf(param: ConnParam | None, room: int, most: Terms | None = None) -> Terms:
+def termsOf(
+    param: ConnParam | None, room: int, most: NegotiatedParameters | None = None
+) -> NegotiatedParameters:
     """
     What a program says; without parameters, as much as the device can.
 
@@ -108,7 +110,11 @@ def termsOf(param: ConnParam | None, room: int, most: Terms | None = None) -> Te
 
     @raise PyverbsRDMAError: more READs than the device can, or too much private data (EINVAL).
     """
-    terms = Terms() if most is None else Terms(most.responderResources, most.initiatorDepth)
+    terms = (
+        NegotiatedParameters()
+        if most is None
+        else NegotiatedParameters(most.responderResources, most.initiatorDepth)
+    )
     if param is not None:
         if param.resources != RDMA_MAX_RESP_RES:
             terms.responderResources = _reads(param.resources)
@@ -138,7 +144,7 @@ def _reads(count: int) -> int:
     return count
 
 
-def paramOf(terms: Terms) -> ConnParam:
+def paramOf(terms: NegotiatedParameters) -> ConnParam:
     """
     Terms as a program sees them.
     """
@@ -179,7 +185,13 @@ def flowLabel(source: int, destination: int) -> int:
 
 
 def makeREQ(
-    terms: Terms, serviceID: int, psn: int, lifetime: int, path: Path, header: bytes, mtu: int = _MTU_CODE
+    terms: NegotiatedParameters,
+    serviceID: int,
+    psn: int,
+    lifetime: int,
+    path: CMPath,
+    header: bytes,
+    mtu: int = _MTU_CODE,
 ) -> REQ:
     """
     The REQ of an active side.
@@ -210,7 +222,7 @@ def makeREQ(
     )
 
 
-def makeREP(terms: Terms, psn: int) -> REP:
+def makeREP(terms: NegotiatedParameters, psn: int) -> REP:
     """
     The REP of a passive side.
 
@@ -229,13 +241,13 @@ def makeREP(terms: Terms, psn: int) -> REP:
     )
 
 
-def heard(message: REQ | REP, own: Terms) -> Terms:
+def heard(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters:
     """
     What the peer says, from this side's point of view: what it wants is what is served here.
 
     @param own: the bounds of this side.
     """
-    return Terms(
+    return NegotiatedParameters(
         min(message.initiatorDepth, own.responderResources),
         min(message.responderResources, own.initiatorDepth),
         message.endToEndFlowControl,
@@ -336,7 +348,7 @@ def datagramAttributes(state: int, key: int) -> tuple[QPAttr, int]:
     raise PyverbsRDMAError("Failed to get QP attributes", errno.EINVAL)
 
 
-def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
+def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agreement]:
     """
     What a REQ offers to a passive side.
 
@@ -350,7 +362,7 @@ def called(request: REQ, path: Any, psn: int) -> tuple[Terms, Agreement]:
     if request.pathMTU not in list(ibv_mtu) or not _isPossible(request.pathMTU, path):
         # Packets of the size that the peer will send do not reach it from here.
         raise UnfitRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
-    terms = heard(request, Terms())
+    terms = heard(request, NegotiatedParameters())
     return terms, Agreement(
         path,
         path.peer.gid,
@@ -380,8 +392,8 @@ def _isPossible(code: int, path: Any) -> bool:
 
 
 def answered(
-    reply: REP, own: Terms, path: Any, mtu: int, psn: int, lifetime: int, label: int
-) -> tuple[Terms, Agreement]:
+    reply: REP, own: NegotiatedParameters, path: Any, mtu: int, psn: int, lifetime: int, label: int
+) -> tuple[NegotiatedParameters, Agreement]:
     """
     What a REP gives to an active side.
 

@@ -20,7 +20,7 @@ from twisted_ib.hca.wire.cm.answers import MRA, REJ
 from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, RejectReason, SIDRStatus, timeoutSeconds
 from twisted_ib.hca.wire.cm.connect import DREP, DREQ, MESSAGES, REP, REQ, RTU, AnyMessage, byAttribute
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
-from twisted_ib.hca.wire.cm.path import APR, LAP, Path
+from twisted_ib.hca.wire.cm.path import APR, LAP, CMPath
 from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
 
 __all__ = [
@@ -40,8 +40,8 @@ __all__ = [
     "APRStatus",
     "AnyMessage",
     "Buffer",
+    "CMPath",
     "MessageKind",
-    "Path",
     "RejectReason",
     "SIDRStatus",
     "byAttribute",

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import attrs
 
-from twisted_ib.hca.wire.cm.layout import Buffer, Message, infoFits, reservedMask
+from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, infoFits, reservedMask
 
 
 @attrs.define
-class MRA(Message):
+class MRA(CMMessage):
     """
     The answer to a REQ, REP or LAP will take a while.
 
@@ -37,7 +37,7 @@ class MRA(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         return self.packFields(
             self.privateData,
@@ -51,14 +51,14 @@ class MRA(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> MRA:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         reserved, (local, remote, kind, timeout, private) = cls.unpackFields(buffer, start, stop)
         return cls(local, remote, kind >> 6, timeout >> 3, private, reserved)
 
 
 @attrs.define
-class REJ(Message):
+class REJ(CMMessage):
     """
     A connection is refused or given up.
 
@@ -86,7 +86,7 @@ class REJ(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         infoFits(self.additionalInfo)
         return self.packFields(
@@ -103,7 +103,7 @@ class REJ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REJ:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, kind, length, reason, info, private = fields

@@ -11,13 +11,13 @@ from typing import ClassVar
 import attrs
 
 from twisted_ib.hca.wire.cm.answers import MRA, REJ
-from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer, Message, fits, notWhole, reservedMask
-from twisted_ib.hca.wire.cm.path import ANY_PATH, APR, LAP, NO_PATH, Path
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer, CMMessage, fits, notWhole, reservedMask
+from twisted_ib.hca.wire.cm.path import ANY_PATH, APR, LAP, NO_PATH, CMPath
 from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
 
 
 @attrs.define
-class REQ(Message):
+class REQ(CMMessage):
     """
     The active side asks for a connection.
 
@@ -62,14 +62,14 @@ class REQ(Message):
     maxCMRetries: int = 0
     sharedReceiveQueue: bool = False
     extendedTransportType: int = 0
-    primaryPath: Path = ANY_PATH
-    alternatePath: Path | None = None
+    primaryPath: CMPath = ANY_PATH
+    alternatePath: CMPath | None = None
     privateData: bytes = b""
     reserved: int = 0
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         vendor, qpn, psn, remoteTimeout = (
             self.vendorID,
@@ -136,7 +136,7 @@ class REQ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REQ:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -171,8 +171,8 @@ class REQ(Message):
             retries >> 4,
             bool(retries & 8),
             retries & 7,
-            Path.parse(primary),
-            None if alternate == NO_PATH else Path.parse(alternate),
+            CMPath.parse(primary),
+            None if alternate == NO_PATH else CMPath.parse(alternate),
             private,
             reserved,
         )
@@ -184,7 +184,7 @@ _REQ_RESERVED = REQ._reservedMask
 
 
 @attrs.define
-class REP(Message):
+class REP(CMMessage):
     """
     The passive side accepts.
 
@@ -219,7 +219,7 @@ class REP(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         qpn, vendor, eecn, psn = self.localQPN, self.vendorID, self.localEECN, self.startingPSN
         delay, rnr, failover = self.targetACKDelay, self.rnrRetryCount, self.failoverAccepted
@@ -259,7 +259,7 @@ class REP(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> REP:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -292,7 +292,7 @@ _unpackREP = REP._layout.unpack_from
 
 
 @attrs.define
-class RTU(Message):
+class RTU(CMMessage):
     """
     "Ready to use": the third and last message of opening.
     """
@@ -307,7 +307,7 @@ class RTU(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         private = self.privateData
         if len(private) > 224:
@@ -320,7 +320,7 @@ class RTU(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> RTU:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -333,7 +333,7 @@ _unpackRTU = RTU._layout.unpack_from
 
 
 @attrs.define
-class DREQ(Message):
+class DREQ(CMMessage):
     """
     One side wants to close.
 
@@ -354,7 +354,7 @@ class DREQ(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         private = self.privateData
         if len(private) > 220:
@@ -370,7 +370,7 @@ class DREQ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREQ:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -393,7 +393,7 @@ class DREP(RTU):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> DREP:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)

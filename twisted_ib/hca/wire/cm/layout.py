@@ -49,7 +49,7 @@ def notWhole(start: int, stop: int) -> WireError:
     return WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
 
 
-class Message:
+class CMMessage:
     """
     What the messages share.
 
@@ -78,7 +78,7 @@ class Message:
         raise NotImplementedError
 
     @classmethod
-    def parse(cls, buffer: Buffer, start: int, stop: int) -> Message:
+    def parse(cls, buffer: Buffer, start: int, stop: int) -> CMMessage:
         """
         Read one message.
 

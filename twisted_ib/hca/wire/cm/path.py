@@ -13,7 +13,7 @@ from typing import ClassVar
 import attrs
 
 from twisted_ib import limits
-from twisted_ib.hca.wire.cm.layout import Buffer, Message, fits, infoFits, reservedMask
+from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, fits, infoFits, reservedMask
 
 GID_BYTES = 16
 ZERO_GID = bytes(GID_BYTES)
@@ -22,7 +22,7 @@ NO_PATH = bytes(PATH_BYTES)
 
 
 @attrs.frozen(cache_hash=True)
-class Path:
+class CMPath:
     """
     One way between two ports, as a L{REQ} and a L{LAP} describe it.
 
@@ -64,7 +64,7 @@ class Path:
         return _packed(self)
 
     @staticmethod
-    def parse(octets: bytes) -> Path:
+    def parse(octets: bytes) -> CMPath:
         """
         Read the 44 octets of a L{REQ}.
 
@@ -79,9 +79,9 @@ _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
 
 @_remember
-def _packed(path: Path) -> bytes:
+def _packed(path: CMPath) -> bytes:
     """
-    See L{Path.pack}.
+    See L{CMPath.pack}.
     """
     path.check()
     try:
@@ -101,12 +101,12 @@ def _packed(path: Path) -> bytes:
 
 
 @_remember
-def _parsed(octets: bytes) -> Path:
+def _parsed(octets: bytes) -> CMPath:
     """
-    See L{Path.parse}.
+    See L{CMPath.parse}.
     """
     llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
-    return Path(
+    return CMPath(
         llid,
         rlid,
         lgid,
@@ -122,11 +122,11 @@ def _parsed(octets: bytes) -> Path:
 
 
 #: What a message has that says nothing of its path.
-ANY_PATH = Path()
+ANY_PATH = CMPath()
 
 
 @attrs.define
-class LAP(Message):
+class LAP(CMMessage):
     """
     Use another path for an open connection.
 
@@ -147,13 +147,13 @@ class LAP(Message):
     remoteCommunicationID: int = 0
     remoteQPN: int = 0
     remoteCMResponseTimeout: int = 0
-    path: Path = ANY_PATH
+    path: CMPath = ANY_PATH
     privateData: bytes = b""
     reserved: int = 0
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         fits(5, self.remoteCMResponseTimeout)
         path = self.path
@@ -180,12 +180,12 @@ class LAP(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> LAP:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, _, qpn, _, llid, rlid, lgid, rgid, flow = fields[:10]
         hops, rate, level, timeout, private = fields[10:]
-        path = Path(
+        path = CMPath(
             llid,
             rlid,
             lgid,
@@ -202,7 +202,7 @@ class LAP(Message):
 
 
 @attrs.define
-class APR(Message):
+class APR(CMMessage):
     """
     The answer to a LAP.
 
@@ -226,7 +226,7 @@ class APR(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         infoFits(self.additionalInfo)
         return self.packFields(
@@ -243,7 +243,7 @@ class APR(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> APR:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         reserved, fields = cls.unpackFields(buffer, start, stop)
         local, remote, length, status, _, info, private = fields

@@ -140,7 +140,7 @@ def unpackAddress(version: int, packed: bytes) -> str:
 
 
 @attrs.frozen
-class Header:
+class RDMACMHeader:
     """
     Who asks whom, of a REQ or SIDR_REQ.
 
@@ -169,7 +169,7 @@ class Header:
         return _HEADER.pack(0, version << 4, self.sourcePort, source, destination)
 
     @classmethod
-    def parse(cls, buffer: Buffer, start: int = 0, stop: int | None = None) -> Header:
+    def parse(cls, buffer: Buffer, start: int = 0, stop: int | None = None) -> RDMACMHeader:
         """
         Read the header of private data.  Reserved bits and the octets before an IPv4 address
         are not looked at, as in Linux.

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import attrs
 
-from twisted_ib.hca.wire.cm.layout import Buffer, Message, fits, infoFits, reservedMask
+from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, fits, infoFits, reservedMask
 
 
 @attrs.define
-class SIDR_REQ(Message):
+class SIDR_REQ(CMMessage):
     """
     Which datagram queue pair serves a service?
     """
@@ -33,7 +33,7 @@ class SIDR_REQ(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         return self.packFields(
             self.privateData, self.reserved, self.requestID, self.partitionKey, 0, self.serviceID
@@ -42,14 +42,14 @@ class SIDR_REQ(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> SIDR_REQ:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         reserved, (request, pkey, _, service, private) = cls.unpackFields(buffer, start, stop)
         return cls(request, pkey, service, private, reserved)
 
 
 @attrs.define
-class SIDR_REP(Message):
+class SIDR_REP(CMMessage):
     """
     The answer to a SIDR_REQ.
 
@@ -73,7 +73,7 @@ class SIDR_REP(Message):
 
     def pack(self) -> bytes:
         """
-        See L{Message.pack}.
+        See L{CMMessage.pack}.
         """
         fits(24, self.vendorID, self.queuePairNumber)
         infoFits(self.additionalInfo)
@@ -93,7 +93,7 @@ class SIDR_REP(Message):
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> SIDR_REP:
         """
-        See L{Message.parse}.
+        See L{CMMessage.parse}.
         """
         fields = cls.unpackFields(buffer, start, stop)[1]
         request, status, length, vendor, qpn, service, qkey, info, private = fields
