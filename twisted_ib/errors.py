@@ -246,9 +246,6 @@ class WorkCompletionError(HCAError):
     """
 
     def __init__(self, status: int, statusName: str, operation: str) -> None:
-        """
-        Take the fields as they are.
-        """
         super().__init__(f"{operation} ended with {statusName} ({int(status)})")
         self.status = status
         self.statusName = statusName
@@ -309,9 +306,6 @@ class RDSOperationError(RDSError):
     """
 
     def __init__(self, status: int, statusName: str, operation: str) -> None:
-        """
-        Take the fields as they are.
-        """
         super().__init__(f"{operation} ended with {statusName}")
         self.status = status
         self.statusName = statusName
@@ -327,8 +321,5 @@ class RulesError(HCAError):
     """
 
     def __init__(self, *errors: str) -> None:
-        """
-        Take the lines as they are.
-        """
         super().__init__(errors[0])
         self.errors = errors

@@ -28,9 +28,6 @@ class _Patience:
     __slots__ = ("call", "deadlines")
 
     def __init__(self) -> None:
-        """
-        Nobody waits.
-        """
         self.deadlines: dict[Any, float] = {}
         self.call: Any = None
 
@@ -43,9 +40,6 @@ class BatchedCalls:
     __slots__ = ("_call", "_next", "_patience")
 
     def __init__(self) -> None:
-        """
-        Nothing is asked.
-        """
         self._call: Any = None
         self._next: dict[Any, None] = {}
         self._patience: dict[float, _Patience] = {}
@@ -74,9 +68,6 @@ class BatchedCalls:
                 call.cancel()
 
     def _turn(self) -> None:
-        """
-        The next turn has come.
-        """
         owners, self._next = self._next, {}
         self._call = None
         shared: dict[Any, Any] = {}

@@ -83,9 +83,6 @@ class DeviceChannel:
             device.wanted = self._wantTurn
 
     def _warn(self, text: str) -> None:
-        """
-        Log a warning of the device.
-        """
         self._log.warn("{name}: {text}", name=self.device.name, text=text)
 
     def now(self) -> float:
@@ -117,9 +114,6 @@ class DeviceChannel:
             self._register()
 
     def _register(self) -> None:
-        """
-        Enter the reactor.
-        """
         self._registered = True
         if self.polled:
             self.reactor.addChannel(self)
@@ -175,9 +169,6 @@ class DeviceChannel:
             self._unregister()
 
     def _unregister(self) -> None:
-        """
-        Leave the reactor.
-        """
         self._registered = False
         self._wanted = False  # Whoever comes next must ask for a turn anew.
         self._cancelTimer()
@@ -199,9 +190,6 @@ class DeviceChannel:
         return bool(fabric.unsent()) or any(stream.ending for stream in self._closing)
 
     def _cancelTimer(self) -> None:
-        """
-        No deadline matters when nobody waits for anything.
-        """
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
@@ -425,9 +413,6 @@ class DeviceChannel:
         return deadline
 
     def _tick(self) -> None:
-        """
-        A deadline has passed, or seemed to.
-        """
         self._timer = None
         self._guarded(self.device.tick, self.now())
         self._wantTurn()
@@ -516,9 +501,6 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
 
 
 def _close(channel: DeviceChannel) -> None:
-    """
-    The reactor has shut down.
-    """
     try:
         channel.close()
     except HCAError:

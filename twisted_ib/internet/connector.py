@@ -119,9 +119,6 @@ class Attempt:
             self._shared = None
 
     def _begin(self, connector: Connector) -> None:
-        """
-        See L{nextTurn}.
-        """
         literal = literalOf(connector.host)
         try:
             if literal is not None:
@@ -273,18 +270,12 @@ class Attempt:
             self._ask()
 
     def _ask(self) -> None:
-        """
-        Send a REQ, or fail.
-        """
         try:
             self._request()
         except HCAError as e:
             self._failed(e)
 
     def _request(self) -> None:
-        """
-        Send the REQ that carries our greeting.
-        """
         channel, transport = self._channel, self._transport
         assert channel is not None and transport is not None
         connector = self._connector
@@ -374,9 +365,6 @@ class Attempt:
     # -- the end
 
     def _succeed(self, channel: DeviceChannel, transport: Any) -> None:
-        """
-        Hand over to the transport.
-        """
         connector = self._connector
         try:
             protocol = connector.buildProtocol(transport.getPeer())
@@ -394,9 +382,6 @@ class Attempt:
         channel.release(self)
 
     def _forget(self) -> None:
-        """
-        Drop what was made for one address.
-        """
         route, self._route = self._route, None
         if route is not None:
             route.cancel()
@@ -488,9 +473,6 @@ class Connector(Destination):
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
-        """
-        Begin an attempt.
-        """
         return Attempt(self)
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> Any:

@@ -71,9 +71,6 @@ class HalfOpenAccept:
         return found
 
     def _end(self) -> None:
-        """
-        The number is another one's, or free.
-        """
         self.device.promised.pop(self.number, None)
 
     # -- what the communication manager says
@@ -110,8 +107,5 @@ class HalfOpenAccept:
         self._withdrawn()
 
     def _withdrawn(self) -> None:
-        """
-        It will not be fulfilled.
-        """
         self._end()
         self.connection.user = None  # Each refers to the other.

@@ -86,9 +86,6 @@ class ServerEndpoint:
         )
 
     def __repr__(self) -> str:
-        """
-        Say where.
-        """
         return f"<{type(self).__name__} {withPort(self._interface or '*', self._port)}>"
 
 
@@ -158,9 +155,6 @@ class ClientEndpoint:
             return fail()
 
     def __repr__(self) -> str:
-        """
-        Say where to.
-        """
         return f"<{type(self).__name__} {withPort(self._host, self._port)}>"
 
 

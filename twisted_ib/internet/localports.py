@@ -130,7 +130,4 @@ def localPorts(place: object) -> LocalPorts:
 
 
 def _forgotten(place: ref[Any]) -> None:
-    """
-    A channel is gone.
-    """
     _ports.pop(place, None)

@@ -116,9 +116,6 @@ class Port(base.BasePort):
         self.requests: dict[Any, tuple[REQ, Any]] = {}
 
     def __repr__(self) -> str:
-        """
-        Name the factory and the port, as TCP's does.
-        """
         where = "(not listening)" if self._realPortNumber is None else f"on {self._realPortNumber}"
         return f"<{self.__class__} of {self.factory.__class__} {where}>"
 
@@ -284,9 +281,6 @@ class Port(base.BasePort):
         self.requests.pop(connection, None)
 
     def _wantTurn(self) -> None:
-        """
-        Have L{_nextTurn} called, if it is needed.
-        """
         if self.reading and self._turn is None:
             self._turn = self.reactor.callLater(0, self._nextTurn)
 
@@ -328,9 +322,6 @@ class Port(base.BasePort):
             upcalls.current = None
 
     def _accept(self, connection: Any, request: REQ, greeting: Any, mine: str, theirs: str) -> None:
-        """
-        Make a connection of a request.
-        """
         channel = self._channel
         assert channel is not None
         self._accepted += 1
@@ -362,9 +353,6 @@ class Port(base.BasePort):
         transport.attach(self._buildProtocol(peer))
 
     def _ends(self, greeting: Any, mine: str, theirs: str) -> tuple[Address, Address]:
-        """
-        @return: Our address and the peer's.
-        """
         number = self._realPortNumber
         assert number is not None
         if ":" in self._address.host:
@@ -392,9 +380,6 @@ class Port(base.BasePort):
             upcalls.current = None
 
     def _fulfil(self, channel: DeviceChannel, promise: HalfOpenAccept, request: REQ) -> None:
-        """
-        Make the connection that was promised.
-        """
         connection, greeting = promise.connection, self.handshake.requested(request)
         here, peer = self._ends(greeting, *self.handshake.addresses(greeting))
         transport = None
@@ -467,9 +452,6 @@ class Port(base.BasePort):
         """
 
     def _cancelTurn(self) -> None:
-        """
-        Take back what L{_wantTurn} asked for.
-        """
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.cancel()

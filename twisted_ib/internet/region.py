@@ -134,15 +134,9 @@ class RDMARegion:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """
-        Close it.
-        """
         self.close()
 
     def __len__(self) -> int:
-        """
-        How many bytes it has.
-        """
         return self.length
 
     def __repr__(self) -> str:
@@ -201,9 +195,6 @@ class RDMAWindow:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """
-        Revoke it.
-        """
         self.revoke()
 
     def __repr__(self) -> str:
@@ -276,9 +267,6 @@ class Regions:
         return found
 
     def _close(self, region: RDMARegion, found: MemoryRegion) -> None:
-        """
-        Take the rights on a region back.
-        """
         self._check()
         self._open.discard(region)
         self._device.deregisterMemory(found)

@@ -189,9 +189,6 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
 
 
 def _notEmpty(found: list[str], host: str) -> list[str]:
-    """
-    Fail if a name has no address.
-    """
     if not found:
         raise DNSLookupError(f"no address for {host!r}")
     return found

@@ -151,16 +151,10 @@ class ServerTransport(ConnectedTransport):
         return "-" if self._prefix is None else f"{self._prefix},{self.sessionno},{self.hostname}"
 
     def _repr(self) -> str:
-        """
-        Name protocol, number and port.
-        """
         name = self._protocolName
         return f"<{name} #{self.sessionno} on {self._localPort}>" if name else ""
 
     def __repr__(self) -> str:
-        """
-        Name protocol, number and port.
-        """
         return str(self.repstr)
 
 
@@ -246,9 +240,6 @@ class ClientTransport(ConnectedTransport):
         super().abandon()
 
     def _givePortBack(self) -> None:
-        """
-        Our port may be another's.
-        """
         peer = sharedAddress(self._peerHost, self._peerPort)
         localPorts(self.channel).free(self._localHost, self._localPort, peer)
 
@@ -259,7 +250,4 @@ class ClientTransport(ConnectedTransport):
         return "-" if self._prefix is None else f"{self._prefix},client"
 
     def __repr__(self) -> str:
-        """
-        Say where to.
-        """
         return f"<{self.__class__} to {self.addr} at {id(self):x}>"

@@ -430,9 +430,6 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.channel.release(self)
 
     def _logName(self) -> str:
-        """
-        @return: C{logstr}, if nobody has set it.
-        """
         return "-" if self._prefix is None else self._prefix
 
     logstr: Any = Computed(lambda transport: transport._logName())

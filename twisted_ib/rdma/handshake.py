@@ -121,9 +121,6 @@ def replied(messages: Messages, connection: Any, message: REP) -> None:
 
 
 def _join(messages: Messages, connection: Any, message: REQ | REP) -> None:
-    """
-    Let both ends' queue pairs talk.
-    """
     served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages

@@ -215,9 +215,6 @@ class Messages(Sender):
         self._broken(ResourceLimitError("too many bytes wait for a protocol that does not read"))
 
     def _dropHeld(self) -> None:
-        """
-        Forget what was held.
-        """
         self.held = None
         if self.heldBytes:
             self.channel.device.hold(self, -self.heldBytes)

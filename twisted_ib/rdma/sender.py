@@ -242,18 +242,12 @@ class Sender:
         return deferred
 
     def _postRequest(self, request: SendRequest, number: int | None) -> None:
-        """
-        Post a request for which there is a place.
-        """
         try:
             self.work.postSend(request)
         except QueuePairError as error:
             self._refused(number, error)
 
     def _unposted(self, number: int | None) -> None:
-        """
-        Something could not be posted any more.
-        """
         if number is not None:
             asked = self.asked[number]
             self._forget(number)
@@ -270,9 +264,6 @@ class Sender:
         asked.refused(reason)
 
     def _forget(self, number: int) -> None:
-        """
-        A request is over.
-        """
         scratch = self.asked.pop(number).scratch
         if scratch is not None and not self.channel.device.closed:
             self.channel.device.memory.deregister(scratch)

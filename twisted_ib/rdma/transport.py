@@ -141,9 +141,6 @@ class RDMATransport(Transport, Messages):
             self.cork()
 
     def _tooLong(self, length: int) -> MessageTooLongError:
-        """
-        @return: The error for a message.
-        """
         return MessageTooLongError(f"a message has at most {self.maxMessageSize} bytes, not {length}")
 
     def _checkLength(self, length: int) -> None:
@@ -245,9 +242,6 @@ class RDMATransport(Transport, Messages):
         offset: int,
         length: int | None,
     ) -> Deferred[None]:
-        """
-        Write, with immediate data or without.
-        """
         self.checkCaller()
         if isinstance(data, RDMARegion):
             asked = PendingRequest(WCOpcode.RDMA_WRITE)
@@ -291,9 +285,6 @@ class RDMATransport(Transport, Messages):
     def _atomic(
         self, what: WCOpcode, opcode: SendOpcode, address: int, key: int, compare: int, swap: int
     ) -> Deferred[int]:
-        """
-        Post an atomic operation.
-        """
         self.checkCaller()
         asked = PendingRequest(what, integer, bytearray(ATOMIC_BYTES))
         return self.ask(

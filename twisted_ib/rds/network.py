@@ -97,9 +97,6 @@ class Network:
         raise AssertionError
 
     def _bindAll(self, addresses: list[str], port: int, socket: Any) -> None:
-        """
-        Take a port of all addresses, or of none.
-        """
         if any((address, port) in self.sockets for address in addresses):
             raise ServiceInUseError(f"port {port} is taken")
         bound: list[str] = []
@@ -311,9 +308,6 @@ def networkFor(reactor: Any, device: str | None) -> Network:
 
 
 def _mediumFor(name: str) -> Callable[[Network], Any]:
-    """
-    @return: what makes the medium of a device.
-    """
     if name == "tcp":
         from twisted_ib.rds.media.tcp import TCPMedium
 

@@ -56,9 +56,6 @@ class Ping:
         return True
 
     def _cancelled(self, answer: Deferred[float]) -> None:
-        """
-        Nobody wants to know.
-        """
         self._end()
 
     def fail(self, reason: Exception) -> None:

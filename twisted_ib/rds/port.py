@@ -61,9 +61,6 @@ class _Held:
     __slots__ = ("bytes", "destination", "messages", "waiters")
 
     def __init__(self, destination: tuple[str, int]) -> None:
-        """
-        Nothing yet.
-        """
         self.destination = destination
         self.bytes = 0
         self.messages: list[RDSMessage] = []
@@ -138,9 +135,6 @@ class RDSPort(SocketRDMA, Receiving):
         self._bundles: dict[Any, Bundle] = {}
 
     def __repr__(self) -> str:
-        """
-        Name the protocol and the port, as UDP's does.
-        """
         where = f"on {self._realPort}" if self.connected else "not connected"
         return f"<{type(self).__name__} of {self.protocol.__class__} {where}>"
 
@@ -225,9 +219,6 @@ class RDSPort(SocketRDMA, Receiving):
     loseConnection = stopListening
 
     def _closed(self) -> None:
-        """
-        It is time to be gone.
-        """
         if not self.connected:
             return
         self.connected = False
@@ -388,9 +379,6 @@ class RDSPort(SocketRDMA, Receiving):
         return path
 
     def _sourceFor(self, host: str) -> str:
-        """
-        @return: the address of ours to send from.
-        """
         same = [address for address in self.addresses if (":" in address) == (":" in host)]
         if not same:
             raise error.InvalidAddressError(host, "the socket has no address of that kind")
@@ -400,9 +388,6 @@ class RDSPort(SocketRDMA, Receiving):
         return source if source in same else same[0]
 
     def _hold(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:
-        """
-        Hold a message back, as its destination is congested.
-        """
         key = path, addr[1]
         held = self._held.get(key)
         if self._heldBytes >= limits.RDS_HELD_BUDGET or (
@@ -570,18 +555,12 @@ class RDSPort(SocketRDMA, Receiving):
         self._producer = None
 
     def _pause(self, reason: Any) -> None:
-        """
-        Nothing more should be written.
-        """
         self._pausedBy.add(reason)
         if self._producer is not None and self._streaming and not self._producerPaused:
             self._producerPaused = True
             self._producer.pauseProducing()
 
     def _release(self) -> None:
-        """
-        There may be room again.
-        """
         if self._queued <= limits.RDS_SEND_BUDGET // 2:
             self._pausedBy.discard(None)
             waiters, self._waiters = self._waiters, []
@@ -599,9 +578,6 @@ class RDSPort(SocketRDMA, Receiving):
             self._linger.reset(0)
 
     def _fire(self, waiters: list[Deferred[None]]) -> None:
-        """
-        Tell who waits for room.
-        """
         for waiter in waiters:
             if not waiter.called:
                 waiter.callback(None)
@@ -615,9 +591,6 @@ class RDSPort(SocketRDMA, Receiving):
     # -- what else a datagram transport has
 
     def _tell(self, name: str, *arguments: Any) -> None:
-        """
-        Call the protocol, if it wants to know.
-        """
         if self._tells:
             self._log(name, getattr(self.protocol, name), *arguments)
 

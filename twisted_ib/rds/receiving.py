@@ -44,9 +44,6 @@ class Receiving:
     _drain: Any = None
 
     def __init__(self) -> None:
-        """
-        Nothing came yet.
-        """
         self._received: deque[tuple[Any, int, bytes, int | None]] = deque()
         self._takesCookies = IRDSCookieProtocol.providedBy(self.protocol)
         self._receivedBytes = 0
@@ -101,9 +98,6 @@ class Receiving:
                     path.block(self)
 
     def _bundleReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
-        """
-        Several datagrams came.
-        """
         counters = self.network.counters
         lengths = lengthsOf(payload)
         if not lengths:
@@ -137,9 +131,6 @@ class Receiving:
         raise NotImplementedError
 
     def _deliver(self, host: str, port: int, payload: bytes, cookie: int | None = None) -> None:
-        """
-        Give a datagram to the protocol.
-        """
         self.network.counters["recv_delivered"] += 1
         if len(payload) > self.maxPacketSize:
             payload = payload[: self.maxPacketSize]
@@ -152,16 +143,10 @@ class Receiving:
             _log.failure("a datagram from {host}:{port}", host=host, port=port)
 
     def _wantDrain(self) -> None:
-        """
-        Deliver what waits, in the next turn.
-        """
         if self._received and self._drain is None and self._reading:
             self._drain = self.reactor.callLater(0, self._drained)
 
     def _drained(self) -> None:
-        """
-        Deliver some of what waits.
-        """
         self._drain = None
         received = self._received
         for _ in range(min(len(received), limits.RDS_MESSAGES_PER_TURN)):
@@ -177,9 +162,6 @@ class Receiving:
         self._wantDrain()
 
     def _mark(self, congested: bool) -> None:
-        """
-        Tell all peers whether this port takes something.
-        """
         if self._congested is not congested:
             self._congested = congested
             for address in self.addresses:
@@ -192,9 +174,6 @@ class Receiving:
         return self._receivedBytes > limits.RDS_RECEIVE_MOST + limits.RDS_TCP_DRAIN
 
     def _unblock(self) -> None:
-        """
-        There is memory again.
-        """
         blocked, self._blocked = self._blocked, set()
         for path in blocked:
             path.unblock(self)

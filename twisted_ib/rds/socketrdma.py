@@ -88,9 +88,6 @@ class SocketRDMA:
         raise NotImplementedError
 
     def _pathTo(self, addr: _Address) -> Any:
-        """
-        See L{Port<twisted_ib.rds.port.RDSPort>}.
-        """
         raise NotImplementedError
 
     # -- memory
@@ -319,9 +316,6 @@ class SocketRDMA:
         compare: int,
         swap: int,
     ) -> Deferred[int]:
-        """
-        Ask for an atomic operation.
-        """
         for name, value in (("compare", compare), ("swap", swap)):
             if not 0 <= whole(name, value) < _64_BITS:
                 raise ValueError(f"{name} has 64 bits, not {value!r}")
@@ -383,9 +377,6 @@ class SocketRDMA:
         return message.done
 
     def _send(self, addr: _Address, message: RDSMessage) -> None:
-        """
-        Send something whose end is told by other means.
-        """
         if not self.connected or self._closing is not None:
             raise PeerGoneError("the socket is closed")
         self.place(self._pathTo(addr), addr, message)

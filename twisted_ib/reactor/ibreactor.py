@@ -60,9 +60,6 @@ class IBReactor(_Base):
     """
 
     def __init__(self) -> None:
-        """
-        Look at no device yet.
-        """
         self._channels: tuple[DeviceChannel, ...] = ()
         self._watched: tuple[DeviceChannel, ...] = ()
         self._socketReport: Any = None
@@ -113,9 +110,6 @@ class IBReactor(_Base):
             _Base.removeReader(self, channel)
 
     def _wakerFactory(self) -> Waker:
-        """
-        See C{PosixReactorBase}.
-        """
         return Waker()
 
     def mainLoop(self) -> None:
@@ -131,9 +125,6 @@ class IBReactor(_Base):
             callInContext(_Base.mainLoop, self)
 
     def _reload(self) -> None:
-        """
-        Read the rules again.
-        """
         if not self._switchless:
             self.switch.configuration.reload()
 
@@ -225,9 +216,6 @@ class IBReactor(_Base):
         return max(0.0, soonest if timeout is None else min(soonest, timeout))
 
     def _progress(self, channels: tuple[DeviceChannel, ...]) -> int:
-        """
-        Serve every device once.
-        """
         n = 0
         for channel in channels:
             n += channel.device.progress()
@@ -252,9 +240,6 @@ class IBReactor(_Base):
         return False
 
     def _pending(self) -> bool:
-        """
-        Whether any device has something to do.
-        """
         for channel in self._channels:
             if channel.device.fabric.pending():
                 return True

@@ -38,9 +38,6 @@ class SocketReport:
     """
 
     def __init__(self, reactor: Any) -> None:
-        """
-        Show nothing yet.
-        """
         self.reactor = reactor
         self.channel: DeviceChannel | None = None
         self._latest = 0.0
@@ -57,9 +54,6 @@ class SocketReport:
             self.reactor.doIteration = self._turn
 
     def _turn(self, timeout: float | None) -> None:
-        """
-        One of the first turns of the reactor.
-        """
         began = perf_counter()
         self.reactor.doPoll(QUIET if timeout is None else min(timeout, QUIET))
         now = perf_counter()

@@ -34,9 +34,6 @@ class Waker(_Base):
     """
 
     def __init__(self) -> None:
-        """
-        Make both.
-        """
         _Base.__init__(self)
         self.bell = -1
         self.hung = False

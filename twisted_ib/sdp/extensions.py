@@ -44,9 +44,6 @@ class Extensions:
     __slots__ = ("asked", "keyed", "machine", "orphans", "over", "stream", "zeroCopyReceive", "zeroCopySend")
 
     def __init__(self, stream: Receiver) -> None:
-        """
-        Nothing is used yet.
-        """
         self.stream = stream
         self.machine: ZeroCopyMachine = extend(stream.machine)
         self.keyed: StreamRDMA | None = None
@@ -129,40 +126,22 @@ class Extensions:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
 
     def _read(self, message: wire.RdmaRdCompl, offer: Any) -> None:
-        """
-        RdmaRdCompl.
-        """
         oldest = self.machine.zero.source.offers[0] if offer is None else offer
         self.zeroCopySend.wasRead(oldest.user, message.length, offer is not None)
 
     def _sendSm(self, message: wire.SendSm, offers: Any) -> None:
-        """
-        SendSm.
-        """
         self.zeroCopySend.unoffer(offers, True)
 
     def _sinkAvail(self, message: wire.SinkAvail, result: Any) -> None:
-        """
-        SinkAvail.
-        """
         self.zeroCopySend.unoffer(result[1], False)
 
     def _written(self, message: wire.RdmaWrCompl, place: Any) -> None:
-        """
-        RdmaWrCompl.
-        """
         self.zeroCopyReceive.filled(place, message.length)
 
     def _modeChange(self, message: wire.ModeChange, places: Any) -> None:
-        """
-        ModeChange.
-        """
         self.zeroCopyReceive.withdrawn(places, False)
 
     def _sinkCancelled(self, message: wire.SinkCancelAck, places: Any) -> None:
-        """
-        SinkCancelAck.
-        """
         self.zeroCopyReceive.withdrawn(places, True)
 
     # -- modes

@@ -36,9 +36,6 @@ class SendBuffer:
     __slots__ = ("_offset", "pieces", "size")
 
     def __init__(self) -> None:
-        """
-        Hold nothing.
-        """
         self.pieces: deque[bytes] = deque()
         self.size = 0
         self._offset = 0
@@ -106,9 +103,6 @@ class SendBuffer:
         return memoryview(piece)[offset:end]
 
     def _gather(self, most: int) -> tuple[Payload, int]:
-        """
-        Take several pieces, the last perhaps in part.
-        """
         pieces = self.pieces
         taken: list[bytes | memoryview] = []
         n = 0
@@ -175,9 +169,6 @@ class PendingSend:
     def __init__(
         self, region: RDMARegion | None, memory: MemoryRegion | None, start: int, view: memoryview
     ) -> None:
-        """
-        Nothing of it is sent.
-        """
         self.region = region
         self.memory = memory
         self.start = start

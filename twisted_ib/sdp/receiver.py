@@ -143,9 +143,6 @@ class Receiver(Sender):
         return extensions
 
     def _askSize(self) -> None:
-        """
-        Ask for longer messages.
-        """
         self.openExtensions().askSize()
 
     # -- receiving (consumer of the queue pair)
@@ -247,9 +244,6 @@ class Receiver(Sender):
             queuePair.posted = full
 
     def _controlReceived(self, mid: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        Any message but Data.
-        """
         carries = stop - start - BSDH_BYTES - _BODIES.get(mid, stop) > 0
         if self.queuePair.posted < _LOW and not self._replace(carries):
             return
@@ -371,9 +365,6 @@ class Receiver(Sender):
         self.endOfStream()
 
     def _release(self) -> None:
-        """
-        Forget what was held.
-        """
         self.held = None
         if self.heldBytes:
             self.channel.device.hold(self, -self.heldBytes)

@@ -104,9 +104,6 @@ class Sender:
     bufferSize: int
 
     def _act(self, action: Action) -> None:
-        """
-        Do what the machine says.
-        """
         raise NotImplementedError
 
     def violated(self, error: Exception) -> None:
@@ -216,9 +213,6 @@ class Sender:
             self.channel.device.markDirty(self)
 
     def _sync(self) -> None:
-        """
-        Account for what was gathered by C{append} alone.
-        """
         if self.buffer is not None and self.room >= 0:
             self.buffer.size = _MESSAGE - self.room
 
@@ -336,9 +330,6 @@ class Sender:
             raise SDPError("the peer asks for answers and does not take them")
 
     def _payOwed(self) -> None:
-        """
-        Send the control messages that waited for credits.
-        """
         owes, queuePair = self.owes, self.queuePair
         while owes and queuePair.canPost():
             mid, body, flags = owes[0]

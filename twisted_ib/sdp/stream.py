@@ -128,9 +128,6 @@ class Stream(Receiver):
         self.peerDisconnected(connection)
 
     def _act(self, action: Action) -> None:
-        """
-        Do what the machine says.
-        """
         if action is _NOTHING:
             return
         if action is _END_OF_STREAM:
@@ -162,9 +159,6 @@ class Stream(Receiver):
             self._broken(reason)
 
     def _loseLater(self, reason: Exception) -> None:
-        """
-        The loss is told behind what is held.
-        """
         if self.held is None:
             self.held = deque()
         self.held.append(reason)
@@ -204,9 +198,6 @@ class Stream(Receiver):
             self.channel.device.disconnect(connection)
 
     def _closeQueuePair(self) -> None:
-        """
-        Nothing more is sent or taken.
-        """
         self.discard()
         self.owes = None
         self.ending = False

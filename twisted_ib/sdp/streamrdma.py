@@ -168,9 +168,6 @@ class StreamRDMA:
         self._post(SendOpcode.RDMA_WRITE, piece, address, key, done)
 
     def _post(self, opcode: SendOpcode, piece: SGE, address: int, key: int, done: Callable[[], None]) -> None:
-        """
-        Post a request.
-        """
         work = self.begin()
         self._numbers = number = self._numbers + 1
         self._calls[number] = done

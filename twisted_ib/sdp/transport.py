@@ -56,32 +56,20 @@ class KeepAlive:
     __slots__ = ("_call", "_reactor", "_seen", "_stream", "seconds")
 
     def __init__(self, stream: Stream, reactor: Any) -> None:
-        """
-        Begin.
-        """
         self._stream = stream
         self._reactor = reactor
         self.seconds = limits.SDP_KEEP_ALIVE_SECONDS
         self._wait()
 
     def _traffic(self) -> tuple[int, int]:
-        """
-        What tells whether anything happened.
-        """
         machine = self._stream.machine
         return machine.sequence, machine.received
 
     def _wait(self) -> None:
-        """
-        Look again later.
-        """
         self._seen = self._traffic()
         self._call = self._reactor.callLater(self.seconds, self._look)
 
     def _look(self) -> None:
-        """
-        Give a sign of life, if there was none.
-        """
         if self._traffic() == self._seen:
             self._stream.queuePair.postNothing()
             self._stream.cork()  # The peer may be asleep.
@@ -195,9 +183,6 @@ class SDPTransport(Transport, Stream):
         return [] if self.buffer is None else list(self.buffer.pieces)
 
     def _writeSlowly(self, data: bytes) -> None:
-        """
-        A write that is not just gathered.
-        """
         if not isinstance(data, bytes):
             raise TypeError("Data must be bytes")
         if get_ident() != self.thread:

@@ -40,9 +40,6 @@ class Place:
     __slots__ = ("exposed", "memory", "offset", "protocol", "region", "view")
 
     def __init__(self, protocol: Any, region: RDMARegion, piece: SGE) -> None:
-        """
-        Nothing is there.
-        """
         self.protocol = protocol
         self.region = region
         self.memory: MemoryRegion = region.use()
@@ -68,9 +65,6 @@ class Placed:
     __slots__ = ("count", "place")
 
     def __init__(self, place: Place, count: int) -> None:
-        """
-        Take both as they are.
-        """
         self.place = place
         self.count = count
 
@@ -89,9 +83,6 @@ class Reading:
     __slots__ = ("advert", "count", "fresh", "memory", "place")
 
     def __init__(self, advert: Advert, count: int, place: Place | None) -> None:
-        """
-        It is not posted.
-        """
         self.advert = advert
         self.count = count
         self.place = place
@@ -110,9 +101,6 @@ class ZeroCopyReceive:
     __slots__ = ("_back", "_due", "_extensions", "_known", "_stream", "_told", "_wants", "places", "readings")
 
     def __init__(self, extensions: Extensions) -> None:
-        """
-        Nothing is to be read.
-        """
         self._extensions = extensions
         self._stream: Any = extensions.stream
         self._back = self._due = self._told = 0
@@ -123,9 +111,6 @@ class ZeroCopyReceive:
 
     @property
     def _sink(self) -> SinkAdverts:
-        """
-        The machine's half.
-        """
         return self._extensions.machine.zero.sink
 
     def buffered(self) -> bool:
@@ -364,9 +349,6 @@ class ZeroCopyReceive:
         return SGE(memory.address, reading.count, memory.localKey)
 
     def _arrive(self) -> None:
-        """
-        The oldest READ is done.
-        """
         reading = self.readings.popleft()
         advert, count, place = reading.advert, reading.count, reading.place
         data: Any = None
@@ -390,9 +372,6 @@ class ZeroCopyReceive:
         self._arrived(data)
 
     def _report(self) -> None:
-        """
-        Tell the peer how much was read.
-        """
         due, self._due = self._due, 0
         if due:
             sink = self._sink
@@ -412,9 +391,6 @@ class ZeroCopyReceive:
             raise SDPError("ModeChange while a SrcAvail is being read")
 
     def _arrived(self, what: Any) -> None:
-        """
-        Deliver bytes of the stream, or hold them.
-        """
         stream = self._stream
         if not stream.reading or stream.held is not None:
             stream.hold(what)
@@ -426,9 +402,6 @@ class ZeroCopyReceive:
     # -- places that the peer may write to
 
     def _invite(self, sink: SinkAdverts) -> None:
-        """
-        Let the peer write to places.
-        """
         stream = self._stream
         machine = self._extensions.machine
         payload = stream.messageBytes

@@ -42,9 +42,6 @@ class ZeroCopySend:
     __slots__ = ("_extensions", "_retract", "_stream", "items", "least", "plainLeast", "size", "writing")
 
     def __init__(self, extensions: Extensions) -> None:
-        """
-        Nothing waits.
-        """
         self._extensions = extensions
         self._stream = extensions.stream
         self._retract = False
@@ -74,9 +71,6 @@ class ZeroCopySend:
 
     @property
     def _source(self) -> SourceAdverts | None:
-        """
-        The machine's half.
-        """
         zero = self._stream.machine.zero
         return None if zero is None else zero.source
 
@@ -124,9 +118,6 @@ class ZeroCopySend:
         self._queued(1)
 
     def _queued(self, count: int) -> None:
-        """
-        So much more waits.
-        """
         self.size += count
         stream = self._stream
         stream.block()
@@ -172,9 +163,6 @@ class ZeroCopySend:
         return self.idle()
 
     def _next(self) -> PendingSend | SendBuffer | Urgent | None:
-        """
-        The first that is not offered.
-        """
         for item in self.items:
             if not (isinstance(item, PendingSend) and item.offered):
                 return item
@@ -274,9 +262,6 @@ class ZeroCopySend:
         return memory is not None and memory.segment is not None and len(item.view) == memory.length
 
     def _sendBuffer(self, item: SendBuffer) -> bool:
-        """
-        Send bytes that the application wrote, as Data.
-        """
         stream = self._stream
         before = item.size
         waiting, stream.buffer = stream.buffer, item
@@ -323,9 +308,6 @@ class ZeroCopySend:
     # -- read by the peer
 
     def _offer(self, source: SourceAdverts, item: PendingSend) -> bool:
-        """
-        Offer memory to be read.
-        """
         stream = self._stream
         queuePair, machine = stream.queuePair, self._extensions.machine
         if source.mode is Mode.BUFFERED or item.left <= limits.SDP_CARRIED:
@@ -446,9 +428,6 @@ class ZeroCopySend:
         return True
 
     def _wrote(self, target: Target, item: PendingSend) -> None:
-        """
-        A WRITE is done.
-        """
         target.moving -= 1
         item.moving -= 1
         if not item.left and not item.moving and item in self.writing:
@@ -458,9 +437,6 @@ class ZeroCopySend:
     # -- ends
 
     def _hide(self, item: PendingSend) -> None:
-        """
-        The peer may not read an item any more.
-        """
         exposed, item.exposed = item.exposed, None
         keyed = self._extensions.keyed
         if exposed is not None and keyed is not None:
@@ -482,9 +458,6 @@ class ZeroCopySend:
         return deferred
 
     def _finish(self, item: PendingSend) -> None:
-        """
-        An item is sent.
-        """
         deferred = self._release(item)
         if deferred is not None:
             deferred.callback(None)

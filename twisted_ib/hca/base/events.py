@@ -53,16 +53,10 @@ class AsyncEvents:
     __slots__ = ("_events", "lost")
 
     def __init__(self) -> None:
-        """
-        There are none.
-        """
         self._events: deque[tuple[EventType, Any]] = deque()
         self.lost = 0
 
     def __len__(self) -> int:
-        """
-        How many wait.
-        """
         return len(self._events)
 
     def add(self, kind: EventType, element: Any) -> None:

@@ -198,9 +198,6 @@ def isDatagram(opcode: int) -> bool:
 
 
 def _extra(row: Opcode) -> Struct | None:
-    """
-    The header behind the RETH, if there is one.
-    """
     return row.headers[-1] if row.headers and row.headers[-1] is not RETH else None
 
 

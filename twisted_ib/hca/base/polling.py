@@ -137,9 +137,6 @@ class AdaptivePolling:
         return found
 
     def _crowded(self, now: float) -> None:
-        """
-        A neighbour had the CPU for long.
-        """
         self.crowded += 1
         self.crowd += (1 - self.crowd) * 0.125
         if self.crowd > CROWD:

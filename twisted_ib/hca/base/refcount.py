@@ -21,9 +21,6 @@ class RefCounted:
     kind = "object"
 
     def __init__(self) -> None:
-        """
-        Nobody does.
-        """
         self.users: dict[str, int] = {}
 
     def hold(self, kind: str) -> None:

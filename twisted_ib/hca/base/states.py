@@ -180,9 +180,6 @@ _TRANSITIONS: dict[tuple[QPState, QPState], dict[QPType, _Rule]] = {
 
 
 def _names(attributes: int) -> str:
-    """
-    The names of attribute bits, for a sentence.
-    """
     known = [bit.name or "" for bit in QPAttribute if attributes & bit]
     unknown = attributes & ~sum(QPAttribute)
     return ", ".join(known + [f"unknown attribute {unknown:#x}"] * bool(unknown))

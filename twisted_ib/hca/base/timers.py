@@ -47,9 +47,6 @@ class Timer:
     __slots__ = ("expired", "when")
 
     def __init__(self, when: float, expired: Callable[[], None]) -> None:
-        """
-        Only L{Timers.start} calls this.
-        """
         self.when = when
         self.expired: Callable[[], None] | None = expired
 

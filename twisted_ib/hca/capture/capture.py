@@ -84,9 +84,6 @@ class Way:
 
 
 def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
-    """
-    Put something into a table that forgets the oldest.
-    """
     table[key] = value
     table.move_to_end(key)
     if len(table) > limits.CAPTURE_ENDS:
@@ -254,9 +251,6 @@ class Capture:
         port = sourcePort(way.label or flowLabel(source, number))
 
         def emit(answer: bool, packet: Packet) -> None:
-            """
-            Show a packet of this flow.
-            """
             bth = evolve(packet.bth, destination=source if answer else number)
             shown = evolve(packet, bth=bth)
             if answer:
@@ -470,9 +464,6 @@ def capture(name: str) -> Capture | None:
 
 @atexit.register
 def _complete() -> None:
-    """
-    The process ends.
-    """
     for each in list(_open):
         each.complete()
 

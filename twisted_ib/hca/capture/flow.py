@@ -76,9 +76,6 @@ class _Message:
     __slots__ = ("begun", "carried", "kind", "opening")
 
     def __init__(self, kind: Kind, opening: tuple[int, ...] = ()) -> None:
-        """
-        Nothing of it is out.
-        """
         self.kind = kind
         self.opening = opening
         self.begun = False
@@ -130,9 +127,6 @@ class _Request:
     __slots__ = ("answer", "end", "first", "kind", "last", "marks", "next", "refusal", "taken")
 
     def __init__(self, first: int, kind: Kind) -> None:
-        """
-        It is not whole.
-        """
         self.kind = kind
         self.first = self.last = self.next = first
         self.end: int | None = None
@@ -222,9 +216,6 @@ class Flow:
     def _showMessage(
         self, row: Opcode, extended: tuple[int, ...], data: Any, solicited: bool, position: int
     ) -> None:
-        """
-        Show a record of a SEND or WRITE.
-        """
         service = row.code & UNRELIABLE
         extra = next((header for header in row.headers if header in (IMMEDIATE, INVALIDATE)), None)
         heads = len(extended) - (extra is not None)
@@ -290,23 +281,14 @@ class Flow:
             self._settle()
 
     def _settle(self) -> None:
-        """
-        Acknowledge the first request.
-        """
         request = self._requests.popleft()
         self._msn = self._msn + 1 & PSN_MASK
         self._answer(ACKNOWLEDGE, request.last, (self._word(ACK),))
 
     def _word(self, syndrome: int) -> int:
-        """
-        @return: An AETH.
-        """
         return syndrome << 24 | self._msn
 
     def _answer(self, code: int, psn: int, extended: tuple[int, ...], data: Any = b"") -> None:
-        """
-        Show a packet of an answer.
-        """
         self._emit(True, Packet.of(BaseHeader(code, 0, psn), extended, data))
 
     def respond(self, row: Opcode, data: Any) -> None:

@@ -42,9 +42,6 @@ _OUTBOUND = b"\x02\0\0\0"
 
 
 def _option(code: int, value: bytes) -> bytes:
-    """
-    @return: One option, padded.
-    """
     return _OPTION.pack(code, len(value)) + value + bytes(-len(value) & 3)
 
 
@@ -53,9 +50,6 @@ _DIRECTIONS: Final = (_option(_FLAGS, _INBOUND) + _END, _option(_FLAGS, _OUTBOUN
 
 
 def _block(kind: int, *pieces: bytes) -> bytes:
-    """
-    @return: One block; its pieces are padded.
-    """
     total = 12 + sum([len(piece) for piece in pieces])
     return b"".join((_BLOCK.pack(kind, total), *pieces, _TRAILER.pack(total)))
 
@@ -126,9 +120,6 @@ class Writer:
             self.flush()
 
     def _add(self, block: bytes) -> None:
-        """
-        Keep a block for the next L{flush}.
-        """
         self._blocks.append(block)
         self._size += len(block)
 

@@ -121,9 +121,6 @@ class PathTrace:
         self._each(queuePair, self.capture.ended)
 
     def _each(self, queuePair: Any, call: Callable[[tuple[int, int, int]], None]) -> None:
-        """
-        Tell of the flows of a queue pair.
-        """
         with self.capture.lock:
             call((self.me, self.peer, queuePair.remote))
             call((self.peer, self.me, queuePair.number))
@@ -148,9 +145,6 @@ class PathTrace:
                 capture.stop(error)
 
     def _posted(self, word: int, record: bytes) -> None:
-        """
-        Show a record of this side.
-        """
         number, opcode = word & QPN_MASK, word >> 24
         if self._isDatagram(True, opcode, number, record):
             return
@@ -205,9 +199,6 @@ class PathTrace:
         return None
 
     def _arrived(self, opcode: int, number: int, entry: Any, record: bytes, data: Any) -> Flow | None:
-        """
-        Show a record of the other side.
-        """
         if self._isDatagram(False, opcode, number, record):
             return None
         code = opcode & OPERATION_MASK
@@ -241,9 +232,6 @@ class PathTrace:
                 capture.stop(error)
 
     def _isDatagram(self, outbound: bool, opcode: int, number: int, record: bytes) -> bool:
-        """
-        Show a record if it is a datagram.
-        """
         seen = self.trace.interface, outbound
         source, target = (self.me, self.peer) if outbound else (self.peer, self.me)
         if not isDatagram(opcode):
@@ -281,9 +269,6 @@ class PathTrace:
         return not mine or self.path.taker.__class__ is not _Tap
 
     def _respond(self, flow: Flow, code: int, data: Any) -> None:
-        """
-        Show a record of an answer.
-        """
         row = OPCODES[code]
         if data is None or (row.kind is Kind.ATOMIC_ACKNOWLEDGE and len(data) != headers.ATOMIC_RESULT.size):
             return
@@ -330,9 +315,6 @@ class PathTrace:
         return flow
 
     def _begin(self, key: tuple[int, int, int], source: int, reliable: bool, outbound: bool) -> Flow:
-        """
-        The first request of a queue pair.
-        """
         number = source if outbound else key[2]
         queuePair = getattr(self.trace.fabric.owner, "queuePairs", {}).get(number)
         attributes = getattr(queuePair, "attributes", None) or {}
@@ -410,9 +392,6 @@ class _Shown(_Path):
     trace: Trace
 
     def __init__(self, *arguments: Any) -> None:
-        """
-        As the class of the path.
-        """
         super().__init__(*arguments)
         self.shown = PathTrace(self.trace, self)
 

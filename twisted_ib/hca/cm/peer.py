@@ -32,9 +32,6 @@ class Peer:
     __slots__ = ("calling", "connections", "guid", "halfOpen", "queuePairs", "source", "waiting")
 
     def __init__(self, source: Any) -> None:
-        """
-        Nothing is known.
-        """
         self.source = source
         self.calling = _NO_CONNECTIONS
         self.connections: dict[int, Connection] = {}

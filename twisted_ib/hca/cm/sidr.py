@@ -183,40 +183,25 @@ class Lookup:
 
 
 def _ask(lookup: Lookup, request: SIDR_REQ, now: float) -> None:
-    """
-    Send the question.
-    """
     lookup.output = (lookup.destination, request.attribute, request.pack())
     _repeat(lookup, request, now)
 
 
 def _repeat(lookup: Lookup, message: object, now: float) -> None:
-    """
-    Send the same octets again.
-    """
     assert lookup.output is not None
     lookup.lookups.table.send(lookup.output)
 
 
 def _retry(lookup: Lookup, message: object, now: float) -> None:
-    """
-    No answer yet.
-    """
     lookup.retriesLeft -= 1
     _repeat(lookup, message, now)
 
 
 def _request(lookup: Lookup, request: SIDR_REQ, now: float) -> None:
-    """
-    Report a question.
-    """
     lookup.lookups.table.report(Event.LOOKUP, lookup, request)
 
 
 def _answer(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
-    """
-    Send the answer.
-    """
     reply.requestID = lookup.localID
     reply.serviceID = lookup.serviceID
     lookup.output = (lookup.destination, reply.attribute, reply.pack())
@@ -224,23 +209,14 @@ def _answer(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
 
 
 def _refuse(lookup: Lookup, message: object, now: float) -> None:
-    """
-    The consumer went away without an answer.
-    """
     _answer(lookup, SIDR_REP(status=SIDRStatus.REJECTED), now)
 
 
 def _found(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
-    """
-    Report the answer.
-    """
     lookup.lookups.table.report(Event.FOUND, lookup, reply)
 
 
 def _unreachable(lookup: Lookup, message: object, now: float) -> None:
-    """
-    Nobody answers.
-    """
     lookup.lookups.table.report(Event.UNREACHABLE, lookup, None)
 
 
@@ -338,9 +314,6 @@ class Lookups:
         self._perSource, self._inAll = perSource, inAll
 
     def __len__(self) -> int:
-        """
-        How many there are, answered ones not counted.
-        """
         return len(self._asked) + self._waitingInAll
 
     # Active.
@@ -450,9 +423,6 @@ class Lookups:
             del self._answered[lookup.destination, lookup.localID]
 
     def _forgetOldest(self, now: float) -> None:
-        """
-        Nobody will ask for the oldest answer again.
-        """
         next(iter(self._answered.values()))[1].feed(LookupInput.EXPIRED, None, now)
 
     def pathLost(self, source: Any) -> list[Lookup]:

@@ -149,9 +149,6 @@ class ConnectionTable:
         }
 
     def __len__(self) -> int:
-        """
-        The number of connections, TIMEWAIT not counted.
-        """
         return len(self._connections)
 
     def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
@@ -334,9 +331,6 @@ class ConnectionTable:
     # Messages.
 
     def _takeREQ(self, source: Any, message: REQ, now: float) -> None:
-        """
-        Repeated, stale, for nobody, too many, or new.
-        """
         remoteID = message.localCommunicationID
         if not remoteID:
             self.counters["invalidID"] += 1
@@ -399,9 +393,6 @@ class ConnectionTable:
         return True
 
     def _takeREP(self, source: Any, message: REP, now: float) -> None:
-        """
-        The first one tells who the other end is.
-        """
         connection = self._find(source, message)
         if connection is None:
             return
@@ -462,9 +453,6 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
-        """
-        The peer is ready.
-        """
         connection = self._find(source, message)
         if connection is not None and not connection.feed(_RTU, message, now):
             self.counters["unexpected"] += 1
@@ -487,25 +475,16 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeDREP(self, source: Any, message: DREP, now: float) -> None:
-        """
-        The peer agrees that it is over.
-        """
         connection = self._find(source, message)
         if connection is not None and not connection.feed(_DREP, message, now):
             self.counters["unexpected"] += 1
 
     def _takeLAP(self, source: Any, message: LAP, now: float) -> None:
-        """
-        Another path.
-        """
         connection = self._find(source, message)
         if connection is not None:
             self._feed(connection, Input.LAP, message, now)
 
     def _takeSIDR_REQ(self, source: Any, message: SIDR_REQ, now: float) -> None:
-        """
-        Somebody looks for a datagram service.
-        """
         self.lookups.expire(now)
         listener = self._listeners.get(message.serviceID)
         if listener is not None and len(self.events) >= limits.CM_EVENTS:
@@ -540,16 +519,10 @@ class ConnectionTable:
         return connection
 
     def _feed(self, connection: Connection, given: Input, message: AnyMessage, now: float) -> None:
-        """
-        Feed a message, or count that nobody expected it.
-        """
         if not connection.feed(given, message, now):
             self.counters["unexpected"] += 1
 
     def _refuse(self, source: Any, message: REQ | REP, kind: MessageKind, reason: RejectReason) -> None:
-        """
-        Send a REJ that no connection stands behind.
-        """
         reject = REJ(
             remoteCommunicationID=message.localCommunicationID,
             messageRejected=kind,
@@ -570,9 +543,6 @@ class ConnectionTable:
         return localID
 
     def _forget(self, connection: Connection) -> None:
-        """
-        Let go of a connection.
-        """
         self._connections.pop(connection.localID, None)
         peer: Peer = connection.peer
         peer.forget(connection)
@@ -594,9 +564,6 @@ class ConnectionTable:
         self._timewait.add((expiry, connection.localID, peer, key, connection.localQPN))
 
     def _endTimewait(self) -> None:
-        """
-        End the TIMEWAIT that is the next to end.
-        """
         _, _, ending, key, localQPN = self._timewait.pop()
         peer: Peer = ending
         peer.endTimewait(key)
@@ -605,9 +572,6 @@ class ConnectionTable:
         self.events.append((_TIMEWAIT_EXIT, None, localQPN))
 
     def _expire(self, now: float) -> None:
-        """
-        End every TIMEWAIT whose time is up.
-        """
         timewait = self._timewait
         while timewait.heap and timewait.heap[0][0] <= now:
             self._endTimewait()

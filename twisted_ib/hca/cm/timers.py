@@ -39,16 +39,10 @@ class Deadlines(Generic[Waits]):
     __slots__ = ("_heap", "_waiting")
 
     def __init__(self) -> None:
-        """
-        Nobody waits.
-        """
         self._heap: list[tuple[float, int]] = []
         self._waiting: dict[int, Waits] = {}
 
     def __len__(self) -> int:
-        """
-        Entries of the heap, meant or not.
-        """
         return len(self._heap)
 
     def set(self, connection: Waits, deadline: float) -> None:
@@ -103,9 +97,6 @@ class Deadlines(Generic[Waits]):
         return due
 
     def _isMeant(self, entry: tuple[float, int]) -> bool:
-        """
-        Whether an entry still is a deadline.
-        """
         connection = self._waiting.get(entry[1])
         return connection is not None and connection.deadline == entry[0]
 
@@ -136,16 +127,10 @@ class Timewait:
     __slots__ = ("heap", "ids")
 
     def __init__(self) -> None:
-        """
-        There are none.
-        """
         self.heap: list[Ended] = []
         self.ids: set[int] = set()
 
     def __len__(self) -> int:
-        """
-        How many there are.
-        """
         return len(self.heap)
 
     def add(self, ended: Ended) -> None:

@@ -102,9 +102,6 @@ class CMTransactions:
         return _HEADER.pack(*head, 0, 0, transaction, attribute, 0, 0) + body
 
     def _transactionOf(self, address: str, attribute: int, body: bytes) -> int:
-        """
-        @return: The transaction of a message of ours.
-        """
         local, remote, octet = _IDS.unpack_from(body)
         exchange = _ANSWERS.get(attribute)
         if attribute == REJ.attribute:
@@ -161,9 +158,6 @@ class CMTransactions:
         return count
 
     def _remember(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
-        """
-        The peer begins an exchange.
-        """
         known = self._known
         key = address, attribute, _IDS.unpack_from(body)[0]
         known[key] = transaction

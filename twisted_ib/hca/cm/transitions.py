@@ -37,9 +37,6 @@ _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 
 def _ask(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
-    """
-    Send what needs an answer, and wait for it.
-    """
     table = connection.table
     output = connection.output = (connection.destination, message.attribute, message.pack())
     connection.retriesLeft = connection.maxRetries
@@ -57,16 +54,10 @@ def _tell(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None
 
 
 def _request(connection: Connection, request: REQ, now: float) -> None:
-    """
-    Report a REQ that came.
-    """
     connection.table.report(_REQUEST, connection, request)
 
 
 def _reply(connection: Connection, reply: REP, now: float) -> None:
-    """
-    Send the REP.
-    """
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
     reply.localCAGUID = connection.table.caGUID
@@ -75,9 +66,6 @@ def _reply(connection: Connection, reply: REP, now: float) -> None:
 
 
 def _replied(connection: Connection, reply: REP, now: float) -> None:
-    """
-    The REP came.
-    """
     connection.output = None
     connection.table.report(_REPLY, connection, reply)
 
@@ -124,9 +112,6 @@ def _extend(connection: Connection, message: MRA, now: float) -> None:
 
 
 def _retry(connection: Connection, message: object, now: float) -> None:
-    """
-    Send the same octets again.
-    """
     assert connection.output is not None
     connection.retriesLeft -= 1
     connection.table.send(connection.output)
@@ -134,25 +119,16 @@ def _retry(connection: Connection, message: object, now: float) -> None:
 
 
 def _established(connection: Connection, message: object, now: float) -> None:
-    """
-    The passive side is through.
-    """
     connection.output = None
     connection.table.report(_ESTABLISHED, connection, message)
 
 
 def _rejected(connection: Connection, message: object, now: float) -> None:
-    """
-    The peer does not want.
-    """
     connection.output = None
     connection.table.report(Event.REJECTED, connection, message)
 
 
 def _unreachable(connection: Connection, message: object, now: float) -> None:
-    """
-    The peer does not answer.
-    """
     connection.output = None
     connection.table.report(Event.UNREACHABLE, connection, message)
 
@@ -170,9 +146,6 @@ def _rejectRequest(connection: Connection, message: REJ, now: float) -> None:
 
 
 def _rejectReply(connection: Connection, message: REJ, now: float) -> None:
-    """
-    Refuse a REP.
-    """
     message.messageRejected = MessageKind.REP
     connection.output = None
     _tell(connection, message)
@@ -226,18 +199,12 @@ def _withdraw(connection: Connection, message: object, now: float) -> None:
 
 
 def _sendDREQ(connection: Connection, message: object, now: float) -> None:
-    """
-    Ask the peer to end it.
-    """
     disconnectData = message if isinstance(message, bytes) else b""
     request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, disconnectData)
     _ask(connection, request, now)
 
 
 def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
-    """
-    The peer ends it.
-    """
     connection.output = None
     connection.disconnectData = message.privateData
     _tell(connection, DREP())
@@ -245,9 +212,6 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
 
 
 def _disconnected(connection: Connection, message: object, now: float) -> None:
-    """
-    It is over.
-    """
     connection.output = None
     if isinstance(message, REJ):
         connection.disconnectData = message.privateData
@@ -262,9 +226,6 @@ def _declinePath(connection: Connection, message: object, now: float) -> None:
 
 
 def _drop(connection: Connection, message: object, now: float) -> None:
-    """
-    Nobody is told.
-    """
     connection.output = None
 
 

@@ -71,9 +71,6 @@ class MulticastGroup:
     __slots__ = ("_device", "_members", "_ways", "alive", "gid")
 
     def __init__(self, device: Any, gid: int) -> None:
-        """
-        The members are looked up when something is sent.
-        """
         self._device = device
         self.gid = gid
         self.alive = True
@@ -99,9 +96,6 @@ class MulticastGroup:
         return True
 
     def _follow(self, members: tuple[int, ...]) -> None:
-        """
-        Others are members now.
-        """
         departures, ways = self._device.departures, self._ways
         self._members = members
         for guid in [guid for guid in ways if guid not in members]:
@@ -139,9 +133,6 @@ class AddressResolution:
     """
 
     def __init__(self, device: Any) -> None:
-        """
-        Nobody waits, nothing is joined.
-        """
         self.takesDatagrams = False
         self._device = device
         self.guid: int = device.guid
@@ -454,9 +445,6 @@ class PendingPaths:
     __slots__ = ("_paths", "_pause", "_search", "_timer", "guid", "waiting")
 
     def __init__(self, paths: AddressResolution, guid: int) -> None:
-        """
-        Nothing is looked for yet.
-        """
         self._paths = paths
         self.guid = guid
         self.waiting: dict[QueuePair, Any] = {}
@@ -541,9 +529,6 @@ class PendingPaths:
         return waiting
 
     def _stopTimer(self) -> None:
-        """
-        Stop the timer, if it runs.
-        """
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

@@ -62,9 +62,6 @@ class Traffic:
     __slots__ = ("messagesReceived", "messagesSent", "recordsReceived", "recordsSent")
 
     def __init__(self) -> None:
-        """
-        Nothing was moved.
-        """
         self.recordsSent = self.recordsReceived = 0
         self.messagesSent = self.messagesReceived = 0
 

@@ -264,9 +264,6 @@ class Device(Identity):
         return pages(self._identity(), COLUMNS, rows)
 
     def _identity(self) -> dict[str, Any]:
-        """
-        @return: Who answers.
-        """
         return {
             "hca_id": self.name,
             "pid": os.getpid(),
@@ -606,9 +603,6 @@ class Device(Identity):
         return self._inquiries is not None or hasattr(self.fabric, "rendezvous")
 
     def _disappear(self) -> None:
-        """
-        Have commands find this device no more.
-        """
         inquiries, self._inquiries = self._inquiries, None
         if inquiries is not None:
             inquiries.close()

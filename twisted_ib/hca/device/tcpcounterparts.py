@@ -41,9 +41,6 @@ class TCPCounterparts:
     """
 
     def __init__(self) -> None:
-        """
-        Open nothing yet.
-        """
         self._search: Search | None = None
         self._key: tuple[object, ...] = ()
 

@@ -207,9 +207,6 @@ def interfaceOf(address: str) -> int:
 
 
 def _interfaceAddresses() -> list[tuple[str, int]]:
-    """
-    @return: Address and number of the interface.
-    """
     if not hasattr(socket, "AF_NETLINK"):
         return []
     try:
@@ -244,9 +241,6 @@ def _readDump(route: socket.socket) -> list[tuple[str, int]]:
 
 
 def _parseAddress(message: bytes) -> tuple[str, int] | None:
-    """
-    Address and interface in one C{RTM_NEWADDR}.
-    """
     family, _, _, scope, index = _ADDRESS.unpack_from(message)
     if family not in (socket.AF_INET, socket.AF_INET6):
         return None

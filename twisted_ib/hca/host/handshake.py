@@ -70,9 +70,6 @@ class RefuseReason(IntEnum):
 
 
 def _message(kind: int, body: bytes, version: int = LAYOUT_VERSION) -> bytes:
-    """
-    A head and its body.
-    """
     return _HEAD.pack(MAGIC, version, kind, len(body)) + body
 
 

@@ -80,9 +80,6 @@ class Liveness:
     __slots__ = ("fd",)
 
     def __init__(self, fd: int) -> None:
-        """
-        Take over the pidfd C{fd}.
-        """
         self.fd = fd
 
     @classmethod

@@ -96,9 +96,6 @@ def askSockets(
 
 
 def _isDead(search: Search, entry: Entry) -> bool:
-    """
-    Whether nobody listens for an HCA any more.
-    """
     try:
         search.connect(entry).close()
     except HCAError as error:

@@ -31,9 +31,6 @@ class _Asker:
     """
 
     def __init__(self, pair: socket.socket) -> None:
-        """
-        They have said nothing.
-        """
         self.socket = pair
         self.pages: Iterator[dict[str, Any]] | None = None
 
@@ -127,9 +124,6 @@ class QueryServer:
             raise PathLostError("an asker has its answer")
 
     def _drop(self, fd: int) -> None:
-        """
-        Hear somebody no more.
-        """
         self._poller.unregister(fd)
         self._askers.pop(fd).socket.close()
 

@@ -70,9 +70,6 @@ class Rendezvous(Search):
         self._home = self._directories[0]
 
     def _isHome(self, directory: RunDirectory) -> bool:
-        """
-        Whether our entries are there.
-        """
         return directory is self._home
 
     def bind(self) -> socket.socket:
@@ -297,9 +294,6 @@ class Rendezvous(Search):
         self._inodes.pop(key, None)
 
     def _unlink(self, name: str) -> None:
-        """
-        Remove an entry if it is still ours.
-        """
         if targetOf(self._home.readLink(name))[0] == self.name:
             self._home.remove(name)
 
@@ -356,9 +350,6 @@ class Rendezvous(Search):
         super().close()
 
     def _closeDescriptors(self) -> None:
-        """
-        Close the socket and the directories.
-        """
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -306,9 +306,6 @@ def _make(path: str) -> None:
 
 
 def _whatIsWrong(path: str, error: OSError) -> str:
-    """
-    Why C{path} could not be opened.
-    """
     if os.path.islink(path):
         return f"{path} is a symbolic link"
     if isinstance(error, NotADirectoryError):

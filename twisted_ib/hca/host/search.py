@@ -311,9 +311,6 @@ class Search:
         self._closeDescriptors()
 
     def _closeDescriptors(self) -> None:
-        """
-        Close the directories.
-        """
         directories, self._directories = self._directories, []
         for directory in directories:
             directory.close()

@@ -351,9 +351,6 @@ class Memory:
             raise MemoryRegionError("this memory region was deregistered before")
 
     def _forgetKey(self, region: MemoryRegion) -> None:
-        """
-        A region's key opens nothing from now on.
-        """
         del self.regions[region.key]
         self._keys.withdraw(region.key)
 
@@ -373,9 +370,6 @@ class Memory:
 
 
 def _view(buffer: object) -> memoryview:
-    """
-    The bytes of a buffer.
-    """
     try:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
     except TypeError as error:

@@ -26,9 +26,6 @@ class ProtectionDomain(RefCounted):
     kind = "protection domain"
 
     def __init__(self, memory: Memory) -> None:
-        """
-        Only L{Memory.allocateDomain<twisted_ib.hca.memory.memory.Memory.allocateDomain>} calls this.
-        """
         super().__init__()
         self.memory = memory
 
@@ -59,9 +56,6 @@ class MemoryRegion(RefCounted):
         pd: ProtectionDomain,
         segment: object,
     ) -> None:
-        """
-        Only L{Memory.register<twisted_ib.hca.memory.memory.Memory.register>} calls this, and gives the key.
-        """
         super().__init__()
         self.view = view
         self.address = address

@@ -66,9 +66,6 @@ class MemoryWindow:
     __slots__ = ("access", "address", "key", "length", "pd", "promised", "queuePair", "region", "type")
 
     def __init__(self, pd: ProtectionDomain, type: WindowType, key: int) -> None:
-        """
-        Only L{Windows.allocate} calls this.
-        """
         self.pd = pd
         self.type = type
         self.key = key
@@ -280,9 +277,6 @@ class Windows:
         self.byKey[key] = window
 
     def _unbind(self, window: MemoryWindow) -> None:
-        """
-        A window opens nothing any more.
-        """
         region, window.region = window.region, None
         if region is not None:
             region.release(_KIND)

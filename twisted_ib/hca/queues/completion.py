@@ -115,9 +115,6 @@ class WorkCompletion:
         flags: int = 0,
         immediate: int = 0,
     ) -> None:
-        """
-        Take the fields as they are.
-        """
         self.workRequestID = workRequestID
         self.status = status
         self.opcode = opcode
@@ -128,9 +125,6 @@ class WorkCompletion:
         self.sourceQueuePair = 0
 
     def __repr__(self) -> str:
-        """
-        Name the request, its kind and its end.
-        """
         return (
             f"<WorkCompletion {self.workRequestID} {self.opcode.name} "
             f"{self.status.name} of queue pair {self.queuePairNumber}>"
@@ -204,9 +198,6 @@ class CompletionQueue(RefCounted):
         self._timers = timers
 
     def __len__(self) -> int:
-        """
-        How many completions wait.
-        """
         return len(self._completions)
 
     @property
@@ -340,26 +331,17 @@ class CompletionQueue(RefCounted):
             self._timer = self._timers.start(self.period / _MICROSECONDS, self._tell)
 
     def _tell(self) -> None:
-        """
-        Make the call that was asked for.
-        """
         self._disarm()
         if self.onCompletion is not None:
             self.onCompletion(self)
 
     def _disarm(self) -> None:
-        """
-        There is no call to make.
-        """
         self._any = False
         self._quiet = self._depth
         self._noticed = 0
         self._cancel()
 
     def _cancel(self) -> None:
-        """
-        Stop the timer of moderation.
-        """
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

@@ -189,9 +189,6 @@ class QueuePair:
                 raise
 
     def _remember(self, state: QPState, attributes: dict[str, Any]) -> None:
-        """
-        Keep what L{query} shall say.
-        """
         if state == QPState.RESET:
             self.attributes = None
         elif attributes:
@@ -474,9 +471,6 @@ class QueuePair:
         return RNR | self.minRNRTimer if not posted else NAK_INVALID_REQUEST
 
     def _deliveredOther(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        Everything that is not a message of a stream.
-        """
         if self.work is not None:
             answer: int = self.work.delivered(opcode, buffer, start, stop)
             return answer

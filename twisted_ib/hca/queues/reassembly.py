@@ -20,9 +20,6 @@ class Reassembly:
     __slots__ = ("_bytes", "dropped", "queuePair")
 
     def __init__(self, queuePair: QueuePair) -> None:
-        """
-        There are none.
-        """
         self.queuePair = queuePair
         self.dropped = False
         # The first record is the message, most of the time.
@@ -58,9 +55,6 @@ class Reassembly:
         self._hold(-len(parts))
 
     def _hold(self, count: int) -> None:
-        """
-        So many bytes are kept more, or fewer.
-        """
         device = self.queuePair.device
         if device is not None and count:
             device.hold(self, count)

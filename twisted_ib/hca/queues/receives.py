@@ -26,18 +26,12 @@ class Receives:
     __slots__ = ("_flushed", "_own", "_shared", "_work")
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        None is posted.
-        """
         self._work = work
         self._shared = work.shared
         self._flushed = False
         self._own: deque[ReceiveRequest] = deque()
 
     def __len__(self) -> int:
-        """
-        How many there are to take.
-        """
         return len(self._own if self._shared is None else self._shared)
 
     def add(self, request: ReceiveRequest) -> None:

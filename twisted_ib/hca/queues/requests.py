@@ -169,9 +169,6 @@ class SendRequest:
         self._checkKind(inline)
 
     def _checkFields(self) -> None:
-        """
-        Name the field that does not fit.
-        """
         for name, value, end in (
             ("immediate", self.immediate, _32_BITS),
             ("remote address", self.remoteAddress, _64_BITS),

@@ -61,9 +61,6 @@ class SharedReceiveQueue(RefCounted):
         pd.hold(_KIND)
 
     def __len__(self) -> int:
-        """
-        How many requests wait.
-        """
         return len(self._requests)
 
     def post(self, request: ReceiveRequest) -> None:

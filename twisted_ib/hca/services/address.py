@@ -122,9 +122,6 @@ class Departure:
             path.wantSpace(self)
 
     def _ask(self) -> None:
-        """
-        Have the path found.
-        """
         if self._asking:
             return
         self._asking = True
@@ -170,9 +167,6 @@ class Departure:
         self._departures.idle(self)
 
     def _loseAll(self) -> None:
-        """
-        Nothing waits any more.
-        """
         count = len(self._waiting)
         self._waiting.clear()
         self._departures.waiting -= count
@@ -214,17 +208,11 @@ class Departures:
     """
 
     def __init__(self, device: Any) -> None:
-        """
-        There are none.
-        """
         self.device = device
         self.waiting = 0
         self._byGID: dict[int, Departure] = {}
 
     def __len__(self) -> int:
-        """
-        How many there are.
-        """
         return len(self._byGID)
 
     def hold(self, gid: int) -> Departure:

@@ -59,9 +59,6 @@ class Datagram(Operation):
     completionOpcode = WCOpcode.SEND
 
     def __init__(self, request: SendRequest) -> None:
-        """
-        It is not sent.
-        """
         self.request = request
         inline = request.inline
         super().__init__(
@@ -242,9 +239,6 @@ class DatagramResponder:
     __slots__ = ("_receives", "work")
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        An empty queue.
-        """
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
 

@@ -34,9 +34,6 @@ class Local(Operation):
     failure: WCStatus
 
     def __init__(self, request: SendRequest) -> None:
-        """
-        It is not done.
-        """
         self.request = request
         self.done = False
         super().__init__(request.id, int(request.flags), 0)
@@ -82,9 +79,6 @@ class LocalInvalidate(Local):
     failure = WCStatus.LOC_QP_OP_ERR  # As Linux's rxe_do_local_ops.
 
     def _execute(self, work: WorkQueues) -> None:
-        """
-        See L{Local._execute}.
-        """
         work.pd.memory.invalidate(self.request.invalidateKey, work.queuePair)
 
 
@@ -99,9 +93,6 @@ class WindowBinding(Local):
     failure = WCStatus.MW_BIND_ERR
 
     def _execute(self, work: WorkQueues) -> None:
-        """
-        See L{Local._execute}.
-        """
         bind = self.request.bind
         assert bind is not None  # SendRequest.check
         work.pd.memory.bind(

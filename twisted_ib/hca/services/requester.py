@@ -89,9 +89,6 @@ class Requester(SendQueue):
     transport = 0
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        An empty queue.
-        """
         super().__init__(work)
         self._asked: deque[RespondedOperation] = deque()
         self._acknowledged = 0
@@ -205,9 +202,6 @@ class Requester(SendQueue):
         return not operation.asks or len(asked) < (work.attributes.reads or 1)
 
     def _wait(self, path: Any) -> None:
-        """
-        The medium is full.
-        """
         self._waiting = True
         path.wantSpace(self)
 
@@ -223,9 +217,6 @@ class Requester(SendQueue):
                 self._timer = work.timers.start(seconds * (attributes.retries + 1), self._unreachable)
 
     def _unreachable(self) -> None:
-        """
-        The peer was not found in time.
-        """
         self._timer = None
         work = self.work
         # A queue that is drained (SQD) has not begun to send; in RTS the time begins anew.
@@ -362,17 +353,11 @@ class Requester(SendQueue):
             self._timer = work.timers.start(seconds, self._expired)
 
     def _cancelTimer(self) -> None:
-        """
-        Stop the timer, if it runs.
-        """
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
 
     def _expired(self) -> None:
-        """
-        The peer may be ready now.
-        """
         self._timer = None
         self._pausing = False
         self._go()
@@ -380,9 +365,6 @@ class Requester(SendQueue):
     # -- ends
 
     def _complete(self) -> None:
-        """
-        Complete what is done, in the order of posting.
-        """
         work, onTheWay = self.work, self._onTheWay
         assert work is not None
         while onTheWay:
@@ -396,9 +378,6 @@ class Requester(SendQueue):
             self._succeed(work, operation)
 
     def _succeed(self, work: WorkQueues, operation: Operation) -> None:
-        """
-        Complete an operation that is done.
-        """
         work.messagesSent += 1
         if operation.flags & _SIGNALED and operation.id is not None:
             completion = WorkCompletion(
@@ -446,9 +425,6 @@ class Requester(SendQueue):
             self._stop(work, QueuePairError(text))
 
     def _stop(self, work: WorkQueues, reason: Exception) -> None:
-        """
-        A request ended badly, and with it the service.
-        """
         work.queuePair.fail(reason)
 
     def _push(self, work: WorkQueues, operation: Operation, status: WCStatus) -> None:

@@ -67,9 +67,6 @@ class Refused(Exception):
     """
 
     def __init__(self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR, reason: str = "") -> None:
-        """
-        Take the fields as they are.
-        """
         super().__init__(syndrome)
         self.syndrome = syndrome
         self.status = status
@@ -99,9 +96,6 @@ class Responder:
     )
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        An empty queue.
-        """
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
         self._answers = Answers(work)
@@ -198,9 +192,6 @@ class Responder:
                 self.work.queuePair.posted += 1
 
     def _take(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        Take a record, or raise L{Refused}.
-        """
         code = opcode & OPERATION_MASK
         if code == RESUME:
             return  # Nothing was refused.
@@ -283,9 +274,6 @@ class Responder:
         return address, key, length
 
     def _place(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int, ends: bool) -> None:
-        """
-        Put a record's payload where it belongs.
-        """
         source = payload(work.queuePair.path, opcode, buffer, start, stop)
         if source is None:
             raise Refused(NAK_REMOTE_OPERATIONAL)
@@ -410,9 +398,6 @@ class Responder:
     # -- READs and atomics
 
     def _takeQuestion(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        Begin to answer a READ or an atomic.
-        """
         if code not in (READ_REQUEST, COMPARE_SWAP, FETCH_ADD):
             raise Refused(NAK_INVALID_REQUEST)
         path = work.queuePair.path

@@ -58,9 +58,6 @@ class ReadAnswer:
     __slots__ = ("done", "length", "sent", "source")
 
     def __init__(self, address: int, key: int, length: int) -> None:
-        """
-        Nothing of it is sent.
-        """
         self.source = (SGE(address, length, key),)
         self.length = length
         self.sent = 0
@@ -105,9 +102,6 @@ class AtomicAnswer:
     __slots__ = ("_answer", "address", "compare", "done", "key", "operand")
 
     def __init__(self, address: int, key: int, operand: int, compare: int | None) -> None:
-        """
-        It is not executed.
-        """
         self.address = address
         self.key = key
         self.operand = operand
@@ -192,9 +186,6 @@ class ResponseOrder:
     __slots__ = ("_device", "_isDirty", "_turn", "_waiting", "used")
 
     def __init__(self, device: Any) -> None:
-        """
-        Nobody waits.
-        """
         self._device = device
         self._turn = self.used = 0
         self._waiting: OrderedDict[Answers, None] = OrderedDict()
@@ -222,9 +213,6 @@ class ResponseOrder:
         self._waiting.pop(answers, None)
 
     def _mark(self) -> None:
-        """
-        Go on in the next batch.
-        """
         if self._waiting and not self._isDirty:
             self._isDirty = True
             self._device.markDirty(self)
@@ -254,9 +242,6 @@ class Answers:
     __slots__ = ("_path", "owed", "work")
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        None is owed.
-        """
         self.work: WorkQueues | None = work
         self.owed: deque[ReadAnswer | AtomicAnswer] = deque()
         self._path: Any = None
@@ -353,9 +338,6 @@ class Answers:
         return turns
 
     def _pause(self, turns: ResponseOrder | None, path: Any) -> None:
-        """
-        Let others have their turn.
-        """
         if turns is None:
             self._wait(path)
         else:
@@ -363,8 +345,5 @@ class Answers:
             turns.wait(self)
 
     def _wait(self, path: Any) -> None:
-        """
-        The medium is full.
-        """
         self._path = path
         path.wantSpace(self)

@@ -46,9 +46,6 @@ class SendQueue:
     operations: Mapping[SendOpcode, Callable[[SendRequest], Operation]] = {}
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        An empty queue.
-        """
         self.work: WorkQueues | None = work
         self._unsent: deque[Operation] = deque()
         self._onTheWay: deque[Operation] = deque()
@@ -174,9 +171,6 @@ class SendQueue:
     # -- who waits
 
     def _tell(self) -> None:
-        """
-        Tell those who wait for something that has come.
-        """
         work, unsent = self.work, self._unsent
         if work is None:
             return
@@ -197,9 +191,6 @@ class SendQueue:
             queuePair.consumer.resume()
 
     def _go(self) -> None:
-        """
-        Go on after something has happened.
-        """
         if self._unsent:
             self.pump()
         if self._awaited:

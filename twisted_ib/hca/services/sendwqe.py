@@ -118,9 +118,6 @@ class Operation:
     completionOpcode: WCOpcode
 
     def __init__(self, id: int | None, flags: int, length: int) -> None:
-        """
-        Nothing of it is sent.
-        """
         self.id = id
         self.flags = flags
         self.length = length
@@ -173,9 +170,6 @@ class MessageOperation(Operation):
     __slots__ = ("completionOpcode", "inline", "request", "sent")
 
     def __init__(self, request: SendRequest) -> None:
-        """
-        Nothing of it is sent.
-        """
         self.request = request
         self.inline: Any = request.inline
         self.completionOpcode = _CODES[request.opcode][4]
@@ -284,9 +278,6 @@ class Inline(MessageOperation):
         Operation.__init__(self, id, flags | _SOLICITED_FLAG if solicited else flags, length)
 
     def _header(self, ends: bool) -> tuple[int, bytes]:
-        """
-        See L{MessageOperation._header}.
-        """
         if not ends:
             return SEND_MIDDLE if self.begun else SEND_FIRST, b""
         solicited = SOLICITED if self.flags & _SOLICITED_FLAG else 0
@@ -361,9 +352,6 @@ class Read(RespondedOperation):
     completionOpcode = WCOpcode.RDMA_READ
 
     def __init__(self, request: SendRequest) -> None:
-        """
-        It is not sent.
-        """
         self.request = request
         super().__init__(request.id, int(request.flags), total(request.pieces))
 
@@ -412,9 +400,6 @@ class Atomic(RespondedOperation):
     __slots__ = ("completionOpcode",)
 
     def __init__(self, request: SendRequest) -> None:
-        """
-        It is not sent.
-        """
         self.request = request
         swaps = request.opcode == SendOpcode.ATOMIC_CMP_AND_SWP
         self.completionOpcode = WCOpcode.COMP_SWAP if swaps else WCOpcode.FETCH_ADD

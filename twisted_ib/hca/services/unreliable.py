@@ -69,9 +69,6 @@ class UnreliableRequester(Requester):
     transport = UNRELIABLE
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        An empty queue.
-        """
         super().__init__(work)
         self._gone = False
 
@@ -85,9 +82,6 @@ class UnreliableRequester(Requester):
             super().pump()  # LOCAL_INV waits for what is before it.
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
-        """
-        See L{Requester._publish}.
-        """
         if not self._gone:
             return super()._publish(operation, work)
         operation.position = 0
@@ -95,9 +89,6 @@ class UnreliableRequester(Requester):
         return True
 
     def _lose(self, work: WorkQueues) -> None:
-        """
-        Count a message that does not arrive.
-        """
         device = work.queuePair.device
         if device is not None:
             device.count("messages_lost")
@@ -111,9 +102,6 @@ class UnreliableRequester(Requester):
             self._timer = work.timers.start(limits.UNRELIABLE_WAIT_SECONDS, self._unreachable)
 
     def _unreachable(self) -> None:
-        """
-        The peer was not found in time.
-        """
         self._timer = None
         if self.work is not None and self.work.queuePair.path is None:
             self._gone = True
@@ -144,9 +132,6 @@ class UnreliableRequester(Requester):
         """
 
     def _stop(self, work: WorkQueues, reason: Exception) -> None:
-        """
-        See L{Requester._stop}.
-        """
         work.queuePair.stop(reason)
 
 
@@ -160,9 +145,6 @@ class UnreliableResponder(Responder):
     __slots__ = ("_dropping",)
 
     def __init__(self, work: WorkQueues) -> None:
-        """
-        An empty queue.
-        """
         super().__init__(work)
         self._dropping = False
 
@@ -201,9 +183,6 @@ class UnreliableResponder(Responder):
         return 0
 
     def _drop(self, work: WorkQueues) -> None:
-        """
-        What has come of a message is forgotten.
-        """
         self._rewind()
         path = work.queuePair.path
         if path is not None:

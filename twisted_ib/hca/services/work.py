@@ -309,9 +309,6 @@ class WorkQueues:
                 self._awaitDrained()
 
     def _awaitDrained(self) -> None:
-        """
-        Raise SQ_DRAINED when the send queue has drained.
-        """
         if self.requester.drained():
             self.queuePair.raiseEvent(EventType.SQ_DRAINED)
         else:
@@ -369,9 +366,6 @@ class WorkQueues:
         self.requester.flush(WCStatus.WR_FLUSH_ERR)
 
     def _renew(self) -> None:
-        """
-        Make new, empty queues.
-        """
         requester, responder = SERVICES[self.queuePair.type]
         self.requester = requester(self)
         self.responder = responder(self)

@@ -82,9 +82,6 @@ class Requester:
     )
 
     def __init__(self, terms: ConnectionParameters, user: User) -> None:
-        """
-        Nothing is posted.
-        """
         self._terms = terms
         self._user = user
         self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)
@@ -289,9 +286,6 @@ class Requester:
             self._user.resumed()
 
     def _hasRoom(self) -> bool:
-        """
-        Whether those who wait for room may go on.
-        """
         return (
             self._held <= limits.TRANSPORT_BYTES // 2
             and len(self._unsent) + len(self._sent) <= limits.TRANSPORT_RECORDS // 2
@@ -457,9 +451,6 @@ class Requester:
     # -- sending again
 
     def _goBack(self) -> None:
-        """
-        Everything that is not done is sent again.
-        """
         sent = self._sent
         self._unsent.extendleft(reversed(sent))
         sent.clear()

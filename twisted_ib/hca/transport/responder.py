@@ -101,9 +101,6 @@ class Responder:
     )
 
     def __init__(self, terms: ConnectionParameters, user: User) -> None:
-        """
-        Nothing has come.
-        """
         self._terms = terms
         self._user = user
         self._expected = terms.expectedPSN
@@ -215,9 +212,6 @@ class Responder:
         return True
 
     def _want(self, number: int) -> None:
-        """
-        A packet is to be acknowledged.
-        """
         if not self._owes:
             self._owes = True
             self._wanted = number
@@ -238,9 +232,6 @@ class Responder:
         self._refuse(self._user.delivered(INVALID, b"", 0, 0) or NAK_INVALID_REQUEST, number)
 
     def _refuse(self, syndrome: int, number: int) -> None:
-        """
-        The user does not take a request.
-        """
         if syndrome & _SYNDROME_MASK == RNR:
             self._refused, self._later = True, False
             self._nak = syndrome, number
@@ -312,9 +303,6 @@ class Responder:
     # -- what has come before
 
     def _repeated(self, code: int, number: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        A request came again.
-        """
         self._user.count("duplicate_request")
         kind, _, _, header, _, _, _ = REQUESTS[code]
         if kind == _OTHER:
@@ -339,9 +327,6 @@ class Responder:
             self._readAgain(asked, part)
 
     def _readAgain(self, asked: RememberedRequest, part: tuple[int, int, bytes]) -> None:
-        """
-        A part of a READ is asked for again.
-        """
         answer = asked.answer
         if answer is not None:
             if not answer.isVoid and part[0] >= answer.sent:
@@ -359,9 +344,6 @@ class Responder:
         self._again.append(asked)
 
     def _void(self, answer: Response) -> None:
-        """
-        Nothing more of an answer is sent.
-        """
         answer.isVoid = True
         ready = self._ready
         for entry in [entry for entry in ready if entry[0] is answer]:
@@ -370,9 +352,6 @@ class Responder:
             ready.remove(entry)
 
     def _doAgain(self) -> None:
-        """
-        Have READs done again.
-        """
         again = self._again
         while again and self._mayMake() and not self._dead:
             asked = again.popleft()
@@ -447,9 +426,6 @@ class Responder:
         return self._owes
 
     def _mayResume(self) -> bool:
-        """
-        Whether who waits for room may go on.
-        """
         return self._full and self._held <= limits.TRANSPORT_ANSWERS // 2
 
     def _mayAcknowledge(self) -> bool:
@@ -508,9 +484,6 @@ class Responder:
             self._acknowledge(ACK, self._expected - 1, self._msn, out)
 
     def _acknowledge(self, syndrome: int, number: int, msn: int, out: list[Packet]) -> None:
-        """
-        Make an acknowledgement.
-        """
         header = AETH.pack(syndrome << 24 | msn & PSN_MASK)
         out.append((ACKNOWLEDGE, 0, number & PSN_MASK, header, b""))
 

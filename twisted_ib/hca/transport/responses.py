@@ -51,9 +51,6 @@ class RememberedRequest:
     )
 
     def __init__(self, code: int, start: int, header: bytes, mtu: int, msn: int) -> None:
-        """
-        Nothing of its answer is there.
-        """
         self.code = code
         self.start = start
         self.msn = msn
@@ -105,9 +102,6 @@ class Response:
     __slots__ = ("asked", "at", "end", "isVoid", "sent", "start")
 
     def __init__(self, asked: RememberedRequest, start: int, end: int) -> None:
-        """
-        Nothing of it is there.
-        """
         self.asked = asked
         self.start = self.at = self.sent = start
         self.end = end

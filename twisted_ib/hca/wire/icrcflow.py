@@ -229,9 +229,6 @@ def _undoing(octets: int) -> tuple[array[int], ...]:
 
 
 def _times(one: int, other: int) -> int:
-    """
-    @return: The product of two polynomials.
-    """
     product = 0
     while other:
         if other & _ONE:

@@ -207,9 +207,6 @@ _RESPONSES = frozenset((Kind.READ_RESPONSE, Kind.ACKNOWLEDGE, Kind.ATOMIC_ACKNOW
 
 
 def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
-    """
-    One row as an object.
-    """
     code, name, kind, headers, (least, most), marks = row
     layout = Struct(">" + "".join(header.format.lstrip(">") for header in headers))
     return Opcode(

@@ -38,9 +38,6 @@ class RDSLoopbackPath:
     _call: Any = None
 
     def __init__(self, network: Network, local: str, remote: str) -> None:
-        """
-        An empty path.
-        """
         self.network = network
         self.local = local
         self.remote = remote
@@ -80,16 +77,10 @@ class RDSLoopbackPath:
         self._want()
 
     def _want(self) -> None:
-        """
-        Deliver in the next turn.
-        """
         if self._call is None and not self._blockers and self._waiting:
             self._call = self.network.reactor.callLater(0, self._deliver)
 
     def _opposite(self) -> RDSLoopbackPath:
-        """
-        The path that the receiver answers on.
-        """
         found = self.network.loops.get((self.remote, self.local))
         if found is None:
             found = RDSLoopbackPath(self.network, self.remote, self.local)
@@ -97,9 +88,6 @@ class RDSLoopbackPath:
         return found
 
     def _deliver(self) -> None:
-        """
-        Deliver some.
-        """
         self._call = None
         network, opposite = self.network, self._opposite()
         for _ in range(min(len(self._waiting), limits.RDS_MESSAGES_PER_TURN)):
@@ -122,9 +110,6 @@ class RDSLoopbackPath:
             self._want()
 
     def _fields(self, message: RDSMessage) -> Fields:
-        """
-        The header that the message would have.
-        """
         return (
             0,
             0,

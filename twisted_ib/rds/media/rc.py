@@ -98,9 +98,6 @@ class RCMedium:
     """
 
     def __init__(self, network: Network, device: str | None = None) -> None:
-        """
-        Nothing is opened yet.
-        """
         self.network = network
         self.name = DEFAULT_DEVICE if device is None else device
         # Who asks whether its user places it has read what names devices.
@@ -549,9 +546,6 @@ class RCMedium:
         )
 
     def _channelOf(self, connection: Any) -> DeviceChannel:
-        """
-        @return: the device that was called.
-        """
         owner = connection.destination.fabric.owner
         for address in self._bound:
             channel = self.channel(address)

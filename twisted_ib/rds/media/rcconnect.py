@@ -50,16 +50,10 @@ class Later:
     """
 
     def __init__(self, reactor: Any, call: Any, *arguments: Any) -> None:
-        """
-        Ask for it.
-        """
         self.over = False
         self._call = reactor.callLater(0, self._now, call, *arguments)
 
     def _now(self, call: Any, *arguments: Any) -> None:
-        """
-        It is time.
-        """
         self._call = None
         call(*arguments)
 
@@ -83,9 +77,6 @@ class ConnectAttempt:
     """
 
     def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel) -> None:
-        """
-        Nothing is asked yet.
-        """
         self._medium = medium
         self.key = key
         self._channel = channel
@@ -132,9 +123,6 @@ class ConnectAttempt:
             self.failed(reason)
 
     def _request(self, session: RCConnection) -> REQ:
-        """
-        @return: The REQ.
-        """
         local, remote = self._local, self._remote
         if self._medium.addressed:
             service = serviceID(TCP_SPACE, servicePort(remote))
@@ -268,9 +256,6 @@ class PendingConnect:
     """
 
     def __init__(self, medium: RCMedium, path: RDSPath) -> None:
-        """
-        Nothing is asked yet.
-        """
         self._medium = medium
         self._path = path
 

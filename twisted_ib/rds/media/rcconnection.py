@@ -130,9 +130,6 @@ class RCConnection(RCSender):
         return carrier
 
     def _control(self, carrier: RCCarrier, kind: int, content: bytes) -> None:
-        """
-        Send a control frame.
-        """
         payload = bytes([kind]) + content
         header = _pack(0, 0, len(payload), 0, 0, CONTROL, 0, carrier.padding, 0, NO_EXTENSIONS)
         self.gather(header, payload, len(payload))
@@ -227,9 +224,6 @@ class RCConnection(RCSender):
             self._message(fields, bytes(buffer[body:stop]))
 
     def _fragment(self, fields: Fields, piece: bytes) -> None:
-        """
-        A fragment of a message that has several came.
-        """
         first, length = self._first, fields[2]
         if first is None:
             if length > MESSAGE_BYTES or len(piece) != self.fragment or length < len(piece):
@@ -323,9 +317,6 @@ class RCConnection(RCSender):
         return carrier
 
     def _controlled(self, index: int, payload: bytes) -> None:
-        """
-        A control frame came.
-        """
         kind = payload[0] if payload else 0
         if kind == ADDRESSES:
             try:
@@ -478,9 +469,6 @@ class RCConnection(RCSender):
             self.close()
 
     def _over(self) -> None:
-        """
-        Tell the paths.
-        """
         reason = self.loss
         assert reason is not None
         carriers = list(self.ours.values())

@@ -313,9 +313,6 @@ class RCSender:
             self.ackCall = self.medium.network.reactor.callLater(delay, self._acknowledgeAll)
 
     def _acknowledgeAll(self) -> None:
-        """
-        Nothing was sent for a while.
-        """
         self.ackCall = None
         owing, self.owing = self.owing, {}
         for carrier in owing:

@@ -43,9 +43,6 @@ class _Attempt(ClientFactory):
     _done = False
 
     def __init__(self, medium: TCPMedium, path: RDSPath) -> None:
-        """
-        Begin.
-        """
         self._medium = medium
         self._path = path
         medium.alive.add(self)
@@ -66,9 +63,6 @@ class _Attempt(ClientFactory):
         return TCPCarrier(self._medium, self._made)
 
     def _made(self, carrier: TCPCarrier) -> None:
-        """
-        There is a connection.
-        """
         transport: Any = carrier.transport
         self._medium.gone(self)
         if self._done:
@@ -136,9 +130,6 @@ class TCPMedium:
     acknowledges = sharesAddresses = False
 
     def __init__(self, network: Network, port: int = TCP_PORT) -> None:
-        """
-        Nothing is opened yet.
-        """
         self.network = network
         self.port = port
         self.alive: set[Any] = set()
@@ -243,7 +234,4 @@ class TCPMedium:
 
 
 def _number(address: str) -> int:
-    """
-    @return: an address as a number, for comparison.
-    """
     return int(ip_address(address.partition("%")[0]))

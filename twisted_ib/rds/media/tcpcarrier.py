@@ -103,9 +103,6 @@ class TCPConnector(tcp.Connector):
     """
 
     def _makeTransport(self) -> tcp.Client:
-        """
-        See L{tcp.Connector}.
-        """
         return _Client(self.host, self.port, self.bindAddress, self, self.reactor)
 
 
@@ -182,9 +179,6 @@ class TCPCarrier(Protocol):
             self._parse()
 
     def _parse(self) -> None:
-        """
-        Take the messages that are whole.
-        """
         buffer = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         at, end = 0, len(buffer)
         self._need = HEADER_BYTES
@@ -210,9 +204,6 @@ class TCPCarrier(Protocol):
         self._have = end - at
 
     def _violated(self, what: str) -> None:
-        """
-        The peer does not speak RDS.
-        """
         path = self.path
         assert path is not None
         self._medium.network.counters["recv_bad_length"] += 1
@@ -292,9 +283,6 @@ class TCPCarrier(Protocol):
         self._medium.network.reactor.callLater(0, self._resumed)
 
     def _resumed(self) -> None:
-        """
-        Go on with what was left.
-        """
         if self.path is None or self._paused:
             return
         if self._have >= self._need:
@@ -392,25 +380,16 @@ class TCPCarrier(Protocol):
             path.acknowledged(self, sequence)
 
     def _wantLook(self) -> None:
-        """
-        Look again, later each time.
-        """
         self._call = self._medium.network.reactor.callLater(self._delay, self._looked)
         self._delay = min(self._delay * 2, limits.RDS_TCP_LOOK_SECONDS_MOST)
 
     def _looked(self) -> None:
-        """
-        It is time to look.
-        """
         self._call = None
         self.look()
         if self._sent and self.path is not None and self._call is None:
             self._wantLook()
 
     def _stopLooking(self) -> None:
-        """
-        Leave the reactor alone.
-        """
         if self._call is not None:
             self._call.cancel()
             self._call = None

@@ -59,9 +59,6 @@ class RDSPath:
     _full = False
 
     def __init__(self, network: Network, medium: Any, key: Any, local: str, remote: str) -> None:
-        """
-        A path without a connection.
-        """
         self.network = network
         self.medium = medium
         self.key = key
@@ -74,9 +71,6 @@ class RDSPath:
         self._blockers: set[Any] = set()
 
     def __repr__(self) -> str:
-        """
-        Name the two ends.
-        """
         state = "down" if self.carrier is None else "up"
         return f"<{type(self).__name__} {self.local} to {self.remote} ({state})>"
 
@@ -164,9 +158,6 @@ class RDSPath:
             self.send(RDSMessage(self.machine.probePort, PROBE_PORT))
 
     def _stopWatching(self) -> None:
-        """
-        Leave the reactor alone.
-        """
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -227,9 +218,6 @@ class RDSPath:
         return bool(self.machine.waiting) or not self.machine.isIdle() or self.held > 0
 
     def _want(self) -> None:
-        """
-        There should be a connection.
-        """
         now = self.network.reactor.seconds()
         if self.since is None:
             self.since = now
@@ -244,26 +232,17 @@ class RDSPath:
             self._schedule(0.0)
 
     def _schedule(self, pause: float) -> None:
-        """
-        Try to connect later.
-        """
         if self._retry is not None:
             self._retry.cancel()
         self._retry = self.network.reactor.callLater(pause, self._connect)
 
     def _connect(self) -> None:
-        """
-        Try to connect.
-        """
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
         self._retry = None
         self._attempt = self.medium.connect(self)
 
     def _stopTrying(self) -> None:
-        """
-        No attempt is needed any more.
-        """
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -441,9 +420,6 @@ class RDSPath:
             self._tick = reactor.callLater(max(0.0, deadline - reactor.seconds()), self._ticked)
 
     def _ticked(self) -> None:
-        """
-        It is time.
-        """
         self._tick = None
         self.machine.tick(self.network.reactor.seconds())
         self._armTick()

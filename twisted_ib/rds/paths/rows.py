@@ -35,9 +35,6 @@ def networkRows(network: Network) -> Iterator[Row]:
 
 
 def _pathRow(path: Any) -> Row:
-    """
-    @return: The row of a path.
-    """
     machine = path.machine
     state = DOWN if path.since is None else CONNECTING
     if path.carrier is not None:

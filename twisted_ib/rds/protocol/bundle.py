@@ -69,9 +69,6 @@ class Bundle:
     __slots__ = ("_pieces", "address", "append", "path", "port", "room", "socket")
 
     def __init__(self, path: Any, socket: Any, address: Any, port: int) -> None:
-        """
-        An empty one.
-        """
         self.path = path
         self.room = MOST
         self.socket = socket

@@ -24,9 +24,6 @@ class CongestionMap:
     __slots__ = ("_bits", "version")
 
     def __init__(self) -> None:
-        """
-        Nothing is congested.
-        """
         self._bits = bytearray(MAP_BYTES)
         self.version = 0
 
@@ -53,9 +50,6 @@ class CongestionMap:
         return self._turn(port, False)
 
     def _turn(self, port: int, congested: bool) -> bool:
-        """
-        Set a bit.
-        """
         if (port in self) is congested:
             return False
         self._bits[port >> 3] ^= 1 << (port & 7)

@@ -107,9 +107,6 @@ class RDSMessage:
         flags: int = 0,
         once: bool = False,
     ) -> None:
-        """
-        A message that has no number yet.
-        """
         self.sequence = 0
         self.sourcePort = sourcePort
         self.destinationPort = destinationPort
@@ -341,9 +338,6 @@ class PathMachine:
         return None
 
     def _numbered(self, message: RDSMessage) -> RDSMessage:
-        """
-        Give a message its number, if it has none.
-        """
         if not message.sequence:
             message.sequence = self.nextTransmit
             self.nextTransmit += 1
@@ -415,9 +409,6 @@ class PathMachine:
     # -- what comes
 
     def _mapReceived(self, length: int, sourcePort: int, destinationPort: int, payload: bytes) -> Outcome:
-        """
-        The peer's map.
-        """
         if length != MAP_BYTES or sourcePort or destinationPort:
             self.counters["recv_bad_map"] += 1
             return Outcome.NOTHING
@@ -443,9 +434,6 @@ class PathMachine:
         return self._greeted(extensions) if sourcePort == self.probePort else Outcome.NOTHING
 
     def _pong(self, port: int) -> None:
-        """
-        Answer a ping.
-        """
         if port in self.peerMap:
             self.counters["cong_send_error"] += 1
             return

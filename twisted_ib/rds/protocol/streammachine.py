@@ -243,9 +243,6 @@ class StreamMachine:
             self._consumed(self.arrivedBytes)
 
     def _consumed(self, length: int) -> None:
-        """
-        The application has so many bytes more.
-        """
         self.arrivedBytes -= length
         self.owner.held -= length
         self._read = read = self._read + length
@@ -292,9 +289,6 @@ class StreamMachine:
         """
 
     def _violated(self, reason: int, offset: int, window: int) -> None:
-        """
-        What may not come.
-        """
         self.abort(Reason.VIOLATION)
 
     def _opened(self, reason: int, offset: int, window: int) -> None:
@@ -315,9 +309,6 @@ class StreamMachine:
             self._violated(reason, offset, window)
 
     def _askedAgain(self, reason: int, offset: int, window: int) -> None:
-        """
-        OPEN was repeated.
-        """
         self.accept()
 
     def _over(self, reason: int, offset: int, window: int) -> None:
@@ -455,9 +446,6 @@ class StreamMachine:
         return None
 
     def _plain(self, kind: int) -> bytes:
-        """
-        Make a frame that says where both streams are.
-        """
         self._tellWindow = False
         self._granted = granted = self._read + _WINDOW
         return frame(kind, self.remote, self._sent, granted)

@@ -73,9 +73,6 @@ class Streams:
         return session
 
     def _make(self, address: tuple[str, int], now: float) -> StreamMachine | None:
-        """
-        Make a session, if there is a place.
-        """
         if len(self.sessions) >= limits.RDS_STREAMS or self._perPeer[address] >= limits.RDS_STREAMS_PER_PEER:
             if not self._perPeer[address]:
                 del self._perPeer[address]
@@ -158,9 +155,6 @@ class Streams:
         return self._byRemote.setdefault((session.address, session.remote), session) is session
 
     def _asked(self, address: tuple[str, int], number: int, window: int, now: float) -> StreamMachine | None:
-        """
-        A peer asks for a stream.
-        """
         if not self.listening:
             self._answer(frame(FrameKind.REFUSE, number, reason=Reason.NO_LISTENER), address)
             return None
@@ -174,25 +168,16 @@ class Streams:
         return session
 
     def _other(self, kind: int, number: int, address: tuple[str, int]) -> None:
-        """
-        A frame of another version came.
-        """
         self.counters["stream_bad_version"] += 1
         if kind == FrameKind.OPEN:
             self._answer(frame(FrameKind.REFUSE, number, reason=Reason.VERSION), address)
 
     def _stranger(self, kind: int, number: int, address: tuple[str, int]) -> None:
-        """
-        A frame came for nobody.
-        """
         self.counters["stream_unknown_session"] += 1
         if kind in _ANSWERED:
             self._answer(frame(FrameKind.GONE, number), address)
 
     def _answer(self, data: bytes, address: tuple[str, int]) -> None:
-        """
-        Answer who has no session.
-        """
         if len(self.answers) < limits.RDS_STREAM_ANSWERS:
             self.answers.append((data, address))
         else:

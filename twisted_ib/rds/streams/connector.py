@@ -53,26 +53,17 @@ class StreamAttempt:
         self._begin: Any = connector.reactor.callLater(0, self._start)
 
     def _start(self) -> None:
-        """
-        Find the host's addresses.
-        """
         self._begin = None
         found = resolve(self._connector.reactor, self._connector.host)
         found.addCallback(self._resolved)
         found.addErrback(self.failIfNotConnected)
 
     def _resolved(self, addresses: list[str]) -> None:
-        """
-        Try the first.
-        """
         if not self._over:
             self._addresses = [reachable(address) for address in addresses]
             self._tryNext()
 
     def _tryNext(self) -> None:
-        """
-        Ask the next address for a stream.
-        """
         connector = self._connector
         self._forget()
         self.unreachable = None
@@ -154,9 +145,6 @@ class StreamAttempt:
             self.failIfNotConnected(reason)
 
     def _forget(self) -> None:
-        """
-        Drop what was begun.
-        """
         session, self._session = self._session, None
         socket, self._socket = self._socket, None
         if socket is None:
@@ -209,9 +197,6 @@ class StreamConnector(Destination):
     protocolName = "RDS"
 
     def _makeTransport(self) -> Any:
-        """
-        Begin an attempt.
-        """
         return StreamAttempt(self)
 
 

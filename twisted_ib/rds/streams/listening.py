@@ -87,9 +87,6 @@ class StreamPort:
     loseConnection = stopListening
 
     def _stopped(self, ignored: object) -> None:
-        """
-        Tell the factory.
-        """
         self.factory.doStop()
 
     def getHost(self) -> Address:
@@ -122,9 +119,6 @@ class StreamPort:
         return transport
 
     def __repr__(self) -> str:
-        """
-        Name the factory and the port.
-        """
         where = "(not listening)" if self._socket is None else f"on {self._socket.port}"
         return f"<{self.__class__.__name__} of {self.logPrefix()} {where}>"
 

@@ -154,9 +154,6 @@ class StreamSocket(DatagramProtocol):
         return self._closeIfIdle()
 
     def _closeIfIdle(self) -> Deferred[None] | None:
-        """
-        Close the socket if nobody needs it.
-        """
         if self.users or self.streams.sessions or self._unsent or self._closed:
             return self._closing
         self._closed = True
@@ -167,17 +164,11 @@ class StreamSocket(DatagramProtocol):
         return self._closing
 
     def _forget(self) -> None:
-        """
-        Nobody finds this any more.
-        """
         sockets = getattr(self.reactor, _SOCKETS)
         if sockets.get(self._name()) is self:
             del sockets[self._name()]
 
     def _name(self) -> Key:
-        """
-        @return: Under what this is found.
-        """
         return (*self._key[:2], self.port)
 
     def localHost(self, peer: str) -> str:
@@ -272,18 +263,12 @@ class StreamSocket(DatagramProtocol):
             self.flush()
 
     def _others(self) -> None:
-        """
-        Streams ended on account of another.
-        """
         others, self.streams.others = self.streams.others, []
         for session in others:
             self._tellSession(session)
             self._ready[session] = None
 
     def _asked(self, session: StreamMachine) -> None:
-        """
-        A peer wants a stream.
-        """
         server = self.server
         transport = None
         if server is not None:
@@ -296,9 +281,6 @@ class StreamSocket(DatagramProtocol):
             session.events.clear()
 
     def _tellSession(self, session: StreamMachine) -> None:
-        """
-        Tell who uses a session what happened.
-        """
         user = session.user
         if isinstance(user, StreamTransport):
             user.arrived()
@@ -352,16 +334,10 @@ class StreamSocket(DatagramProtocol):
         self._wantTurn()
 
     def _wantTurn(self) -> None:
-        """
-        Look at everything soon.
-        """
         if self._turn is None and not self._closed:
             self._turn = self.reactor.callLater(0, self._nextTurn)
 
     def _nextTurn(self) -> None:
-        """
-        Soon is now.
-        """
         self._turn = None
         self._inCall = True
         try:
@@ -433,9 +409,6 @@ class StreamSocket(DatagramProtocol):
         return True
 
     def _write(self, data: bytes, address: tuple[str, int], session: StreamMachine | None) -> None:
-        """
-        Give a datagram to the socket.
-        """
         transport: Any = self.transport
         try:
             transport.write(data, address)
@@ -450,9 +423,6 @@ class StreamSocket(DatagramProtocol):
                 self._failed(session, reason)
 
     def _failed(self, session: StreamMachine, reason: Exception) -> None:
-        """
-        A peer can not be reached.
-        """
         user = session.user
         if user is not None and not isinstance(user, StreamTransport):
             user.unreachable = reason
@@ -483,9 +453,6 @@ class StreamSocket(DatagramProtocol):
         self._timer = self.reactor.callLater(delay, self._tick)
 
     def _tick(self) -> None:
-        """
-        A deadline has passed.
-        """
         self._timer = None
         self._inCall = True
         try:
@@ -531,9 +498,6 @@ class StreamSocket(DatagramProtocol):
         self._wantTurn()
 
     def _cancel(self) -> None:
-        """
-        Take back what was asked of the reactor.
-        """
         for name in ("_turn", "_timer", "_stall"):
             call = getattr(self, name)
             setattr(self, name, None)

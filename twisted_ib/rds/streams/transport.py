@@ -354,7 +354,4 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         return self.logstr
 
     def __repr__(self) -> str:
-        """
-        Say between whom.
-        """
         return f"<{self.__class__.__name__} of {self.logstr} with {self.session.address}>"

@@ -55,16 +55,10 @@ class _Bracket:
 
 
 def _any(character: str) -> bool:
-    """
-    @return: true: C{?}.
-    """
     return True
 
 
 def _none(character: str) -> bool:
-    """
-    @return: false: what no character can match.
-    """
     return False
 
 

@@ -45,9 +45,6 @@ class Direct:
         return getattr(reactor, name)
 
     def _why(self) -> Reason:
-        """
-        @return: The reason: it was asked for.
-        """
         return Reason(EXPLICIT, TCP, TCP, asked=self._reactor.seconds(), decided=self._reactor.seconds())
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:

@@ -48,9 +48,6 @@ class Failures:
     """
 
     def __init__(self) -> None:
-        """
-        Nobody.
-        """
         self._when: dict[tuple[str, int, int, int], float] = {}
 
     def add(self, host: str, port: int, counterpart: Counterpart, now: float) -> None:
@@ -86,9 +83,6 @@ class Candidates:
     """
 
     def __init__(self) -> None:
-        """
-        Open nothing yet.
-        """
         self.failures = Failures()
         self._beside = TCPCounterparts()
 
@@ -157,9 +151,6 @@ class Candidates:
         return found
 
     def _counterparts(self, device: str, host: str, port: int) -> list[Counterpart]:
-        """
-        @return: Who offers SDP where a device leads.
-        """
         fabric = fabricOf(device)
         if fabric == "shm":
             return self._beside.inProcesses(_SDP | port, host)

@@ -66,9 +66,6 @@ class SwitchedClient(tcp.Client):
         super().doConnect()
 
     def _choose(self) -> None:
-        """
-        Ask the switch.
-        """
         switch, why = self.connector.switch, self.why
         host, port = self.realAddress[:2]
         decision = switch.decide(CONNECT, host, port)
@@ -136,9 +133,6 @@ class SwitchedClient(tcp.Client):
         return None
 
     def _connectDone(self) -> None:
-        """
-        TCP carries the connection.
-        """
         why = self.why
         why.provider = TCP
         why.decided = why.connected = self.reactor.seconds()
@@ -182,9 +176,6 @@ class SwitchedConnector(tcp.Connector):
         super().__init__(host, port, factory, timeout, bindAddress, reactor)
 
     def _makeTransport(self) -> SwitchedClient:
-        """
-        Begin.
-        """
         client = SwitchedClient(self.host, self.port, self.bindAddress, self, self.reactor)
         self.why = client.why
         return client

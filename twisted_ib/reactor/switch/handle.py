@@ -47,9 +47,6 @@ def _noOption() -> OSError:
 
 
 def _pair(address: IPv4Address | IPv6Address) -> tuple[Any, ...]:
-    """
-    @return: An address as sockets write it.
-    """
     if isinstance(address, IPv6Address):
         return address.host, address.port, address.flowInfo, int(address.scopeID)
     return address.host, address.port
@@ -116,9 +113,6 @@ class Handle:
         return value
 
     def _get(self, level: int, option: int) -> int | bytes:
-        """
-        Get an option as it is kept.
-        """
         constant = {
             (_SOCKET, socket.SO_ERROR): 0,
             (_SOCKET, socket.SO_TYPE): int(socket.SOCK_STREAM),
@@ -156,9 +150,6 @@ class ListeningHandle(Handle):
     """
 
     def _get(self, level: int, option: int) -> int | bytes:
-        """
-        It listens.
-        """
         if (level, option) == (_SOCKET, socket.SO_ACCEPTCONN):
             return 1
         return super()._get(level, option)
@@ -224,9 +215,6 @@ class ConnectionHandle(Handle):
             super().setsockopt(level, option, value, optlen)
 
     def _get(self, level: int, option: int) -> int | bytes:
-        """
-        Get an option as it is kept.
-        """
         if (level, option) == (_TCP, socket.TCP_NODELAY):
             return int(self._transport.getTcpNoDelay())
         if (level, option) == (_SOCKET, socket.SO_KEEPALIVE):

@@ -204,23 +204,14 @@ class SwitchedPort(tcp.Port):
         return made
 
     def _addressOf(self, skt: socket.socket) -> Address:
-        """
-        @return: What a socket is bound to.
-        """
         name = tcp._getsockname(skt)
         return addressOf(str(name[0]), name[1])
 
     def _decide(self, address: Address) -> None:
-        """
-        Ask the rules.
-        """
         decision = self.switch.decide(LISTEN, address.host, address.port)
         self.why.rule, self.why.verdict = decision.where, decision.verdict
 
     def _devices(self) -> tuple[str, ...]:
-        """
-        @return: The devices to listen on.
-        """
         assert self._at is not None
         return self.switch.devicesFor(self._at[0].host)
 
@@ -284,25 +275,16 @@ class SwitchedPort(tcp.Port):
         self._tellProvider()
 
     def _tellProvider(self) -> None:
-        """
-        Write down what this listens on.
-        """
         why = self.why
         why.device = ",".join(each.device or "" for each in self.sdpListeners) or None
         if not self.alone:
             why.provider = "both" if self.sdpListeners else TCP
 
     def _closeCompanions(self, reason: Failure) -> None:
-        """
-        Listen on no device any more.
-        """
         sdpListeners, self.sdpListeners = self.sdpListeners, ()
         self._close(sdpListeners, reason)
 
     def _close(self, sdpListeners: Iterable[SDPListener], reason: Failure) -> None:
-        """
-        End some companions.
-        """
         for companion in sdpListeners:
             try:
                 companion.close(reason)
@@ -338,9 +320,6 @@ class SwitchedPort(tcp.Port):
 
 
 def _isBusy(error: CannotListenError) -> bool:
-    """
-    @return: Whether somebody else has the number.
-    """
     return getattr(error.socketError, "errno", None) == errno.EADDRINUSE
 
 

@@ -48,9 +48,6 @@ class _SwitchedAttempt(Attempt):
             self.failIfNotConnected(error.ConnectError(string=text))
 
     def _search(self, channel: DeviceChannel) -> Any:
-        """
-        Have the device look for the path.
-        """
         counterpart = self._connector.candidate.counterpart
         if counterpart is None:
             return super()._search(channel)
@@ -103,18 +100,12 @@ class Offload:
         self._next()
 
     def _next(self) -> None:
-        """
-        Try the next way.
-        """
         self.candidate = self._candidates.pop(0)
         self.device = self.candidate.device
         self.connector.switch.beginning.add(self.client)
         self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
 
     def _tooLate(self) -> None:
-        """
-        SDP has had its part of the time.
-        """
         self._candidates = []
         self._end(error.TimeoutError())
 
@@ -130,17 +121,11 @@ class Offload:
         self._end(error.UserError())
 
     def _end(self, reason: Exception) -> None:
-        """
-        End the attempt.
-        """
         attempt = self._attempt
         if attempt is not None:
             attempt.failIfNotConnected(reason)
 
     def _stopTimer(self) -> None:
-        """
-        Wait no more.
-        """
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
@@ -221,9 +206,6 @@ class Offload:
 
 
 def _fallback(reasons: list[Exception]) -> Fallback:
-    """
-    Say why SDP has failed.
-    """
     last = reasons[-1]
     kind = "failed"
     if isinstance(last, error.TimeoutError | error.TCPTimedOutError):

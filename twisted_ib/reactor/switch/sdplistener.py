@@ -84,9 +84,6 @@ class SDPListener(SDPPort):
         return self.main.why
 
     def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
-        """
-        Take the number that the TCP socket has.
-        """
         listen, space = channel.device.listen, self.handshake.PORT_SPACE
         first = listen(space, address, self.port, self, self.inode)
         if address != "::" or self.v6only:

@@ -43,9 +43,6 @@ class RedirectedServer(SDPServer):
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
     def _leavePeers(self) -> None:
-        """
-        The peer's number may be another's.
-        """
         peers = self.server.peers
         numbers = peers.get(self._peerHost)
         if numbers is not None:
@@ -115,9 +112,6 @@ class RedirectedClient(SDPClient):
 
 
 def _handleOf(transport: RedirectedServer | RedirectedClient) -> ConnectionHandle:
-    """
-    @return: What C{getHandle} gives, the same each time.
-    """
     try:
         handle = transport._handle
     except AttributeError:

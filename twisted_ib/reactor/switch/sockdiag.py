@@ -112,9 +112,6 @@ def _ask(family: int, port: int) -> list[TCPListener]:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """
-    Take a datagram of netlink apart.
-    """
     offset = 0
     while offset + _MESSAGE.size <= len(data):
         length, kind, _, _, _ = _MESSAGE.unpack_from(data, offset)

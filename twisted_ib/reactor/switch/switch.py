@@ -246,9 +246,6 @@ class Switch:
                 self._log.error("{where}: {reason}", where=device.where, reason=str(e))
 
     def _changed(self, old: Policy, new: Policy) -> None:
-        """
-        The rules were read again.
-        """
         if self._applied is not None:
             self._apply(new)
 

@@ -292,9 +292,6 @@ class SinkAdverts:
         self.places.clear()
 
     def _clear(self) -> list[Any]:
-        """
-        No place is the peer's any more.
-        """
         users = [user for user, _ in self.places]
         self.places.clear()
         return users

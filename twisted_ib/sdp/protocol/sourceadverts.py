@@ -29,9 +29,6 @@ class Offer:
     __slots__ = ("left", "sequence", "user")
 
     def __init__(self, user: Any, left: int, sequence: int) -> None:
-        """
-        Nothing is read.
-        """
         self.user = user
         self.left = left
         self.sequence = sequence
@@ -52,9 +49,6 @@ class Target:
     __slots__ = ("address", "closed", "key", "length", "moving", "written")
 
     def __init__(self, length: int, key: int, address: int) -> None:
-        """
-        Nothing is written.
-        """
         self.length = length
         self.key = key
         self.address = address
@@ -306,9 +300,6 @@ class SourceAdverts:
         self.mode = changed(self.mode, transition)
 
     def _void(self) -> list[Offer]:
-        """
-        All offers are over.
-        """
         over = list(self.offers)
         self.offers.clear()
         self.cancelling = None

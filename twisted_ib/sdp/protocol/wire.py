@@ -180,22 +180,13 @@ class SDPMessage:
     acknowledged: int = 0
 
     def _stream(self) -> bytes:
-        """
-        The bytes of the stream that this message carries.
-        """
         return b""
 
     def _values(self) -> tuple[Any, ...]:
-        """
-        What C{layout} packs.
-        """
         return tuple(getattr(self, name) for name in self.names)
 
     @classmethod
     def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        """
-        The attributes in what C{layout} unpacked.
-        """
         return dict(zip(cls.names, values, strict=True))
 
     def _check(self) -> None:
@@ -256,9 +247,6 @@ class SDPMessage:
         return message
 
     def _checkFlags(self) -> None:
-        """
-        Refuse flags that this message may not carry.
-        """
         wrong = self.flags & ~self.legalFlags
         if wrong:
             raise SDPWireError(f"{type(self).__name__} may not carry flags 0x{wrong:02x}")
@@ -279,9 +267,6 @@ class StreamMessage(SDPMessage):
     payload: bytes = b""
 
     def _stream(self) -> bytes:
-        """
-        The bytes of the stream.
-        """
         return self.payload
 
 
@@ -380,9 +365,6 @@ class Hello(Greeting):
         return attributes
 
     def _check(self) -> None:
-        """
-        Make the checks that a passive side owes.
-        """
         self._checkGreeting(self.localReceiveBytes)
         if self.ipVersion not in (4, 6):
             raise SDPWireError(f"Hello has IP version {self.ipVersion}")
@@ -405,17 +387,11 @@ class HelloAck(Greeting):
 
     @classmethod
     def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        """
-        Drop the bits beside the capabilities.
-        """
         attributes = dict(zip(cls.names, values, strict=True))
         attributes["capabilities"] = Capabilities(values[1] & 3)
         return attributes
 
     def _check(self) -> None:
-        """
-        Make the checks that an active side owes.
-        """
         self._checkGreeting(self.actualReceiveBytes)
 
 
@@ -603,9 +579,6 @@ class SinkAvail(StreamMessage):
     nonDiscards: int
 
     def _check(self) -> None:
-        """
-        Refuse an empty buffer.
-        """
         if self.length == 0:
             raise SDPWireError("SinkAvail of 0 bytes")
 
@@ -630,9 +603,6 @@ class SrcAvail(StreamMessage):
     address: int
 
     def _check(self) -> None:
-        """
-        Refuse one that leaves nothing to read.
-        """
         if self.length <= len(self.payload):
             raise SDPWireError(f"SrcAvail of {self.length} bytes carries {len(self.payload)} of them")
 

@@ -275,30 +275,18 @@ class ZeroCopyMachine(Machine):
             sink.payloadCame()
 
     def _sendSm(self, message: Any) -> Any:
-        """
-        The offers that must go as Data.
-        """
         return self.zero.source.sendSm(self.acknowledged)
 
     def _read(self, message: RdmaRdCompl) -> Any:
-        """
-        The offer that is over, or L{None}.
-        """
         source = self.zero.source
         if message.flags & Flags.REQ_PIPE:
             source.pipelining = True
         return source.read(message.length, self.acknowledged)
 
     def _written(self, message: RdmaWrCompl) -> Any:
-        """
-        The place that was written to.
-        """
         return self.zero.sink.written(message.length)
 
     def _modeChange(self, message: ModeChange) -> Any:
-        """
-        The places that are not written to any more.
-        """
         transition = message.transition
         if transition is Transition.BUFFERED_TO_COMBINED:
             self.zero.source.changeMode(transition)
@@ -335,9 +323,6 @@ class ZeroCopyMachine(Machine):
         self.zero.source.cancelTargets()
 
     def _sinkCancelled(self, message: Any) -> Any:
-        """
-        The places that are not written to any more.
-        """
         return self.zero.sink.retracted()
 
     def _sinkAvail(self, message: SinkAvail) -> Any:
@@ -357,9 +342,6 @@ class ZeroCopyMachine(Machine):
         )
 
     def _srcAvail(self, message: SrcAvail) -> Any:
-        """
-        What may be read, or L{None}.
-        """
         return self.zero.sink.offered(message.length, message.rkey, message.address, len(message.payload))
 
     # -- closing

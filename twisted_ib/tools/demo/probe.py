@@ -223,9 +223,6 @@ class _Pinger(Protocol):
         self._ping()
 
     def _ping(self) -> None:
-        """
-        Send a ping.
-        """
         assert self.transport is not None
         self._missing = len(PING)
         self._began = perf_counter()

@@ -172,9 +172,6 @@ class Task(DatagramProtocol):
         self._over = True
 
     def _send(self, peer: Peer, index: int, op: int) -> None:
-        """
-        Send a request or an acknowledgement.
-        """
         terms, own, to = self._terms, self._own, peer.to
         size = terms.request if op == REQUEST else terms.ack
         addresses = int(ipaddress.IPv4Address(own[0])), int(ipaddress.IPv4Address(to[0]))

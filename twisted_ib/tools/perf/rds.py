@@ -49,9 +49,6 @@ class Control(Protocol):
     """
 
     def __init__(self) -> None:
-        """
-        Nothing was said.
-        """
         self._data = b""
         self._wanted = 0
         self._waiting: Deferred[bytes] | None = None
@@ -132,9 +129,6 @@ class Stress:
         return 0
 
     async def _ask(self) -> tuple[Any, StressParameters, bool]:
-        """
-        Be the active side.
-        """
         options = self._options
         passive = addressOf(options.host)
         active = ownAddress(self._device, options.own, passive)
@@ -165,9 +159,6 @@ class Stress:
         return control, terms, True
 
     async def _serve(self) -> tuple[Any, StressParameters, bool]:
-        """
-        Be the passive side, for one active one.
-        """
         options = self._options
         came: Deferred[Any] = Deferred()
 
@@ -179,9 +170,6 @@ class Stress:
             noisy = False
 
             def buildProtocol(self, addr: Any) -> Any:
-                """
-                Take it, if it is the first.
-                """
                 if came.called:
                     return None
                 control = Control()
@@ -226,9 +214,6 @@ class Stress:
             task.begin()
 
     async def _measure(self, control: Any, terms: StressParameters) -> None:
-        """
-        Wait until it is over, and show what happens.
-        """
         control.over.addCallback(lambda _: self._end())
         if terms.seconds:
             self._calls.append(self._reactor.callLater(terms.seconds, self._end))
@@ -263,9 +248,6 @@ class Stress:
         )
 
     def _line(self, terms: StressParameters, seconds: float, cpu: float, figures: Sequence[float]) -> str:
-        """
-        @return: a line of the table.
-        """
         sent, came, acks, size, waited = figures
         rtt = waited / acks * 1e6 if acks else 0.0
         return (
@@ -274,9 +256,6 @@ class Stress:
         )
 
     def _tick(self, terms: StressParameters, before: tuple[float, ...]) -> None:
-        """
-        Print a line each second.
-        """
         now = perf_counter(), process_time(), *self._sums()
         if now[0] - before[0] > 0.5:
             differences = [after - each for after, each in zip(now, before, strict=True)]
@@ -284,9 +263,6 @@ class Stress:
         self._calls[1:] = [self._reactor.callLater(1.0, self._tick, terms, now)]
 
     def _summary(self, terms: StressParameters, seconds: float, cpu: float) -> None:
-        """
-        Print what it comes to.
-        """
         sent, came, acks, size, waited = self._sums()
         if not self._options.json:
             print(self._line(terms, seconds, cpu, (sent, came, acks, size, waited)), "(average)", flush=True)
@@ -305,17 +281,11 @@ class Stress:
         print(json.dumps(figures, indent=2), flush=True)
 
     def _fail(self, error: ProgramError) -> None:
-        """
-        End with an error.
-        """
         if self._error is None:
             self._error = error
         self._end()
 
     def _end(self) -> None:
-        """
-        It is over.
-        """
         if not self._done.called:
             self._done.callback(None)
 

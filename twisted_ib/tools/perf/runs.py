@@ -139,9 +139,6 @@ class Run:
         return self.done
 
     def _begin(self) -> None:
-        """
-        Send the first message.
-        """
         raise NotImplementedError
 
 
@@ -165,9 +162,6 @@ class PingPong(Run):
         link.take = self._back
 
     def _begin(self) -> None:
-        """
-        Send the first.
-        """
         self._began = perf_counter_ns()
         self._write(self._message)
 
@@ -207,9 +201,6 @@ class Source(Run):
         self._turn: Any = None
 
     def _begin(self) -> None:
-        """
-        Send until the transport has enough.
-        """
         self._transport.registerProducer(self, True)
         if not self._paused:
             self.resumeProducing()
@@ -279,16 +270,10 @@ class Requests(Run):
         self._posted = 0
 
     def _begin(self) -> None:
-        """
-        Post the first ones.
-        """
         for _ in range(min(self._depth, self._count)):
             self._next()
 
     def _next(self) -> None:
-        """
-        Post one.
-        """
         self._posted += 1
         self._began = perf_counter_ns()
         self._post().addCallbacks(self._answered, self._failed)

@@ -119,9 +119,6 @@ class PerfSession:
             self._look()
 
     def _look(self) -> None:
-        """
-        Tell the client if all has come.
-        """
         if self._wanted == self._came:
             self.received += self._came
             self._came, self._wanted = 0, None

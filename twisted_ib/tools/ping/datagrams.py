@@ -90,9 +90,6 @@ class Service(Line):
         self._aim(socket.ntohl(wc.imm_data), attr.qkey, wc=wc, port_num=_PORT, grh=self._inbox.buf)
 
     def _aim(self, number: int, key: int, **where: object) -> None:
-        """
-        Have an address handle.
-        """
         try:
             self._way = AH(self.station.pd, **where)
         except PyverbsError as error:
@@ -142,9 +139,6 @@ class Service(Line):
         return self._transferred(0, self._count)
 
     def _transferred(self, sent: int, received: int) -> Steps[None]:
-        """
-        Wait until datagrams have gone and come.
-        """
         while self._sent < sent or self._received < received:
             wc = yield from self.completion()
             if wc.opcode != enums.IBV_WC_RECV:
@@ -182,9 +176,6 @@ class Replies(Ends[Service]):
         super().__init__(station, options)
 
     def _serve(self) -> None:
-        """
-        Be the server.
-        """
         self._accept()
         self._each("received")
         for line in self._lines:
@@ -192,9 +183,6 @@ class Replies(Ends[Service]):
         self._each("sent")
 
     def _ask(self) -> None:
-        """
-        Be the client.
-        """
         self._connect(None)
         for line in self._lines:
             line.aim()
@@ -239,9 +227,6 @@ class Group:
         print(f"{options.count} datagrams of {options.size} bytes {what}", flush=True)
 
     def _join(self, line: Service) -> None:
-        """
-        Have a queue pair in the group.
-        """
         options = self._options
         flags = _F.RDMA_MC_JOIN_FLAG_FULLMEMBER
         if options.sendOnly:
@@ -256,9 +241,6 @@ class Group:
         line.aim()
 
     def _send(self) -> None:
-        """
-        Send to the group.
-        """
         if not self._options.count:
             return
         self._station.wait(lambda: False, SETTLING)

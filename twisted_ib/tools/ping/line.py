@@ -158,9 +158,6 @@ class Line:
             self._probe()
 
     def _probe(self) -> None:
-        """
-        Ask the peer's device.
-        """
         self._isProbing = True
         region = self._regions[0] if self._regions else self.register(1, 0)
         request = self.request(region, 0, enums.IBV_WR_RDMA_WRITE)
@@ -172,9 +169,6 @@ class Line:
             qp.post_send(request)
 
     def _happened(self, event: CMEvent) -> None:
-        """
-        Something did.
-        """
         kind = event.event_type
         if kind in (_E.RDMA_CM_EVENT_ESTABLISHED, _E.RDMA_CM_EVENT_MULTICAST_JOIN):
             self.isUp = True
@@ -185,9 +179,6 @@ class Line:
             self._failure = self._failed(kind, event.status)
 
     def _failed(self, kind: int, status: int) -> str:
-        """
-        @return: why there is no connection.
-        """
         there = self.cmid.peer_addr
         where = self.peer if there is None else f"{there[0]} port {there[1]}"
         if kind == _E.RDMA_CM_EVENT_REJECTED:

@@ -126,21 +126,12 @@ class Ends(Generic[OneLine]):
         print(f"{options.connections} connections, {each}", flush=True)
 
     def _serve(self) -> None:
-        """
-        Be the server.
-        """
         raise NotImplementedError
 
     def _ask(self) -> None:
-        """
-        Be the client.
-        """
         raise NotImplementedError
 
     def _accept(self) -> None:
-        """
-        Wait for all clients, and accept them.
-        """
         options = self._options
         listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
         while len(self._lines) < options.connections:
@@ -164,9 +155,6 @@ class Ends(Generic[OneLine]):
             self._station.finish(line, line.up(), CONNECTING)
 
     def _each(self, steps: str, *arguments: int) -> None:
-        """
-        Take the same steps of all.
-        """
         for line in self._lines:
             self._station.finish(line, getattr(line, steps)(*arguments))
 
@@ -189,17 +177,11 @@ class Messages(Ends[Talk]):
     what = "messages"
 
     def _migrate(self) -> None:
-        """
-        Have other event channels, if that is wanted.
-        """
         if self._options.migrate:
             for line in self._lines:
                 line.migrate()
 
     def _serve(self) -> None:
-        """
-        Be the server.
-        """
         count = self._options.count
         self._accept()
         self._each("up")
@@ -213,9 +195,6 @@ class Messages(Ends[Talk]):
         self._each("over")
 
     def _ask(self) -> None:
-        """
-        Be the client.
-        """
         count = self._options.count
         self._connect(ConnParam(resources=1, depth=1, retry=5, rnr_retry=0))
         self._each("transferred", 0, count)

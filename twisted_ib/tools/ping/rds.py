@@ -173,16 +173,10 @@ class Pinger:
             self._done.callback(0)
 
     def _missed(self) -> None:
-        """
-        Time is over.
-        """
         self._call = None
         self._fail(ProgramError(f"{self.peer} has answered {self.received} of {self._count} pings"))
 
     def _fail(self, error: ProgramError) -> None:
-        """
-        End with an error.
-        """
         if not self._done.called:
             self._done.errback(error)
 

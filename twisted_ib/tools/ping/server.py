@@ -39,9 +39,6 @@ class PingSessions:
     """
 
     def __init__(self, station: Station, options: Namespace) -> None:
-        """
-        There are none.
-        """
         self._station = station
         self._options = options
         self._sessions: dict[Server, Steps[None]] = {}
@@ -94,9 +91,6 @@ class PingSessions:
                     self._end(line)
 
     def _go(self, line: Server) -> None:
-        """
-        Take a client's steps.
-        """
         try:
             line.hear()
             next(self._sessions[line])
@@ -113,9 +107,6 @@ class PingSessions:
         self._end(line)
 
     def _end(self, line: Server) -> None:
-        """
-        A client has ended, or is to.
-        """
         del self._sessions[line]
         line.disconnect()
         line.close()

@@ -92,9 +92,6 @@ def _parser(name: str, what: str) -> ArgumentParser:
 
 
 def _ucmatose(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parts of ucmatose's command line.
-    """
     parser = _parser("ucmatose", "Exchange messages over connections: the server sends, then the client.")
     add = parser.add_argument
     add("-s", dest="peer", metavar="ADDR", help="be the client of a server at this address")
@@ -121,9 +118,6 @@ def _ucmatose(arguments: Sequence[str]) -> Namespace:
 
 
 def _udaddy(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parts of udaddy's command line.
-    """
     parser = _parser("udaddy", "Exchange datagrams: the client sends, then the server.")
     add = parser.add_argument
     add("-s", dest="peer", metavar="ADDR", help="be the client of a server at this address")
@@ -144,9 +138,6 @@ def _udaddy(arguments: Sequence[str]) -> Namespace:
 
 
 def _mckey(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parts of mckey's command line.
-    """
     parser = _parser("mckey", "Send datagrams to a multicast group, or receive them.")
     add, group = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     group.add_argument("-m", dest="group", metavar="ADDR", help="the group's address")

@@ -115,9 +115,6 @@ class Field:
 
 
 def _fields(names: str, write: Callable[[int], str] = str) -> list[Field]:
-    """
-    @return: fields that are just numbers.
-    """
     return [Field(name, write) for name in names.split()]
 
 
@@ -281,9 +278,6 @@ def lines(fields: tuple[Field, ...], values: Mapping[str, Any], depth: int, colu
 
 
 def _capabilities(flags: object) -> Iterator[str]:
-    """
-    @return: a line for each capability.
-    """
     if isinstance(flags, int):
         for flag in ibv_device_cap_flags:
             if flags & flag:

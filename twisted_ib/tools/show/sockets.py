@@ -29,9 +29,6 @@ def _isText(value: object) -> bool:
 
 
 def _isTextOrNone(value: object) -> bool:
-    """
-    @return: The same, or there is none.
-    """
     return value is None or _isText(value)
 
 

@@ -85,9 +85,6 @@ def reasons(entry: dict[str, Any]) -> list[str]:
 
 
 def _byRule(entry: dict[str, Any]) -> str:
-    """
-    @return: What decided.
-    """
     carried = shown(entry["provider"])
     if entry["device"] is not None:
         carried += f" on {shown(entry['device'])}"

@@ -92,19 +92,24 @@ class UnfinishedTests(HostileTestCase):
         for target, size in ((one, 4000), (two, 5000), (three, 900)):
             self.write(operation.SEND_FIRST, target.qp.number, bytes(size))
         self.rest()
-        self.assertEqual((self.device_.receiveBudget.heldBytes, len(self.device_.receiveBudget.holders)), (9900, 3))
+        self.assertEqual(
+            (self.device_.receiveBudget.heldBytes, len(self.device_.receiveBudget.holders)), (9900, 3)
+        )
         self.write(operation.SEND_MIDDLE, three.qp.number, bytes(200))
         self.rest()
         states = [target.qp.state for target in (one, two, three)]
         self.assertEqual(states, [QPState.RTS, QPState.ERR, QPState.RTS])
-        self.assertEqual((self.device_.receiveBudget.heldBytes, len(self.device_.receiveBudget.holders)), (5100, 2))
+        self.assertEqual(
+            (self.device_.receiveBudget.heldBytes, len(self.device_.receiveBudget.holders)), (5100, 2)
+        )
         (failure,) = two.consumer.failures
         self.assertIsInstance(failure, ResourceLimitError)
         self.write(operation.SEND_LAST, three.qp.number, bytes(3))
         self.write(operation.SEND_LAST, one.qp.number, bytes(1))
         self.rest()
         self.assertEqual([len(data) for data, _ in one.consumer.got + three.consumer.got], [4001, 1103])
-        self.assertEqual((self.device_.receiveBudget.heldBytes, self.device_.receiveBudget.holders), (0, {}))
+        budget = self.device_.receiveBudget
+        self.assertEqual((budget.heldBytes, budget.holders), (0, {}))
 
     def test_self(self) -> None:
         """
@@ -121,7 +126,9 @@ class UnfinishedTests(HostileTestCase):
             self.assertEqual(self.device_.receiveBudget.heldBytes, 6000)
             for target in others:
                 target.qp.close()
-            self.assertEqual((self.device_.receiveBudget.heldBytes, self.device_.receiveBudget.holders), (0, {}))
+            self.assertEqual(
+                (self.device_.receiveBudget.heldBytes, self.device_.receiveBudget.holders), (0, {})
+            )
 
     def test_ends(self) -> None:
         """
@@ -147,7 +154,9 @@ class UnfinishedTests(HostileTestCase):
             self.device_.progress()
             self.assertEqual(self.device_.receiveBudget.heldBytes, expected)
             target.qp.close()
-            self.assertEqual((self.device_.receiveBudget.heldBytes, self.device_.receiveBudget.holders), (0, {}))
+            self.assertEqual(
+                (self.device_.receiveBudget.heldBytes, self.device_.receiveBudget.holders), (0, {})
+            )
 
 
 class ManyReadsTests(HostileTestCase):

@@ -316,9 +316,6 @@ class FaultyLink:
         self._later = later
 
     def __getattr__(self, name: str) -> Any:
-        """
-        What it does not do itself.
-        """
         return getattr(self.link, name)
 
     @property
@@ -360,15 +357,9 @@ class FaultyLink:
         return True
 
     def _delay(self, delay: float, sending: tuple[Any, ...]) -> None:
-        """
-        Send later.
-        """
         self._later(delay, lambda: self.link.send(*sending))
 
     def _fate(self, datagram: bytes, now: float) -> Fate:
-        """
-        What becomes of a datagram.
-        """
         found = [(0.0, datagram)]
         for fault in self.faults:
             found = [

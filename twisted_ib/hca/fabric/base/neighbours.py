@@ -23,9 +23,6 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        """
-        There are none.
-        """
         self.services: dict[tuple[int, str], Any] = {}
         self.inodes: dict[tuple[int, str], int] = {}
         self.fabrics: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -69,9 +66,6 @@ class _OfThread(threading.local):
     """
 
     def __init__(self) -> None:
-        """
-        There are none.
-        """
         self.neighbours = Neighbours()
 
 

@@ -228,9 +228,6 @@ class Path:
         return None
 
     def _enter(self, queuePair: Any) -> None:
-        """
-        Enter a queue pair into the table.
-        """
         number = queuePair.number
         if number in self.absent:
             # It refused as absent and the requester has not resumed yet.
@@ -440,9 +437,6 @@ class Path:
         return self._publishRefusal(target, syndrome, number, position)
 
     def _publishRefusal(self, target: int, syndrome: int, number: int, position: int) -> bool:
-        """
-        Publish a refusal, or keep it as owed.
-        """
         body = REFUSAL.pack(syndrome, number, position)
         if self.postReserved(target, body, True):
             self.owed = None

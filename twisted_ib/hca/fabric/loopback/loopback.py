@@ -183,9 +183,6 @@ class LoopbackFabric(Fabric):
         return path
 
     def _end(self, peer: LoopbackFabric) -> LoopbackPath:
-        """
-        @return: A new end of a path, here.
-        """
         program = os.path.basename(sys.argv[0] or "python")
         path = self.pathClass(self, PeerIdentity(peer.guid, os.getpid(), os.geteuid(), program))
         self._ends.append(path)
@@ -320,9 +317,6 @@ class LoopbackFabric(Fabric):
         self._ends = []
 
     def _withdrawAll(self) -> None:
-        """
-        Nobody finds this HCA any more.
-        """
         self._neighbours.forget(self)
 
     def close(self) -> None:

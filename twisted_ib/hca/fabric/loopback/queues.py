@@ -87,9 +87,6 @@ class LoopbackPath(Path):
         return self._tail
 
     def _isLow(self) -> bool:
-        """
-        Whether those who wait for room may go on.
-        """
         return self._tail - self.other._head <= _LOW
 
     # -- up
@@ -119,9 +116,6 @@ class LoopbackPath(Path):
         return n
 
     def _drain(self, budget: int) -> int:
-        """
-        Take up to C{budget} records.
-        """
         n = 0
         if self.owed is not None:
             if not self.payOwed():

@@ -153,9 +153,6 @@ def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> Connectio
 
 
 def _agreed(fabric: Any, queuePair: Any, message: REQ | REP) -> ConnectionParameters:
-    """
-    What two ends have agreed on.
-    """
     own: Proposal | None = queuePair.proposal
     expected, mtu, retries, roundTrip = 0, _LONGEST_MTU, 0, None
     if own is not None:

@@ -231,9 +231,6 @@ class PacketFabric(Fabric):
         self.link.leave(self._group(group))
 
     def _group(self, group: int) -> str:
-        """
-        @return: The address of a multicast group.
-        """
         address = gidText(group)
         if not isMulticast(group) or (":" in address) != (":" in self.address):
             raise NoRouteError(f"{address} is no multicast group for {self.address}")
@@ -370,9 +367,6 @@ class PacketFabric(Fabric):
         )
 
     def _flush(self, path: QueuePairPath, now: float) -> None:
-        """
-        Send what one queue pair has to send.
-        """
         if not path.alive:
             return
         connection = path.connection
@@ -419,9 +413,6 @@ class PacketFabric(Fabric):
             self._sendManagement(address, attribute, body)
 
     def _sendManagement(self, address: str, attribute: int, body: bytes) -> None:
-        """
-        Send it now.
-        """
         rest = DETH.pack(QUEUE_KEY, GSI_QPN) + self._general.wrap(address, attribute, body)
         self.transmitter.datagram(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, GSI_QPN, rest, 0, _HOP_LIMIT)
 
@@ -525,9 +516,6 @@ class PacketFabric(Fabric):
         self._raise()
 
     def _want(self) -> None:
-        """
-        Have a turn.
-        """
         wanted = self.owner.wanted
         if wanted is not None:
             wanted()
@@ -545,9 +533,6 @@ class PacketFabric(Fabric):
         self._closeAll()
 
     def _closeAll(self) -> None:
-        """
-        Give the descriptors back.
-        """
         self.link.close()
         self._waker.close()
 
@@ -582,9 +567,6 @@ class PacketFabric(Fabric):
             self.failed(error)
 
     def _raise(self) -> None:
-        """
-        Raise the first of what was kept by L{failed}.
-        """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

@@ -389,9 +389,6 @@ class QueuePairPath(Path):
         return syndrome
 
     def _dropParts(self) -> None:
-        """
-        Have no part of a message any more.
-        """
         self._parts.clear()
         self.fabric.partial.pop(self, None)
 
@@ -435,9 +432,6 @@ class QueuePairPath(Path):
             self.fabric.failed(error)
 
     def _failure(self, queuePair: Any, syndrome: int) -> Exception:
-        """
-        @return: What a stream hears of a refusal.
-        """
         if syndrome == SILENT:
             return PathLostError(f"{self.peer.address} does not answer")
         return QueuePairError(

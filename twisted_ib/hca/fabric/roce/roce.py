@@ -211,9 +211,6 @@ class RoCELink:
         return made
 
     def _where(self, host: str, port: int) -> tuple[Any, ...]:
-        """
-        @return: An address as sockets have it.
-        """
         if not self._isIPv6:
             return host, port
         isOfLink = host.startswith(("fe80:", "ff02:", "ff01:"))
@@ -322,9 +319,6 @@ class RoCELink:
         return True
 
     def _marks(self, trafficClass: int, hopLimit: int) -> list[Any]:
-        """
-        @return: Ancillary data that says so.
-        """
         if self._isIPv6:
             level, first, second = _IPV6, _IPV6_TCLASS, _IPV6_HOPLIMIT
         else:

@@ -78,9 +78,6 @@ class ConnectedPaths:
             self._deadlines.set(path, wanted)
 
     def _wanted(self, path: QueuePairPath) -> float | None:
-        """
-        @return: When a path wants to be called.
-        """
         wanted: float | None = path.connection.deadline()
         if path.until and (wanted is None or path.until < wanted):
             return path.until

@@ -125,9 +125,6 @@ class PacketTransmitter:
 
     @staticmethod
     def _call(path: Any, pieces: list[Any], size: int) -> tuple[Any, ...]:
-        """
-        @return: The arguments of a link's C{send}.
-        """
         return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
 
     def _transmit(self, call: tuple[Any, ...], count: int) -> None:

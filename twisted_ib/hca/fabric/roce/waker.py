@@ -68,9 +68,6 @@ class LinkWaker:
         return pipe
 
     def _register(self, fd: int) -> None:
-        """
-        One descriptor more makes L{fileno} readable.
-        """
         if self._poller is None:
             assert self._pipe is not None
             self._poller = select.epoll()

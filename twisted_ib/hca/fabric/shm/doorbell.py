@@ -34,9 +34,6 @@ class EventDoorbell:
     __slots__ = ("fd",)
 
     def __init__(self, fd: int) -> None:
-        """
-        Take over C{fd}.
-        """
         self.fd = fd
 
     @classmethod
@@ -101,9 +98,6 @@ class SocketDoorbell:
     __slots__ = ("_socket", "fd")
 
     def __init__(self, pair: socket.socket) -> None:
-        """
-        Use C{pair}, which stays its owner's.
-        """
         self._socket = pair
         self.fd = pair.fileno()
 

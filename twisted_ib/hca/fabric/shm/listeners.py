@@ -123,9 +123,6 @@ class ListeningSockets:
             take(pair, rendezvous)
 
     def _shutAll(self) -> None:
-        """
-        Do not hear of calls for a while.
-        """
         self.deadline = self._clock() + limits.ACCEPT_PAUSE_SECONDS
         self._shut = list(self._listeners)
         for fd in self._shut:

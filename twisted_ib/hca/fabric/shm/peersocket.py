@@ -106,9 +106,6 @@ class PeerSocket:
         return Hello(fabric.guid, fabric.pid, limits.RING, SLACK, offers, fabric.program)
 
     def _sayHello(self) -> None:
-        """
-        Send our part, with our segment and doorbell.
-        """
         assert self.exchange is not None
         offers = self.exchange.ours.offers
         descriptors = []
@@ -176,9 +173,6 @@ class PeerSocket:
         self.exchange.pageSent(now)
 
     def _refuse(self, error: HCAError) -> None:
-        """
-        Tell the peer why we go, if it listens.
-        """
         if not isinstance(error, PathLostError):
             try:
                 sendWithDescriptors(self.socket, refusalOf(error).pack())
@@ -220,9 +214,6 @@ class PeerSocket:
         self.path.peerSocket = self
 
     def _dropMemory(self) -> None:
-        """
-        Rings were offered and not agreed on.
-        """
         segment, self.segment = self.segment, None
         if segment is not None:
             segment.close()

@@ -44,9 +44,6 @@ class PeerSockets:
     """
 
     def __init__(self, poller: Any) -> None:
-        """
-        Have none.
-        """
         self.poller = poller
         self.greeting: dict[PeerSocket, None] = {}
         self._bySocket: dict[int, PeerSocket] = {}

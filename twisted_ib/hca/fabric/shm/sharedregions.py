@@ -251,9 +251,6 @@ class SharedRegions:
             self._path.fabric.offeredSegments += 1
 
     def _unmap(self, number: int) -> None:
-        """
-        Give one of the peer's segments back.
-        """
         segment, view = self._theirs.pop(number, (None, None))
         if segment is not None and view is not None:
             view.release()

@@ -102,9 +102,6 @@ class SharedMemoryFabric(Discovery):
     # -- peers
 
     def _reach(self, entry: Any, user: Any) -> None:
-        """
-        See L{Discovery._reach}.
-        """
         path = self._paths.get(entry.guid)
         if path is not None and path.alive:
             user.pathReady(path)
@@ -184,9 +181,6 @@ class SharedMemoryFabric(Discovery):
                 self._lose(peerSocket, PathLostError("the peer's process died"))
 
     def _called(self, pair: Any, rendezvous: Rendezvous) -> None:
-        """
-        Take the call of another HCA.
-        """
         try:
             pair.setblocking(False)
             checkRoom(self._pairs)
@@ -196,16 +190,10 @@ class SharedMemoryFabric(Discovery):
             pair.close()
 
     def _refused(self, error: Exception) -> None:
-        """
-        Count a handshake that came to nothing.
-        """
         if not isinstance(error, PathLostError):
             self.count(getattr(error, "counter", "handshake_refused"))
 
     def _readable(self, peerSocket: PeerSocket) -> None:
-        """
-        Something came over a pair's socket.
-        """
         had = peerSocket.path
         try:
             peerSocket.readable(self.clock())
@@ -220,9 +208,6 @@ class SharedMemoryFabric(Discovery):
             self._paired(peerSocket)
 
     def _paired(self, peerSocket: PeerSocket) -> None:
-        """
-        A handshake is done.
-        """
         self._pairs.greeted(peerSocket)
         path, bell = peerSocket.path, peerSocket.bell
         if bell is not None:
@@ -278,9 +263,6 @@ class SharedMemoryFabric(Discovery):
             self._listeners.reopen()
 
     def _unpaired(self, peerSocket: PeerSocket, reason: Exception) -> None:
-        """
-        A handshake came to nothing.
-        """
         error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
         users, peerSocket.users = peerSocket.users, []
         for user in users:
@@ -402,9 +384,6 @@ class SharedMemoryFabric(Discovery):
                 self._wake(path)
 
     def _wake(self, path: Any) -> None:
-        """
-        Look at a path each turn again.
-        """
         path.wake()
         del self._asleep[path]
         self.hot += (path,)

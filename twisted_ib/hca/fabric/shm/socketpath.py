@@ -237,9 +237,6 @@ class SocketPath(Path):
         return n
 
     def _drain(self, budget: int) -> int:
-        """
-        Take up to C{budget} packets.
-        """
         n = 0
         if self.owed is not None:
             if not self.payOwed():

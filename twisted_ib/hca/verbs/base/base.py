@@ -33,9 +33,6 @@ class PyverbsCM(PyverbsObject):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """
-        Close it, whatever happened.
-        """
         self.close()
 
     def close(self) -> None:

@@ -85,9 +85,6 @@ class Hub:
     """
 
     def __init__(self) -> None:
-        """
-        None is open.
-        """
         self._reset()
 
     def _reset(self) -> None:
@@ -148,9 +145,6 @@ class Hub:
     # -- the lock
 
     def __enter__(self) -> None:
-        """
-        Take the lock.
-        """
         self.lock.acquire()
         self._depth += 1
 
@@ -212,9 +206,6 @@ class Hub:
                 return
 
     def _wakeWatchers(self) -> None:
-        """
-        Have those call who watch a descriptor.
-        """
         for watcher in self.watchers:
             watcher.wake()
 
@@ -286,9 +277,6 @@ class Hub:
         self._wakeSleepers()
 
     def _wakeSleepers(self) -> None:
-        """
-        Have every thread that sleeps look again.
-        """
         for sleeper in self._sleepers:
             sleeper.wake()
 
@@ -332,9 +320,6 @@ class Hub:
                 sleeper.close()
 
     def _pending(self) -> bool:
-        """
-        Whether a device has something to do.
-        """
         for device in self.devices:
             if device.busy():
                 return True

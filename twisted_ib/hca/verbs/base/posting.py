@@ -152,9 +152,6 @@ def _post(chain: WR | None, post: Callable[[WR], object], bad: WR | None) -> Non
 
 
 def _copy(wr: Any, bad: Any) -> None:
-    """
-    Make one request the same as another.
-    """
     for field in attrs.fields(type(wr)):
         setattr(bad, field.name, getattr(wr, field.name))
 

@@ -66,9 +66,6 @@ class Graveyard:
     """
 
     def __init__(self) -> None:
-        """
-        Nothing is.
-        """
         self._dead: deque[Callable[[], None]] = deque()
 
     def bury(self, close: Callable[[], None]) -> None:
@@ -137,9 +134,6 @@ def closing(device: Device, function: Callable[..., object], *arguments: object)
     """
 
     def close() -> None:
-        """
-        Give the object back if there is something to give.
-        """
         if not device.closed:
             function(*arguments)
 
@@ -154,10 +148,6 @@ def verb(message: str = "") -> Callable[[Function], Function]:
     """
 
     def decorate(function: Function) -> Function:
-        """
-        Wrap it.
-        """
-
         @wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
             with hub:
@@ -203,9 +193,6 @@ class VerbsObject(PyverbsCM):
     rank = 0
 
     def __init__(self) -> None:
-        """
-        It is open, and nothing depends on it.
-        """
         self._children: WeakSet[VerbsObject] = WeakSet()
         self._closer: Callable[[], None] | None = None
         self._handle = next(_handles)
@@ -237,9 +224,6 @@ class VerbsObject(PyverbsCM):
             raise PyverbsUserError(f"This {type(self).__name__} is closed")
 
     def _closeChildren(self) -> None:
-        """
-        Close what depends on it.
-        """
         for child in sorted(self._children, key=_rank):
             child.close()
         self._children.clear()
@@ -269,9 +253,6 @@ class VerbsObject(PyverbsCM):
             self._closed()
 
     def __del__(self) -> None:
-        """
-        Nobody has it any more.
-        """
         closer = getattr(self, "_closer", None)
         if closer is not None and graveyard is not None:
             self._closer = None
@@ -279,9 +260,6 @@ class VerbsObject(PyverbsCM):
 
 
 def _rank(child: VerbsObject) -> int:
-    """
-    @return: when to close it.
-    """
     return child.rank
 
 

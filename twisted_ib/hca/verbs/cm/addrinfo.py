@@ -89,9 +89,6 @@ class Address:
 
 
 def _text(value: Text) -> str | None:
-    """
-    A parameter that C takes as a string.
-    """
     return value.decode() if isinstance(value, bytes) else value
 
 

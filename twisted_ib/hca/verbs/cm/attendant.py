@@ -71,9 +71,6 @@ class Attendance:
     """
 
     def __init__(self) -> None:
-        """
-        Nobody does.
-        """
         self.forked()
 
     def forked(self) -> None:

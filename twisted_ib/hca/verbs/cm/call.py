@@ -20,9 +20,6 @@ class Call:
     """
 
     def __init__(self, identifier: Identifier) -> None:
-        """
-        Nobody calls.
-        """
         self._identifier = identifier
         self._route: Any = None
         self._isDone = False

@@ -103,9 +103,6 @@ class CMID(DataCalls):
     def _fromAddress(
         self, info: AddrInfo, attr: QPInitAttr | None, pd: PD | None, device: str | None
     ) -> None:
-        """
-        Make a synchronous identifier.
-        """
         if attr is not None:
             checked(attr, QPInitAttr).qp_type = info.qp_type
         identifier = self._hold(Identifier(Reports(), True, info.port_space, info.qp_type))
@@ -126,16 +123,10 @@ class CMID(DataCalls):
 
     @verb("Failed to create CM ID")
     def _use(self, pd: PD | None, info: AddrInfo) -> None:
-        """
-        Have a device.
-        """
         self._get().use(None if pd is None else checked(pd, PD), info.source, info.destination)
 
     @verb("Failed to create CM ID")
     def _fromEvent(self, event: CMEvent, listener: CMID) -> None:
-        """
-        Take the identifier of a request.
-        """
         report = event._get()
         child, report.child = report.child, None
         if child is None:
@@ -220,9 +211,6 @@ class CMID(DataCalls):
 
     @verb("Failed to Resolve Address")
     def _resolveAddress(self, info: AddrInfo) -> None:
-        """
-        Begin to find out.
-        """
         self._get().resolveAddress(info.source, info.destination)
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
@@ -238,9 +226,6 @@ class CMID(DataCalls):
 
     @verb("Failed to Resolve Route")
     def _resolveRoute(self) -> None:
-        """
-        Begin to find out.
-        """
         self._get().resolveRoute()
 
     def resolve_addrinfo(
@@ -268,9 +253,6 @@ class CMID(DataCalls):
 
     @locked
     def _reportInfo(self, identifier: Identifier, found: Any, status: int) -> None:
-        """
-        The resolver has answered.
-        """
         self._info = found
         kind = _E.RDMA_CM_EVENT_ADDRINFO_ERROR if status else _E.RDMA_CM_EVENT_ADDRINFO_RESOLVED
         identifier.report(kind, status=status)
@@ -318,9 +300,6 @@ class CMID(DataCalls):
 
     @verb("Failed to Connect")
     def _connect(self, param: ConnParam | None) -> None:
-        """
-        Begin to call.
-        """
         self._get().transport.connect(param)
 
     def accept(self, param: ConnParam | None = None) -> None:
@@ -339,9 +318,6 @@ class CMID(DataCalls):
 
     @verb("Failed to Accept Connection")
     def _accept(self, param: ConnParam | None) -> None:
-        """
-        Answer.
-        """
         self._get().transport.accept(param)
 
     @verb("Failed to Reject Connection")
@@ -422,9 +398,6 @@ class CMID(DataCalls):
 
     @verb("Failed to Join multicast")
     def _join(self, group: Address | None, sendOnly: bool) -> None:
-        """
-        Begin to join.
-        """
         self._get().join(group, sendOnly)
 
     @verb("Failed to leave multicast")

@@ -58,9 +58,6 @@ class Connected(Call):
     initialStates = (_S.IBV_QPS_INIT,)
 
     def __init__(self, identifier: Identifier) -> None:
-        """
-        There is none.
-        """
         super().__init__(identifier)
         self.terms: NegotiatedParameters | None = None
         self._agreement: Agreement | None = None

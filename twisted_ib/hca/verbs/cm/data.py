@@ -32,9 +32,6 @@ class DataCalls(IdentifierView):
     # -- memory
 
     def _register(self, size: int, access: int) -> MR:
-        """
-        Register memory that is closed with the identifier.
-        """
         self._get().device  # noqa: B018
         return MR(self, size, int(_A.IBV_ACCESS_LOCAL_WRITE | access))
 
@@ -83,9 +80,6 @@ class DataCalls(IdentifierView):
         self._queuePair().post_recv(RecvWR(num_sge=1, sg=[sge]))
 
     def _post(self, mr: MR, length: int | None, opcode: int, flags: int) -> SendWR:
-        """
-        A send request of the beginning of a region.
-        """
         sge = SGE(checked(mr, MR).buf, length or mr.length, mr.lkey)
         return SendWR(num_sge=1, sg=[sge], opcode=opcode, send_flags=int(flags))
 
@@ -173,17 +167,11 @@ class DataCalls(IdentifierView):
         return self._completion(self._get().sendCQ)
 
     def _completion(self, queue: CQ | None) -> WC:
-        """
-        Wait for a completion.
-        """
         check(queue is not None, "The identifier has made no such completion queue")
         assert queue is not None
         found: list[WC] = []
 
         def ready() -> bool:
-            """
-            Take one if there is one.
-            """
             found.extend(queue.poll(1)[1])
             return bool(found)
 

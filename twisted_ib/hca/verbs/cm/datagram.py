@@ -49,9 +49,6 @@ class Datagrams(Call):
     terms = None
 
     def __init__(self, identifier: Identifier) -> None:
-        """
-        There is none.
-        """
         super().__init__(identifier)
         self._lookup: Any = None
         self._privateData = b""
@@ -123,9 +120,6 @@ class Datagrams(Call):
         self._over(-errno.ETIMEDOUT)
 
     def _over(self, status: int, privateData: bytes = b"") -> None:
-        """
-        It came to nothing.
-        """
         self._identifier.stage = Stage.OVER
         self._identifier.report(_E.RDMA_CM_EVENT_UNREACHABLE, status=status, privateData=privateData)
 

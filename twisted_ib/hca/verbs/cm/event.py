@@ -83,17 +83,11 @@ class Reports:
     __slots__ = ("_waiting", "closed", "signal")
 
     def __init__(self) -> None:
-        """
-        Nothing was.
-        """
         self._waiting: deque[Report] = deque()
         self.closed = False
         self.signal: Any = None
 
     def __len__(self) -> int:
-        """
-        How many wait.
-        """
         return len(self._waiting)
 
     def add(self, report: Report) -> None:
@@ -152,9 +146,6 @@ class CMEventChannel(VerbsObject):
     """
 
     def __init__(self) -> None:
-        """
-        Make a channel.
-        """
         super().__init__()
         self._reports = reports = Reports()
         self._pipe: tuple[int, int] | None = None
@@ -171,9 +162,6 @@ class CMEventChannel(VerbsObject):
             raise PyverbsUserError("The event channel belongs to another process")
 
     def _closed(self) -> None:
-        """
-        Give the descriptors back.
-        """
         self._reports.signal = None
         pipe, self._pipe = self._pipe, None
         for fd in pipe or ():
@@ -210,9 +198,6 @@ class CMEventChannel(VerbsObject):
             return self._pipe[0]
 
     def _signal(self, any: bool) -> None:
-        """
-        Make the descriptor readable, or not.
-        """
         assert self._pipe is not None
         if any:
             os.write(self._pipe[1], b"!")
@@ -220,9 +205,6 @@ class CMEventChannel(VerbsObject):
             os.read(self._pipe[0], 1)
 
     def __del__(self) -> None:
-        """
-        Nobody has it any more.
-        """
         if getattr(self, "_pipe", None) is not None:
             self._closed()
         super().__del__()
@@ -238,9 +220,6 @@ def nextReport(reports: Reports, timeout: float | None = None) -> Report | None:
     found: list[Report] = []
 
     def ready() -> bool:
-        """
-        Take one if there is one.
-        """
         report = reports.take()
         if report is not None:
             found.append(report)
@@ -272,16 +251,10 @@ class CMEvent(VerbsObject):
         self._take(report)
 
     def _take(self, report: Report) -> None:
-        """
-        Be the event of a report.
-        """
         self._report: Report | None = report
         self._opened(report.drop)
 
     def _closed(self) -> None:
-        """
-        It is acknowledged.
-        """
         self._report = None
 
     def _get(self) -> Report:

@@ -66,9 +66,6 @@ class Identifier:
     """
 
     def __init__(self, reports: Reports, isSynchronous: bool, portSpace: int, qpType: int) -> None:
-        """
-        It is IDLE.
-        """
         self.reports = reports
         self.isSynchronous = isSynchronous
         self.portSpace = portSpace
@@ -180,9 +177,6 @@ class Identifier:
 
     @staticmethod
     def _isOurs(device: Any, address: Address) -> bool:
-        """
-        Whether an address is in the GID table.
-        """
         return bool(device.hasGID(gidNumber(address.host)))
 
     def resolveAddress(self, source: Address | None, destination: Address | None) -> None:
@@ -298,17 +292,11 @@ class Identifier:
         self.qp = qp
 
     def _createCQ(self, ctx: Context, depth: int) -> CQ:
-        """
-        A completion queue with a channel of its own.
-        """
         channel = CompChannel(ctx)
         self._channels.append(channel)
         return CQ(ctx, max(depth, 1), None, channel, 0)
 
     def _destroyCQs(self) -> None:
-        """
-        Destroy what L{createQP} made for the queue pair.
-        """
         for made in (self.sendCQ, self.recvCQ, *self._channels):
             if made is not None:
                 made.close()

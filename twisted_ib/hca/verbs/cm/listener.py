@@ -149,24 +149,15 @@ class Listener:
 
     @property
     def _headerBytes(self) -> int:
-        """
-        Octets of private data that are not the program's.
-        """
         return 0 if self._identifier.portSpace == rdma_port_space.RDMA_PS_IB else HEADER_BYTES
 
     def _isFull(self) -> bool:
-        """
-        Whether no more requests may wait.
-        """
         full = self._identifier.requestsWaiting >= self._backlog
         if full:
             self._device.count("backlog_full")
         return full
 
     def _refuse(self, connection: Any, reason: RejectReason) -> None:
-        """
-        A REQ is not what it should be.
-        """
         self._device.count("bad_rdma_cm_request")
         connection.reject(reason, b"", self._device.clock())
 

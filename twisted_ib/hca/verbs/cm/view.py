@@ -24,18 +24,12 @@ class IdentifierView(VerbsObject):
     """
 
     def __init__(self) -> None:
-        """
-        There is none yet.
-        """
         super().__init__()
         self._id: Identifier | None = None
         self._channel: CMEventChannel | None = None
         self._info: Any = None
 
     def _hold(self, identifier: Identifier) -> Identifier:
-        """
-        Stand for an identifier.
-        """
         self._id = identifier
         self._opened(identifier.close)
         return identifier
@@ -54,9 +48,6 @@ class IdentifierView(VerbsObject):
         return identifier
 
     def _closed(self) -> None:
-        """
-        Keep nothing of it.
-        """
         self._id = None
 
     def _queuePair(self) -> QP:

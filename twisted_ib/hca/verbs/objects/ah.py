@@ -161,9 +161,6 @@ class AH(VerbsObject):
 
     @verb("Failed to create AH")
     def _create(self, pd: PD, given: dict[str, Any]) -> None:
-        """
-        Create it.
-        """
         pd._check()
         if "attr" in given:
             attr = checked(given["attr"], AHAttr)
@@ -190,7 +187,4 @@ class AH(VerbsObject):
         return id(self)
 
     def _closed(self) -> None:
-        """
-        Drop the domain.
-        """
         self.pd = None

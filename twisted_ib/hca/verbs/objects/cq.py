@@ -100,9 +100,6 @@ class _Notices:
         return queue
 
     def _settle(self) -> None:
-        """
-        Not readable any more if there is nothing.
-        """
         if self._readable and not self.waiting:
             self._readable = False
             os.read(self.fd, 1)
@@ -146,9 +143,6 @@ class CompChannel(VerbsObject):
 
     @verb("Failed to create a completion channel")
     def _create(self, context: Context) -> None:
-        """
-        Create it.
-        """
         context._check()
         self.context: Context | None = context
         self._device = device = context._device
@@ -159,9 +153,6 @@ class CompChannel(VerbsObject):
         _channels[device] = _channels.get(device, 0) + 1
 
         def close() -> None:
-            """
-            Give the descriptors back.
-            """
             _channels[device] -= 1
             if not _channels[device]:
                 del _channels[device]
@@ -170,9 +161,6 @@ class CompChannel(VerbsObject):
         self._opened(close, context)
 
     def _closed(self) -> None:
-        """
-        Drop the context.
-        """
         self.context = None
         if self._poller is not None:
             self._poller.close()
@@ -266,9 +254,6 @@ class PolledQueue(VerbsObject):
             core.onCompletion = notices.add
 
         def close() -> None:
-            """
-            Give it back.
-            """
             if not device.closed:
                 device.objects.destroyCompletionQueue(core)
             events.forget(core)
@@ -278,9 +263,6 @@ class PolledQueue(VerbsObject):
         self._opened(close, context, channel)
 
     def _closed(self) -> None:
-        """
-        Drop what it refers to.
-        """
         self.context = self._channel = None
 
     @property
@@ -405,9 +387,6 @@ class CQ(PolledQueue):
 
 
 def _value(completion: WorkCompletion) -> WC:
-    """
-    @return: a completion as verbs have it.
-    """
     return WC(
         wr_id=completion.workRequestID,
         status=int(completion.status),

@@ -162,9 +162,6 @@ class CQEX(PolledQueue):
         return found
 
     def _next(self) -> int:
-        """
-        Take a completion.
-        """
         completions = self._core.poll(1)
         if not completions:
             return errno.ENOENT

@@ -317,9 +317,6 @@ class Context(VerbsObject):
         raise invalid(f"Failed to get pkey index of pkey = {pkey} of port {port_num}")
 
     def _gids(self) -> list[bytes]:
-        """
-        @return: the GID table.
-        """
         return [_packed(text) for text in self._device.gids()]
 
     @verb("Failed to query gid")
@@ -435,9 +432,6 @@ def _packed(text: str) -> bytes:
 
 
 def _entry(gid: bytes, index: int) -> GIDEntry:
-    """
-    @return: an entry of the GID table.
-    """
     return GIDEntry(
         int.from_bytes(gid[:8], sys.byteorder),
         int.from_bytes(gid[8:], sys.byteorder),

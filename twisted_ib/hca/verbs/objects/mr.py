@@ -71,9 +71,6 @@ class MR(VerbsObject):
     def _register(
         self, creator: Any, length: int, access: int, address: int | None, iova: int | None = None
     ) -> None:
-        """
-        Register it.
-        """
         pd = creator if isinstance(creator, PD) else getattr(creator, "pd", None)
         if not isinstance(pd, PD):
             raise PyverbsUserError(_NEEDS_PD)
@@ -100,9 +97,6 @@ class MR(VerbsObject):
         self._opened(closing(device, device.deregisterMemory, core), creator, pd)
 
     def _closed(self) -> None:
-        """
-        Its memory is gone.
-        """
         self._buf = 0
         self.pd = None
 
@@ -304,9 +298,6 @@ class MW(VerbsObject):
 
     @verb("Failed to allocate MW")
     def _allocate(self, pd: PD, mw_type: int) -> None:
-        """
-        Allocate it.
-        """
         pd._check()
         memory = pd._device.memory
         self._core: MemoryWindow = memory.allocateWindow(pd._core, mw_type)
@@ -317,9 +308,6 @@ class MW(VerbsObject):
         self._opened(closing(pd._device, memory.deallocateWindow, self._core), pd)
 
     def _closed(self) -> None:
-        """
-        Drop the domain.
-        """
         self.pd = None
 
     @property

@@ -47,9 +47,6 @@ class PD(VerbsObject):
 
     @verb("Failed to allocate PD")
     def _allocate(self, creator: Any) -> None:
-        """
-        Allocate it.
-        """
         if isinstance(creator, Context):
             creator._check()
             self.ctx: Context | None = creator
@@ -86,9 +83,6 @@ class PD(VerbsObject):
         raise unsupported("Failed to advise MR")
 
     def _closed(self) -> None:
-        """
-        Drop the context.
-        """
         self.ctx = None
 
 
@@ -161,16 +155,10 @@ class ParentDomain(PD):
 
     @verb("Failed to allocate Parent Domain")
     def _open(self, context: Context, pd: PD) -> None:
-        """
-        Share the other's domain.
-        """
         pd._check()
         check(pd.ctx is context, "Failed to allocate Parent Domain: the PD is another context's")
         self._share(pd)
 
     def _closed(self) -> None:
-        """
-        Drop the other.
-        """
         super()._closed()
         self.protection_domain = None

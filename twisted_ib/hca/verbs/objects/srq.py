@@ -100,9 +100,6 @@ class SRQ(VerbsObject):
 
     @staticmethod
     def _domain(attr: SrqInitAttrEx) -> PD:
-        """
-        @return: the protection domain of extended attributes.
-        """
         mask = int(attr.comp_mask)
         kind = attr.srq_type if mask & _MASK.IBV_SRQ_INIT_ATTR_TYPE else ibv_srq_type.IBV_SRQT_BASIC
         if kind != ibv_srq_type.IBV_SRQT_BASIC or mask & ~_BASIC:
@@ -114,9 +111,6 @@ class SRQ(VerbsObject):
 
     @verb("Failed to create SRQ")
     def _create(self, pd: PD, attr: SrqInitAttr | SrqInitAttrEx) -> None:
-        """
-        Create it.
-        """
         pd._check()
         depth = within(attr.max_wr, 1, limits.SHARED_RECEIVE_DEPTH, "Failed to create SRQ: max_wr")
         pieces = within(attr.max_sge, 0, limits.SCATTER_GATHER_ELEMENTS, "Failed to create SRQ: max_sge")
@@ -128,18 +122,12 @@ class SRQ(VerbsObject):
         self.pd: PD | None = pd
 
         def close() -> None:
-            """
-            Give it back.
-            """
             device.objects.destroySharedReceiveQueue(core)
             events.forget(core)
 
         self._opened(closing(device, close), pd)
 
     def _closed(self) -> None:
-        """
-        Drop the domain.
-        """
         self.pd = None
 
     @property

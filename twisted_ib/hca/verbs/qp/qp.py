@@ -103,9 +103,6 @@ class QP(LackingQP):
 
     @verb()
     def _create(self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx) -> None:
-        """
-        Create it.
-        """
         kind = _TYPES.get(init_attr.qp_type)
         if kind is None:
             raise unsupported(f"{self._failed}: type {init_attr.qp_type}")
@@ -142,26 +139,17 @@ class QP(LackingQP):
         self.srq: SRQ | None = srq
 
         def close() -> None:
-            """
-            Destroy it.
-            """
             core.close()
             events.forget(core)
 
         self._opened(closing(device, close), pd, scq, rcq, srq, self.context)
 
     def _closed(self) -> None:
-        """
-        Drop what it refers to.
-        """
         self.pd = self.context = self.scq = self.rcq = self.srq = None
 
     # -- states
 
     def _step(self, qp_attr: QPAttr, old: QPState, new: QPState) -> None:
-        """
-        Go a step with the attributes that it requires.
-        """
         self._check()
         rule = transitionRule(self._core.type, old, new)
         assert rule is not None
@@ -219,9 +207,6 @@ class QP(LackingQP):
         self._modify(checked(qp_attr, QPAttr), int(comp_mask))
 
     def _modify(self, attr: QPAttr, mask: int) -> None:
-        """
-        Change its state or attributes.
-        """
         core = self._core
         check(not mask & ~sum(_BY_BIT, _STATE), f"Failed to modify QP: mask {mask:#x}")
         state = core.state
@@ -266,16 +251,10 @@ class QP(LackingQP):
         return attr, self._created()
 
     def _sizes(self) -> QPCap:
-        """
-        @return: its sizes.
-        """
         sizes = self._work.capabilities
         return QPCap(sizes.sends, sizes.receives, sizes.pieces, sizes.receivePieces, sizes.inline)
 
     def _created(self) -> QPInitAttr:
-        """
-        @return: the attributes that it was created with.
-        """
         made = self._init_attr
         return QPInitAttr(
             made.qp_type, made.qp_context, self.scq, self.rcq, self.srq, self._sizes(), self._sigAll
@@ -432,7 +411,4 @@ class QP(LackingQP):
 
 
 def _group(gid: GID | str) -> int:
-    """
-    @return: a multicast GID as a number.
-    """
     return int.from_bytes((gid if isinstance(gid, GID) else GID(gid)).raw, "big")

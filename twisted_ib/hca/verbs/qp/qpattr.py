@@ -86,9 +86,6 @@ class _Size:
         return size
 
     def __set__(self, attr: _Sized, value: int) -> None:
-        """
-        Set the size.
-        """
         setattr(attr._cap, self.name, value)
 
 
@@ -349,9 +346,6 @@ class QPAttr(_Sized):
         ]
 
     def _rest(self) -> list[tuple[str, object]]:
-        """
-        @return: names and values from the P_Key on.
-        """
         return [
             ("PKey index", self.pkey_index),
             ("Alt. PKey index", self.alt_pkey_index),

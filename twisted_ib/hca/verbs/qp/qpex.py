@@ -146,9 +146,6 @@ class QPEx(QP):
         return self._batch
 
     def _add(self, opcode: SendOpcode, **fields: Any) -> None:
-        """
-        Begin a request.
-        """
         flags = int(self.wr_flags) & ~_INLINE
         if not self._ops & _OPS[opcode]:
             self._error = invalid(f"ibv_wr_complete failed: the QP was created without {opcode.name}")
@@ -232,9 +229,6 @@ class QPEx(QP):
         self._remote(SendOpcode.ATOMIC_FETCH_AND_ADD, rkey, remote_addr, compare=u64(add))
 
     def _remote(self, opcode: SendOpcode, rkey: int, address: int, **fields: Any) -> None:
-        """
-        Begin a request that names the peer's memory.
-        """
         self._add(opcode, remoteKey=u32(rkey), remoteAddress=u64(address), **fields)
 
     @locked

@@ -80,9 +80,6 @@ _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
 @_remember
 def _packed(path: CMPath) -> bytes:
-    """
-    See L{CMPath.pack}.
-    """
     path.check()
     try:
         return _PATH.pack(
@@ -102,9 +99,6 @@ def _packed(path: CMPath) -> bytes:
 
 @_remember
 def _parsed(octets: bytes) -> CMPath:
-    """
-    See L{CMPath.parse}.
-    """
     llid, rlid, lgid, rgid, flow, traffic, hops, level, timeout = _PATH.unpack(octets)
     return CMPath(
         llid,
