@@ -52,10 +52,10 @@ class Subject:
 
     def absence(self) -> str:
         """
-        @return: Why it can not run here, C{""} if it can.
+        @return: Why it cannot run here, C{""} if it can.
         """
         if self.program == "loops" and find_spec("uvloop") is None:
-            return "uvloop can not be imported"
+            return "uvloop cannot be imported"
         if not self.program and shutil.which(UCX_PROGRAM) is None:
             return f"{UCX_PROGRAM} is not installed"
         return ""

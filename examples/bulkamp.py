@@ -121,7 +121,7 @@ class Lent:
         """READ them into memory that is registered meanwhile."""
         transport: Any = self._protocol.transport
         if not IRDMATransport.providedBy(transport) or not self.length:
-            raise BulkError("this can not be read")
+            raise BulkError("this cannot be read")
         with transport.registerMemory(self.length) as region:
             await transport.rdmaRead(self.length, self._address, self._key, region)
             view: memoryview = region.view.toreadonly()

@@ -56,7 +56,7 @@ DONE, MISSING, REFUSED = b"+", b"-", b"!"
 
 
 class StoreError(Exception):
-    """The store can not do that."""
+    """The store cannot do that."""
 
 
 class Entry(NamedTuple):

@@ -83,7 +83,7 @@ class RegisteredProducer:
         self._request.finish()
 
     def _failed(self, failure: Failure) -> None:
-        """The client has gone; or the rest can not be sent, and the client must see that."""
+        """The client has gone; or the rest cannot be sent, and the client must see that."""
         for each in self._sent:
             each.addErrback(lambda ignored: None)
         if not failure.check(ConnectionClosed):

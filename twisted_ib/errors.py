@@ -71,7 +71,7 @@ class WrongThreadError(HCAError):
 
 class DeviceError(HCAError):
     """
-    A device can not be used as asked.
+    A device cannot be used as asked.
     """
 
 
@@ -89,7 +89,7 @@ class DeviceClosedError(DeviceError):
 
 class RunDirectoryError(DeviceError):
     """
-    The directory where processes of one host meet can not be used.
+    The directory where processes of one host meet cannot be used.
     """
 
 
@@ -206,7 +206,7 @@ class QueuePairError(HCAError):
 
 class MemoryRegionError(HCAError):
     """
-    Memory can not be registered or deregistered as asked.
+    Memory cannot be registered or deregistered as asked.
     """
 
 
@@ -219,7 +219,7 @@ class MemoryAccessError(HCAError):
 
 class ResourceBusyError(HCAError):
     """
-    An object can not be destroyed while others use it; the text names them.
+    An object cannot be destroyed while others use it; the text names them.
     """
 
 
@@ -286,7 +286,7 @@ class DestinationCongestedError(SendBudgetError):
 
 class PeerGoneError(RDSError):
     """
-    A peer can not be reached, or what waited for it was given up.
+    A peer cannot be reached, or what waited for it was given up.
     """
 
 
@@ -314,7 +314,7 @@ class RDSOperationError(RDSError):
 
 class RulesError(HCAError):
     """
-    A file of the offload switch's rules can not be used.
+    A file of the offload switch's rules cannot be used.
 
     @ivar errors: All that is wrong: lines as C{FILE:LINE:COLUMN: expected ...}, at least one and at
         most L{POLICY_ERRORS<twisted_ib.limits.POLICY_ERRORS>}; the text of the exception is the first.

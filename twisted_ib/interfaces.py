@@ -65,7 +65,7 @@ class IReactorRDMA(Interface):
         @param maxMessageSize: The longest message, in bytes, each way; the peer is not asked.
         @return: An L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
         @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} makes no sense.
-        @raise CannotListenError: The port can not be had.
+        @raise CannotListenError: The port cannot be had.
         """
 
     def connectRDMA(  # type: ignore[no-untyped-def]
@@ -99,7 +99,7 @@ class IRDMATransport(ITransport):
     A connection that carries messages, and reads and writes the peer's memory.
 
     Each C{write} is one message: it arrives whole, or the connection is lost.  Messages and
-    requests begin in the order of the calls.  What the peer can not take yet waits (the peer
+    requests begin in the order of the calls.  What the peer cannot take yet waits (the peer
     answers RNR, receiver not ready, and is asked again for as long as it takes); register a
     producer to be told.
 
@@ -110,7 +110,7 @@ class IRDMATransport(ITransport):
     others fail with C{WR_FLUSH_ERR}.  To cancel one is to forget its result; what has left can
     not be called back.
 
-    An argument that can not be raises at the call, and nothing is sent: C{TypeError} if it is of
+    An argument that cannot be raises at the call, and nothing is sent: C{TypeError} if it is of
     the wrong kind, else C{ValueError}, L{QueuePairError<twisted_ib.errors.QueuePairError>} (a
     number that has no room on the wire) or what the call says.
 
@@ -224,7 +224,7 @@ class IRDMATransport(ITransport):
         @param access: L{Access<twisted_ib.rdma.Access>} bits; by default it may be written
             here, if the buffer can be, and the peer gets no right at all.
         @return: An L{IRDMARegion}.  It is closed with the connection, if not before.
-        @raise MemoryRegionError: it can not be registered so.
+        @raise MemoryRegionError: it cannot be registered so.
         """
 
     def grant(region, access, offset=0, length=None):  # type: ignore[no-untyped-def]
@@ -265,7 +265,7 @@ class ISDPTransport(ITransport):
         let in for each transfer only, so that C{access} needs no remote bits.
 
         @return: An L{IRDMARegion}.
-        @raise MemoryRegionError: it can not be registered so.
+        @raise MemoryRegionError: it cannot be registered so.
         """
 
     def writeRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
@@ -449,7 +449,7 @@ class IReactorRDS(Interface):
             or an HCA's name; the host's default by default.
         @return: An L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
         @raise ValueError: an argument makes no sense.
-        @raise CannotListenError: The port can not be had.
+        @raise CannotListenError: The port cannot be had.
         """
 
 
@@ -501,7 +501,7 @@ class IRDSTransport(Interface):
 
         @param host: An IP address.
         @return: A Deferred of the seconds until it came; it fails with
-            L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer can not be reached for long.
+            L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer cannot be reached for long.
         """
 
     def counters():  # type: ignore[no-untyped-def]
@@ -568,7 +568,7 @@ class IRDSMemoryTransport(Interface):
             frees it.
         @return: An L{RDSMemory<twisted_ib.rds.paths.rdmaoperations.RDSMemory>}: C{cookie}, C{view},
             C{length}.
-        @raise MemoryRegionError: it can not be.
+        @raise MemoryRegionError: it cannot be.
         @raise ResourceLimitError: there is too much.
         """
 
@@ -663,7 +663,7 @@ class IRDSProtocol(Interface):
 
     def peerGone(host, reason):  # type: ignore[no-untyped-def]
         """
-        A peer that something waits for can not be reached.  It is tried again as long as
+        A peer that something waits for cannot be reached.  It is tried again as long as
         something waits: C{cancel} makes an end.
 
         @param host: Its address.

@@ -466,7 +466,7 @@ RDS_NUDGE_SECONDS = 0.2
 RDS_DUEL_SECONDS = 0.5
 #: How long one attempt may take, in seconds.
 RDS_CONNECT_SECONDS = 10.0
-#: A peer that can not be reached for so long is told as gone, in seconds.
+#: A peer that cannot be reached for so long is told as gone, in seconds.
 RDS_GONE_SECONDS = 10.0
 #: How often a peer is sent something while all that there is for it is held back, in seconds.
 RDS_HELD_SECONDS = 10.0

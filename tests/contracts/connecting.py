@@ -312,7 +312,7 @@ class AddressContract(StreamContract):
 
     def test_portZero(self) -> None:
         """
-        Port 0 is any that is free, and each is another; a number that is taken can not be had.
+        Port 0 is any that is free, and each is another; a number that is taken cannot be had.
         """
 
         async def steps(reactor: Any) -> None:

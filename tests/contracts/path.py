@@ -286,7 +286,7 @@ class FlowContract(Base):
     def test_waiterLeaves(self) -> None:
         """
         Whoever is closed while it waits is not kept: a peer that never reads
-        can not make those who wait grow.
+        cannot make those who wait grow.
         """
         a, _, path, _ = self.joined()
         fill(Taker(path, 60, 99))

@@ -183,7 +183,7 @@ class BulkTests(ExampleTestCase):
 
     def test_twice(self) -> None:
         """
-        What was given back can not be fetched: the peer says so, or the connection ends.
+        What was given back cannot be fetched: the peer says so, or the connection ends.
         """
 
         async def steps(reactor: Any, scheme: str, client: Any, server: Any) -> None:

@@ -255,7 +255,7 @@ class StoreTests(ExampleTestCase):
 
     def test_readOnly(self) -> None:
         """
-        A client can not write to the table; others do not notice that it tried.
+        A client cannot write to the table; others do not notice that it tried.
         """
 
         async def steps(reactor: Any) -> None:

@@ -59,7 +59,7 @@ class StreamSubject:
     @ivar startMessage: C{(port, prefix) -> str}, what is logged at the start.
     @ivar stopMessage: C{(port) -> str}, what is logged at the end.
     @ivar requiredInterfaces: What the reactor must provide.
-    @ivar skips: Test name to reason, for what this transport can not do.
+    @ivar skips: Test name to reason, for what this transport cannot do.
     """
 
     name: str

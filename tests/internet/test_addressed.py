@@ -200,9 +200,9 @@ class AddressedTests(TestCase):
             await self.listen(f"sdp:0:interface={THERE}:device=net0")
         self.assertIn(f"device net0 has the address {HERE}, not {THERE}", str(caught.exception))
         text = await self.fails(f"sdp:{HERE}:{number}:bindAddress={HERE}:device=net1", error.ConnectBindError)
-        self.assertIn(f"{HERE} can not be the local address", text)
+        self.assertIn(f"{HERE} cannot be the local address", text)
         text = await self.fails(r"sdp:\:\:1:1:device=net1", error.ConnectBindError)
-        self.assertIn(f"{THERE} can not be the local address", text)
+        self.assertIn(f"{THERE} cannot be the local address", text)
 
     async def test_kernelsAddress(self) -> None:
         """

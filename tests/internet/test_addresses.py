@@ -223,7 +223,7 @@ class ResolutionTests(SynchronousTestCase):
 
     def test_noName(self) -> None:
         """
-        What can not be a name at all is not given to the resolver, which would
+        What cannot be a name at all is not given to the resolver, which would
         never answer.
         """
         reactor = _Reactor("127.0.0.1")
@@ -394,10 +394,10 @@ class FailureTests(SynchronousTestCase):
 
     def test_bindErrors(self) -> None:
         """
-        Local addresses that can not be had are named.
+        Local addresses that cannot be had are named.
         """
         for made, text in [
-            (failures.notOurs("192.0.2.1"), "Couldn't bind: 99: 192.0.2.1 can not be the local address."),
+            (failures.notOurs("192.0.2.1"), "Couldn't bind: 99: 192.0.2.1 cannot be the local address."),
             (
                 failures.localPortInUse("::1", 80),
                 "Couldn't bind: 98: the local port [::1]:80 is in use.",

@@ -601,7 +601,7 @@ class EndTests(ChannelTestCase):
 
     def test_shutdownError(self) -> None:
         """
-        A device that can not be closed, as in a forked child, does not disturb
+        A device that cannot be closed, as in a forked child, does not disturb
         the reactor's end.
         """
         reactor = HandReactor()

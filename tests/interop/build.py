@@ -3,7 +3,7 @@ Fetch Debian's packages and build the guests' images of them, where L{tests.inte
 
     python -m tests.interop.build [--again]
 
-The exit status is 77, and the last line the reason, where that can not be done.
+The exit status is 77, and the last line the reason, where that cannot be done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.interop.lab.lab import unfit
 
 #: What has to be here.
 PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb", "tar", "du", "mke2fs")
-#: The exit status if it can not be done here.
+#: The exit status if it cannot be done here.
 SKIPPED = 77
 
 
@@ -50,7 +50,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         if error.cmd[0] not in ("apt-get", "apt-cache"):
             raise
-        print(f"Debian's packages can not be had: {error}")
+        print(f"Debian's packages cannot be had: {error}")
         return SKIPPED
     print(f"Linux {images.release} is in {images.directory}, after {time.monotonic() - began:.0f} s")
     return 0

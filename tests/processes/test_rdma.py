@@ -78,7 +78,7 @@ class RDMATests(ProcessTestCase):
 
     def test_revoked(self) -> None:
         """
-        What is closed can not be read any more.
+        What is closed cannot be read any more.
         """
         server, client = self.pair()
         self.assertEqual(client.ask("read"), "00" * 8)
@@ -109,7 +109,7 @@ class RDMATests(ProcessTestCase):
 
     def test_forked(self) -> None:
         """
-        A forked child can not use the connection, and does it no harm.
+        A forked child cannot use the connection, and does it no harm.
         """
         _, client = self.pair()
         self.assertEqual(client.ask("fork"), ["DeviceClosedError"] * 6)

@@ -383,7 +383,7 @@ class RuleTests(SwitchTestCase):
 
     def test_bothIsBusy(self) -> None:
         """
-        Where a rule says C{both}, a number that somebody else has for SDP can not be had.
+        Where a rule says C{both}, a number that somebody else has for SDP cannot be had.
         """
         other, server = self.start(), self.start(rules="use both listen * *:*\n")
         port = other.ask("listenEndpoint", endpoint="sdp:0:interface=127.0.0.1")["port"]

@@ -551,7 +551,7 @@ class RegionTests(RequestTestCase):
 
     def test_refused(self) -> None:
         """
-        What can not be registered raises by name.
+        What cannot be registered raises by name.
         """
         wrong: Any
         for wrong, access in ((0, None), (-1, 1), (bytes(8), 1), (8, 2), (8, 1 << 30), (True - 2, 1)):

@@ -210,7 +210,7 @@ class WindowTests(PairTestCase):
 
     def test_refused(self) -> None:
         """
-        What can not be opened raises by name, and leaves nothing.
+        What cannot be opened raises by name, and leaves nothing.
         """
         grant = self.two.grant
         for offset, length in ((0, 0), (64, None), (-1, 8), (60, 5), (0, -1)):

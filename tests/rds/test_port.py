@@ -272,7 +272,7 @@ class OpeningTests(PortCase):
 
     def test_addressTaken(self) -> None:
         """
-        An address that another process has can not be had.
+        An address that another process has cannot be had.
         """
         self.socket(self.here, 4000)
         stranger = hosts(self.wire, 1)[0]
@@ -862,7 +862,7 @@ class PeerTests(PortCase):
 
     def test_gone(self) -> None:
         """
-        A peer that can not be reached is told as gone, once; when it is there after all it gets
+        A peer that cannot be reached is told as gone, once; when it is there after all it gets
         everything.
         """
         one = self.socket(self.here, 4000)

@@ -940,7 +940,7 @@ class UnloadableTests(SynchronousTestCase):
 
     def test_direct(self) -> None:
         """
-        TCP is then the operating system's, whatever can not be had; the log says so once.
+        TCP is then the operating system's, whatever cannot be had; the log says so once.
         """
         listen = "reactor.switch.load('listen')"
         loads = ("", "reactor.switch.configuration.policy", listen, "reactor.socketReport")
@@ -955,7 +955,7 @@ class UnloadableTests(SynchronousTestCase):
             )
             self.assertEqual((done.stdout, done.returncode), ("hello\n", 0), done.stderr)
             self.assertNotIn("Traceback", done.stderr)
-            self.assertEqual(done.stderr.count("can not be loaded"), 1, done.stderr)
+            self.assertEqual(done.stderr.count("cannot be loaded"), 1, done.stderr)
 
 
 class ElsewhereTests(SynchronousTestCase):

@@ -134,7 +134,7 @@ class AppearTests(VisibilityTestCase):
 
     def test_impossible(self) -> None:
         """
-        Where processes can not meet nothing happens, and it is not tried again.
+        Where processes cannot meet nothing happens, and it is not tried again.
         """
         self.directory.chmod(0o755)
         self.assertRaises(RunDirectoryError, channelFor, self.reactor)

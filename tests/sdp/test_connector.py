@@ -370,11 +370,11 @@ class FailureTests(ConnectorTestCase):
         """
         self.device.bindError = NoRouteError("x")
         self.begin(bindAddress=("10.9.9.9", 0))
-        self.assertIn("10.9.9.9 can not be the local address", self.failure(error.ConnectBindError))
+        self.assertIn("10.9.9.9 cannot be the local address", self.failure(error.ConnectBindError))
         self.factory.__init__()  # type: ignore[misc]
         self.device.bindError = None
         self.begin(bindAddress=("::1", 0))
-        self.assertIn("::1 can not be the local address", self.failure(error.ConnectBindError))
+        self.assertIn("::1 cannot be the local address", self.failure(error.ConnectBindError))
 
     def test_bindAddressInUse(self) -> None:
         """

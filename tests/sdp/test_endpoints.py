@@ -501,7 +501,7 @@ class ErrorTests(EndpointTestCase):
 
     async def test_unknownDevice(self) -> None:
         """
-        A device that there is not: the server can not listen, the client can
+        A device that there is not: the server cannot listen, the client can
         not connect.
         """
         reason = await self.noPort("sdp:0:device=shm9")
@@ -622,7 +622,7 @@ class ErrorTests(EndpointTestCase):
 
             def logPrefix(self) -> str:
                 """
-                It can not be asked.
+                It cannot be asked.
                 """
                 raise ZeroDivisionError("no name")
 
@@ -665,7 +665,7 @@ class ErrorTests(EndpointTestCase):
 
 class RunDirectoryTests(SynchronousTestCase):
     """
-    Tests for a host on which processes can not meet.
+    Tests for a host on which processes cannot meet.
     """
 
     def setUp(self) -> None:
@@ -689,7 +689,7 @@ class RunDirectoryTests(SynchronousTestCase):
 
     def test_server(self) -> None:
         """
-        A server can not listen, and the text names the directory.
+        A server cannot listen, and the text names the directory.
         """
         listening = SDPServerEndpoint(self.reactor, 5001).listen(Server())
         reason = self.failureResultOf(listening, error.CannotListenError)
@@ -700,7 +700,7 @@ class RunDirectoryTests(SynchronousTestCase):
 
     def test_client(self) -> None:
         """
-        A client can not connect, likewise.
+        A client cannot connect, likewise.
         """
         connecting = SDPClientEndpoint(self.reactor, "127.0.0.1", 5001).connect(Server())
         self.assertNoResult(connecting)

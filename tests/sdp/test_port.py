@@ -409,7 +409,7 @@ class AcceptTests(PortTestCase):
 
     def test_foreignAddress(self) -> None:
         """
-        A Hello with an address that the peer can not have, as it is a process
+        A Hello with an address that the peer cannot have, as it is a process
         of this host, is refused, with reason 28, and counted, whichever of the
         two it is.
         """
@@ -517,7 +517,7 @@ class AcceptTests(PortTestCase):
 
 class BacklogTests(PortTestCase):
     """
-    Tests for requests that can not be accepted at once.
+    Tests for requests that cannot be accepted at once.
     """
 
     def test_paused(self) -> None:

@@ -18,7 +18,7 @@ from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 #: Datagrams that wait at a host, as in the buffer of a socket.
 QUEUE = 2048
-#: Turns without time passing that can not be meant.
+#: Turns without time passing that cannot be meant.
 STUCK = 20000
 #: How long a datagram takes, in seconds.
 LATENCY = 0.00005

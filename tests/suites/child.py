@@ -94,7 +94,7 @@ class Recorder(Reporter):
 
 def _name(test: Any) -> str:
     """
-    @return: The test's name; a module that can not be loaded has one, too.
+    @return: The test's name; a module that cannot be loaded has one, too.
     """
     return str(test.id())
 

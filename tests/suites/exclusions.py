@@ -14,7 +14,7 @@ from twisted.python.reflect import namedAny
 #: These recognise Twisted's own reactors by the name of the class.
 BY_NAME = {
     "twisted.internet.test.test_fdset.ReactorFDSetTestsBuilder_IBReactorTests.test_lostFileDescriptor": (
-        "recognises reactors that can not see a lost descriptor by the class's name; it never ends on other"
+        "recognises reactors that cannot see a lost descriptor by the class's name; it never ends on other"
         " reactors with epoll"
     ),
 }

@@ -223,7 +223,7 @@ def main() -> int:
         suites = Suites(environment, directory, options.seconds)
         trouble = suites.install(names)
         if trouble:
-            print(f"skipped: the projects can not be installed: {trouble}")
+            print(f"skipped: the projects cannot be installed: {trouble}")
             return SKIPPED
         with ThreadPoolExecutor(options.processes) as pool:
             futures = {

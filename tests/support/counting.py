@@ -2,7 +2,7 @@
 Segments that count the stores made to them, to kill a process at the Nth.
 
 Counted are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  What
-C{struct.pack_into} writes into the map is not; a reader can not see it before
+C{struct.pack_into} writes into the map is not; a reader cannot see it before
 the next counted store, so a kill there differs from none.
 """
 

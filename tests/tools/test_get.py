@@ -295,7 +295,7 @@ class GetTests(TestCase):
 
     async def test_badOutput(self) -> None:
         """
-        A file that can not be written is an error that names it.
+        A file that cannot be written is an error that names it.
         """
         url = "http://127.0.0.1:1/"
         missing = str(self.directory / "missing" / "file")

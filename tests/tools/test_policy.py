@@ -134,7 +134,7 @@ class PolicyTests(SynchronousTestCase):
 
     def test_checkErrors(self) -> None:
         """
-        What can not be checked is one sentence and a status.
+        What cannot be checked is one sentence and a status.
         """
         (self.folder / "wrong").write_text("use spd listen * *:*")
         for arguments, text in (
@@ -174,7 +174,7 @@ class PolicyTests(SynchronousTestCase):
 
     def test_testUnreadable(self) -> None:
         """
-        A file that can not be read is one sentence and a status.
+        A file that cannot be read is one sentence and a status.
         """
         for name, text in (
             ("none", "none: No such file or directory"),

@@ -44,7 +44,7 @@ def servicePort(port: int | str) -> int:
 
 def checkPort(port: int, lowest: int) -> int:
     """
-    Refuse what can not be a port number.
+    Refuse what cannot be a port number.
 
     @param port: what a user gave.
     @param lowest: 0 where "any port" makes sense, else 1.
@@ -60,7 +60,7 @@ def checkPort(port: int, lowest: int) -> int:
 
 def checkHost(host: str | bytes) -> str:
     """
-    Refuse what can not be the name or the address of a host.
+    Refuse what cannot be the name or the address of a host.
 
     @param host: what a user gave.
     @return: it, as text.
@@ -74,7 +74,7 @@ def checkHost(host: str | bytes) -> str:
 
 def checkTimeout(timeout: float | None) -> None:
     """
-    Refuse what can not be the time to wait.
+    Refuse what cannot be the time to wait.
 
     @param timeout: seconds, or L{None} for no end.
     @raise ValueError: it is no number, negative or endless.

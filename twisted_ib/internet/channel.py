@@ -483,8 +483,8 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
         <twisted_ib.hca.device.registry.place>}).
     @return: The same one for the same reactor, name and address, while it is open.
     @raise UnknownDeviceError: there is no such device.
-    @raise DeviceError: it can not be opened, as somebody else has its address.
-    @raise RunDirectoryError: processes can not meet.
+    @raise DeviceError: it cannot be opened, as somebody else has its address.
+    @raise RunDirectoryError: processes cannot meet.
     """
     name = DEFAULT_DEVICE if name is None else name
     channels = _channelsIn(reactor)

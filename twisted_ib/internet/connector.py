@@ -141,7 +141,7 @@ class Attempt:
         Have the device.
 
         @param peer: The address to connect to, if it is known.
-        @raise HCAError: It can not be opened.
+        @raise HCAError: It cannot be opened.
         """
         connector, before = self._connector, self._channel
         channel = channelFor(connector.reactor, connector.device, connector.bound[0], peer)

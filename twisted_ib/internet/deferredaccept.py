@@ -39,7 +39,7 @@ class HalfOpenAccept:
 
         @param port: Has C{handshake} and C{fulfil(promise, request)}.
         @param greeting: What the port's handshake has read in the request.
-        @raise HCAError: It can not be; then nothing was said.
+        @raise HCAError: It cannot be; then nothing was said.
         """
         self.port, self.device, self.connection = port, device, connection
         self._request = request.pack().rstrip(b"\0")

@@ -109,7 +109,7 @@ def notOurs(host: str) -> error.ConnectBindError:
     @param host: that address.
     @return: the error for it.
     """
-    return error.ConnectBindError(errno.EADDRNOTAVAIL, f"{host} can not be the local address")
+    return error.ConnectBindError(errno.EADDRNOTAVAIL, f"{host} cannot be the local address")
 
 
 def localPortInUse(host: str, port: int) -> error.ConnectBindError:

@@ -53,7 +53,7 @@ class LocalPorts:
         @param host: The local address.
         @param port: The number, or 0 for any.
         @param peer: The other end.
-        @return: The number, or L{None} if it can not be had.
+        @return: The number, or L{None} if it cannot be had.
         """
         peer = sharedAddress(peer.host, peer.port)
         ports = self.ends.get(host, {})

@@ -125,7 +125,7 @@ class Port(base.BasePort):
         """
         Take the port.
 
-        @raise CannotListenError: It can not be had.
+        @raise CannotListenError: It cannot be had.
         """
         try:
             address = self._bindAddress()
@@ -250,7 +250,7 @@ class Port(base.BasePort):
 
     def _checkAddresses(self, device: Device, path: Any, here: str, peer: str) -> None:
         """
-        Refuse addresses that the peer can not have: an application may decide
+        Refuse addresses that the peer cannot have: an application may decide
         by C{getPeer} and C{getHost} what somebody may do.
 
         @param path: The way that the REQ came.

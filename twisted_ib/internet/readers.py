@@ -112,7 +112,7 @@ class Readers:
 
         @return: What was removed; closing it is the caller's.
         """
-        # Where Twisted keeps what C{removeAll} leaves alone: a reactor that is being taken apart can not
+        # Where Twisted keeps what C{removeAll} leaves alone: a reactor that is being taken apart cannot
         # be given a reader again.
         internal = getattr(self.reactor, "_internalReaders", None)
         if isinstance(internal, set):

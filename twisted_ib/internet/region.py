@@ -233,7 +233,7 @@ class Regions:
         @param access: L{Access<twisted_ib.hca.memory.access.Access>} bits; by default it may be
             written here, if the buffer can be.
         @raise TypeError: It is neither, or C{access} is no integer.
-        @raise MemoryRegionError: It can not be registered so.
+        @raise MemoryRegionError: It cannot be registered so.
         """
         if access is not None:
             access = whole("access", access)

@@ -126,7 +126,7 @@ class _Collector:
 
     def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
         """
-        Nothing to do: a resolution can not be stopped.
+        Nothing to do: a resolution cannot be stopped.
         """
 
     def addressResolved(self, address: IAddress) -> None:
@@ -147,7 +147,7 @@ class _Collector:
 def _canBeName(host: str) -> bool:
     """
     Say whether a resolver can be asked at all; Twisted's never answers if the
-    name can not be encoded.
+    name cannot be encoded.
     """
     try:
         return "\0" not in host and bool(host.encode("idna"))
@@ -177,7 +177,7 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
     if literal is not None:
         return succeed([literal])
     if not _canBeName(host):
-        return fail(DNSLookupError(f"{host!r} can not be the name of a host"))
+        return fail(DNSLookupError(f"{host!r} cannot be the name of a host"))
     if IReactorPluggableNameResolver.providedBy(reactor):
         collector = _Collector()
         kinds = [address.IPv4Address, address.IPv6Address]

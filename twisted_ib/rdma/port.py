@@ -77,7 +77,7 @@ def checkPrivateData(privateData: bytes, most: int) -> bytes:
 
 def checkMessageSize(maxMessageSize: int) -> int:
     """
-    Refuse what can not be the size of a message.
+    Refuse what cannot be the size of a message.
 
     @raise ValueError: It is no number, or out of range.
     """
@@ -154,7 +154,7 @@ def listenRDMA(
     @param privateData: What each peer is told in the REP, at most 196 bytes.
     @param maxMessageSize: The longest message, in bytes, each way.
     @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} makes no sense.
-    @raise CannotListenError: The port can not be had.
+    @raise CannotListenError: The port cannot be had.
     """
     listening = RDMAPort(
         port,

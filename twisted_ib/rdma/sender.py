@@ -256,7 +256,7 @@ class Sender:
 
     def _refused(self, number: int | None, reason: Exception) -> None:
         """
-        A request can not be posted on this connection at all.
+        A request cannot be posted on this connection at all.
         """
         assert number is not None
         asked = self.asked[number]

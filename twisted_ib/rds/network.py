@@ -79,7 +79,7 @@ class Network:
         @return: the port.
         @raise ServiceInUseError: it is taken.
         @raise ResourceLimitError: there are too many sockets.
-        @raise OSError: an address is not of this host, or can not be had.
+        @raise OSError: an address is not of this host, or cannot be had.
         """
         if len(self.sockets) + len(addresses) > limits.RDS_SOCKETS:
             raise ResourceLimitError("too many sockets of RDS")
@@ -277,7 +277,7 @@ class Network:
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """
-        A peer can not be reached for a long time, and something waits for it.
+        A peer cannot be reached for a long time, and something waits for it.
         """
         for socket in set(self.sockets.values()):
             socket.peerGone(path, reason)

@@ -88,7 +88,7 @@ class Ping:
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """
-        The peer can not be reached.
+        The peer cannot be reached.
         """
         if path is self._path:
             self.fail(reason)

@@ -154,7 +154,7 @@ class RDSPort(SocketRDMA, Receiving):
         """
         Take the port.
 
-        @raise CannotListenError: It can not be had.
+        @raise CannotListenError: It cannot be had.
         """
         try:
             network = self.network
@@ -495,7 +495,7 @@ class RDSPort(SocketRDMA, Receiving):
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """
-        A peer can not be reached.
+        A peer cannot be reached.
         """
         machine = path.machine
         if any(key[0] is path for key in self._held) or any(
@@ -641,7 +641,7 @@ def listenRDS(
     @param maxPacketSize: The longest datagram, in bytes.
     @param device: C{"tcp"} for RDS over TCP, or an HCA's name; the host's default by default.
     @raise ValueError: an argument makes no sense.
-    @raise CannotListenError: The port can not be had.
+    @raise CannotListenError: The port cannot be had.
     """
     socket = RDSPort(port, protocol, interface, maxPacketSize, reactor, device)
     socket.startListening()

@@ -318,7 +318,7 @@ class IBReactor(_Base):
     def _switchFor(self, role: str) -> Any:
         """
         @param role: C{listen} or C{connect}.
-        @return: The switch, with what it needs unless TCP is certain; L{None} where it can not be loaded,
+        @return: The switch, with what it needs unless TCP is certain; L{None} where it cannot be loaded,
             as after a C{chroot}: what works on epoll works here.
         """
         if self._switchless:
@@ -334,11 +334,11 @@ class IBReactor(_Base):
 
     def _goWithout(self, reason: ImportError) -> None:
         """
-        The switch can not be loaded: say so once.
+        The switch cannot be loaded: say so once.
         """
         if not self._switchless:
             self._switchless = True
-            _log.warn("the offload switch can not be loaded, all TCP is direct: {reason}", reason=str(reason))
+            _log.warn("the offload switch cannot be loaded, all TCP is direct: {reason}", reason=str(reason))
 
     @property
     def switch(self) -> Any:

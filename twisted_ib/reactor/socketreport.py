@@ -2,7 +2,7 @@
 How a process with an C{ib} reactor shows its sockets to C{ib-ss}, also if all of them are TCP's.
 
 Who asks, asks an HCA.  A process that uses none opens one as soon as it has nothing else to do; its
-descriptor is watched, nothing is polled.  Where that can not be, the process is not seen, and nothing
+descriptor is watched, nothing is polled.  Where that cannot be, the process is not seen, and nothing
 else is different.
 """
 

@@ -123,7 +123,7 @@ def listenSDP(
     @param interface: The address to bind; all IPv4 addresses by default.
     @param device: The HCA's name; the host's default by default.
     @raise ValueError: C{port} is not a port number.
-    @raise CannotListenError: The port can not be had.
+    @raise CannotListenError: The port cannot be had.
     """
     listening = SDPPort(port, factory, backlog, interface, reactor, device)
     listening.startListening()

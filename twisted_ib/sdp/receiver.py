@@ -210,7 +210,7 @@ class Receiver(Sender):
 
         While the application does not read, those that carried data are not
         posted again and those that did not are, so that control messages can
-        always come and data can not.
+        always come and data cannot.
 
         @return: False if the message came without the credits it needs.
         """

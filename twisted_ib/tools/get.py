@@ -97,7 +97,7 @@ class Body(Protocol):
 
     @ivar written: how many bytes came.
     @ivar ended: fires when the body has ended, with the way it did; fails
-        when the file can not be written.
+        when the file cannot be written.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -68,7 +68,7 @@ def policyFor(config: str | None) -> Policy:
 
     @return: its policy, as a program has it to which C{TWISTED_IB_CONFIG} names that file.
 
-    @raise OSError: it can not be read.
+    @raise OSError: it cannot be read.
     @raise RulesError: it is wrong.
     """
     environ = dict(os.environ)

@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 class ProgramError(Exception):
     """
-    A command can not do what it was asked to; the text is for its user.
+    A command cannot do what it was asked to; the text is for its user.
     """
 
 

@@ -43,7 +43,7 @@ class HeldTests(SynchronousTestCase):
 
     def test_tooOften(self) -> None:
         """
-        What does not depend on it can not stop doing so.
+        What does not depend on it cannot stop doing so.
         """
         thing = _Thing()
         thing.hold("queue pairs")

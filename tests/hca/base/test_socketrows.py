@@ -75,7 +75,7 @@ class RowTests(SynchronousTestCase):
 
     def test_users(self) -> None:
         """
-        Who can not be described has no row, nor who fails at it; the others have theirs.
+        Who cannot be described has no row, nor who fails at it; the others have theirs.
         """
 
         class Broken:

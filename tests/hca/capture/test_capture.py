@@ -494,7 +494,7 @@ class TroubleTests(CaptureTestCase):
 
     def test_unwritable(self) -> None:
         """
-        A file that can not be opened is told of; the device works.
+        A file that cannot be opened is told of; the device works.
         """
         with mock.patch.dict(os.environ, TWISTED_IB_CAPTURE="/nowhere/at/all.pcapng"):
             with warnings.catch_warnings(record=True) as caught:

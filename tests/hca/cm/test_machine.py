@@ -340,7 +340,7 @@ class MessageTests(MachineCase):
 
     def test_badReply(self) -> None:
         """
-        A REP that can not be written changes nothing.
+        A REP that cannot be written changes nothing.
         """
         connection, table = self.inState(State.REQ_RCVD)
         self.assertRaises(ValueError, connection.accept, REP(localQPN=1 << 24), NOW)

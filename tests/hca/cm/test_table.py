@@ -236,7 +236,7 @@ class OpenTests(SynchronousTestCase):
 
     def test_badRequest(self) -> None:
         """
-        A REQ that can not be written leaves nothing behind.
+        A REQ that cannot be written leaves nothing behind.
         """
         net = Net()
         self.assertRaises(ValueError, net.a.connect, "b", ask(1 << 24), None, 0.0)

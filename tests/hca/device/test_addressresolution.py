@@ -393,7 +393,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_proofLater(self) -> None:
         """
-        When it can not be found out now who calls, that is asked again.
+        When it cannot be found out now who calls, that is asked again.
         """
         self.fabric.proofs = [None, None, True]
         path = FakePath(LOWER)

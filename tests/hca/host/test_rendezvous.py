@@ -326,7 +326,7 @@ class EntryTests(RendezvousTestCase):
     def test_searchMakesNothing(self) -> None:
         """
         A command that only looks leaves nothing behind, finds what comes
-        later, and complains only of what it can not trust.
+        later, and complains only of what it cannot trust.
         """
         looking = Search(self.environment)
         self.addCleanup(looking.close)
@@ -380,14 +380,14 @@ class EntryTests(RendezvousTestCase):
 
     def test_notBound(self) -> None:
         """
-        A directory that can not be written is refused by name.
+        A directory that cannot be written is refused by name.
         """
         server = Rendezvous(1, self.environment)
         self.addCleanup(server.close)
         os.mkdir(os.path.join(self.run_, server.name))
         before = descriptorsBefore()
         error = self.assertRaises(RunDirectoryError, server.bind)
-        self.assertIn(f"{self.run_}/{server.name} can not be made", str(error))
+        self.assertIn(f"{self.run_}/{server.name} cannot be made", str(error))
         self.assertEqual(descriptors(), before)
 
     def test_directoryRemoved(self) -> None:

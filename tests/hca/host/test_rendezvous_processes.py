@@ -145,7 +145,7 @@ class ProcessTests(RendezvousTestCase):
 
     def test_forkedChild(self) -> None:
         """
-        A forked child can not use its parent's rendezvous, by name, and its
+        A forked child cannot use its parent's rendezvous, by name, and its
         end takes nothing away.
         """
         server = self.hca(1)
@@ -264,7 +264,7 @@ class OtherUserTests(RendezvousTestCase):
 
     def test_letIn(self) -> None:
         """
-        A user who is in the list finds our HCA and we find his; he can not
+        A user who is in the list finds our HCA and we find his; he cannot
         take what is ours.
         """
         server = self.hca(1)

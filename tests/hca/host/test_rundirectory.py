@@ -419,7 +419,7 @@ class OpenDirectoryTests(RunDirectoryTestCase):
         """
         os.symlink("elsewhere", self.path("run/lock"))
         error = self.assertRaises(RunDirectoryError, self.directory.locked().__enter__)
-        self.assertIn("run/lock can not be opened", str(error))
+        self.assertIn("run/lock cannot be opened", str(error))
         os.unlink(self.path("run/lock"))
         os.mkfifo(self.path("run/lock"))
         error = self.assertRaises(RunDirectoryError, self.directory.locked().__enter__)

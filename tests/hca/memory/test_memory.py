@@ -188,7 +188,7 @@ class RegisterTests(MemoryTestCase):
 
     def test_busyDomain(self) -> None:
         """
-        A domain that holds regions can not be deallocated; the error says why.
+        A domain that holds regions cannot be deallocated; the error says why.
         """
         region = self.memory.register(bytearray(4), 0, self.pd)
         self.pd.hold("queue pairs")

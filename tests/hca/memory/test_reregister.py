@@ -167,7 +167,7 @@ class ReregisterTests(MemoryTestCase):
 
     def test_impossible(self) -> None:
         """
-        What can not be registered can not be registered anew, and the region stays as it
+        What cannot be registered cannot be registered anew, and the region stays as it
         was.
         """
         foreign = Memory(random.Random(2).getrandbits).allocateDomain()
@@ -190,7 +190,7 @@ class ReregisterTests(MemoryTestCase):
 
     def test_readOnly(self) -> None:
         """
-        Bytes that can not be written do not become writable.
+        Bytes that cannot be written do not become writable.
         """
         region = self.memory.register(b"abc", REMOTE_READ, self.pd)
         self.assertRaises(MemoryRegionError, self.memory.reregister, region, access=LOCAL_WRITE)

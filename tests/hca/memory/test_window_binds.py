@@ -85,7 +85,7 @@ class BindTests(WindowTestCase):
 
     def test_readOnlyBytes(self) -> None:
         """
-        Bytes that can not be written are opened for reading only.
+        Bytes that cannot be written are opened for reading only.
         """
         region = self.memory.register(bytes(SIZE), MW_BIND, self.pd, BASE)
         self.refused(self.one, access=REMOTE_WRITE, region=region)

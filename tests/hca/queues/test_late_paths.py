@@ -149,7 +149,7 @@ class LateTests(SynchronousTestCase):
     def test_impossible(self) -> None:
         """
         A vector that leads nowhere is refused before anything changes; where the device
-        can not look now nothing has changed either, and it can be tried again.
+        cannot look now nothing has changed either, and it can be tried again.
         """
         modify = self.a.qp.modify
         modify(QPState.INIT, **INIT)

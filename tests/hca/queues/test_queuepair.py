@@ -151,7 +151,7 @@ class StateTests(QueuePairTestCase):
 
     def test_badAttributes(self) -> None:
         """
-        Attributes that can not be are refused, and nothing changes.
+        Attributes that cannot be are refused, and nothing changes.
         """
         self.climb(self.a, QPState.INIT, self.pathA, 18)
         good = {"ah_attr": self.pathA, "dest_qp_num": 18, **RTR}

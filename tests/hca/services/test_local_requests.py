@@ -110,7 +110,7 @@ class BindTests(RequesterTestCase):
 
     def test_errors(self) -> None:
         """
-        What can not be bound ends with MW_BIND_ERR, behind what is before it and in front
+        What cannot be bound ends with MW_BIND_ERR, behind what is before it and in front
         of what is behind it, and the queue pair is in ERR.
         """
         for name in ("bound", "region", "range", "domain", "another domain", "deallocated", "nothing"):
@@ -318,7 +318,7 @@ class SendInvalidateTests(RequesterTestCase):
 
     def test_failure(self) -> None:
         """
-        A key that can not be ended: the receive ends with REM_INV_REQ_ERR and its queue
+        A key that cannot be ended: the receive ends with REM_INV_REQ_ERR and its queue
         pair with it; the SEND was taken, and what is behind it finds nobody.
         """
         for name in ("nothing", "region", "free", "queue pair"):

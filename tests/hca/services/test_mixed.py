@@ -373,7 +373,7 @@ class InlineTests(RequesterTestCase):
 
     def test_fails(self) -> None:
         """
-        If it can not be delivered the queue pair fails; there is a completion only if it
+        If it cannot be delivered the queue pair fails; there is a completion only if it
         has a number.
         """
         for id, expected in ((None, []), (7, [(7, WCStatus.RNR_RETRY_EXC_ERR)])):

@@ -55,7 +55,7 @@ class StateTests(RequesterTestCase):
 
     def test_everyVerbToEveryState(self) -> None:
         """
-        A peer that can receive takes it; one that can not is absent: after retry_cnt
+        A peer that can receive takes it; one that cannot is absent: after retry_cnt
         tries the request ends with RETRY_EXC_ERR.
         """
         for state in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS, QPState.SQD, QPState.ERR):
@@ -211,7 +211,7 @@ class PostTests(RequesterTestCase):
 
     def test_impossible(self) -> None:
         """
-        A request that can not be on the wire is refused when it is posted.
+        A request that cannot be on the wire is refused when it is posted.
         """
         whole = piece(self.source)
         for request in (

@@ -209,7 +209,7 @@ class SignalTests(RequesterTestCase):
 
     def test_chained(self) -> None:
         """
-        Of several posted together the first that can not be is the one that raises; those
+        Of several posted together the first that cannot be is the one that raises; those
         before it are done, those behind it are not posted.
         """
         done = 0

@@ -395,7 +395,7 @@ class BitTests(SynchronousTestCase):
 
     def test_reservedStaysInItsPlace(self) -> None:
         """
-        C{reserved} can not write into a field.
+        C{reserved} cannot write into a field.
         """
         for text, message in SAMPLES:
             if not hasattr(message, "reserved"):

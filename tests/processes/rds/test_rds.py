@@ -33,7 +33,7 @@ class TCPTests(ProcessTestCase):
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((self.hosts[1], 16385))
             except OSError as e:
-                self.skipTest(f"port 16385 can not be had: {e}")
+                self.skipTest(f"port 16385 cannot be had: {e}")
         ProcessTestCase.setUp(self)
 
     def open(self, index: int, port: int) -> Child:

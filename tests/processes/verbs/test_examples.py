@@ -281,7 +281,7 @@ class PingPongTests(ExampleTestCase):
 
     def test_mistakes(self) -> None:
         """
-        Options that can not be, and a server that is not there, are sentences.
+        Options that cannot be, and a server that is not there, are sentences.
         """
         for program, options, word in (
             ("ibv_rc_pingpong", ["-d", "mlx5_0"], "mlx5_0"),
@@ -417,7 +417,7 @@ class RPingTests(ExampleTestCase):
 
     def test_mistakes(self) -> None:
         """
-        Options that can not be, and a server that is not there, are sentences.
+        Options that cannot be, and a server that is not there, are sentences.
         """
         self.assertIn("usage:", self.refused("rping", status=2))
         self.assertIn("usage:", self.refused("rping", "-s", "-c", status=2))

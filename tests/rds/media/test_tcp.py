@@ -321,7 +321,7 @@ class BothTests(TCPCase):
 
     async def test_taken(self) -> None:
         """
-        One process has an address; another can not have it too, or one that is not of this host.
+        One process has an address; another cannot have it too, or one that is not of this host.
         """
         self.open(SMALL, 4000)
         self.assertRaises(CannotListenError, self.open, SMALL, 4001)

@@ -302,7 +302,7 @@ class TableTests(StreamsTestCase):
 
     def test_sameNumberOfAPeer(self) -> None:
         """
-        A peer can not accept two streams under one number.
+        A peer cannot accept two streams under one number.
         """
         first, second = (self.network.open() for _ in "12")
         self.client.received(frame(FrameKind.ACCEPT, first.number, 77, 1), SERVER, 0.0)
@@ -338,7 +338,7 @@ class TableTests(StreamsTestCase):
 
 class BoundTests(StreamsTestCase):
     """
-    What a peer can not make grow.
+    What a peer cannot make grow.
     """
 
     def test_perPeer(self) -> None:

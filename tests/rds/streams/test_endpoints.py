@@ -966,7 +966,7 @@ class EndingTests(EndpointTestCase):
 
     def test_halfClosedPeer(self) -> None:
         """
-        A protocol that can not closes when the peer sends no more.
+        A protocol that cannot closes when the peer sends no more.
         """
         self.listen()
         client, server = self.connect(HalfRecorder)
@@ -1193,7 +1193,7 @@ class ForgedTests(EndpointTestCase):
 
     def test_forged(self) -> None:
         """
-        A stranger can not reach into a connection, and rubbish in each kind harms nobody.
+        A stranger cannot reach into a connection, and rubbish in each kind harms nobody.
         """
         self.listen()
         client, server = self.connect()
@@ -1212,7 +1212,7 @@ class ForgedTests(EndpointTestCase):
 
 class BindTests(SynchronousTestCase):
     """
-    A client whose own socket can not be had.
+    A client whose own socket cannot be had.
     """
 
     def test_texts(self) -> None:

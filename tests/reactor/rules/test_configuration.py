@@ -188,7 +188,7 @@ class SearchTests(ConfigurationCase):
 
 class ErrorTests(ConfigurationCase):
     """
-    Files that can not be used.
+    Files that cannot be used.
     """
 
     def assertRefused(self, name: str, *says: str) -> None:
@@ -220,7 +220,7 @@ class ErrorTests(ConfigurationCase):
 
     def test_userFile(self) -> None:
         """
-        A user's file that can not be read is an error, the system's is not taken for it.
+        A user's file that cannot be read is an error, the system's is not taken for it.
         """
         self.write(self.system / "twisted_ib/ib.conf", "use tcp listen * *:*")
         user = self.home / ".config/twisted_ib/ib.conf"
@@ -456,7 +456,7 @@ class RuleLogTests(ConfigurationCase):
 
     def test_append(self) -> None:
         """
-        Lines are added to the file; who can not write it stops trying.
+        Lines are added to the file; who cannot write it stops trying.
         """
         path = self.root / "written"
         with mock.patch("twisted_ib.reactor.rules.rulelog.logFile", return_value=str(path)):

@@ -165,7 +165,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_unreadable(self) -> None:
         """
-        If it can not be known TCP has it.
+        If it cannot be known TCP has it.
         """
         self.sockets = Unreadable("no")
         self.assertEqual(self.here(), "unknown_listener")

@@ -286,7 +286,7 @@ class ReceiveTests(SynchronousTestCase):
 
     def test_acknowledgesUnsent(self) -> None:
         """
-        What was not sent can not be acknowledged, nor what was long ago.
+        What was not sent cannot be acknowledged, nor what was long ago.
         """
         machine = opened(64, 0x30000)
         for sent in range(3):

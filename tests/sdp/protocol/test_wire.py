@@ -322,7 +322,7 @@ class VectorTests(SynchronousTestCase):
 
     def test_fieldTooSmall(self) -> None:
         """
-        A value that its field can not hold is a L{ValueError}.
+        A value that its field cannot hold is a L{ValueError}.
         """
         for message in [
             wire.Data(buffers=0x10000),

@@ -641,7 +641,7 @@ class BoundTests(SynchronousTestCase):
 
     def test_nothingSpentInVain(self) -> None:
         """
-        What can not be sent has no number and changes nothing.
+        What cannot be sent has no number and changes nothing.
         """
         machine = opened()
         machine.limit = 0

@@ -94,7 +94,7 @@ class UpdateTests(ReviewedTestCase):
 
     def test_oneThatIsMissing(self) -> None:
         """
-        One receive alone is told to a peer that can not send data without it,
+        One receive alone is told to a peer that cannot send data without it,
         and not to one that can.
         """
         for posted, kinds in ((3, ["DATA"]), (4, [])):

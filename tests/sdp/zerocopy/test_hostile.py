@@ -216,7 +216,7 @@ class PeerTests(HostileTestCase):
 
     def test_keysAfterUse(self) -> None:
         """
-        What was offered can not be read when it is read, refused, taken back or void.
+        What was offered cannot be read when it is read, refused, taken back or void.
         """
         for over in ("read", "refused", "cancelled", "void"):
             raw, stream = self.source() if over == "void" else self.pair.raw()
@@ -480,7 +480,7 @@ class EndTests(HostileTestCase):
 
     def test_keysAfterEnd(self) -> None:
         """
-        When the peer has said that it sends no more it can not write, and the places are the
+        When the peer has said that it sends no more it cannot write, and the places are the
         application's again.
         """
         raw, stream = self.sink(HalfPlaces())
@@ -496,7 +496,7 @@ class EndTests(HostileTestCase):
 
     def test_keysAfterClose(self) -> None:
         """
-        When the application has closed, the peer can not write to its memory any more, though it
+        When the application has closed, the peer cannot write to its memory any more, though it
         has not answered yet.
         """
         raw, stream = self.sink(Places())

@@ -241,7 +241,7 @@ class WriteTests(RegisteredTestCase):
 
     def test_regionClosed(self) -> None:
         """
-        A region that is closed while it is sent goes when it is sent; it can not be used anew.
+        A region that is closed while it is sent goes when it is sent; it cannot be used anew.
         """
         one, two, region, ends = self.offering()
         region.close()
@@ -440,7 +440,7 @@ class PlaceTests(RegisteredTestCase):
 
     def test_badPlace(self) -> None:
         """
-        A place that can not be ends the connection, and is logged.
+        A place that cannot be ends the connection, and is logged.
         """
         for bad in ("length", "readonly", "other"):
             one, two = self.pair.connected(None, Places())
@@ -600,7 +600,7 @@ class PeerTests(RegisteredTestCase):
 
     def test_badKey(self) -> None:
         """
-        An offer that can not be read, and a place that can not be written, end the connection.
+        An offer that cannot be read, and a place that cannot be written, end the connection.
         """
         raw, stream = self.pair.raw()
         raw.send(MID.SRC_AVAIL, SrcAvail(length=100, rkey=7, address=4096, payload=b"x").pack()[16:])

@@ -104,7 +104,7 @@ class DemoTests(SynchronousTestCase):
 
     def test_noSDP(self) -> None:
         """
-        Where SDP can not work it says why in one sentence, and fails.
+        Where SDP cannot work it says why in one sentence, and fails.
         """
         self.environment["TWISTED_IB_RUN_DIR"] = "/dev/null"
         process = self.start()

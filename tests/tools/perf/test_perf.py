@@ -720,7 +720,7 @@ class ClientTests(SynchronousTestCase):
         Nobody listens.
         """
         self.test.connecting[0][0].errback(ConnectionRefused("nobody"))
-        self.ends("can not connect to there port 7: ", "nobody")
+        self.ends("cannot connect to there port 7: ", "nobody")
 
     def test_refused(self) -> None:
         """

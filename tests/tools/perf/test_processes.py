@@ -128,7 +128,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual(self.ended(waiting), (130, "", ""))
         status, out, err = self.ended(alone)
         self.assertEqual((status, out, err.count("\n")), (1, "", 1))
-        self.assertIn("can not connect to 127.0.0.1 port 9: ", err)
+        self.assertIn("cannot connect to 127.0.0.1 port 9: ", err)
         assert client.stdout is not None
         self.assertTrue(client.stdout.readline().startswith("ib-perf send: device shm0, "))
         client.send_signal(signal.SIGINT)

@@ -177,7 +177,7 @@ class PingerTests(SynchronousTestCase):
 
     def test_noSocket(self) -> None:
         """
-        An address that can not be had is told in one line.
+        An address that cannot be had is told in one line.
         """
 
         def refuse(*arguments: Any, **keys: Any) -> None:

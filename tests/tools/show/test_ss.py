@@ -121,7 +121,7 @@ class SocketsTests(SynchronousTestCase):
 
     def test_process(self) -> None:
         """
-        Of another process namespace only the process itself knows its number; a name that can not be is
+        Of another process namespace only the process itself knows its number; a name that cannot be is
         looked up.
         """
         [entry] = entries(ROW, pid=0)
@@ -135,7 +135,7 @@ class SocketsTests(SynchronousTestCase):
 
     def test_nonsense(self) -> None:
         """
-        A row that can not be is left out, and the others are not; figures and times that can not be are
+        A row that cannot be is left out, and the others are not; figures and times that cannot be are
         unknown.
         """
         odd: tuple[Any, ...] = (None, 5, 1.5, True, [], {}, "x" * 5000, [[]])

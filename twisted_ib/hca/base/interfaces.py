@@ -83,7 +83,7 @@ class IFabric(Interface):
         Whether the HCA at the other end of a path has a GUID.  What a caller says of
         itself is no proof.
 
-        @return: L{None} if that can not be found out now.
+        @return: L{None} if that cannot be found out now.
         """
 
     def join(group):  # type: ignore[no-untyped-def]
@@ -286,7 +286,7 @@ class ILink(Interface):
         @param port: the source port, one that C{sourcePort} has given.
         @param pieces: a list of bytes-like objects: joined they are datagrams of C{size} octets
             each, the last perhaps shorter.
-        @return: False if nothing was sent, as there is no room now.  What can not be sent for another
+        @return: False if nothing was sent, as there is no room now.  What cannot be sent for another
             reason is lost.
         """
 
@@ -313,7 +313,7 @@ class ILink(Interface):
         """
         Take what is sent to a multicast address too.
 
-        @raise HCAError: it can not.
+        @raise HCAError: it cannot.
         """
 
     def leave(group):  # type: ignore[no-untyped-def]

@@ -1,5 +1,5 @@
 """
-Objects that others depend on, and that can not go before those.
+Objects that others depend on, and that cannot go before those.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Capture:
         Begin a file.
 
         @param path: its name, as it is.
-        @raise OSError: it can not be written.
+        @raise OSError: it cannot be written.
         """
         self.path = path
         self.lock = threading.RLock()
@@ -190,7 +190,7 @@ class Capture:
 
     def stop(self, error: Exception) -> None:
         """
-        The file can not be written any more: say so, and let everything else go on.
+        The file cannot be written any more: say so, and let everything else go on.
         """
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -411,7 +411,7 @@ class Capture:
 
         @param seen: interface, and whether it has sent it.
         @param port: UDP source port.
-        @raise OSError: the file can not be written.
+        @raise OSError: the file cannot be written.
         """
         writer = self._writer
         if writer is None:
@@ -450,7 +450,7 @@ def capture(name: str) -> Capture | None:
     The capture of a name: one for the process.
 
     @param name: see L{fileOf}.
-    @return: L{None}, with a warning, if it can not be written.
+    @return: L{None}, with a warning, if it cannot be written.
     """
     path = fileOf(name)
     found = _captures.get(path)

@@ -68,7 +68,7 @@ class Writer:
 
         @param path: its name; what is there is overwritten.
         @param clock: gives the time in nanoseconds since 1970.
-        @raise OSError: it can not be written.
+        @raise OSError: it cannot be written.
         """
         self._clock = clock
         self._blocks: list[bytes] = []
@@ -110,7 +110,7 @@ class Writer:
         Append a packet.
 
         @param outbound: whether the interface has sent it.
-        @raise OSError: the file can not be written.
+        @raise OSError: the file cannot be written.
         """
         now, size = self._clock(), len(frame)
         head = _PACKET_BODY.pack(interface, now >> 32, now & 0xFFFFFFFF, size, size)
@@ -127,7 +127,7 @@ class Writer:
         """
         Write what waits.
 
-        @raise OSError: the file can not be written.
+        @raise OSError: the file cannot be written.
         """
         blocks, self._blocks = self._blocks, []
         self._size = 0
@@ -149,7 +149,7 @@ class Writer:
         """
         Write what waits and close the file.
 
-        @raise OSError: it can not be written; it is closed all the same.
+        @raise OSError: it cannot be written; it is closed all the same.
         """
         try:
             self.flush()

@@ -440,7 +440,7 @@ class ConnectionTable:
 
     def _takeMRA(self, source: Any, message: MRA, now: float) -> None:
         """
-        The one that is about a LAP can not be meant.
+        The one that is about a LAP cannot be meant.
         """
         connection = self._find(source, message)
         if connection is None:

@@ -72,7 +72,7 @@ def _replied(connection: Connection, reply: REP, now: float) -> None:
 
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     """
-    Send the RTU.  Keep it only if it can not be made again from the ids.
+    Send the RTU.  Keep it only if it cannot be made again from the ids.
     """
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID

@@ -255,7 +255,7 @@ class AddressResolution:
         Find the path that this HCA shares with another, or none yet.
 
         @return: the search, or L{None} if there is nothing to do until somebody calls.
-        @raise HCAError: it can not be found now.
+        @raise HCAError: it cannot be found now.
         """
         if guid >= self.guid:
             return self._device.fabric.reach(guid, pendingPaths)
@@ -267,7 +267,7 @@ class AddressResolution:
                 return None
             unknown = unknown or proof is None
         if unknown:
-            raise PathLostError(f"it can not be found out now who HCA {guid:016x} is")
+            raise PathLostError(f"it cannot be found out now who HCA {guid:016x} is")
         return None
 
     def _proves(self, path: Any, guid: int) -> bool | None:
@@ -350,7 +350,7 @@ class AddressResolution:
         @raise HCAError: others would not find this HCA.
         """
         if queuePair.type != QPType.UD or not isMulticast(gid):
-            raise QueuePairError(f"queue pair {queuePair.number} can not join group {gid:#x}")
+            raise QueuePairError(f"queue pair {queuePair.number} cannot join group {gid:#x}")
         members = self._attached.get(gid)
         if members is None:
             if len(self._attached) >= limits.MULTICAST_GROUPS:

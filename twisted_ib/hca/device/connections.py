@@ -179,7 +179,7 @@ class Services:
             C{connectFailed(error)} later.
         @param now: The device's time, seconds.
         @return: Something with C{cancel()}.
-        @raise HCAError: it can not be found.
+        @raise HCAError: it cannot be found.
         """
         self._device.check()
         return self._device.fabric.resolve(portSpace << 16 | port, normalise(address), user)

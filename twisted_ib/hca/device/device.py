@@ -111,7 +111,7 @@ class Device(Identity):
         @param address: Where it is to be, if it is one that was not added and has an address.
         @raise UnknownDeviceError: there is none of this name.
         @raise DeviceError: somebody else has its address.
-        @raise RunDirectoryError: processes can not meet.
+        @raise RunDirectoryError: processes cannot meet.
         """
         self.name = name
         self.clock = clock
@@ -168,7 +168,7 @@ class Device(Identity):
         """
         Have commands find a device that no process dials.
 
-        @return: Where they ask; L{None} if processes can not meet, which this device does not need.
+        @return: Where they ask; L{None} if processes cannot meet, which this device does not need.
         """
         from twisted_ib.hca.host.queryserver import QueryServer
 
@@ -184,7 +184,7 @@ class Device(Identity):
         """
         Have the packets of this device written.
 
-        @return: Where; L{None} if that can not be written.
+        @return: Where; L{None} if that cannot be written.
         """
         from twisted_ib.hca.capture import capture as captures
         from twisted_ib.hca.capture.trace import Trace
@@ -447,7 +447,7 @@ class Device(Identity):
         @param access: L{Access<twisted_ib.hca.memory.memory.Access>} bits.
         @param pd: The domain that it is of.
         @return: The region.
-        @raise HCAError: it can not be registered so.
+        @raise HCAError: it cannot be registered so.
         @raise OSError: there is no memory.
         """
         self.check()
@@ -579,7 +579,7 @@ class Device(Identity):
 
     def check(self) -> None:
         """
-        @raise DeviceClosedError: the device can not be used.
+        @raise DeviceClosedError: the device cannot be used.
         """
         if self.closed:
             raise DeviceClosedError(f"device {self.name} is closed")

@@ -54,7 +54,7 @@ class Objects:
 
         @param depth: completions that it holds.
         @return: the queue.
-        @raise ResourceLimitError: there are too many, or it can not be so deep.
+        @raise ResourceLimitError: there are too many, or it cannot be so deep.
         """
         self._checkRoom(self.completionQueues, limits.COMPLETION_QUEUES, "completion queues")
         queue = CompletionQueue(depth, self._device.timers)
@@ -77,7 +77,7 @@ class Objects:
         @param depth: receives that it holds.
         @param pieces: elements of each one's scatter/gather list.
         @return: the queue.
-        @raise ResourceLimitError: there are too many, or it can not be so large.
+        @raise ResourceLimitError: there are too many, or it cannot be so large.
         """
         self._checkRoom(self.sharedReceiveQueues, limits.SHARED_RECEIVE_QUEUES, "shared receive queues")
         queue = SharedReceiveQueue(pd, depth, pieces)
@@ -100,7 +100,7 @@ class Objects:
         @param vector: where datagrams go that are sent with it.
         @return: the handle.
         @raise ResourceLimitError: there are too many.
-        @raise QueuePairError: the vector can not be.
+        @raise QueuePairError: the vector cannot be.
         @raise SharedGIDError: its GID is an address of this host, which all HCAs have.
         @raise NoRouteError: its GID leads nowhere from here.
         """

@@ -365,7 +365,7 @@ def openFabric(
         thread.
     @param address: For a device that was not added: where it is to be, see L{place}.
     @raise UnknownDeviceError: there is no such device.
-    @raise DeviceError: it can not be opened here.
+    @raise DeviceError: it cannot be opened here.
     """
     fabric = _kindOf(name)
     if fabric in ADDRESSED:

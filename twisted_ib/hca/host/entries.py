@@ -100,7 +100,7 @@ def connect(directory: RunDirectory, name: str, kind: int) -> socket.socket:
     """
     A non-blocking socket of this kind, connected to an HCA's.
 
-    @raise OSError: it can not be connected.
+    @raise OSError: it cannot be connected.
     """
     found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:

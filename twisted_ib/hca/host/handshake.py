@@ -14,7 +14,7 @@ The client connects to the HCA's SEQPACKET socket and speaks first::
 
 One message is one packet: a head of 16 bytes, then a body.  All is big endian.
 The head and REFUSE are the same in every version of the layout, so that two
-versions can tell each other why they can not talk.
+versions can tell each other why they cannot talk.
 
 Both say what they offer: rings (else the records travel over this socket) and
 an eventfd as doorbell (else a byte on this socket).  What both offer is used.

@@ -136,7 +136,7 @@ def _probe() -> None:
     """
     Do once what each ring does.
 
-    @raise OSError: it can not be done here.
+    @raise OSError: it cannot be done here.
     """
     size = mmap.PAGESIZE
     fd = memfdCreate("twisted_ib")
@@ -147,7 +147,7 @@ def _probe() -> None:
             seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
             addSeals(fd, seals)
             if getSeals(fd) & seals != seals:
-                raise OSError("memory files can not be sealed")
+                raise OSError("memory files cannot be sealed")
     finally:
         os.close(fd)
     os.close(eventfd())

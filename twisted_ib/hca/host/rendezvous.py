@@ -10,12 +10,12 @@ A killed process leaves its entries.  They are dead when nobody listens on the
 socket any more, and the next process that wants the place removes them, under
 the directory's lock.
 
-Root that gives up its rights (C{twistd --uid}) keeps a directory that it can not
+Root that gives up its rights (C{twistd --uid}) keeps a directory that it cannot
 write any more and where clients of the new user do not look.  L{Rendezvous.uid}
 is the user at opening, L{Rendezvous.checkOwner} tells when it is no longer ours
 and L{Rendezvous.successor} publishes the same services in the new user's
 directory.  Keep the old one too: clients that are root find the process there;
-what it can not remove at its end the next process of root does.
+what it cannot remove at its end the next process of root does.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Rendezvous(Search):
         Make the HCA's socket, and remove what dead HCAs left.
 
         @return: the listening socket, non-blocking; L{close} closes it.
-        @raise RunDirectoryError: it can not be made.
+        @raise RunDirectoryError: it cannot be made.
         """
         self._check()
         if self._listener is not None:
@@ -93,7 +93,7 @@ class Rendezvous(Search):
                 os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)
         except OSError as error:
             listener.close()
-            raise RunDirectoryError(f"{home.path}/{self.name} can not be made: {error}") from error
+            raise RunDirectoryError(f"{home.path}/{self.name} cannot be made: {error}") from error
         except BaseException:
             listener.close()
             raise
@@ -107,7 +107,7 @@ class Rendezvous(Search):
         @param inode: of the TCP socket that listens on the same address and number for the same
             user of it; 0 if there is none.
         @raise ServiceInUseError: a living process listens there.
-        @raise RunDirectoryError: the directory can not be written.
+        @raise RunDirectoryError: the directory cannot be written.
         @raise ValueError: C{address} is none.
         """
         assert self._listener is not None, "bind first"
@@ -226,7 +226,7 @@ class Rendezvous(Search):
         Make a service's entry; the directory is locked.
 
         @raise ServiceInUseError: another user has just made it.
-        @raise RunDirectoryError: it can not be made.
+        @raise RunDirectoryError: it cannot be made.
         """
         name = serviceName(serviceID, self.namespace, address)
         try:
@@ -244,7 +244,7 @@ class Rendezvous(Search):
 
         @param inode: of the TCP socket beside a service.
         @raise FileExistsError: it is there.
-        @raise RunDirectoryError: it can not be made.
+        @raise RunDirectoryError: it cannot be made.
         """
         home = self._home
         try:
@@ -252,14 +252,14 @@ class Rendezvous(Search):
         except FileExistsError:
             raise
         except OSError as error:
-            raise RunDirectoryError(f"{home.path}/{name} can not be made: {error.strerror}") from error
+            raise RunDirectoryError(f"{home.path}/{name} cannot be made: {error.strerror}") from error
 
     def join(self, group: int) -> None:
         """
         Let the HCA be found as a member of a multicast group.
 
         @param group: A GID, an integer of 128 bits.
-        @raise RunDirectoryError: the entry can not be made.
+        @raise RunDirectoryError: the entry cannot be made.
         """
         self._check()
         name = groupName(group, self.guid)

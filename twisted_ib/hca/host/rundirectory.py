@@ -117,7 +117,7 @@ class RunDirectory:
         """
         The names of all entries; in a shared directory, of those that count.
 
-        @raise RunDirectoryError: there are too many, or they can not be read.
+        @raise RunDirectoryError: there are too many, or they cannot be read.
         """
         found: list[str] = []
         try:
@@ -131,7 +131,7 @@ class RunDirectory:
                         )
                     found.append(entry.name)
         except OSError as error:
-            raise RunDirectoryError(f"{self.path} can not be read: {error.strerror}") from error
+            raise RunDirectoryError(f"{self.path} cannot be read: {error.strerror}") from error
         return found
 
     def status(self, name: str) -> os.stat_result | None:
@@ -245,14 +245,14 @@ class RunDirectory:
                 continue
             except OSError as error:
                 raise RunDirectoryError(
-                    f"{self.path}/{self._lockName} can not be opened: {error.strerror}; remove it"
+                    f"{self.path}/{self._lockName} cannot be opened: {error.strerror}; remove it"
                 ) from error
             status = os.fstat(fd)
             if stat.S_ISREG(status.st_mode) and status.st_uid == self._uid:
                 return fd
             os.close(fd)
             raise RunDirectoryError(
-                f"{self.path}/{self._lockName} can not be used: it is no file of user {self._uid}; remove it"
+                f"{self.path}/{self._lockName} cannot be used: it is no file of user {self._uid}; remove it"
             )
         raise RunDirectoryError(f"{self.path} is gone; start this program again")
 
@@ -310,7 +310,7 @@ def _whatIsWrong(path: str, error: OSError) -> str:
         return f"{path} is a symbolic link"
     if isinstance(error, NotADirectoryError):
         return f"{path} is not a directory"
-    return f"{path} can not be used ({error.strerror})"
+    return f"{path} cannot be used ({error.strerror})"
 
 
 def _check(path: str, status: os.stat_result, uid: int, share: bool, advice: str) -> bool:
@@ -362,7 +362,7 @@ def openDirectories(
         elif create and not found:
             missing.append(
                 RunDirectoryError(
-                    f"{path} can not be made because {os.path.dirname(path)} does not exist; "
+                    f"{path} cannot be made because {os.path.dirname(path)} does not exist; "
                     f"set {RUN_DIRECTORY} to a directory of your own with mode 0700"
                 )
             )

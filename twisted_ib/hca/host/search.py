@@ -201,7 +201,7 @@ class Search:
         The process that listens where others find the HCA of a GUID; None if nobody
         does.
 
-        @raise OSError: that can not be found out now; too many wait there, or no
+        @raise OSError: that cannot be found out now; too many wait there, or no
             descriptor is free.
         """
         entry = self.find(guid)
@@ -221,7 +221,7 @@ class Search:
         The GUIDs of the HCAs in a multicast group, at most L{limits.MULTICAST_MEMBERS}
         of them; some may be dead.  The same tuple while the directories do not change.
 
-        @raise RunDirectoryError: they can not be read.
+        @raise RunDirectoryError: they cannot be read.
         """
         self._check()
         stamps = [directory.stamp() for directory in self._directories]

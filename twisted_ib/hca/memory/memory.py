@@ -140,7 +140,7 @@ class Memory:
         keepKey: bool = False,
     ) -> None:
         """
-        Change what a region is, and its key (IBTA vol. 1 10.6.3.3).  If it can not be,
+        Change what a region is, and its key (IBTA vol. 1 10.6.3.3).  If it cannot be,
         the region stays as it was.
 
         @param region: a region of this device.
@@ -230,7 +230,7 @@ class Memory:
         pd: ProtectionDomain | None = None,
     ) -> None:
         """
-        Open a part of a region to peers through a window.  If it can not be, the window
+        Open a part of a region to peers through a window.  If it cannot be, the window
         stays as it was.
 
         @param window: a window of type 1, bound or not, or a free one of type 2.
@@ -373,7 +373,7 @@ def _view(buffer: object) -> memoryview:
     try:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
     except TypeError as error:
-        raise MemoryRegionError(f"this can not be registered: {error}") from None
+        raise MemoryRegionError(f"this cannot be registered: {error}") from None
     if len(view) > limits.REGION_BYTES:
         raise MemoryRegionError(f"a memory region has at most {limits.REGION_BYTES} bytes")
     return view

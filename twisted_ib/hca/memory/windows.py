@@ -147,7 +147,7 @@ class Windows:
         try:
             access = checkKnown(access)
         except ValueError as error:
-            raise MemoryAccessError(f"a memory window can not be bound: {error}") from None
+            raise MemoryAccessError(f"a memory window cannot be bound: {error}") from None
         if window.type is WindowType.TYPE_2:
             self._checkType2(window, length, key, queuePair)
         elif access & ZERO_BASED:  # o10-36.2.2
@@ -251,7 +251,7 @@ class Windows:
         if queuePair is None:
             raise MemoryAccessError("a memory window of type 2 is bound to a queue pair")
         if not length:  # o10-37.2.40
-            raise MemoryAccessError("a memory window of type 2 can not be bound to nothing")
+            raise MemoryAccessError("a memory window of type 2 cannot be bound to nothing")
         if key is None or key >> KEY_BITS != window.key >> KEY_BITS:
             raise MemoryAccessError("a memory window of type 2 keeps the upper 24 bits of its key")
 

@@ -12,7 +12,7 @@ way to one peer's HCA).  Two ways lead through it:
     are repeated when refused: the C{work} object, made when first needed.
 
 Being in the path's table is the state check for what arrives: a queue pair is
-entered when it can receive (RTR) and taken out when it can not.
+entered when it can receive (RTR) and taken out when it cannot.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ class QueuePair:
         """
         Have the way found that the address vector names.
 
-        @param old: The state to go back to if the device can not look for it.
+        @param old: The state to go back to if the device cannot look for it.
         @param before: What it had been told then.
-        @raise HCAError: the device can not look for it.
+        @raise HCAError: the device cannot look for it.
         """
         if self.device is not None:
             try:
@@ -212,7 +212,7 @@ class QueuePair:
             isPath = self.path is not None and address in (self.path, self.path.way)
             if self.state in _RECEIVING and not isPath and address != self.vector:
                 # Positions and what is on the way belong to one path.
-                raise QueuePairError(f"queue pair {self.number} is connected: its path can not change")
+                raise QueuePairError(f"queue pair {self.number} is connected: its path cannot change")
             if address is None:
                 raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
             if hasattr(address, "gid"):
@@ -359,7 +359,7 @@ class QueuePair:
         """
         if self.state is not _RTS or length > self.maxMessage:
             raise QueuePairError(
-                f"queue pair {self.number} in {self.state.name} can not send"
+                f"queue pair {self.number} in {self.state.name} cannot send"
                 f" {length} bytes (at most {self.maxMessage})"
             )
         # SDPTransport.write does the same in itself.

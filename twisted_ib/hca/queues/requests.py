@@ -71,7 +71,7 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
     """
     Look at a scatter/gather list.
 
-    @raise QueuePairError: it has more than C{most} elements, or one that can not be.
+    @raise QueuePairError: it has more than C{most} elements, or one that cannot be.
     """
     if len(pieces) > most:
         raise QueuePairError(f"a request has at most {most} pieces of memory here, not {len(pieces)}")

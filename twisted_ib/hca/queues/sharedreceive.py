@@ -67,7 +67,7 @@ class SharedReceiveQueue(RefCounted):
         """
         Add a receive request.
 
-        @raise QueuePairError: the request can not be, or the queue is closed.
+        @raise QueuePairError: the request cannot be, or the queue is closed.
         @raise ResourceLimitError: the queue is full.
         """
         if self.closed:

@@ -283,7 +283,7 @@ class AddressHandle(RefCounted):
         """
         @param device: has C{departures}.
 
-        @raise QueuePairError: the vector can not be.
+        @raise QueuePairError: the vector cannot be.
         """
         super().__init__()
         vector.check()

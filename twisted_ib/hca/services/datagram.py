@@ -7,9 +7,9 @@ it (IBTA vol. 1 9.8.3).  A record is GRH, DETH, the immediate and the payload, a
 than the path MTU.
 
 A send is done when it is on its way or lost, which is the same to the sender.  What a
-receiver can not use it drops and counts: a malformed or misaddressed record, a wrong Q_Key,
+receiver cannot use it drops and counts: a malformed or misaddressed record, a wrong Q_Key,
 one without a receive or longer than it.  IBTA completes the last in error where the receive
-came from a shared queue, as it can not be put back; here it can, and stays for the next.
+came from a shared queue, as it cannot be put back; here it can, and stays for the next.
 
 A request longer than the path MTU ends with LOC_LEN_ERR.  Linux's rxe completes it with
 success and sends nothing, which a program finds out by waiting for ever; HCAs do as is
@@ -131,7 +131,7 @@ class DatagramRequester(SendQueue):
         See L{SendQueue.enqueue}.
 
         @raise QueuePairError: it does not say where to, or says it wrongly, or the queue
-            pair can not do this.
+            pair cannot do this.
         """
         if request.opcode in self.operations:
             assert self.work is not None
@@ -222,7 +222,7 @@ def _checkDestination(destination: Destination | None, work: WorkQueues) -> None
         raise QueuePairError(f"a datagram of queue pair {number} needs a destination")
     handle = destination.handle
     if handle.closed or handle.pd is not work.pd:
-        raise QueuePairError(f"queue pair {number} can not use this address handle")
+        raise QueuePairError(f"queue pair {number} cannot use this address handle")
     if not 0 <= destination.number < 1 << 24 or not 0 <= destination.key < 1 << 32:
         raise QueuePairError(
             f"there is no queue pair {destination.number:#x} with Q_Key {destination.key:#x}"

@@ -23,7 +23,7 @@ class Local(Operation):
     """
     A request that is done here.
 
-    @cvar failure: how it ends if it can not be done.
+    @cvar failure: how it ends if it cannot be done.
     @ivar request: the request.
     @ivar done: whether it was done: it is not done again when what is before it in the
         queue must be repeated.

@@ -70,7 +70,7 @@ class Requester(SendQueue):
     Sends, repeats and completes the requests of one send queue.
 
     An operation is first in C{_unsent}; when its last record is in the medium, or when it
-    can not be sent, it goes to C{_onTheWay}; when everything before it is done and its own
+    cannot be sent, it goes to C{_onTheWay}; when everything before it is done and its own
     end is known, it completes.
 
     @cvar transport: the bits of the service in operation codes.

@@ -341,7 +341,7 @@ class Responder:
 
     def _invalidate(self, work: WorkQueues, key: int) -> None:
         """
-        A SEND ends a key.  If it can not, the peer's request is done all the same, but
+        A SEND ends a key.  If it cannot, the peer's request is done all the same, but
         the receive ends badly (Linux's rxe_resp.c, C{RESPST_ERR_INVALIDATE_RKEY}).
         """
         try:

@@ -34,7 +34,7 @@ class SendQueue:
     The requests of one send queue, in order.
 
     An operation is first in C{_unsent}; when its last record is in the medium, or when it
-    can not be sent, it goes to C{_onTheWay}; from there it completes.
+    cannot be sent, it goes to C{_onTheWay}; from there it completes.
 
     @cvar operations: what it can do, by opcode.
     @ivar work: the pair of queues it belongs to; L{None} once closed.
@@ -71,7 +71,7 @@ class SendQueue:
         """
         Take a request; the state was checked.
 
-        @raise QueuePairError: the queue pair can not do this.
+        @raise QueuePairError: the queue pair cannot do this.
         @raise ResourceLimitError: the queue is full.
         """
         work = self.work

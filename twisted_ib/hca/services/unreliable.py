@@ -3,7 +3,7 @@ Unreliable connections over a fabric of operations.
 
 They are reliable connections without answers (IBTA vol. 1 9.8.2): SEND and WRITE, with an
 immediate or without, and nothing that would ask the peer for something.  A message that the
-peer can not use, because it has no receive for it, because a key does not open what it names
+peer cannot use, because it has no receive for it, because a key does not open what it names
 or because its codes are out of sequence, is dropped whole and counted there; a receive that
 it had begun to fill is there for the next.  The requester hears nothing.  Its request is
 done when the peer has taken it out of the medium, used or not: until then what it refers to

@@ -163,8 +163,8 @@ class WorkQueues:
         """
         Post a send request.
 
-        @raise QueuePairError: the state forbids it, or the request can not be.
-        @raise MemoryAccessError: the bytes that it shall carry itself can not be read.
+        @raise QueuePairError: the state forbids it, or the request cannot be.
+        @raise MemoryAccessError: the bytes that it shall carry itself cannot be read.
         @raise ResourceLimitError: the send queue is full.
         """
         if self.queuePair.state < QPState.RTS:
@@ -178,7 +178,7 @@ class WorkQueues:
         """
         A request whose bytes are taken now (IBV_SEND_INLINE).
 
-        @raise QueuePairError: it can not carry them.
+        @raise QueuePairError: it cannot carry them.
         @raise MemoryAccessError: the keys of its pieces do not open them.
         """
         pieces = request.pieces
@@ -254,7 +254,7 @@ class WorkQueues:
         """
         Post a receive request.
 
-        @raise QueuePairError: the state forbids it, or the request can not be.
+        @raise QueuePairError: the state forbids it, or the request cannot be.
         @raise ResourceLimitError: the receive queue is full.
         """
         if self.queuePair.state == QPState.RESET:

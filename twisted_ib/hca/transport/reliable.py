@@ -17,7 +17,7 @@ _CODE_MASK: Final = 0x7F
 
 def joined(payload: Any) -> Any:
     """
-    Copy what a record carries, unless it can not change.
+    Copy what a record carries, unless it cannot change.
 
     @param payload: bytes-like, or a list of bytes-like objects.
     @return: bytes, or a view of some.
@@ -88,7 +88,7 @@ class ReliableConnection:
 
     def refuse(self, syndrome: int) -> None:
         """
-        The queue pair can not answer the oldest READ or atomic after all: its memory is gone.
+        The queue pair cannot answer the oldest READ or atomic after all: its memory is gone.
 
         @param syndrome: of a NAK.
         """

@@ -401,7 +401,7 @@ class Responder:
 
     def refuse(self, syndrome: int) -> None:
         """
-        The user can not make the rest of its oldest answer.
+        The user cannot make the rest of its oldest answer.
 
         @param syndrome: of a NAK.
         """

@@ -197,7 +197,7 @@ def identificationOf(difference: int, octets: int) -> int | None:
 
     @param difference: Between the CRCs of two packets that differ in nothing else.
     @param octets: From the base transport header to what the CRC ends with.
-    @return: In what their identifications differ, L{None} if it can not be by that alone.
+    @return: In what their identifications differ, L{None} if it cannot be by that alone.
     """
     found = 0
     for table in _undoing(octets):

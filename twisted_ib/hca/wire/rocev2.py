@@ -168,7 +168,7 @@ class UDPDatagram:
                 )
             packed = b"".join((head, _UDP.pack(self.port, PORT, length, self.checksum or 0), body))
         except structError as error:
-            raise HeaderError(f"an IP packet can not have this: {error}") from None
+            raise HeaderError(f"an IP packet cannot have this: {error}") from None
         packed += ICRC.pack(icrc(packed, 0, len(packed)))
         if self.checksum is not None:
             return packed

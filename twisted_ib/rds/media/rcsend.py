@@ -386,7 +386,7 @@ class RCSender:
         except QueuePairError as reason:
             self.broken(reason)
         except HCAError:
-            # It can not use the memory here any more.
+            # It cannot use the memory here any more.
             self._operations.pop(number)
             message.withdraw(self.domain)
             message.completed(WCStatus.LOC_PROT_ERR)

@@ -145,7 +145,7 @@ class IRDSMedium(Interface):
         """
         A socket takes a port: listen for peers who have messages for it.
 
-        @raise OSError: The address is not of this host, or can not be had.
+        @raise OSError: The address is not of this host, or cannot be had.
         @raise twisted_ib.errors.HCAError: The port is somebody else's
             (L{ServiceInUseError<twisted_ib.errors.ServiceInUseError>}), or there is no device.
         """

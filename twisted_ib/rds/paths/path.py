@@ -269,7 +269,7 @@ class RDSPath:
                 return
         elif gone and not self._told:
             self._told = True
-            network.peerGone(self, PeerGoneError(f"{self.remote} can not be reached"))
+            network.peerGone(self, PeerGoneError(f"{self.remote} cannot be reached"))
         pause = self._pause
         self._pause = min(max(pause * 2, limits.RDS_RECONNECT_SECONDS), limits.RDS_RECONNECT_SECONDS_MOST)
         pause *= network.random()
@@ -321,7 +321,7 @@ class RDSPath:
 
     def _down(self) -> None:
         """
-        The connection is gone; what can not be repeated is dropped.
+        The connection is gone; what cannot be repeated is dropped.
         """
         for message in self.machine.disconnected(self.network.reactor.seconds()):
             if message.owner is not None:

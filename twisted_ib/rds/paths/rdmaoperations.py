@@ -124,7 +124,7 @@ class RDSMemory:
         """
         Register it.
 
-        @raise MemoryRegionError: it can not be.
+        @raise MemoryRegionError: it cannot be.
         @raise ResourceLimitError: there is too much.
         """
         self._domain = domain
@@ -297,7 +297,7 @@ class OperationMessage(RDSMessage):
         Make the work request.
 
         @param number: its number.
-        @raise HCAError: its memory can not be used.
+        @raise HCAError: its memory cannot be used.
         """
         return SendRequest(
             number,

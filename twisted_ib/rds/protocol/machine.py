@@ -258,7 +258,7 @@ class PathMachine:
 
     def probeAcknowledged(self, sequence: int, now: float) -> None:
         """
-        The same for what is not kept: the probe arrived, so its answer can not be far.
+        The same for what is not kept: the probe arrived, so its answer cannot be far.
         """
         probe = self._probe
         if probe is not None and not self.isOpen and self._probeEnd is None:

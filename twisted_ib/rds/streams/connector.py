@@ -119,7 +119,7 @@ class StreamAttempt:
 
     def sessionFailed(self, session: StreamMachine, reason: int) -> None:
         """
-        The peer does not want a stream, or can not be reached.
+        The peer does not want a stream, or cannot be reached.
         """
         self._session = None
         where = self._connector.where()

@@ -54,7 +54,7 @@ class StreamPort:
         """
         Open the socket, or take over that of streams which a port that is closed has left.
 
-        @raise CannotListenError: The port can not be had.
+        @raise CannotListenError: The port cannot be had.
         """
         socket = socketFor(self.reactor, self.device, self.interface, self.port, self)
         if socket.server is not None:
@@ -162,7 +162,7 @@ def listenStreams(
     @param backlog: Nothing: streams are accepted as they come.
     @param device: C{"tcp"}, or the HCA's name; see L{twisted_ib.rds.port.listenRDS}.
     @raise ValueError: C{port} makes no sense.
-    @raise CannotListenError: The port can not be had.
+    @raise CannotListenError: The port cannot be had.
     """
     listening = StreamPort(port, factory, interface, reactor, device)
     listening.startListening()

@@ -92,7 +92,7 @@ class StreamSocket(DatagramProtocol):
         """
         Open the socket.
 
-        @raise CannotListenError: It can not be had.
+        @raise CannotListenError: It cannot be had.
         """
         device, interface, port = self._key
         self._listening = listenRDS(self.reactor, port, self, interface=interface, device=device)
@@ -179,7 +179,7 @@ class StreamSocket(DatagramProtocol):
 
     def isServed(self, address: tuple[str, int]) -> bool | None:
         """
-        @return: Whether somebody has a port; L{None} if that can not be known.
+        @return: Whether somebody has a port; L{None} if that cannot be known.
         """
         network = getattr(self._listening, "network", None)
         serves = None if network is None else getattr(network.medium, "serves", None)
@@ -205,7 +205,7 @@ class StreamSocket(DatagramProtocol):
 
     def peerGone(self, host: str, reason: Exception) -> None:
         """
-        A host can not be reached, or a process that had its address: end the streams with sockets that
+        A host cannot be reached, or a process that had its address: end the streams with sockets that
         nobody has.
         """
         outer, self._inCall = self._inCall, True
@@ -511,7 +511,7 @@ def socketFor(reactor: Any, device: str | None, interface: str, port: int, user:
 
     @param port: 0 for a new one on any port.
     @param user: Who needs it until it says C{release}.
-    @raise CannotListenError: It can not be had.
+    @raise CannotListenError: It cannot be had.
     """
     sockets: dict[Key, StreamSocket] | None = getattr(reactor, _SOCKETS, None)
     if sockets is None:

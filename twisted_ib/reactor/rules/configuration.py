@@ -49,7 +49,7 @@ def readRules(path: str, name: str | None = None) -> str:
 
     @return: its text; octets that are not UTF-8 stay, escaped.
 
-    @raise OSError: it can not be read.
+    @raise OSError: it cannot be read.
     @raise RulesError: it is too long, or not a file.
     """
     name = path if name is None else name
@@ -93,7 +93,7 @@ def namedDevices() -> list[tuple[str, str, str | None]]:
 
     @return: name, fabric and address of each.
 
-    @raise DeviceError: the rules can not be read.
+    @raise DeviceError: the rules cannot be read.
     """
     try:
         devices = Configuration(os.environ).read().devices
@@ -114,7 +114,7 @@ def loadFile(
 
     @return: its policy.
 
-    @raise OSError: it can not be read.
+    @raise OSError: it cannot be read.
     @raise RulesError: it is wrong, too long, or not a file.
     """
     name = path if name is None else name
@@ -207,7 +207,7 @@ class Configuration:
         """
         @return: the policy as the environment and the files are now.
 
-        @raise OSError: the file can not be read.
+        @raise OSError: the file cannot be read.
         @raise RulesError: it is wrong.
         """
         simple = simplePolicy(self._environ)

@@ -34,7 +34,7 @@ def logFile(name: str, uid: int) -> str:
 
     @return: the path.
 
-    @raise OSError: its folder can not be had, or is not the user's own.
+    @raise OSError: its folder cannot be had, or is not the user's own.
     """
     if uid == 0:
         return os.path.join(_SYSTEM_FOLDER, name)
@@ -82,7 +82,7 @@ class RuleLog:
 
     def write(self, level: int, text: str) -> None:
         """
-        Log a line; who can not be reached misses it.
+        Log a line; who cannot be reached misses it.
 
         @param level: its level, 1 to 9.
         @param text: the line.
@@ -111,7 +111,7 @@ class RuleLog:
         """
         @param line: goes to the end of the file.
 
-        @raise OSError: it can not be written.
+        @raise OSError: it cannot be written.
         """
         path = logFile(self.file or "", os.geteuid())
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -73,7 +73,7 @@ class SwitchedPort(tcp.Port):
         """
         Take the port everywhere.
 
-        @raise CannotListenError: It can not be had.
+        @raise CannotListenError: It cannot be had.
         """
         handle = self._open()
         self._preexistingSocket = handle
@@ -235,7 +235,7 @@ class SwitchedPort(tcp.Port):
                 refused.append(e)
             except Exception as e:
                 if not isinstance(e, ImportError):  # As after chroot.
-                    self._log.failure("{device} can not be listened on", device=device)
+                    self._log.failure("{device} cannot be listened on", device=device)
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:
                 self.sdpListeners += (companion,)
@@ -289,7 +289,7 @@ class SwitchedPort(tcp.Port):
             try:
                 companion.close(reason)
             except Exception:
-                self._log.failure("{device} can not be closed", device=companion.device)
+                self._log.failure("{device} cannot be closed", device=companion.device)
 
     # -- what is done to the port is done to all
 

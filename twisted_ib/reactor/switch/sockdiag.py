@@ -73,7 +73,7 @@ def listeners(port: int) -> list[TCPListener]:
     Find the sockets that listen on a port, of IPv4 and IPv6.
 
     @param port: the port.
-    @raise Unreadable: that can not be known.
+    @raise Unreadable: that cannot be known.
     """
     found: list[TCPListener] = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -161,7 +161,7 @@ def _read(family: int, port: int) -> list[TCPListener]:
     """
     Read the kernel's table, in which the sockets that listen are first.
 
-    @raise Unreadable: it can not be read.
+    @raise Unreadable: it cannot be read.
     """
     found: list[TCPListener] = []
     try:

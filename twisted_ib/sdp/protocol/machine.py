@@ -224,7 +224,7 @@ class Machine:
         """
         Whether the peer should be told of posted receives, if no data does.
 
-        One alone is told only to a peer that can not send data for want of it, and none by an
+        One alone is told only to a peer that cannot send data for want of it, and none by an
         update that answers the answer to one, unless the peer has none left: two ends that
         have few would else tell each other of the receive that the other's message used, for
         ever.

@@ -157,7 +157,7 @@ class ZeroCopyMachine(Machine):
         A ModeChange, whole.
 
         @return: L{None} without two credits.
-        @raise SDPError: The mode can not change so.
+        @raise SDPError: The mode cannot change so.
         """
         if self.limit - self.sequence < 2:
             return None

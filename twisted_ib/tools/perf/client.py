@@ -85,7 +85,7 @@ class Client:
         @return: the same for a user.
         """
         if isinstance(error, (ConnectError, HCAError)) and not self._links:
-            return ProgramError(f"can not connect to {self._where}: {sentence(error)}")
+            return ProgramError(f"cannot connect to {self._where}: {sentence(error)}")
         return error
 
     async def _measure(self, endpoint: Any, show: Callable[[Row], None]) -> None:

@@ -153,7 +153,7 @@ class Stress:
         try:
             control: Any = await endpoint.connect(Factory.forProtocol(Control))
         except Exception as error:
-            text = f"can not connect to {passive} port {options.port}: {sentence(error)}"
+            text = f"cannot connect to {passive} port {options.port}: {sentence(error)}"
             raise ProgramError(text) from None
         control.transport.write(terms.pack())
         return control, terms, True

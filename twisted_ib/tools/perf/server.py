@@ -153,14 +153,14 @@ class Server(Factory):
 
         @return: the port.
 
-        @raise ProgramError: it can not be had.
+        @raise ProgramError: it cannot be had.
         """
         try:
             listening: Any = await self._test.server(self._reactor, port, device).listen(self)
         except CannotListenError as error:
-            raise ProgramError(f"can not listen on port {port}: {sentence(error.socketError)}") from None
+            raise ProgramError(f"cannot listen on port {port}: {sentence(error.socketError)}") from None
         except HCAError as error:
-            raise ProgramError(f"can not listen on port {port}: {sentence(error)}") from None
+            raise ProgramError(f"cannot listen on port {port}: {sentence(error)}") from None
 
         def stop(result: Any) -> Deferred[Any]:
             return maybeDeferred(listening.stopListening).addCallback(lambda _: result)
@@ -227,7 +227,7 @@ class Server(Factory):
         @param link: the control connection of a client.
         @param message: what it wants.
 
-        @raise ProgramError: that can not be.
+        @raise ProgramError: that cannot be.
         """
         terms = parseTerms(message)
         if self._session is not None:

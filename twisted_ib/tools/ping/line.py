@@ -77,7 +77,7 @@ class Line:
         @param sends: send requests at a time, and C{receives} receives.
         @param datagrams: whether it is for datagrams.
 
-        @raise ProgramError: it can not be.
+        @raise ProgramError: it cannot be.
         """
         self.station = station
         self.cmid = cmid
@@ -283,7 +283,7 @@ class Line:
         """
         Post a send request.
 
-        @raise ProgramError: it can not be posted.
+        @raise ProgramError: it cannot be posted.
         """
         qp = self.cmid.qp
         assert qp is not None

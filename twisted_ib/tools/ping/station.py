@@ -98,7 +98,7 @@ class Station:
         """
         Open a device, and let signals end the program in order.
 
-        @raise HCAError: it can not be opened.
+        @raise HCAError: it cannot be opened.
         """
         self.debug = debug
         self.context = Context(name=device)
@@ -187,7 +187,7 @@ class Station:
 
         @return: what hears of requests to an address.
 
-        @raise ProgramError: that can not be.
+        @raise ProgramError: that cannot be.
         """
         try:
             info = AddrInfo(host, None, str(port), None, space, enums.RAI_PASSIVE)

@@ -106,7 +106,7 @@ def writable(answer: dict[str, Any]) -> bool:
     """
     @param answer: what a process says of its HCA.
 
-    @return: whether it can be written; one that is nested deep enough can not.
+    @return: whether it can be written; one that is nested deep enough cannot.
     """
     try:
         json.dumps(answer, indent=2)
@@ -137,7 +137,7 @@ def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
         user's live processes; of C{lo0} nothing is seen from outside its process.
 
     @raise UnknownDeviceError: there is no such device.
-    @raise HCAError: processes can not meet here.
+    @raise HCAError: processes cannot meet here.
     """
     if fabricOf(name) in ADDRESSED or isPlacedByUser(name):
         return withAddress(name)
@@ -161,7 +161,7 @@ def withAddress(name: str) -> list[dict[str, Any]]:
     @return: those of this user's live processes; and our own, opened for this, if it has an address that
         none of them has.
 
-    @raise HCAError: there is none, and our own can not be opened.
+    @raise HCAError: there is none, and our own cannot be opened.
     """
     search = Search()
     try:

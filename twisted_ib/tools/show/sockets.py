@@ -3,7 +3,7 @@ What processes answer to C{ib-ss}, checked: from pages of rows to one object per
 connection.
 
 An answer comes from another process, perhaps of another version of this program: a row with anything
-in it that can not be is left out, and values that nobody knows here are too.
+in it that cannot be is left out, and values that nobody knows here are too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twisted_ib.hca.base.socketrows import CONNECTION, LISTENER
 from twisted_ib.hca.host.query import Told
 
 _KINDS = (LISTENER, CONNECTION)
-#: Times are seconds since 1970; later ones can not be written as dates everywhere.
+#: Times are seconds since 1970; later ones cannot be written as dates everywhere.
 _LATEST = 1 << 36
 _COUNT_BITS = 64
 
@@ -113,7 +113,7 @@ def _rows(page: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _checked(values: dict[str, Any]) -> dict[str, Any] | None:
     """
-    @return: What is known of the values of a row, L{None} if something in it can not be.
+    @return: What is known of the values of a row, L{None} if something in it cannot be.
     """
     row = {}
     for name, isValid in _REQUIRED.items():

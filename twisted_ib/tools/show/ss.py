@@ -52,7 +52,7 @@ def sockets() -> tuple[list[dict[str, Any]], list[int]]:
     @return: the listeners and connections of this user's live processes, and the numbers of the
         processes that did not say all.
 
-    @raise HCAError: there is a run directory, and it can not be used.
+    @raise HCAError: there is a run directory, and it cannot be used.
     """
     search = Search()
     try:

@@ -156,7 +156,7 @@ class LinkTests(LinkCase):
 
     def test_segments(self) -> None:
         """
-        Many datagrams in one call arrive as they are, the last one shorter; whichever end can not do that.
+        Many datagrams in one call arrive as they are, the last one shorter; whichever end cannot do that.
         """
         for sends in (True, False):
             for takes in (True, False):
@@ -259,7 +259,7 @@ class LinkTests(LinkCase):
 
     def test_unsendable(self) -> None:
         """
-        What can not be sent is lost, counted, and no error.
+        What cannot be sent is lost, counted, and no error.
         """
         link = self.link(1)
         port = link.sourcePort(0xC123)
@@ -317,7 +317,7 @@ class LinkTests(LinkCase):
     def test_forgedWay(self) -> None:
         """
         What is sent may be as long as an interface permits, whatever ICMP has said of the way: anybody can
-        forge that, and what the two ends have agreed on can not change.
+        forge that, and what the two ends have agreed on cannot change.
         """
         probe = 3  # IP_PMTUDISC_PROBE, of both IP versions.
         link = self.link(1)

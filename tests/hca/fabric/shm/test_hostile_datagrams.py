@@ -75,7 +75,7 @@ class SourceTests(TargetTestCase):
 
     def test_anothersGUID(self) -> None:
         """
-        Who calls with the GUID of another process's HCA can not send in its name.
+        Who calls with the GUID of another process's HCA cannot send in its name.
         """
         victim = self.device()
         credentials = victim.fabric.rendezvous.listenerOf(victim.guid)
@@ -90,7 +90,7 @@ class SourceTests(TargetTestCase):
 
     def test_nobodysGUID(self) -> None:
         """
-        Who calls with a GUID that nobody has can not send in its name; to a group neither.
+        Who calls with a GUID that nobody has cannot send in its name; to a group neither.
         """
         self.call(0x1234)
         self.device_.paths.attach(self.target.qp, GROUP)
@@ -98,7 +98,7 @@ class SourceTests(TargetTestCase):
 
     def test_notNow(self) -> None:
         """
-        While it can not be found out, datagrams are lost; later they are not.
+        While it cannot be found out, datagrams are lost; later they are not.
         """
         answers: list[bool | None] = [None, True]
         self.patch(self.device_.fabric, "proves", lambda path, guid: answers.pop(0))

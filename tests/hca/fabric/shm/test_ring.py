@@ -347,7 +347,7 @@ class HostileTests(RingTestCase):
 
     def test_tails(self) -> None:
         """
-        A tail that can not be.
+        A tail that cannot be.
         """
         for n, tail in enumerate((limits.RING + 64, 1 << 63, (1 << 64) - 64, 1, 63)):
             if n:
@@ -392,7 +392,7 @@ class HostileTests(RingTestCase):
 
     def test_headSeenByAPost(self) -> None:
         """
-        Whoever posts and finds a head that can not be hears of no room; the
+        Whoever posts and finds a head that cannot be hears of no room; the
         path breaks at the end of the batch, and only that path, also if the
         post was an answer to another path's record.
         """

@@ -288,7 +288,7 @@ class HostileMemoryTests(SynchronousTestCase):
 
     def test_fileInSharedMemory(self) -> None:
         """
-        A file on tmpfs has seals, but can not get those that are needed.
+        A file on tmpfs has seals, but cannot get those that are needed.
         """
         path = f"/dev/shm/twisted_ib-test-{os.getpid()}"
         try:
@@ -321,7 +321,7 @@ class HostileMemoryTests(SynchronousTestCase):
         self.addCleanup(os.close, fd)
         writeOnly = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
         libc.addSeals(fd, libc.F_SEAL_FUTURE_WRITE | libc.F_SEAL_SEAL)
-        self.refuse(writeOnly, "can not be mapped")
+        self.refuse(writeOnly, "cannot be mapped")
 
     def test_closed(self) -> None:
         """

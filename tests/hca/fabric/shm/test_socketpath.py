@@ -214,7 +214,7 @@ class PacketTests(CarrierTestCase):
 
     def test_smallBuffers(self) -> None:
         """
-        A host whose sockets can not hold a record is refused by name.
+        A host whose sockets cannot hold a record is refused by name.
         """
         self.patch(limits, "CARRIER_BUFFER", 4096)
         c = self.device()

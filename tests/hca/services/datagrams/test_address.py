@@ -198,7 +198,7 @@ class HandleTests(AddressTestCase):
 
     def test_busy(self) -> None:
         """
-        What is held can not go.
+        What is held cannot go.
         """
         self.handle.hold("others")
         self.assertRaises(ResourceBusyError, self.handle.close)
@@ -207,7 +207,7 @@ class HandleTests(AddressTestCase):
 
     def test_badVector(self) -> None:
         """
-        A vector that can not be makes no handle.
+        A vector that cannot be makes no handle.
         """
         self.assertRaises(QueuePairError, AddressHandle, self.pd, AddressVector(0), self.device)
         self.assertEqual(self.pd.users, {"address handles": 1})

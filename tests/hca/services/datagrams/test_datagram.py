@@ -224,7 +224,7 @@ class SendTests(DatagramTestCase):
 
     def test_handleGone(self) -> None:
         """
-        Without its address handle a request that waits can not be done (LOC_QP_OP_ERR).
+        Without its address handle a request that waits cannot be done (LOC_QP_OP_ERR).
         """
         self.a.qp.modify(QPState.SQD)
         handle = self.a.handle(guidGID(0xB1))

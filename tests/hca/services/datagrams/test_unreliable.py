@@ -62,7 +62,7 @@ class SendTests(UnreliableTestCase):
 
     def test_unused(self) -> None:
         """
-        What the peer can not use is done all the same, and in order.
+        What the peer cannot use is done all the same, and in order.
         """
         self.post(1, SEND)
         self.post(2, WRITE, remoteKey=1)

@@ -155,7 +155,7 @@ class ClosingTests(VerbsTestCase):
 
     def test_busy(self) -> None:
         """
-        A region with a window on it can not go: EBUSY; both stay.
+        A region with a window on it cannot go: EBUSY; both stay.
         """
         a, _ = connected(self)
         mw = MW(a.pd, enums.IBV_MW_TYPE_1)

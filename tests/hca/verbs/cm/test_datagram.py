@@ -292,7 +292,7 @@ class GroupTests(CMTestCase):
 
     def test_attributes(self) -> None:
         """
-        Extended attributes that can not be.
+        Extended attributes that cannot be.
         """
         made = self.member(join=False)
         group = AddrInfo(src=GROUP)

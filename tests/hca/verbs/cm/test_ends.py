@@ -302,7 +302,7 @@ class EndTests(CMTestCase):
 
 class OrderTests(CMTestCase):
     """
-    Commands at the wrong time, and parameters that can not be.
+    Commands at the wrong time, and parameters that cannot be.
     """
 
     def test_everyStage(self) -> None:
@@ -356,7 +356,7 @@ class OrderTests(CMTestCase):
 
     def test_addresses(self) -> None:
         """
-        Addresses that can not be had.
+        Addresses that cannot be had.
         """
         made = self.made(self.near)
         other = AddrInfo(src="192.0.2.1", src_service="0", flags=1)

@@ -303,7 +303,7 @@ class SynchronousTests(CMTestCase):
 
     def test_badQueuePair(self) -> None:
         """
-        A queue pair that can not be: nothing is left.
+        A queue pair that cannot be: nothing is left.
         """
         device = self.context._device
         before = device.inUse()

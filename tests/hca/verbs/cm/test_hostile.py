@@ -177,7 +177,7 @@ class CallerTests(HostileTestCase):
 
     def test_unfit(self) -> None:
         """
-        REQs that ask for what can not be get the reason, and nobody hears of them.
+        REQs that ask for what cannot be get the reason, and nobody hears of them.
         """
         listener = self.listening()
         self.reach(listener)

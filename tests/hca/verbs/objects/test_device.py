@@ -226,7 +226,7 @@ class ContextTests(VerbsTestCase):
 
     def test_noDescriptors(self) -> None:
         """
-        Who can not sleep is told so, with an errno.
+        Who cannot sleep is told so, with an errno.
         """
         ctx = self.open()
         self.patch(hub, "wait", lambda ready: os.open("/nowhere", os.O_RDONLY))

@@ -112,7 +112,7 @@ class RegionTests(VerbsTestCase):
 
     def test_wrong(self) -> None:
         """
-        Rights that can not be are EINVAL, those of other devices EOPNOTSUPP.
+        Rights that cannot be are EINVAL, those of other devices EOPNOTSUPP.
         """
         for access in (enums.IBV_ACCESS_REMOTE_WRITE, enums.IBV_ACCESS_REMOTE_ATOMIC, 1 << 15):
             error = self.refused(errno.EINVAL, MR, self.pd, 10, access)
@@ -252,7 +252,7 @@ class ReregisterTests(VerbsTestCase):
 
     def test_wrong(self) -> None:
         """
-        What can not be changes nothing.
+        What cannot be changes nothing.
         """
         call = self.mr.rereg
         self.refused(errno.EINVAL, call, 0)
@@ -323,7 +323,7 @@ class WindowTests(VerbsTestCase):
 
     def test_type1Fails(self) -> None:
         """
-        A bind that can not be ends badly, and the window keeps its rkey.
+        A bind that cannot be ends badly, and the window keeps its rkey.
         """
         mw = MW(self.far.pd, enums.IBV_MW_TYPE_1)
         key = mw.rkey
@@ -332,7 +332,7 @@ class WindowTests(VerbsTestCase):
 
     def test_type1NotPosted(self) -> None:
         """
-        A bind that can not be posted promises nothing.
+        A bind that cannot be posted promises nothing.
         """
         fresh = End(self, pd=self.far.pd)
         mw = MW(self.far.pd, enums.IBV_MW_TYPE_1)

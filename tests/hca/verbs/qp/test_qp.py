@@ -140,7 +140,7 @@ class CreationTests(VerbsTestCase):
 
     def test_wrongAttributes(self) -> None:
         """
-        If the first step can not be, there is no queue pair.
+        If the first step cannot be, there is no queue pair.
         """
         attr = QPAttr(port_num=3)
         self.refused(errno.EINVAL, QP, self.pd, self.attr(), attr)
@@ -321,7 +321,7 @@ class RequestTests(VerbsTestCase):
 
     def test_badRequest(self) -> None:
         """
-        A chain ends at the first request that can not be posted, which is copied.
+        A chain ends at the first request that cannot be posted, which is copied.
         """
         a, b = connected(self)
         for i in range(2):

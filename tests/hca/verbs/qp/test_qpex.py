@@ -141,7 +141,7 @@ class ExtendedTests(VerbsTestCase):
 
     def test_inline(self) -> None:
         """
-        Inline data is read when it is given; what can not be is told at the end.
+        Inline data is read when it is given; what cannot be is told at the end.
         """
         near, far, qp = self.pair(enums.IBV_QP_EX_WITH_SEND)
         far.receive()
@@ -164,7 +164,7 @@ class ExtendedTests(VerbsTestCase):
 
     def test_allOrNone(self) -> None:
         """
-        If one can not be posted, none is.
+        If one cannot be posted, none is.
         """
         near, far, qp = self.pair(enums.IBV_QP_EX_WITH_SEND)
         self.begin(qp)
@@ -310,7 +310,7 @@ class DatagramTests(VerbsTestCase):
 
     def test_closedHandle(self) -> None:
         """
-        A handle that is closed can not be used, and a datagram needs one.
+        A handle that is closed cannot be used, and a datagram needs one.
         """
         ah = self.near.handle(self.far)
         ah.close()

@@ -2,7 +2,7 @@
 What the ways to a peer's HCA have in common, whatever carries the records.
 
 A path knows the queue pairs that may be reached through it, and no others: a
-peer can not speak for another peer's queue pair.  Its table maps queue pair
+peer cannot speak for another peer's queue pair.  Its table maps queue pair
 numbers to whatever takes their records: the L{QueuePair}, a L{Refusing} while
 requests are dropped after a refusal, or, for number 1, the management side.
 """

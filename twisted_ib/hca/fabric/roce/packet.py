@@ -176,7 +176,7 @@ class PacketFabric(Fabric):
         if address == wildcard(self.address):
             address = self.address
         if (":" in address) != (":" in self.address) or isMulticast(gidNumber(address)):
-            raise NoRouteError(f"{address} can not be reached from {self.address}")
+            raise NoRouteError(f"{address} cannot be reached from {self.address}")
         user.pathReady(self.pathTo(address))
         return Found()
 
@@ -205,7 +205,7 @@ class PacketFabric(Fabric):
         """
         address = gidText(gid)
         if (":" in address) != (":" in self.address) or not gid:
-            raise NoRouteError(f"GID {address} can not be reached from {self.address}")
+            raise NoRouteError(f"GID {address} cannot be reached from {self.address}")
         user.pathReady(self.pathTo(address))
         return Found()
 
@@ -220,7 +220,7 @@ class PacketFabric(Fabric):
         Take what is sent to a multicast group.
 
         @raise NoRouteError: It is no multicast address of this IP version.
-        @raise HCAError: It can not be.
+        @raise HCAError: It cannot be.
         """
         self.link.join(self._group(group))
 

@@ -186,7 +186,7 @@ class RoCELink:
         """
         @param isShared: Whether others may bind it too.
         @return: A socket that sends as an invariant CRC needs it.
-        @raise OSError: It can not be had.
+        @raise OSError: It cannot be had.
         """
         made = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -431,7 +431,7 @@ class RoCELink:
                 made.setsockopt(_IP, socket.IP_ADD_MEMBERSHIP, request)
         except OSError as error:
             made.close()
-            text = f"group {group} can not be joined at {self.address}: {error.strerror}"
+            text = f"group {group} cannot be joined at {self.address}: {error.strerror}"
             raise NoRouteError(text) from None
         self._receives(made, group)
         self._groups[group] = made

@@ -52,7 +52,7 @@ class Discovery(Fabric):
             rendezvous = self.rendezvous.successor()
         except HCAError as error:
             self.count("successor_failed")
-            self.owner.warn(f"clients of user {self._user} can not reach this process: {error}")
+            self.owner.warn(f"clients of user {self._user} cannot reach this process: {error}")
             return
         if rendezvous is not None:
             self._listeners.add(rendezvous)
@@ -113,7 +113,7 @@ class Discovery(Fabric):
         """
         Let others find this HCA as a member of a multicast group.
 
-        @raise RunDirectoryError: the directory can not be written.
+        @raise RunDirectoryError: the directory cannot be written.
         """
         self.rendezvous.join(group)
 

@@ -56,7 +56,7 @@ class EventDoorbell:
             kind = os.readlink(f"/proc/self/fd/{fd}")
             nonBlocking = libc.isNonBlocking(fd)
         except OSError as error:
-            raise DoorbellError(f"a peer's doorbell can not be looked at: {error}") from error
+            raise DoorbellError(f"a peer's doorbell cannot be looked at: {error}") from error
         if kind != "anon_inode:[eventfd]":
             raise DoorbellError(f"a peer offered {kind!r} as a doorbell, not an eventfd")
         if not nonBlocking:

@@ -5,7 +5,7 @@ Each path costs up to six descriptors of this process, for a while eight, so pee
 are bounded by an eighth of RLIMIT_NOFILE too.  One process, and one user who is not
 ours, has only a part of them: the others can still call.
 
-When no descriptor is free a call can not be taken, and its listener stays readable:
+When no descriptor is free a call cannot be taken, and its listener stays readable:
 then nobody listens until a pair is closed or a short time has passed.
 """
 
@@ -97,7 +97,7 @@ class ListeningSockets:
         """
         Listen where others look for a rendezvous.
 
-        @raise RunDirectoryError: it can not be made.
+        @raise RunDirectoryError: it cannot be made.
         """
         listener = rendezvous.bind()
         self._poller.register(listener.fileno(), select.EPOLLIN)

@@ -98,7 +98,7 @@ class Segment:
         try:
             return cls(fd, size, False)
         except (OSError, ValueError) as error:
-            raise SegmentError(f"a peer's memory can not be mapped: {error}") from error
+            raise SegmentError(f"a peer's memory cannot be mapped: {error}") from error
 
     def makeCells(self) -> Any:
         """
@@ -146,7 +146,7 @@ def check(fd: int, size: int) -> None:
     """
     Whether C{fd} is a memory file that can be mapped without risk.
 
-    The seals are looked at before the size: from then on it can not change.
+    The seals are looked at before the size: from then on it cannot change.
 
     @raise SegmentError: it is not.
     """

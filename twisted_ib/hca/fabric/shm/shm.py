@@ -94,7 +94,7 @@ class SharedMemoryFabric(Discovery):
 
     def allocate(self, size: int) -> Any:
         """
-        @return: Memory that peers can map, or L{None} where they can not.
+        @return: Memory that peers can map, or L{None} where they cannot.
         @raise OSError: there is no memory.
         """
         return self.segmentClass.create(max(size, 8)) if self.rings else None

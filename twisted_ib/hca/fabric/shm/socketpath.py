@@ -15,7 +15,7 @@ on whatever is sent; a packet of its own goes only to a peer that asked.
 How much is on the way is the kernel's business: a packet counts against the
 sender's buffer until the peer has read it.  Ordinary records stop at half of the
 buffer, management at three quarters, L{NEWS} at seven eighths; the rest is for
-refusals, so that two full directions can not block each other.  The kernel calls
+refusals, so that two full directions cannot block each other.  The kernel calls
 a socket writable when less than a quarter is in use: then those who wait go on.
 
 No doorbell is needed: the fabric watches the socket.
@@ -284,7 +284,7 @@ class SocketPath(Path):
         @return: False if nothing more may be taken now.
         @raise RingError: it is none.
         """
-        # Where there is no whole header, what is left of the last one can not fit.
+        # Where there is no whole header, what is left of the last one cannot fit.
         length, word, flags, acknowledged = HEADER.unpack_from(self._buffer, 0)
         if length != size - _START or flags & ~(ASK | NEWS) or (flags & NEWS and length):
             raise RingError(f"the peer sent {length} bytes in a packet of {size}, flags {flags:#x}")

@@ -114,7 +114,7 @@ class Hub:
         @param address: where it is, if it has an address of its own.
 
         @raise UnknownDeviceError: there is none of this name.
-        @raise RunDirectoryError: processes can not meet.
+        @raise RunDirectoryError: processes cannot meet.
         @raise DeviceError: somebody else has its address.
         """
         with self:

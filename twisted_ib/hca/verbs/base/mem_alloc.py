@@ -72,7 +72,7 @@ def mmap(
 
     @return: its address.
 
-    @raise MemoryError: it can not be mapped.
+    @raise MemoryError: it cannot be mapped.
     """
     address: int = _libc.mmap(addr, length, prot, flags, fd, offset)
     if address == _FAILED:
@@ -87,7 +87,7 @@ def munmap(addr: int, length: int) -> None:
     @param addr: its address, a multiple of a page.
     @param length: octets.
 
-    @raise MemoryError: it can not be unmapped.
+    @raise MemoryError: it cannot be unmapped.
     """
     if _libc.munmap(addr, length):
         raise MemoryError("Failed to munmap requested memory")
@@ -246,7 +246,7 @@ def processMemory(address: int, length: int, write: bool) -> memoryview:
 
 def _mapped(address: int, length: int, write: bool) -> bool:
     """
-    @return: whether the process has these addresses; also if it can not tell.
+    @return: whether the process has these addresses; also if it cannot tell.
     """
     try:
         with open(_MAPS, "rb") as maps:

@@ -97,7 +97,7 @@ def sendRequest(device: Any, wr: SendWR) -> SendRequest:
 
     @return: the same as the core has it.
 
-    @raise PyverbsRDMAError: it can not be (EINVAL), or is not supported (EOPNOTSUPP).
+    @raise PyverbsRDMAError: it cannot be (EINVAL), or is not supported (EOPNOTSUPP).
     """
     if wr.opcode in _UNSUPPORTED:
         raise unsupported("Failed to post send")
@@ -136,7 +136,7 @@ def destination(target: DatagramTarget) -> Destination:
 
 def _post(chain: WR | None, post: Callable[[WR], object], bad: WR | None) -> None:
     """
-    Post a chain of requests; at the first that can not be posted it ends.
+    Post a chain of requests; at the first that cannot be posted it ends.
 
     @param bad: becomes a copy of that one.
     """

@@ -55,7 +55,7 @@ def invalid(message: str) -> PyverbsRDMAError:
     """
     @param message: which verb failed, and why.
 
-    @return: the error of a parameter that can not be.
+    @return: the error of a parameter that cannot be.
     """
     return PyverbsRDMAError(message, errno.EINVAL)
 

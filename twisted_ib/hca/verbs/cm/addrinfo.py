@@ -196,7 +196,7 @@ class AddrInfo(PyverbsObject):
         @param port_space: one of C{rdma_port_space}.
         @param flags: C{RAI_*} bits: with C{RAI_PASSIVE} only the source is of interest.
 
-        @raise PyverbsRDMAError: a name is not known (EADDRNOTAVAIL), or can not be (EINVAL).
+        @raise PyverbsRDMAError: a name is not known (EADDRNOTAVAIL), or cannot be (EINVAL).
         """
         super().__init__()
         self.close()

@@ -81,7 +81,7 @@ class CMID(DataCalls):
             addresses decide.  Not in pyverbs.
 
         @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or there is no way
-            there (ENODEV), or the queue pair can not be.
+            there (ENODEV), or the queue pair cannot be.
         """
         super().__init__()
         if creator is None:
@@ -161,7 +161,7 @@ class CMID(DataCalls):
         @return: the identifier that answers it, by L{accept}, L{reject} or C{close}.
 
         @raise PyverbsRDMAError: the identifier is not synchronous, or does not listen (EINVAL), or
-            the new queue pair can not be.
+            the new queue pair cannot be.
         """
         identifier = self._get()
         check(identifier.isSynchronous and identifier.stage is Stage.LISTENING, _BAD_EVENT)
@@ -203,7 +203,7 @@ class CMID(DataCalls):
         @param rai: its destination is the address; its source is bound to, if nothing is.
         @param timeout_ms: how long it may take, in milliseconds; it takes no time here.
 
-        @raise PyverbsRDMAError: it is no time for that (EINVAL), or it can not (ENODEV; synchronous
+        @raise PyverbsRDMAError: it is no time for that (EINVAL), or it cannot (ENODEV; synchronous
             only).
         """
         self._resolveAddress(checked(rai, AddrInfo))
@@ -292,7 +292,7 @@ class CMID(DataCalls):
         @param param: what to say of the connection.  Private data is at most 56 octets, 180 with
             datagrams, 92 in C{RDMA_PS_IB}.
 
-        @raise PyverbsRDMAError: it is no time for that, or parameters can not be (EINVAL); the peer
+        @raise PyverbsRDMAError: it is no time for that, or parameters cannot be (EINVAL); the peer
             refuses (ECONNREFUSED) or does not answer (ETIMEDOUT; these two synchronous only).
         """
         self._connect(None if param is None else checked(param, ConnParam))
@@ -309,7 +309,7 @@ class CMID(DataCalls):
         @param param: what to say of the connection.  Private data is at most 196 octets, 136 with
             datagrams.
 
-        @raise PyverbsRDMAError: there is no request, or parameters can not be (EINVAL), or the peer
+        @raise PyverbsRDMAError: there is no request, or parameters cannot be (EINVAL), or the peer
             has given up (ECONNRESET).
         """
         self._accept(None if param is None else checked(param, ConnParam))
@@ -421,7 +421,7 @@ class CMID(DataCalls):
 
         @param qp_init: its attributes.
 
-        @raise PyverbsRDMAError: it has one, or of another type, or it can not be so (EINVAL), or
+        @raise PyverbsRDMAError: it has one, or of another type, or it cannot be so (EINVAL), or
             there are too many (ENOMEM).
         """
         identifier = self._get()

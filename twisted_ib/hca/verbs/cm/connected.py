@@ -72,7 +72,7 @@ class Connected(Call):
         """
         What the program says, of the identifier's queue pair if it has made one.
 
-        @raise PyverbsRDMAError: there is no queue pair, or something can not be (EINVAL).
+        @raise PyverbsRDMAError: there is no queue pair, or something cannot be (EINVAL).
         """
         identifier = self._identifier
         if param is None and identifier.qp is None:
@@ -102,7 +102,7 @@ class Connected(Call):
         """
         Call the peer.
 
-        @raise PyverbsRDMAError: parameters can not be (EINVAL).
+        @raise PyverbsRDMAError: parameters cannot be (EINVAL).
         """
         identifier = self._identifier
         room = REQ.privateDataBytes - len(self.header())
@@ -187,7 +187,7 @@ class Connected(Call):
         """
         Somebody calls.
 
-        @raise UnfitRequest: it asks for what can not be.
+        @raise UnfitRequest: it asks for what cannot be.
         """
         self._psn = self._identifier.device.randomBits(_PSN_BITS)
         self.terms, self._agreement = called(request, connection.destination, self._psn)
@@ -198,7 +198,7 @@ class Connected(Call):
         """
         Accept.
 
-        @raise PyverbsRDMAError: parameters, or the queue pair, can not be so (EINVAL), or the peer
+        @raise PyverbsRDMAError: parameters, or the queue pair, cannot be so (EINVAL), or the peer
             has given up (ECONNRESET).
         """
         identifier, agreement = self._identifier, self._agreement

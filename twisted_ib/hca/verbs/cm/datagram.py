@@ -67,7 +67,7 @@ class Datagrams(Call):
         """
         Ask for the service.
 
-        @raise PyverbsRDMAError: parameters can not be (EINVAL).
+        @raise PyverbsRDMAError: parameters cannot be (EINVAL).
         """
         data = self.header() + (param.private_data if param is not None else b"")
         if len(data) > SIDR_REQ.privateDataBytes:
@@ -142,7 +142,7 @@ class Datagrams(Call):
         """
         Answer with the queue pair.
 
-        @raise PyverbsRDMAError: there is no queue pair, or parameters can not be (EINVAL), or the
+        @raise PyverbsRDMAError: there is no queue pair, or parameters cannot be (EINVAL), or the
             peer is gone (ECONNRESET).
         """
         identifier = self._identifier

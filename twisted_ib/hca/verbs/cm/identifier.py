@@ -120,7 +120,7 @@ class Identifier:
         """
         stages, stage = STEPS[command]
         if self.stage not in stages:
-            raise invalid(f"An identifier that is {self.stage.name.lower()} can not {command}")
+            raise invalid(f"An identifier that is {self.stage.name.lower()} cannot {command}")
         self.stage = stage
 
     def report(self, kind: int, **what: Any) -> None:
@@ -257,7 +257,7 @@ class Identifier:
         Make the queue pair, and completion queues unless C{attr} has them: those that were made
         belong to the identifier.
 
-        @raise PyverbsRDMAError: it has one already, or of another type (EINVAL), or it can not be
+        @raise PyverbsRDMAError: it has one already, or of another type (EINVAL), or it cannot be
             made.
         """
         if self.qp is not None:
@@ -307,7 +307,7 @@ class Identifier:
         """
         Take the queue pair, if there is one, to RTS by what was agreed on.
 
-        @raise PyverbsRDMAError: it can not go there.
+        @raise PyverbsRDMAError: it cannot go there.
         """
         if self.qp is not None:
             for state in (_S.IBV_QPS_INIT, _S.IBV_QPS_RTR, _S.IBV_QPS_RTS):
@@ -334,7 +334,7 @@ class Identifier:
         if group is None or not group.isMulticast:
             raise invalid("Failed to Join multicast: this is no group")
         if not self.isDatagram or self.stage not in (Stage.BOUND, Stage.RESOLVED, Stage.ROUTED):
-            raise invalid("Failed to Join multicast: the identifier can not")
+            raise invalid("Failed to Join multicast: the identifier cannot")
         if group.host in self._groups:
             raise PyverbsRDMAError("Failed to Join multicast: it is in it", errno.EADDRINUSE)
         gid = groupOf(group.host, self.device.addressed)

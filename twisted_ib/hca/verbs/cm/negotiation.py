@@ -64,7 +64,7 @@ _RTS_MASK = (
 
 class UnfitRequest(WireError):
     """
-    A REQ asks for what can not be.
+    A REQ asks for what cannot be.
 
     @ivar reason: the L{RejectReason} to answer with.
     """
@@ -137,7 +137,7 @@ def termsOf(
 
 def _reads(count: int) -> int:
     """
-    @raise PyverbsRDMAError: the device can not have so many on the way.
+    @raise PyverbsRDMAError: the device cannot have so many on the way.
     """
     if count > limits.READS:
         raise PyverbsRDMAError(f"At most {limits.READS} READs are on the way", errno.EINVAL)
@@ -355,7 +355,7 @@ def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agr
     @param path: the way it came.
     @param psn: what this side wants to hear first.
 
-    @raise UnfitRequest: it asks for what can not be.
+    @raise UnfitRequest: it asks for what cannot be.
     """
     if request.transportServiceType != _RELIABLE_CONNECTION:
         raise UnfitRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)

@@ -153,7 +153,7 @@ class AH(VerbsObject):
             receive,
         @keyword port_num: and the port that it came to.
 
-        @raise PyverbsRDMAError: the address has no GRH or can not be (EINVAL), or there are too many
+        @raise PyverbsRDMAError: the address has no GRH or cannot be (EINVAL), or there are too many
             (ENOMEM).
         """
         super().__init__()

@@ -285,7 +285,7 @@ class PolledQueue(VerbsObject):
         """
         @param cqe: how many completions it shall hold.
 
-        @raise PyverbsRDMAError: there can not be so many, or more wait (EINVAL).
+        @raise PyverbsRDMAError: there cannot be so many, or more wait (EINVAL).
         """
         self._check()
         size = within(cqe, max(1, len(self._core)), limits.COMPLETION_QUEUE_DEPTH, "Failed to resize CQ: cqe")
@@ -347,7 +347,7 @@ class CQ(PolledQueue):
         @param channel: where it tells of completions, or None.
         @param comp_vector: 0.
 
-        @raise PyverbsRDMAError: a parameter can not be (EINVAL), or there are too many (ENOMEM).
+        @raise PyverbsRDMAError: a parameter cannot be (EINVAL), or there are too many (ENOMEM).
         """
         super().__init__()
         if channel is not None:

@@ -97,7 +97,7 @@ class CQEX(PolledQueue):
         @param context: of the device.
         @param init_attr: what it shall be; by default what C{CqInitAttrEx()} says.
 
-        @raise PyverbsRDMAError: a parameter can not be (EINVAL), is not supported (EOPNOTSUPP), or
+        @raise PyverbsRDMAError: a parameter cannot be (EINVAL), is not supported (EOPNOTSUPP), or
             there are too many (ENOMEM).
         """
         super().__init__()

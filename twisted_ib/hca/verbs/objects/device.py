@@ -172,7 +172,7 @@ class Context(VerbsObject):
         @keyword cmid: the connection identifier whose device it is, in place of a name.
 
         @raise PyverbsUserError: there is no name.
-        @raise PyverbsRDMAError: there is no such device (ENODEV), or it can not be opened.
+        @raise PyverbsRDMAError: there is no such device (ENODEV), or it cannot be opened.
         """
         super().__init__()
         self.name: str | None = kwargs.get("name")

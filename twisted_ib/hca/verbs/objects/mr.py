@@ -57,7 +57,7 @@ class MR(VerbsObject):
             zeros, is registered.
         @param implicit: all memory of the process, which this HCA does not do.
 
-        @raise PyverbsRDMAError: the rights can not be (EINVAL), are not supported (EOPNOTSUPP), or
+        @raise PyverbsRDMAError: the rights cannot be (EINVAL), are not supported (EOPNOTSUPP), or
             the memory is not there (EFAULT, ENOMEM).
         """
         super().__init__()
@@ -159,7 +159,7 @@ class MR(VerbsObject):
         @param length: octets there.
         @param access: bits of C{ibv_access_flags}.
 
-        @raise PyverbsRDMAError: the change can not be (EINVAL), or windows are bound to the region
+        @raise PyverbsRDMAError: the change cannot be (EINVAL), or windows are bound to the region
             (EBUSY); it stays as it was.
         """
         self._check()

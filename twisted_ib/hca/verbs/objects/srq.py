@@ -87,7 +87,7 @@ class SRQ(VerbsObject):
         @param creator: a L{PD} with a L{SrqInitAttr}, or a L{Context} with a L{SrqInitAttrEx}.
         @param attr: the attributes.
 
-        @raise PyverbsRDMAError: they can not be (EINVAL), or are not supported (EOPNOTSUPP), or
+        @raise PyverbsRDMAError: they cannot be (EINVAL), or are not supported (EOPNOTSUPP), or
             there are too many queues (ENOMEM).
         """
         super().__init__()
@@ -149,7 +149,7 @@ class SRQ(VerbsObject):
         @param attr: what to change.
         @param comp_mask: which fields are meant, bits of C{ibv_srq_attr_mask}.
 
-        @raise PyverbsRDMAError: it can not be so (EINVAL); it stays as it was.
+        @raise PyverbsRDMAError: it cannot be so (EINVAL); it stays as it was.
         """
         self._check()
         checked(attr, SrqAttr)
@@ -186,7 +186,7 @@ class SRQ(VerbsObject):
         @param wr: the first of a chain.
         @param bad_wr: becomes a copy of the one that could not be posted; those before it are.
 
-        @raise PyverbsRDMAError: one can not be (EINVAL), or the queue is full (ENOMEM).
+        @raise PyverbsRDMAError: one cannot be (EINVAL), or the queue is full (ENOMEM).
         """
         self._check()
         postReceives(self._core.post, checked(wr, RecvWR), bad_wr)

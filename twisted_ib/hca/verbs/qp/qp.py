@@ -80,7 +80,7 @@ class QP(LackingQP):
         @param init_attr: its attributes.
         @param qp_attr: if given, the queue pair goes to INIT with it, one of datagrams to RTS.
 
-        @raise PyverbsRDMAError: the attributes can not be (EINVAL), are not supported (EOPNOTSUPP),
+        @raise PyverbsRDMAError: the attributes cannot be (EINVAL), are not supported (EOPNOTSUPP),
             or there are too many queue pairs (ENOMEM).
         """
         super().__init__()
@@ -163,7 +163,7 @@ class QP(LackingQP):
 
         @param qp_attr: has the attributes that are needed; its C{qp_state} is set.
 
-        @raise PyverbsRDMAError: it can not be (EINVAL).
+        @raise PyverbsRDMAError: it cannot be (EINVAL).
         """
         self._step(checked(qp_attr, QPAttr), QPState.RESET, QPState.INIT)
 
@@ -174,7 +174,7 @@ class QP(LackingQP):
 
         @param qp_attr: has the attributes that are needed; its C{qp_state} is set.
 
-        @raise PyverbsRDMAError: it can not be (EINVAL).
+        @raise PyverbsRDMAError: it cannot be (EINVAL).
         """
         if self.qp_state != ibv_qp_state.IBV_QPS_INIT:
             self.to_init(qp_attr)
@@ -187,7 +187,7 @@ class QP(LackingQP):
 
         @param qp_attr: has the attributes that are needed; its C{qp_state} is set.
 
-        @raise PyverbsRDMAError: it can not be (EINVAL).
+        @raise PyverbsRDMAError: it cannot be (EINVAL).
         """
         if self.qp_state != ibv_qp_state.IBV_QPS_RTR:
             self.to_rtr(qp_attr)
@@ -201,7 +201,7 @@ class QP(LackingQP):
         @param qp_attr: has them.
         @param comp_mask: which are meant, bits of C{ibv_qp_attr_mask}.
 
-        @raise PyverbsRDMAError: it can not be (EINVAL); nothing has changed then.
+        @raise PyverbsRDMAError: it cannot be (EINVAL); nothing has changed then.
         """
         self._check()
         self._modify(checked(qp_attr, QPAttr), int(comp_mask))
@@ -284,7 +284,7 @@ class QP(LackingQP):
         @param wr: the first of a chain.
         @param bad_wr: becomes a copy of the one that could not be posted; those before it are.
 
-        @raise PyverbsRDMAError: the state forbids it or a request can not be (EINVAL), or the send
+        @raise PyverbsRDMAError: the state forbids it or a request cannot be (EINVAL), or the send
             queue is full (ENOMEM).
         """
         self._check()
@@ -298,7 +298,7 @@ class QP(LackingQP):
         @param wr: the first of a chain.
         @param bad_wr: becomes a copy of the one that could not be posted; those before it are.
 
-        @raise PyverbsRDMAError: the state forbids it or a receive can not be (EINVAL), or the
+        @raise PyverbsRDMAError: the state forbids it or a receive cannot be (EINVAL), or the
             receive queue is full (ENOMEM).
         """
         self._check()

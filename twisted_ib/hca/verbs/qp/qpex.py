@@ -59,7 +59,7 @@ class QPEx(QP):
 
     Between L{wr_start} and L{wr_complete} each call that names an operation begins a request,
     with the present C{wr_id} and C{wr_flags}; a C{wr_set_} call says more of it.  None is posted
-    if one can not be.
+    if one cannot be.
 
     @ivar wr_id: the id of the next request.
     @ivar wr_flags: its flags, bits of C{ibv_send_flags}.
@@ -106,7 +106,7 @@ class QPEx(QP):
         """
         Post the requests, all of them or none.
 
-        @raise PyverbsRDMAError: the state forbids it or one of them can not be (EINVAL), or they have
+        @raise PyverbsRDMAError: the state forbids it or one of them cannot be (EINVAL), or they have
             no room (ENOMEM).
         """
         self._check()

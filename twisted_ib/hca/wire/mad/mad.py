@@ -83,7 +83,7 @@ class Mad:
             )
             before, data, behind = self._parts()
         except (structError, OverflowError, ValueError) as error:
-            raise HeaderError(f"a MAD can not have this: {error}") from None
+            raise HeaderError(f"a MAD cannot have this: {error}") from None
         octets = b"".join((header, before, data, behind))
         if len(octets) != MAD_BYTES:
             raise LengthError(f"a MAD has {MAD_BYTES} octets, not {len(octets)}")
