@@ -15,6 +15,7 @@ from tests.hca.hcas import LISTENER, SDP, User, readable, settle, turn
 from tests.hca.queues.keyed_pair import ALL, DeviceSide, piece
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.memory.memory import MemoryRegion, WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode, WindowBind
@@ -156,7 +157,7 @@ class KeyedContract:
         More regions than may be offered at a time work all the same; those that are given
         back make place.
         """
-        self.patch(limits, "OFFERED_SEGMENTS", 4)
+        self.patch(sharedregions, "OFFERED_SEGMENTS", 4)
         self.connect()
         target = self.two.allocate(20000)
         for _ in range(3):

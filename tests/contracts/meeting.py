@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.hca.hcas import LISTENER, SDP, settle, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
-from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ResourceLimitError, SharedGIDError
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.device import addressresolution
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -360,7 +360,7 @@ class MeetingContract:
         The HCAs that are waited for are bounded; those that nobody waits for any more do
         not count.
         """
-        self.patch(limits, "MEETINGS", 2)
+        self.patch(addressresolution, "MEETINGS", 2)
         a = self.deviceOf(LOW)
         sides = [MeetingSide(a, HIGH + 2 * n) for n in range(3)]
         for side in sides[:2]:

@@ -12,6 +12,8 @@ from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, word
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base import path as basePath
+from twisted_ib.hca.fabric.shm import socketpath
 from twisted_ib.hca.queues.queuepair import QueuePair
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ class FlowContract(Base):
         """
         a, b, one, two = self.takers()
         n = fill(one)
-        self.assertTrue(limits.INLINE_RECORD <= n * 8000 <= max(4 * limits.CARRIER_BUFFER, limits.RING))
+        self.assertTrue(limits.INLINE_RECORD <= n * 8000 <= max(4 * socketpath.CARRIER_BUFFER, limits.RING))
         position = one.path.position()
         for _ in range(10):
             self.assertFalse(one.post(b"x" * 8000))
@@ -555,7 +557,7 @@ class RefusalContract(Base):
         The numbers that are remembered to be absent are bounded.
         """
         a, b, path, other = self.joined()
-        self.patch(limits, "ABSENT_NUMBERS", 10)
+        self.patch(basePath, "ABSENT_NUMBERS", 10)
         for number in range(100, 200):
             one = Taker(path, 20, number)
             self.assertTrue(one.post(b"anybody?"))

@@ -16,6 +16,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import Destination, SendOpcode
+from twisted_ib.hca.services import unreliable
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import GRH, GRH_BYTES, guidGID
 
@@ -150,7 +151,7 @@ class UnreliableContract:
         two.device.close()
         one.send(1, SEND, inline=b"anybody?")
         settle(one.device)
-        self.clock.advance(limits.UNRELIABLE_WAIT_SECONDS + 1)
+        self.clock.advance(unreliable.UNRELIABLE_WAIT_SECONDS + 1)
         one.device.tick(self.clock.seconds())
         settle(one.device)
         self.assertEqual((one.statuses(), one.qp.state), ([(1, OK)], QPState.RTS))

@@ -20,6 +20,7 @@ from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, GSI_QPN, REFERENCE, REFUSAL, UD_SEND_ONLY
 from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.fabric.base import path as basePath
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host.fdpassing import sendWithDescriptors
 from twisted_ib.hca.queues.completion import WCStatus
@@ -313,7 +314,7 @@ class SiegeTestCase(HCATestCase):
         for each in self.besieged:
             each.check()
         device, path = self.device_, self.other
-        self.assertLessEqual(len(path.absent), limits.ABSENT_NUMBERS)
+        self.assertLessEqual(len(path.absent), basePath.ABSENT_NUMBERS)
         self.assertLessEqual(len(path.unacknowledged), limits.RING // 64)
         self.assertLessEqual(len(path.waiting), 4 * len(self.besieged) + 4)
         self.assertLessEqual(len(device.timers._heap), 1000)

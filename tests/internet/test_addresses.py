@@ -29,7 +29,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
-from twisted_ib.internet import addresses, failures
+from twisted_ib.internet import addresses, failures, resolution
 from twisted_ib.internet.localports import LocalPorts, localPorts
 from twisted_ib.internet.resolution import resolve
 
@@ -210,9 +210,9 @@ class ResolutionTests(SynchronousTestCase):
         """
         Of very many addresses some are tried.
         """
-        reactor = _Reactor(*[f"10.0.0.{n}" for n in range(limits.RESOLVED_ADDRESSES + 5)])
+        reactor = _Reactor(*[f"10.0.0.{n}" for n in range(resolution.RESOLVED_ADDRESSES + 5)])
         found = self.successResultOf(resolve(reactor, "example"))
-        self.assertEqual(len(found), limits.RESOLVED_ADDRESSES)
+        self.assertEqual(len(found), resolution.RESOLVED_ADDRESSES)
 
     def test_unknownName(self) -> None:
         """

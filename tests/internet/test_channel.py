@@ -23,6 +23,7 @@ from tests.sdp.pair import End, HandReactor, Keeper, Pair
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
+from twisted_ib.internet import channel as internetChannel
 from twisted_ib.internet.channel import DeviceChannel, channelFor, channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.sdp.port import connectSDP, listenSDP
@@ -296,7 +297,7 @@ class UserTests(ChannelTestCase):
         So does what follows from it, though a call of the reactor is due; and what is more than
         fits in one turn keeps the channel.
         """
-        for again, stays in ((3, False), (2 * limits.BATCHES_PER_TURN + 3, True)):
+        for again, stays in ((3, False), (2 * internetChannel.BATCHES_PER_TURN + 3, True)):
             end = self.end(False)
             end.reactor.timeout = lambda: 0  # type: ignore[attr-defined]
             user, owner = Keeper(), Owner(end.device, again)
@@ -358,7 +359,7 @@ class TurnTests(ChannelTestCase):
 
     def test_bounded(self) -> None:
         """
-        A turn serves at most L{limits.BATCHES_PER_TURN} batches, and asks for
+        A turn serves at most L{internetChannel.BATCHES_PER_TURN} batches, and asks for
         another if there is more.
         """
         end = self.end(False)
@@ -367,7 +368,7 @@ class TurnTests(ChannelTestCase):
         owner = Owner(end.device, 10**9)
         end.device.markDirty(owner)
         self.assertEqual(end.turn(), 1)
-        per = 2 * limits.BATCHES_PER_TURN  # Each looks before and after the fabric.
+        per = 2 * internetChannel.BATCHES_PER_TURN  # Each looks before and after the fabric.
         self.assertEqual(owner.ends, per)
         self.assertEqual((end.turn(), owner.ends), (1, 2 * per))
         owner.again = 0
@@ -387,7 +388,7 @@ class TurnTests(ChannelTestCase):
         self.assertEqual(owner.ends, 2)
         owner.hook = None
         end.turn()
-        self.assertEqual(owner.ends, 2 + 2 * limits.BATCHES_PER_TURN)
+        self.assertEqual(owner.ends, 2 + 2 * internetChannel.BATCHES_PER_TURN)
 
     def test_raises(self) -> None:
         """

@@ -14,7 +14,7 @@ from tests.rdma.pair import EVERYTHING, Asker, PairTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, WireError
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.rdma import handshake
+from twisted_ib.rdma import handshake, sender
 
 
 class CloseTests(PairTestCase):
@@ -28,7 +28,7 @@ class CloseTests(PairTestCase):
         """
         one, two = self.pair.connected()
         two.pauseProducing()
-        messages = [b"%d" % number for number in range(2 * limits.RDMA_SENDS)]
+        messages = [b"%d" % number for number in range(2 * sender.RDMA_SENDS)]
         for message in messages:
             one.write(message)
         one.loseConnection()
@@ -76,7 +76,7 @@ class CloseTests(PairTestCase):
         one, two = self.pair.connected()
         for end in (one, two):
             end.pauseProducing()
-        for _ in range(2 * limits.RDMA_SENDS):
+        for _ in range(2 * sender.RDMA_SENDS):
             one.write(b"x" * 1000), two.write(b"x" * 1000)
         one.loseConnection(), two.loseConnection()
         for _ in range(20):
@@ -203,7 +203,7 @@ class AbortTests(PairTestCase):
         """
         one, two = self.pair.connected()
         two.pauseProducing()
-        for _ in range(2 * limits.RDMA_SENDS):
+        for _ in range(2 * sender.RDMA_SENDS):
             one.write(b"x")
         one.abortConnection()
         one.abortConnection()

@@ -25,6 +25,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.memory.memory import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.interfaces import IRDMARegion
+from twisted_ib.rdma import sender
 
 #: What a connection without requests has.
 _AT_REST = {"pd": 2, "mr": 0, "qp": 2}
@@ -425,7 +426,7 @@ class ErrorTests(RequestTestCase):
             one, two = self.pair.connected()
             two.pauseProducing()
             told: list[Any] = []
-            for number in range(limits.RDMA_SENDS + 10):
+            for number in range(sender.RDMA_SENDS + 10):
                 done = one.send(b"%d" % number)
                 done.addErrback(lambda reason, n=number, told=told: told.append((n, reason.value.statusName)))
             one.heard.connectionLost = lambda reason, told=told: told.append("lost")
@@ -439,7 +440,7 @@ class ErrorTests(RequestTestCase):
                 self.pair.b.device.disconnect(two.connection)
             self.settle()
             self.assertEqual(
-                told, [(n, "WR_FLUSH_ERR") for n in range(limits.RDMA_SENDS + 10)] + ["lost"], end
+                told, [(n, "WR_FLUSH_ERR") for n in range(sender.RDMA_SENDS + 10)] + ["lost"], end
             )
 
     def test_peerLost(self) -> None:
@@ -479,7 +480,7 @@ class CancelTests(RequestTestCase):
         What has not left never does.
         """
         self.two.pauseProducing()
-        for _ in range(limits.RDMA_SENDS):
+        for _ in range(sender.RDMA_SENDS):
             self.one.write(b"before")
         cancelled = self.one.send(b"never"), self.one.fetchAdd(self.address, self.key, 1)
         kept = self.one.send(b"after")
@@ -490,7 +491,7 @@ class CancelTests(RequestTestCase):
         for _ in range(5):
             self.pair.wait()
         self.assertIsNone(self.successResultOf(kept))
-        self.assertEqual(self.two.heard.log, [b"before"] * limits.RDMA_SENDS + [b"after"])
+        self.assertEqual(self.two.heard.log, [b"before"] * sender.RDMA_SENDS + [b"after"])
         self.assertEqual(self.buffer[0], 0)
         self.assertEqual((self.regions(), self.one.asked), (0, {}))
 

@@ -16,6 +16,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, MessageTooLongError, WrongThreadError
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
+from twisted_ib.rdma import sender
 
 
 class MessageTests(PairTestCase):
@@ -488,28 +489,28 @@ class PacingTests(PairTestCase):
         What the send queue has no place for waits behind it, in order, requests and messages
         alike, and leaves some in each turn.
         """
-        self.patch(limits, "RDMA_SENDS_PER_FLUSH", 10)
+        self.patch(sender, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
         two.pauseProducing()
         found = []
-        for number in range(2 * limits.RDMA_SENDS):
+        for number in range(2 * sender.RDMA_SENDS):
             one.write(b"%d" % number)
             one.fetchAdd(region.address, region.remoteKey, 1).addCallback(found.append)
-        self.assertEqual(len(one.waiting), 3 * limits.RDMA_SENDS)
+        self.assertEqual(len(one.waiting), 3 * sender.RDMA_SENDS)
         self.settle()
         two.resumeProducing()
         for _ in range(200):
             self.pair.wait()
-        self.assertEqual(two.heard.log, [b"%d" % number for number in range(2 * limits.RDMA_SENDS)])
-        self.assertEqual(found, list(range(2 * limits.RDMA_SENDS)))
+        self.assertEqual(two.heard.log, [b"%d" % number for number in range(2 * sender.RDMA_SENDS)])
+        self.assertEqual(found, list(range(2 * sender.RDMA_SENDS)))
         self.assertIsNone(one.waiting)
 
     def test_someInEachTurn(self) -> None:
         """
         What waits leaves some in each turn; what is asked for meanwhile waits behind it.
         """
-        self.patch(limits, "RDMA_SENDS_PER_FLUSH", 10)
+        self.patch(sender, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
         one.waiting = deque((None, b"%d" % number, len(b"%d" % number), None, None) for number in range(25))

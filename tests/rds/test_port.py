@@ -18,6 +18,9 @@ from tests.rds.net import MemoryCarrier, Recorder, Told, Wire, hosts
 from twisted_ib import limits
 from twisted_ib.errors import DatagramTooLongError, DestinationCongestedError, PeerGoneError, SendBudgetError
 from twisted_ib.interfaces import IRDSProtocol, IRDSTransport
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds import receiving
+from twisted_ib.rds.paths import path as pathsPath
 from twisted_ib.rds.port import RDSPort
 
 SIZE = 64 * 1024
@@ -62,7 +65,7 @@ class PortCase(SynchronousTestCase):
     def tearDown(self) -> None:
         for socket in self.sockets:
             socket.stopListening()
-        self.wire.advance(limits.RDS_LINGER_SECONDS + 1, 0.1)
+        self.wire.advance(rdsPort.RDS_LINGER_SECONDS + 1, 0.1)
         self.assertEqual(self.wire.clock.getDelayedCalls(), [])
 
     def socket(self, host: Any, port: int = 0, protocol: Any = None, **arguments: Any) -> Any:
@@ -390,7 +393,7 @@ class OpeningTests(PortCase):
         one = self.here.socket()
         one.write(b"x", ("10.0.0.9", 5000))
         stopped = one.stopListening()
-        self.wire.advance(limits.RDS_LINGER_SECONDS - 0.1, 0.05)
+        self.wire.advance(rdsPort.RDS_LINGER_SECONDS - 0.1, 0.05)
         self.assertNoResult(stopped)
         self.wire.advance(0.2, 0.05)
         self.assertIsNone(self.successResultOf(stopped))
@@ -485,7 +488,7 @@ class BudgetTests(PortCase):
         while (room := one.write(bytes(SIZE), ("10.0.0.9", 5000))) is None:
             pass
         one.stopListening()
-        self.wire.advance(limits.RDS_LINGER_SECONDS + 1, 0.1)
+        self.wire.advance(rdsPort.RDS_LINGER_SECONDS + 1, 0.1)
         self.assertIsNone(self.successResultOf(room))
 
 
@@ -579,7 +582,7 @@ class CongestionTests(PortCase):
         self.wire.advance(1.0, 0.01)
         (path,) = self.here.network.paths.values()
         sent = path.machine.nextTransmit
-        self.wire.advance(2 * limits.RDS_HELD_SECONDS, 0.01)
+        self.wire.advance(2 * pathsPath.RDS_HELD_SECONDS, 0.01)
         self.assertEqual(path.machine.nextTransmit, sent + 2)
         self.assertTrue(path.machine.isIdle())
         self.assertEqual(self.there.network.counters["recv_drop_no_sock"], 2)
@@ -587,7 +590,7 @@ class CongestionTests(PortCase):
         self.wire.advance(1.0, 0.01)
         self.assertIsNone(self.successResultOf(held))
         sent = path.machine.nextTransmit
-        self.wire.advance(2 * limits.RDS_HELD_SECONDS, 0.1)
+        self.wire.advance(2 * pathsPath.RDS_HELD_SECONDS, 0.1)
         self.assertEqual(path.machine.nextTransmit, sent)
 
     def test_raisingProducer(self) -> None:
@@ -668,14 +671,14 @@ class CongestionTests(PortCase):
                 self.assertIsNotNone(one.write(bytes(SIZE), ("10.0.0.2", 5000)))
                 count += 1
         self.assertIn("10.0.0.2 port 5000", str(caught.exception))
-        self.assertLess(count * SIZE, limits.RDS_CONGESTED_BUDGET + SIZE)
+        self.assertLess(count * SIZE, rdsPort.RDS_CONGESTED_BUDGET + SIZE)
         self.assertIsNone(one.write(b"", ("10.0.0.2", 5001)))
 
     def test_allHeldBounded(self) -> None:
         """
         As is what waits for all congested destinations of a socket.
         """
-        self.patch(limits, "RDS_HELD_BUDGET", 3 * SIZE)
+        self.patch(rdsPort, "RDS_HELD_BUDGET", 3 * SIZE)
         one, two = self.pair()
         self.fill(one, two)
         for _ in range(3):
@@ -699,7 +702,7 @@ class CongestionTests(PortCase):
                 two.resumeProducing()
             elif turn % 10 == 1:
                 two.pauseProducing()
-        bound = limits.RDS_RECEIVE_BUDGET + 2 * limits.RDS_SEND_BUDGET + limits.RDS_CONGESTED_BUDGET
+        bound = limits.RDS_RECEIVE_BUDGET + 2 * limits.RDS_SEND_BUDGET + rdsPort.RDS_CONGESTED_BUDGET
         self.assertLess(most, bound)
         producer.count = producer.written
         two.resumeProducing()
@@ -744,7 +747,7 @@ class CongestionTests(PortCase):
         self.fill(one, two)
         held = one.write(b"held", ("10.0.0.2", 5000))
         one.stopListening()
-        self.wire.advance(limits.RDS_LINGER_SECONDS + 0.1, 0.1)
+        self.wire.advance(rdsPort.RDS_LINGER_SECONDS + 0.1, 0.1)
         self.assertIsNone(self.successResultOf(held))
         self.assertEqual(self.here.network.paths["10.0.0.1", "10.0.0.2"].held, 0)
 
@@ -753,7 +756,7 @@ class CongestionTests(PortCase):
         A peer that sends on regardless is not read, and its datagrams come when there is memory.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 4 * SIZE)
-        self.patch(limits, "RDS_RECEIVE_MOST", 8 * SIZE)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 8 * SIZE)
         one, two = self.pair()
         two.pauseProducing()
         one.write(bytes(SIZE), ("10.0.0.2", 5000))
@@ -826,7 +829,7 @@ class PeerTests(PortCase):
         gone, cancelled = one.ping("10.0.0.9"), one.ping("10.0.0.9")
         cancelled.cancel()
         self.failureResultOf(cancelled, CancelledError)
-        self.wire.advance(limits.RDS_GONE_SECONDS + 2, 0.05)
+        self.wire.advance(pathsPath.RDS_GONE_SECONDS + 2, 0.05)
         self.failureResultOf(gone, PeerGoneError)
         closed = one.ping("10.0.0.9")
         one.stopListening()
@@ -837,7 +840,7 @@ class PeerTests(PortCase):
         """
         So many may wait.
         """
-        self.patch(limits, "RDS_PINGS", 2)
+        self.patch(rdsPort, "RDS_PINGS", 2)
         one = self.socket(self.here)
         waiting = [one.ping("10.0.0.9"), one.ping("10.0.0.9")]
         self.assertRaises(SendBudgetError, one.ping, "10.0.0.9")
@@ -868,7 +871,7 @@ class PeerTests(PortCase):
         one = self.socket(self.here, 4000)
         bystander = self.socket(self.here)
         one.write(b"x", ("10.0.0.2", 5000))
-        self.wire.advance(3 * limits.RDS_GONE_SECONDS, 0.05)
+        self.wire.advance(3 * pathsPath.RDS_GONE_SECONDS, 0.05)
         self.assertEqual(one.protocol.events, ["start", "gone 10.0.0.2"])
         self.assertEqual(bystander.protocol.events, ["start"])
         two = self.socket(self.there, 5000)
@@ -885,7 +888,7 @@ class PeerTests(PortCase):
         self.assertEqual(one.cancel(("10.0.0.2", 5000)), 2)
         self.assertEqual(one.cancel(("10.0.0.2", 5001)), 1)
         self.assertEqual(one._queued, 0)
-        self.wire.advance(2 * limits.RDS_GONE_SECONDS, 0.05)
+        self.wire.advance(2 * pathsPath.RDS_GONE_SECONDS, 0.05)
         self.assertEqual(self.wire.clock.getDelayedCalls(), [])
 
     def test_pauses(self) -> None:
@@ -903,7 +906,7 @@ class PeerTests(PortCase):
         pauses = [after - before - self.wire.delay for before, after in pairwise(tried)]
         for found, expected in zip(pauses, (0, 0.001, 0.002, 0.004, 0.008, 0.016), strict=False):
             self.assertAlmostEqual(found, expected, delta=0.0011)
-        self.assertAlmostEqual(pauses[-1], limits.RDS_RECONNECT_SECONDS_MOST, delta=0.002)
+        self.assertAlmostEqual(pauses[-1], pathsPath.RDS_RECONNECT_SECONDS_MOST, delta=0.002)
 
     def restart(self, host: Any, socket: Any) -> Any:
         """

@@ -11,8 +11,9 @@ from typing import Any
 
 from tests.rds.ends import HOST, Process, ProcessesTestCase
 from tests.support.meeting import ownRunDirectory
-from twisted_ib import limits
 from twisted_ib.errors import PathLostError, SendBudgetError
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds.paths import path as pathsPath
 
 
 class Schedule:
@@ -107,7 +108,7 @@ class Schedule:
         for port, socket in self.sockets.items():
             if self.owner[port].alive:
                 socket.transport.resumeProducing()
-        case.pass_(limits.RDS_GONE_SECONDS + 5.0, 0.25)
+        case.pass_(pathsPath.RDS_GONE_SECONDS + 5.0, 0.25)
         self.take()
         for (port, to), expected in self.sent.items():
             if self.owner[port].alive and self.owner[to].alive:
@@ -128,7 +129,7 @@ class Schedule:
         for port, socket in self.sockets.items():
             if self.owner[port].alive:
                 socket.socket.stopListening()
-        self.case.pass_(limits.RDS_LINGER_SECONDS + 1, 1.0)
+        self.case.pass_(rdsPort.RDS_LINGER_SECONDS + 1, 1.0)
         for process in self.processes:
             if process.alive:
                 left = process.queuePairs, process.reactor.getDelayedCalls(), process.reactor.readers

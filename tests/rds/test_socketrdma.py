@@ -28,6 +28,9 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDSCookieProtocol, IRDSMemoryTransport
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds import socketrdma
+from twisted_ib.rds.media import rcsend
 from twisted_ib.rds.paths.rdmaoperations import (
     OperationMessage,
     cookieExtensions,
@@ -254,7 +257,7 @@ class Operating(_Base):
         self.assertRaises(ValueError, port.compareAndSwap, cookie, -1, 0, there)
         refused = self.port.fetchAdd(cookie, 1, there, 4)
         self.assertEqual(self.status(refused), "RDS_RDMA_REMOTE_ERROR")
-        self.patch(limits, "RDS_ATOMIC_ATTEMPTS", 0)
+        self.patch(socketrdma, "RDS_ATOMIC_ATTEMPTS", 0)
         self.assertEqual(self.status(port.fetchAdd(cookie, 1, there, 8, mask=1)), "RDS_RDMA_OTHER_ERROR")
 
     def test_useOnce(self) -> None:
@@ -322,11 +325,11 @@ class Operating(_Base):
         self.patch(limits, "RDS_REGIONS", 1)
         port.registerMemory(1)
         self.assertRaises(ResourceLimitError, port.registerMemory, 1)
-        done = [port.rdmaWrite(memory.cookie, b"x", there) for _ in range(limits.RDS_OPERATIONS)]
+        done = [port.rdmaWrite(memory.cookie, b"x", there) for _ in range(socketrdma.RDS_OPERATIONS)]
         self.assertRaises(SendBudgetError, port.rdmaWrite, memory.cookie, b"x", there)
         for each in done:
             self.result(each)
-        self.assertEqual(len(self.two.got), limits.RDS_OPERATIONS)
+        self.assertEqual(len(self.two.got), socketrdma.RDS_OPERATIONS)
 
     def test_closed(self) -> None:
         """
@@ -407,7 +410,7 @@ class SharedTests(Operating, ProcessesTestCase):
         """
         Messages of all sizes go both ways as before once there are operations, whoever has begun.
         """
-        fragment = limits.RDS_FRAGMENT
+        fragment = rcsend.RDS_FRAGMENT
         sent = [
             bytes([at]) * n
             for at, n in enumerate((0, 1, 5000, fragment - 48, fragment, fragment + 1, 1 << 20))
@@ -481,7 +484,7 @@ class SharedTests(Operating, ProcessesTestCase):
         memory = self.owner.registerMemory(8)
         done = [self.port.rdmaWrite(memory.cookie, b"x", self.there, datagram=None) for _ in range(200)]
         (session,) = self.a.medium.sessions.values()
-        self.assertEqual(len(session._operations), limits.RDS_OPERATIONS_POSTED)
+        self.assertEqual(len(session._operations), rcsend.RDS_OPERATIONS_POSTED)
         for each in done:
             self.result(each)
         self.assertEqual(len(session._operations), 0)
@@ -529,7 +532,7 @@ class SharedTests(Operating, ProcessesTestCase):
         self.assertEqual(self.status(done), "RDS_RDMA_CANCELED")
         done = self.port.rdmaRead(1, 1, (HOST, 6000))
         self.port.stopListening()
-        self.pass_(limits.RDS_LINGER_SECONDS + 1)
+        self.pass_(rdsPort.RDS_LINGER_SECONDS + 1)
         self.assertEqual(self.status(done), "RDS_RDMA_CANCELED")
 
 

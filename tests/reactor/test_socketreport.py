@@ -198,7 +198,7 @@ class AppearTests(VisibilityTestCase):
         [channel] = channelsOf(self.reactor)
         now = channel.device.clock()
         pair = self.call()
-        channel.device.clock = channel.device.fabric.clock = lambda: now + 2 * limits.HANDSHAKE_SECONDS
+        channel.device.clock = channel.device.fabric.clock = lambda: now + 2 * handshake.HANDSHAKE_SECONDS
         self.turn()
         self.assertEqual(pair.recv(1), b"")
         self.assertEqual(self.reactor._channels, ())

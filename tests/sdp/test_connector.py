@@ -14,7 +14,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.sdp.fakes import FakeChannel, FakePath, FakeReactor, RecordingClientFactory, acceptance
-from twisted_ib import limits
 from twisted_ib.errors import (
     NoListenerError,
     NoRouteError,
@@ -498,12 +497,12 @@ class FailureTests(ConnectorTestCase):
         Silence is asked again, as long as TCP would, and then fails.
         """
         self.request(timeout=None)
-        for number in range(limits.CONNECT_ROUNDS):
+        for number in range(connectorModule.CONNECT_ROUNDS):
             self.assertEqual(len(self.device.requests), number + 1)
             connection = self.device.requests[-1][1]
             connection.user.unreachable(connection)
         self.assertIn("127.0.0.1:5001 did not answer", self.failure(error.TCPTimedOutError))
-        self.assertEqual(len(self.device.requests), limits.CONNECT_ROUNDS)
+        self.assertEqual(len(self.device.requests), connectorModule.CONNECT_ROUNDS)
 
     def test_late(self) -> None:
         """

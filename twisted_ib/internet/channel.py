@@ -29,7 +29,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, HCAError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows
@@ -40,6 +39,14 @@ from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import giveWay, threadsWait
+
+#: Seconds that a closed connection waits for the peer's part of the closing
+#: (OFED's SDP_FIN_WAIT_TIMEOUT).
+FIN_WAIT_SECONDS = 60.0
+#: Closed connections that wait so; the oldest is aborted for one more.
+CLOSING_CONNECTIONS = 4096
+#: Batches that one turn of a reactor without polling serves of a device.
+BATCHES_PER_TURN = 16
 
 
 @implementer(interfaces.IReadDescriptor)
@@ -203,8 +210,8 @@ class DeviceChannel:
         now = self.now()
         closing = self._closing
         self._expireClosing(now)
-        closing[stream] = now + limits.FIN_WAIT_SECONDS
-        if len(closing) > limits.CLOSING_CONNECTIONS:
+        closing[stream] = now + FIN_WAIT_SECONDS
+        if len(closing) > CLOSING_CONNECTIONS:
             # Whoever has most of them pays, not who waits longest.
             paths = Counter(map(pathOf, closing))
             most = max(paths, key=paths.__getitem__)
@@ -318,7 +325,7 @@ class DeviceChannel:
         timeout = getattr(self.reactor, "timeout", None)
         device.fabric.look()
         self._enough = did = False
-        for _ in range(limits.BATCHES_PER_TURN):
+        for _ in range(BATCHES_PER_TURN):
             if device.progress():
                 did = True
             elif not (wait and did and self._await()):

@@ -31,6 +31,10 @@ from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.localports import NUMBER_TAKEN, localPorts
 from twisted_ib.internet.resolution import Destination, literalOf, resolve
 
+#: Rounds of REQs, of about eight seconds each, before a connect without a
+#: timeout gives up; about as long as Linux repeats a SYN.
+CONNECT_ROUNDS = 16
+
 
 class Attempt:
     """
@@ -347,7 +351,7 @@ class Attempt:
             return
         self._connection = None
         self._rounds += 1
-        if self._rounds < limits.CONNECT_ROUNDS:
+        if self._rounds < CONNECT_ROUNDS:
             self._ask()
         else:
             self._failed(failures.noAnswer(self._connector.where(self._peer)))

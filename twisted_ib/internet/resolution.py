@@ -20,7 +20,6 @@ from twisted.internet.interfaces import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.internet.addresses import (
     Address,
     addressOf,
@@ -34,6 +33,9 @@ from twisted_ib.internet.addresses import (
 )
 
 __all__ = ["Destination"]
+
+#: Addresses of one name that a connect tries.
+RESOLVED_ADDRESSES = 16
 
 
 class Destination(base.BaseConnector):
@@ -134,7 +136,7 @@ class _Collector:
         Keep one address.
         """
         host = canonical(address.host)  # type: ignore[attr-defined]
-        if host is not None and len(self.found) < limits.RESOLVED_ADDRESSES:
+        if host is not None and len(self.found) < RESOLVED_ADDRESSES:
             self.found[host] = None
 
     def resolutionComplete(self) -> None:

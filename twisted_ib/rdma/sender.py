@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from twisted_ib import limits
 from twisted_ib.errors import (
     HCAError,
     MemoryAccessError,
@@ -34,6 +33,11 @@ from twisted_ib.rdma.pendingrequests import PendingRequest
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.internet.channel import DeviceChannel
+
+#: Send requests that one connection has on the way; more wait behind them.
+RDMA_SENDS = 128
+#: Messages and requests that wait behind those leave in one turn, before others have theirs.
+RDMA_SENDS_PER_FLUSH = 64
 
 
 class Sender:
@@ -93,7 +97,7 @@ class Sender:
             self.queuePair.close()
             raise
         self._regions = Regions(device, self.pd, self.checkCaller)
-        places = Capabilities(limits.RDMA_SENDS, 0, 1, 0, 0)
+        places = Capabilities(RDMA_SENDS, 0, 1, 0, 0)
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
 
@@ -171,7 +175,7 @@ class Sender:
         """
         waiting = self.waiting
         assert waiting is not None
-        left = limits.RDMA_SENDS_PER_FLUSH
+        left = RDMA_SENDS_PER_FLUSH
         while waiting:
             if not left:
                 self.cork()  # Others have a turn.

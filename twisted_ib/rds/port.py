@@ -41,6 +41,15 @@ from twisted_ib.rds.protocol.wire import LOWEST_PORT
 from twisted_ib.rds.receiving import Receiving
 from twisted_ib.rds.socketrdma import SocketRDMA
 
+#: Of the bytes, what may wait for one destination that is congested: it does not use up what others have.
+RDS_CONGESTED_BUDGET = 1024 * 1024
+#: The same for all its congested destinations.
+RDS_HELD_BUDGET = 16 * 1024 * 1024
+#: Pings of one socket that wait for their answer.
+RDS_PINGS = 1024
+#: How long a socket that is closed goes on sending what waits, in seconds.
+RDS_LINGER_SECONDS = 5.0
+
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 _HIGHEST_PORT = 65535
@@ -199,7 +208,7 @@ class RDSPort(SocketRDMA, Receiving):
     def stopListening(self) -> Deferred[None]:
         """
         Close the socket.  What was written goes on to be sent, for
-        L{RDS_LINGER_SECONDS<limits.RDS_LINGER_SECONDS>} at most; what is still not acknowledged
+        L{RDS_LINGER_SECONDS<RDS_LINGER_SECONDS>} at most; what is still not acknowledged
         then is dropped.
 
         @return: A Deferred that fires with L{None} when it is closed.
@@ -210,7 +219,7 @@ class RDSPort(SocketRDMA, Receiving):
             self.closeBundles()
             self._closing = Deferred()
             self._forget()
-            wait = limits.RDS_LINGER_SECONDS if self._queued or self._held else 0
+            wait = RDS_LINGER_SECONDS if self._queued or self._held else 0
             self._linger = self.reactor.callLater(wait, self._closed)
         answer: Deferred[None] = Deferred()
         self._closing.addCallback(lambda result: answer.callback(None))
@@ -390,9 +399,7 @@ class RDSPort(SocketRDMA, Receiving):
     def _hold(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:
         key = path, addr[1]
         held = self._held.get(key)
-        if self._heldBytes >= limits.RDS_HELD_BUDGET or (
-            held is not None and held.bytes >= limits.RDS_CONGESTED_BUDGET
-        ):
+        if self._heldBytes >= RDS_HELD_BUDGET or (held is not None and held.bytes >= RDS_CONGESTED_BUDGET):
             self.network.counters["send_queue_full"] += 1
             raise DestinationCongestedError(f"{addr[0]} port {addr[1]} takes nothing, and much waits for it")
         isNew = held is None
@@ -406,7 +413,7 @@ class RDSPort(SocketRDMA, Receiving):
         self._heldBytes += size
         waiter: Deferred[None] = Deferred()
         held.waiters.append(waiter)
-        if held.bytes >= limits.RDS_CONGESTED_BUDGET or self._heldBytes >= limits.RDS_HELD_BUDGET:
+        if held.bytes >= RDS_CONGESTED_BUDGET or self._heldBytes >= RDS_HELD_BUDGET:
             self._pause(key)
         if isNew:
             self._tell("destinationCongested", held.destination)
@@ -508,7 +515,7 @@ class RDSPort(SocketRDMA, Receiving):
         See L{IRDSTransport.ping}.
         """
         path = self._pathTo((host, 0))
-        if not self.connected or len(self._pings) >= limits.RDS_PINGS:
+        if not self.connected or len(self._pings) >= RDS_PINGS:
             raise SendBudgetError("too many pings wait for their answer")
         ping = Ping(self.network, path, self._pings)
         ping.start()

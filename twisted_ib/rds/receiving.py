@@ -17,6 +17,10 @@ from twisted_ib.rds.network import Network
 from twisted_ib.rds.protocol.bundle import BUNDLE, lengthsOf
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
 
+#: Bytes that one socket holds in any case: what is on its way when its port is marked is taken.  Over
+#: it the connections that bring more are not read.
+RDS_RECEIVE_MOST = 16 * 1024 * 1024
+
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 
@@ -93,7 +97,7 @@ class Receiving:
             self._receivedBytes += len(payload) + _OVERHEAD
             if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
                 self._mark(True)
-                if self._receivedBytes > limits.RDS_RECEIVE_MOST:
+                if self._receivedBytes > RDS_RECEIVE_MOST:
                     self._blocked.add(path)
                     path.block(self)
 
@@ -157,7 +161,7 @@ class Receiving:
             self._deliver(path.remote, port, payload, cookie)
         if self._receivedBytes < limits.RDS_RECEIVE_BUDGET // 2 and self.connected:
             self._mark(False)
-        if self._receivedBytes < limits.RDS_RECEIVE_MOST // 2:
+        if self._receivedBytes < RDS_RECEIVE_MOST // 2:
             self._unblock()
         self._wantDrain()
 
@@ -171,7 +175,7 @@ class Receiving:
         """
         @return: whether there is no memory for anything.
         """
-        return self._receivedBytes > limits.RDS_RECEIVE_MOST + limits.RDS_TCP_DRAIN
+        return self._receivedBytes > RDS_RECEIVE_MOST + limits.RDS_TCP_DRAIN
 
     def _unblock(self) -> None:
         blocked, self._blocked = self._blocked, set()

@@ -37,6 +37,10 @@ from twisted_ib.rds.protocol.wire import Extension, parseExtensions
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
+RDS_OPERATIONS = 256
+#: How often a masked atomic is tried that others come in between of.
+RDS_ATOMIC_ATTEMPTS = 64
+
 _Address = tuple[str, int]
 _64_BITS = 1 << 64
 _ALL = _64_BITS - 1
@@ -343,7 +347,7 @@ class SocketRDMA:
         payload = None if datagram is None else self._checked(datagram)
         fetch, swap = SendOpcode.ATOMIC_FETCH_AND_ADD, SendOpcode.ATOMIC_CMP_AND_SWP
         found = await self._atomic(fetch, cookie, where, offset, None, 0, 0)
-        for _ in range(limits.RDS_ATOMIC_ATTEMPTS):
+        for _ in range(RDS_ATOMIC_ATTEMPTS):
             old, new = found, change(found)
             if new != old:
                 found = await self._atomic(swap, cookie, where, offset, None, old, new)
@@ -364,7 +368,7 @@ class SocketRDMA:
         self._domain()
         where = self._target(addr)
         payload = None if datagram is None else self._checked(datagram)
-        if self._operating >= limits.RDS_OPERATIONS:
+        if self._operating >= RDS_OPERATIONS:
             raise SendBudgetError(f"{self._operating} operations are on their way already")
         message = OperationMessage((self._realPort, where[1]), self, payload, **fields)
         # Before it is sent: it may end while it is.

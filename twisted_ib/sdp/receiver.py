@@ -28,7 +28,15 @@ from twisted_ib.sdp.zerocopyreceive import Placed
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
-_RECEIVES, _LOW = limits.SDP_RECEIVES, limits.SDP_RECEIVES_LOW
+#: Below this many they are posted again.
+SDP_RECEIVES_LOW = 32
+#: Receives of a connection while memory is short: data needs three credits
+#: (annex A4, CA4-82), and one message without data must leave as many.
+SDP_RECEIVES_LEAST = 4
+#: Receives that are left for control messages when data has come.
+SDP_CONTROL_RECEIVES = 2
+
+_RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 # Names of this module are looked up faster than those of others.
 _ESTABLISHED, _PLAIN, _WINDOW, _M32, _unpack = State.ESTABLISHED, PLAIN, WINDOW, M32, unpackHeader
@@ -215,7 +223,7 @@ class Receiver(Sender):
         @return: False if the message came without the credits it needs.
         """
         queuePair = self.queuePair
-        if payload and queuePair.posted < limits.SDP_CONTROL_RECEIVES:
+        if payload and queuePair.posted < SDP_CONTROL_RECEIVES:
             self.violated(SDPError("data with fewer than three credits (CA4-82)"))
             return False
         if not self._isPaused():
@@ -239,7 +247,7 @@ class Receiver(Sender):
             return
         full = _RECEIVES
         if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
-            full = limits.SDP_RECEIVES_LEAST
+            full = SDP_RECEIVES_LEAST
         if full > queuePair.posted:
             queuePair.posted = full
 

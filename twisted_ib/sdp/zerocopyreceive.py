@@ -9,7 +9,6 @@ import io
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib import limits
 from twisted_ib.errors import HCAError, SDPError
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_WRITE, MemoryRegion
 from twisted_ib.hca.queues.requests import SGE
@@ -21,6 +20,15 @@ from twisted_ib.sdp.protocol.wire import MID, Flags, RdmaRdCompl
 
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
+
+#: Bytes that one READ brings for C{dataReceived}.
+SDP_READ = 256 * 1024
+#: The same into registered memory.
+SDP_READ_REGISTERED = 1024 * 1024
+#: What was read is reported when it is this much, or all.
+SDP_REPORT = 1024 * 1024
+#: A READ goes to a place of the application if that has so many bytes, or all that is left.
+SDP_PLACE_LEAST = 16 * 1024
 
 _REQ_PIPE = Flags.REQ_PIPE.value
 
@@ -290,7 +298,7 @@ class ZeroCopyReceive:
             if sink.pick(1) is None:
                 return
             place = self._toRead(sink)
-            most = limits.SDP_READ if place is None else min(len(place.view), limits.SDP_READ_REGISTERED)
+            most = SDP_READ if place is None else min(len(place.view), SDP_READ_REGISTERED)
             picked = sink.pick(most)
             if picked is None or stream.queuePair.path is None:
                 return
@@ -330,7 +338,7 @@ class ZeroCopyReceive:
                 self.places.append(place)
         if not self.places:
             return None
-        picked = sink.pick(limits.SDP_PLACE_LEAST)
+        picked = sink.pick(SDP_PLACE_LEAST)
         place = self.places[0]
         return place if picked is not None and len(place.view) >= picked[1] else None
 
@@ -367,7 +375,7 @@ class ZeroCopyReceive:
             return
         sink.arrived(advert, count)
         self._due += count
-        if advert.done == advert.length or self._due >= limits.SDP_REPORT:
+        if advert.done == advert.length or self._due >= SDP_REPORT:
             self._report()
         self._arrived(data)
 

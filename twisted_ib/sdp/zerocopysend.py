@@ -26,6 +26,11 @@ from twisted_ib.sdp.protocol.wire import MID, RdmaWrCompl, Transition
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
 
+#: Bytes that the application wrote are written into a place of the peer's from this many on.
+SDP_WRITE_LEAST = 8 * 1024
+#: What a SrcAvail in Combined mode carries of its buffer: as much as keeps the rest aligned.
+SDP_CARRIED = 64
+
 
 class ZeroCopySend:
     """
@@ -65,7 +70,7 @@ class ZeroCopySend:
         if source.offers or source.retracting:
             return True
         targets = source.targets
-        if targets and (targets[0].written or length >= limits.SDP_WRITE_LEAST):
+        if targets and (targets[0].written or length >= SDP_WRITE_LEAST):
             return True
         return self.plainLeast is not None and length >= self.plainLeast
 
@@ -222,7 +227,7 @@ class ZeroCopySend:
             if self._pays(item):
                 return self._offer(source, item)
             item.plain = True
-        if isinstance(item, SendBuffer) and source.targets and item.size >= limits.SDP_WRITE_LEAST:
+        if isinstance(item, SendBuffer) and source.targets and item.size >= SDP_WRITE_LEAST:
             payload = item.takeAll()
             self.items[self.items.index(item)] = PendingSend(None, None, 0, memoryview(payload))
             return True
@@ -310,7 +315,7 @@ class ZeroCopySend:
     def _offer(self, source: SourceAdverts, item: PendingSend) -> bool:
         stream = self._stream
         queuePair, machine = stream.queuePair, self._extensions.machine
-        if source.mode is Mode.BUFFERED or item.left <= limits.SDP_CARRIED:
+        if source.mode is Mode.BUFFERED or item.left <= SDP_CARRIED:
             item.plain = True
             return True
         if not source.mayOffer() or not queuePair.canPost():
@@ -329,7 +334,7 @@ class ZeroCopySend:
             return True
         carried = b""
         if source.mode is Mode.COMBINED:
-            carried = bytes(item.view[item.at : item.at + limits.SDP_CARRIED])
+            carried = bytes(item.view[item.at : item.at + SDP_CARRIED])
         message = machine.sourceAvailable(
             item, item.left, exposed.key, exposed.address + start, carried, queuePair.posted
         )

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.pair import HandReactor
 from twisted_ib import limits
+from twisted_ib.hca.base import socketrows
 from twisted_ib.hca.base.socketrows import COLUMNS, Row, noWhy, rowOf, usersRows, values
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
@@ -71,7 +72,7 @@ class RowTests(SynchronousTestCase):
         row = named(values(Row("connection", "tcp", "z" * 5000, None, "X"), None, why))
         self.assertEqual(len(row["rule"]), limits.SOCKET_RULE)
         self.assertTrue(row["rule"].endswith("x:17"))
-        self.assertEqual((len(row["fallback"]), len(row["local"])), (limits.SOCKET_TEXT,) * 2)
+        self.assertEqual((len(row["fallback"]), len(row["local"])), (socketrows.SOCKET_TEXT,) * 2)
 
     def test_users(self) -> None:
         """

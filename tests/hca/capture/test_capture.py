@@ -36,6 +36,7 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY,
     WRITE_ONLY,
 )
+from twisted_ib.hca.capture import pcapng
 from twisted_ib.hca.capture.capture import Capture, capture, fileOf
 from twisted_ib.hca.capture.pcapng import Writer
 from twisted_ib.hca.capture.trace import PathTrace
@@ -177,14 +178,14 @@ class WriterTests(SynchronousTestCase):
         What waits to be written has a bound, in bytes and in time.
         """
         self.writer.interface("lo0", "one")
-        for _ in range(limits.CAPTURE_BUFFER // 4096 - 1):
+        for _ in range(pcapng.CAPTURE_BUFFER // 4096 - 1):
             self.writer.packet(0, True, bytes(4000))
         self.assertEqual(os.path.getsize(self.file), 0)
         for _ in range(3):
             self.writer.packet(0, True, bytes(4000))
         written = os.path.getsize(self.file)
-        self.assertGreaterEqual(written, limits.CAPTURE_BUFFER)
-        self.now += limits.CAPTURE_NANOSECONDS
+        self.assertGreaterEqual(written, pcapng.CAPTURE_BUFFER)
+        self.now += pcapng.CAPTURE_NANOSECONDS
         self.writer.packet(0, True, b"late")
         self.assertGreater(os.path.getsize(self.file), written)
         written = os.path.getsize(self.file)
@@ -770,7 +771,7 @@ class StrangerTests(CaptureTestCase):
         Of queue pairs that are not there a bounded number is remembered, and of what the
         communication manager says.
         """
-        with mock.patch.multiple(limits, CAPTURE_ENDED_FLOWS=5, CAPTURE_ENDS=7):
+        with mock.patch.multiple(captures, CAPTURE_ENDED_FLOWS=5, CAPTURE_ENDS=7):
             for number in range(20):
                 self.path.post(SEND_ONLY << 24 | 1000 + number, b"", b"x", 1)
                 self.path.sendManagement(REQ.attribute, REQ(number + 1, localQPN=number).pack())

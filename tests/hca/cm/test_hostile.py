@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.cm.net import SERVICE, Net, answers, ask, send
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
+from twisted_ib.hca.cm import table as cmTable
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.wire import cm
@@ -401,7 +402,7 @@ class LimitTests(SynchronousTestCase):
         Messages are lost while too many wait.
         """
         table = self.table()
-        with mock.patch.object(limits, "CM_OUTPUTS", 3):
+        with mock.patch.object(cmTable, "CM_OUTPUTS", 3):
             for number in range(5):
                 octets = DREQ(number + 1, 9).pack()
                 table.receive("x", DREQ.attribute, octets, 0, 232, 0.0)
@@ -413,7 +414,7 @@ class LimitTests(SynchronousTestCase):
         """
         net = Net()
         pairs = [net.open(number + 1) for number in range(5)]
-        with mock.patch.object(limits, "CM_TIMEWAIT", 3):
+        with mock.patch.object(cmTable, "CM_TIMEWAIT", 3):
             for active, _ in pairs:
                 active.disconnect(net.now)
                 net.pump()

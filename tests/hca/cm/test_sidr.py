@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.cm.net import SERVICE, Net, answers, ask, send
 from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
+from twisted_ib.hca.cm import sidr
 from twisted_ib.hca.cm.sidr import TRANSITIONS, Lookup, LookupInput, Lookups, LookupState
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
@@ -289,7 +290,7 @@ class StoryTests(SynchronousTestCase):
         net.ask()
         net.asked().answer(SIDR_REP(), net.now)
         question = SIDR_REQ.parse(net.octets[0], 0, 232)
-        for now, kinds in ((limits.CM_LOOKUP_SECONDS - 0.01, []), (limits.CM_LOOKUP_SECONDS, [Event.LOOKUP])):
+        for now, kinds in ((sidr.CM_LOOKUP_SECONDS - 0.01, []), (sidr.CM_LOOKUP_SECONDS, [Event.LOOKUP])):
             send(net.b, question, "a", now)
             net.pump()
             self.assertEqual(net.kinds("b"), kinds)
@@ -372,7 +373,7 @@ class BoundTests(SynchronousTestCase):
         """
         Questions of one peer, while others still may ask.
         """
-        with mock.patch.object(limits, "CM_LOOKUPS_PER_PATH", 3):
+        with mock.patch.object(sidr, "CM_LOOKUPS_PER_PATH", 3):
             table = self.listening()
             for number in range(5):
                 send(table, SIDR_REQ(number, serviceID=SERVICE), "a")
@@ -384,7 +385,7 @@ class BoundTests(SynchronousTestCase):
         """
         Questions of all peers.
         """
-        with mock.patch.object(limits, "CM_LOOKUPS_PATHS", 3):
+        with mock.patch.object(sidr, "CM_LOOKUPS_PATHS", 3):
             table = self.listening()
             for number in range(5):
                 send(table, SIDR_REQ(0, serviceID=SERVICE), f"peer {number}")
@@ -406,7 +407,7 @@ class BoundTests(SynchronousTestCase):
         Answers that are kept: the oldest goes.
         """
         table = self.listening()
-        with mock.patch.object(limits, "CM_LOOKUPS_ANSWERED", 2):
+        with mock.patch.object(sidr, "CM_LOOKUPS_ANSWERED", 2):
             for number in range(3):
                 send(table, SIDR_REQ(number, serviceID=SERVICE), "a")
                 event = table.nextEvent()

@@ -10,7 +10,7 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.cm.net import PERIOD, Net, ask, send
-from twisted_ib import limits
+from twisted_ib.hca.cm import timers, transitions
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REP, REQ, RTU, CMPath, timeoutSeconds
 
@@ -152,7 +152,7 @@ class TimerTests(SynchronousTestCase):
         A peer's MRA, of either kind, can ask for about eight seconds and not
         for hours; a retry that it answers likewise keeps a long wait going.
         """
-        longest = timeoutSeconds(limits.CM_SERVICE_TIMEOUT_CODE)
+        longest = timeoutSeconds(transitions.CM_SERVICE_TIMEOUT_CODE)
         self.assertEqual(longest, 8.192)
         for code, seconds in ((20, 4.096), (21, longest), (22, longest), (31, longest)):
             net = Net()
@@ -195,7 +195,7 @@ class TimerTests(SynchronousTestCase):
         held = net.a.connect("b", ask(1), None, 0.0)
         for number in range(2000):
             net.a.connect("b", ask(2 + number), None, 0.0).abandon(0.0)
-            self.assertTrue(len(net.a._deadlines) <= 2 + limits.CM_IDLE_DEADLINES)
+            self.assertTrue(len(net.a._deadlines) <= 2 + timers.CM_IDLE_DEADLINES)
         self.assertEqual(net.a.deadline(), PERIOD)
         held.abandon(0.0)
         self.assertEqual((len(net.a._deadlines), net.a.deadline()), (0, None))

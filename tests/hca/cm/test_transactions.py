@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from tests.hca.hcas import settle
-from twisted_ib import limits
+from twisted_ib.hca.cm import transactions
 from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.cm.path import APR, LAP
@@ -141,7 +141,7 @@ class TransactionTests(SynchronousTestCase):
         """
         The oldest exchanges are forgotten.
         """
-        self.patch(limits, "PACKET_TRANSACTIONS", 4)
+        self.patch(transactions, "PACKET_TRANSACTIONS", 4)
         body = REQ(localCommunicationID=8).pack()
         self.general.received(Path("192.0.2.9"), mad(REQ.attribute, body, 0x2000), 0, 256)
         self.general.answer()
@@ -154,8 +154,8 @@ class TransactionTests(SynchronousTestCase):
         What begins something new waits for the rest; when there is more than one turn answers, the latest
         comes first, and beyond a bound the oldest is dropped.
         """
-        self.patch(limits, "PACKET_QUESTIONS", 4)
-        self.patch(limits, "PACKET_QUESTIONS_PER_TURN", 2)
+        self.patch(transactions, "PACKET_QUESTIONS", 4)
+        self.patch(transactions, "PACKET_QUESTIONS_PER_TURN", 2)
         owner = Owner()
         general = CMTransactions(owner, lambda bits: AGENT)
         for number in range(6):

@@ -12,7 +12,6 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
 from twisted_ib.errors import (
     LayoutError,
     NoListenerError,
@@ -25,6 +24,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.device import addressresolution
 from twisted_ib.hca.device.addressresolution import AddressResolution
 from twisted_ib.hca.wire.grh import guidGID
 
@@ -225,7 +225,7 @@ class MeetingTests(SynchronousTestCase):
             assert deadline is not None
             self.device.wait(deadline - before)
             pauses.append(round(deadline - before, 6))
-        first, most = limits.MEETING_SECONDS, limits.MEETING_SECONDS_MOST
+        first, most = addressresolution.MEETING_SECONDS, addressresolution.MEETING_SECONDS_MOST
         self.assertEqual(pauses, [min(first * 2**n, most) for n in range(len(errors))])
         self.assertEqual(pauses[-1], most)
         self.assertEqual((pair.found, pair.failures), ([path], []))
@@ -241,7 +241,7 @@ class MeetingTests(SynchronousTestCase):
         self.device.wait(100.0)
         self.assertEqual(len(self.fabric.users), 1)
         self.fabric.users[0].connectFailed(PathLostError("gone"))
-        self.device.wait(limits.MEETING_SECONDS)
+        self.device.wait(addressresolution.MEETING_SECONDS)
         self.assertEqual(pair.found, [path])
         self.assertDone()
 
@@ -278,7 +278,7 @@ class MeetingTests(SynchronousTestCase):
             self.fabric.answers = [bad, good]
             pair = self.meet(guid)
             self.assertEqual(pair.found, [])
-            self.device.wait(limits.MEETING_SECONDS)
+            self.device.wait(addressresolution.MEETING_SECONDS)
             self.assertEqual(pair.found, [good])
             self.assertDone()
 
@@ -401,9 +401,9 @@ class MeetingTests(SynchronousTestCase):
         self.assertEqual(self.fabric.asked, 0)
         pair = self.meet(LOWER)
         self.assertEqual((pair.found, self.fabric.asked), ([], 1))
-        self.device.wait(limits.MEETING_SECONDS)
+        self.device.wait(addressresolution.MEETING_SECONDS)
         self.assertEqual((pair.found, self.fabric.asked), ([], 2))
-        self.device.wait(2 * limits.MEETING_SECONDS)
+        self.device.wait(2 * addressresolution.MEETING_SECONDS)
         self.assertEqual(pair.found, [path])
         self.assertDone()
 

@@ -10,6 +10,7 @@ from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, settle
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.fabric.base.path import Path
+from twisted_ib.hca.fabric.shm import shm
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 
 
@@ -57,7 +58,7 @@ class PeerTests(HCATestCase):
         More calls and more peers than one turn looks at.
         """
         self.patch(limits, "ACCEPTS_PER_TURN", 2)
-        self.patch(limits, "DESCRIPTORS_PER_TURN", 3)
+        self.patch(shm, "DESCRIPTORS_PER_TURN", 3)
         b = self.device()
         b.listen(SDP, "127.0.0.1", 7001, LISTENER)
         callers = [self.device() for _ in range(12)]

@@ -10,10 +10,10 @@ from unittest import mock
 
 from tests.contracts.path import fill
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, Taker, User, settle, turn
-from twisted_ib import limits
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.hca.host import handshake
 
 
 class DelayedTests(HCATestCase):
@@ -185,10 +185,10 @@ class GreetingTests(HCATestCase):
             self.addCleanup(rendezvous.connect(rendezvous.find(self.b.guid)).close)
             turn(self.b)
             self.clock.advance(1.0)
-        self.assertEqual(self.greeting(), (2, 3, limits.HANDSHAKE_SECONDS))
-        self.clock.advance(limits.HANDSHAKE_SECONDS - 2.0)
+        self.assertEqual(self.greeting(), (2, 3, handshake.HANDSHAKE_SECONDS))
+        self.clock.advance(handshake.HANDSHAKE_SECONDS - 2.0)
         self.b.tick(self.clock.seconds())
-        self.assertEqual(self.greeting(), (1, 2, limits.HANDSHAKE_SECONDS + 1.0))
+        self.assertEqual(self.greeting(), (1, 2, handshake.HANDSHAKE_SECONDS + 1.0))
         self.clock.advance(1.0)
         self.b.tick(self.clock.seconds())
         self.assertEqual(self.greeting(), (0, 1, None))

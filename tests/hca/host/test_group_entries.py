@@ -85,7 +85,7 @@ class GroupTests(RendezvousTestCase):
         Members, and groups whose members are remembered, are bounded.
         """
         self.patch(limits, "MULTICAST_MEMBERS", 2)
-        self.patch(limits, "LOOKUPS_REMEMBERED", 3)
+        self.patch(search, "LOOKUPS_REMEMBERED", 3)
         for guid in (3, 1, 2):
             self.hca(guid).join(GROUP)
         looking = Search(self.environment)

@@ -20,6 +20,7 @@ from tests.support.descriptors import descriptors, descriptorsBefore, runForked
 from tests.support.generated import given
 from twisted_ib import errors, limits
 from twisted_ib.errors import DescriptorError, HandshakeError, LayoutError, PathLostError, SilentPeerError
+from twisted_ib.hca.fabric.shm import peersocket
 from twisted_ib.hca.host import handshake, libc
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import (
@@ -145,12 +146,12 @@ class CodecTests(SynchronousTestCase):
         self.assertEqual(parse(hello.pack()), attrs.evolve(HELLO, program="\u00e9" * 64))
         odd = attrs.evolve(HELLO, program="x" + "\u00e9" * 200)
         self.assertEqual(parse(odd.pack()), attrs.evolve(HELLO, program="x" + "\u00e9" * 63))
-        self.assertEqual(parse(Refuse(1, "y" * 999).pack()), Refuse(1, "y" * limits.REFUSAL_BYTES))
+        self.assertEqual(parse(Refuse(1, "y" * 999).pack()), Refuse(1, "y" * handshake.REFUSAL_BYTES))
         self.patch(limits, "PROGRAM_BYTES", 200)
-        self.patch(limits, "REFUSAL_BYTES", 300)
+        self.patch(handshake, "REFUSAL_BYTES", 300)
         long = (attrs.evolve(HELLO, program="x" * 129).pack(), Refuse(1, "y" * 257).pack())
         self.patch(limits, "PROGRAM_BYTES", 128)
-        self.patch(limits, "REFUSAL_BYTES", 256)
+        self.patch(handshake, "REFUSAL_BYTES", 256)
         for data in long:
             self.assertRaises(HandshakeError, parse, data)
 
@@ -159,8 +160,8 @@ class CodecTests(SynchronousTestCase):
         The longest messages fit into the bound that they are received with.
         """
         hello = attrs.evolve(HELLO, program="x" * 999).pack()
-        self.assertTrue(len(hello) <= limits.HANDSHAKE_BYTES)
-        self.assertTrue(len(Refuse(1, "y" * 999).pack()) <= limits.HANDSHAKE_BYTES)
+        self.assertTrue(len(hello) <= peersocket.HANDSHAKE_BYTES)
+        self.assertTrue(len(Refuse(1, "y" * 999).pack()) <= peersocket.HANDSHAKE_BYTES)
 
     def test_namesAreShowable(self) -> None:
         """
@@ -239,7 +240,7 @@ class ExchangeTests(SynchronousTestCase):
         """
         for server in (True, False):
             side = self.exchange(server)
-            self.assertEqual(side.deadline, 100.0 + limits.HANDSHAKE_SECONDS)
+            self.assertEqual(side.deadline, 100.0 + handshake.HANDSHAKE_SECONDS)
             self.assertEqual(side.received(HELLO_BYTES, 2), HELLO)
             self.assertEqual(side.theirs, HELLO)
             self.assertEqual(side.deadline, None)
@@ -322,9 +323,9 @@ class ExchangeTests(SynchronousTestCase):
             self.assertEqual(side.received(SOCKETS_BYTES, 0), Query(Subject.SOCKETS))
             self.assertEqual(side.deadline, None)
             side.pageSent(now)
-            self.assertEqual(side.deadline, now + limits.HANDSHAKE_SECONDS)
+            self.assertEqual(side.deadline, now + handshake.HANDSHAKE_SECONDS)
         side.tick(2.0)
-        self.assertRaises(SilentPeerError, side.tick, 2.0 + limits.HANDSHAKE_SECONDS)
+        self.assertRaises(SilentPeerError, side.tick, 2.0 + handshake.HANDSHAKE_SECONDS)
         for other, count in ((QUERY_BYTES, 0), (HELLO_BYTES, 2), (ANSWER_BYTES, 0)):
             self.assertRaises(HandshakeError, side.received, other, count)
 
@@ -563,7 +564,7 @@ class WholeHandshakeTests(SynchronousTestCase):
         for sender, receiver in ((0, 1), (1, 0)):
             fds = [memories[sender].fd, bells[sender].fd]
             self.assertTrue(sendWithDescriptors(sockets[sender], sides[sender].ours.pack(), fds))
-            received = receiveWithDescriptors(sockets[receiver], limits.HANDSHAKE_BYTES, 2)
+            received = receiveWithDescriptors(sockets[receiver], peersocket.HANDSHAKE_BYTES, 2)
             assert received is not None
             data, found = received
             hello = sides[receiver].received(data, len(found))

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import COLUMNS
+from twisted_ib.hca.host import paging
 from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.host.paging import pages
 
@@ -29,7 +30,7 @@ class PagesTests(SynchronousTestCase):
         found = list(pages(HEAD, ("a", "b"), rows))
         for page in found:
             self.assertLessEqual(len(QueryAnswer(page).pack()), limits.ANSWER_BYTES)
-            self.assertLessEqual(len(page["rows"]), limits.SOCKETS_PER_PAGE)
+            self.assertLessEqual(len(page["rows"]), paging.SOCKETS_PER_PAGE)
             self.assertEqual({name: page[name] for name in HEAD}, HEAD)
             self.assertEqual(page["columns"], ["a", "b"])
         self.assertEqual([page["more"] for page in found], [True] * (len(found) - 1) + [False])
@@ -78,17 +79,17 @@ class PagesTests(SynchronousTestCase):
             Find something now and then.
             """
             nonlocal looked
-            for n in range(10 * limits.SOCKETS_PER_PAGE):
+            for n in range(10 * paging.SOCKETS_PER_PAGE):
                 looked += 1
                 yield None if n % 10 else [n, ""]
 
         before = 0
         found = []
         for page in pages(HEAD, ("a", "b"), look()):
-            self.assertLessEqual(looked - before, limits.SOCKETS_PER_PAGE)
+            self.assertLessEqual(looked - before, paging.SOCKETS_PER_PAGE)
             before = looked
             found.append(page)
-        self.assertEqual(len(self.rows(found)), limits.SOCKETS_PER_PAGE)
+        self.assertEqual(len(self.rows(found)), paging.SOCKETS_PER_PAGE)
 
     def test_tooLong(self) -> None:
         """

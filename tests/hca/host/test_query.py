@@ -18,7 +18,8 @@ from tests.hca.host.test_rendezvous import RendezvousTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PeerIdentityError
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-from twisted_ib.hca.host import handshake
+from twisted_ib.hca.host import handshake, paging
+from twisted_ib.hca.host import query as hostQuery
 from twisted_ib.hca.host.query import Told, ask, askSockets
 from twisted_ib.hca.host.search import Search
 
@@ -221,7 +222,7 @@ class AskSocketsTests(AskingTestCase):
         """
         There is an end to all rows, and to pages that have none.
         """
-        self.patch(limits, "SOCKETS_LISTED", 5)
+        self.patch(hostQuery, "SOCKETS_LISTED", 5)
         for rows, pages in (([[1], [2]], 3), ([], 5)):
             told = self.told([page(rows, True)] * 100)
             self.assertEqual((len(told.pages), told.complete), (pages, False))
@@ -231,7 +232,7 @@ class AskSocketsTests(AskingTestCase):
         There is an end to all bytes, whatever is in them.
         """
         large = handshake.QueryAnswer({"rows": [], "more": True, "x": [[]] * 4000}).pack()
-        self.patch(limits, "SOCKETS_BYTES", 2 * len(large) + 1)
+        self.patch(hostQuery, "SOCKETS_BYTES", 2 * len(large) + 1)
         told = self.told([large] * 100)
         self.assertEqual((len(told.pages), told.complete), (3, False))
 
@@ -288,7 +289,7 @@ class AskedTests(HCATestCase):
             """
             Count those that are looked at.
             """
-            for n in range(3 * limits.SOCKETS_PER_PAGE):
+            for n in range(3 * paging.SOCKETS_PER_PAGE):
                 self.made += 1
                 yield [n]
 
@@ -332,9 +333,9 @@ class AskedTests(HCATestCase):
         pair = self.call()
         for n in range(1, 4):
             answer = self.ask(pair)
-            self.assertEqual(len(answer.content["rows"]), limits.SOCKETS_PER_PAGE)
+            self.assertEqual(len(answer.content["rows"]), paging.SOCKETS_PER_PAGE)
             self.assertTrue(answer.content["more"])
-            self.assertEqual(self.made, n * limits.SOCKETS_PER_PAGE)
+            self.assertEqual(self.made, n * paging.SOCKETS_PER_PAGE)
         self.assertFalse(self.ask(pair).content["more"])
         self.assertEqual(pair.recv(1), b"")
         self.assertEqual(self.device_.counters["handshake_refused"], 0)
@@ -358,8 +359,8 @@ class AskedTests(HCATestCase):
         self.ask(pair)
         fabric = self.device_.fabric
         now = fabric.clock()
-        self.assertTrue(now < fabric.deadline() <= now + limits.HANDSHAKE_SECONDS)
-        fabric.tick(now + 2 * limits.HANDSHAKE_SECONDS)
+        self.assertTrue(now < fabric.deadline() <= now + handshake.HANDSHAKE_SECONDS)
+        fabric.tick(now + 2 * handshake.HANDSHAKE_SECONDS)
         self.assertEqual(pair.recv(1), b"")
         self.assertIsNone(fabric.deadline())
         pair = self.call()

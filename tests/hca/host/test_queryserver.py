@@ -15,7 +15,7 @@ from tests.hca.memorylink import MemoryLink, Wire
 from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.hca.fabric.roce.waker import LinkWaker
-from twisted_ib.hca.host import handshake
+from twisted_ib.hca.host import handshake, queryserver
 from twisted_ib.hca.host.handshake import Query, Subject
 from twisted_ib.hca.host.queryserver import QueryServer
 from twisted_ib.hca.host.search import Search
@@ -115,7 +115,7 @@ class InquiriesTests(SynchronousTestCase):
         """
         Of many who say nothing the oldest gives way.
         """
-        calls = [self.call() for _ in range(limits.INQUIRIES + 1)]
+        calls = [self.call() for _ in range(queryserver.INQUIRIES + 1)]
         self.assertEqual(calls[0].recv(1), b"")
         for pair in calls[1:]:
             self.assertEqual(self.ask(pair, Query().pack()), {"hca_id": "roce0"})

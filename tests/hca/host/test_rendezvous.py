@@ -12,9 +12,8 @@ import time
 
 from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore
-from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError, ServiceInUseError
-from twisted_ib.hca.host import addresses, rundirectory
+from twisted_ib.hca.host import addresses, rendezvous, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.hca.host.search import Search
 
@@ -298,7 +297,7 @@ class EntryTests(RendezvousTestCase):
         """
         Only so many are remembered.
         """
-        self.patch(limits, "LOOKUPS_REMEMBERED", 3)
+        self.patch(search, "LOOKUPS_REMEMBERED", 3)
         server = self.hca(1)
         server.publish(SERVICE, "0.0.0.0")
         past = time.time_ns() - 10**9
@@ -353,7 +352,7 @@ class EntryTests(RendezvousTestCase):
         """
         More processes than the kernel keeps: an error by name, no waiting.
         """
-        self.patch(limits, "RENDEZVOUS_BACKLOG", 2)
+        self.patch(rendezvous, "RENDEZVOUS_BACKLOG", 2)
         server, client = self.hca(1), self.hca(2)
         server.publish(SERVICE, "0.0.0.0")
         (entry,) = client.lookup(SERVICE, "127.0.0.1")
@@ -415,7 +414,7 @@ class EntryTests(RendezvousTestCase):
         Somebody who holds the lock for ever is told by name.
         """
         server = self.hca(1)
-        self.patch(limits, "LOCK_PAUSE_SECONDS", 0.0)
+        self.patch(rundirectory, "LOCK_PAUSE_SECONDS", 0.0)
         with server._home.locked():
             other = Rendezvous(2, self.environment)
             self.addCleanup(other.close)

@@ -16,7 +16,6 @@ from unittest import skipIf
 from tests.hca.host.test_rendezvous import SDP, SERVICE, RendezvousTestCase
 from tests.hca.host.test_rundirectory import NOBODY, UID
 from tests.support.descriptors import descriptors, fork, runForked
-from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.host import addresses, entries, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
@@ -97,7 +96,7 @@ class ProcessTests(RendezvousTestCase):
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
                 bound.bind(os.path.join(self.run_, f"hca-{number:016x}"))
             os.symlink(f"hca-{number:016x}", os.path.join(self.run_, f"svc-{number:016x}-1-::"))
-        self.patch(limits, "RECLAIMED_ENTRIES", 8)
+        self.patch(entries, "RECLAIMED_ENTRIES", 8)
         counts = []
         for guid in range(2, 6):
             self.hca(guid)

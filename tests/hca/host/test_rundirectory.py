@@ -365,7 +365,7 @@ class OpenDirectoryTests(RunDirectoryTestCase):
             lock = other.locked(self.pauses.append)
             error = self.assertRaises(RunDirectoryError, lock.__enter__)
             self.assertEqual(descriptors(), before)
-        self.assertEqual(self.pauses, [limits.LOCK_PAUSE_SECONDS] * (limits.LOCK_ATTEMPTS - 1))
+        self.assertEqual(self.pauses, [rundirectory.LOCK_PAUSE_SECONDS] * (rundirectory.LOCK_ATTEMPTS - 1))
         self.assertIn(f"{self.directory.path}/lock was locked", str(error))
 
     def test_lockIsWaitedFor(self) -> None:

@@ -18,6 +18,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.memory import Access, MemoryRegion, WindowType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
+from twisted_ib.hca.services import sendwqe
 
 WRITE, WRITE_IMM, READ = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM, SendOpcode.RDMA_READ
 SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
@@ -149,7 +150,7 @@ class ViolationTests(SynchronousTestCase):
         by reference.
         """
         self.patch(limits, "INLINE_MESSAGE", 100)
-        self.patch(limits, "PULL_LEAST", 150)
+        self.patch(sendwqe, "PULL_LEAST", 150)
         self.patch(limits, "PULL_MOST", 200)
         count = 0
         for verb, (wrong, kinds), offering in product(RIGHTS, WRONG.items(), (False, True)):
@@ -203,7 +204,7 @@ class ViolationTests(SynchronousTestCase):
         what is granted changes.
         """
         self.patch(limits, "INLINE_MESSAGE", 100)
-        self.patch(limits, "PULL_LEAST", 150)
+        self.patch(sendwqe, "PULL_LEAST", 150)
         self.patch(limits, "PULL_MOST", 200)
         for verb, kind, offering in product(RIGHTS, ("region", "type 1", "type 2"), (False, True)):
             for size in (8,) if verb in (SWAP, ADD) else (8, 1000):

@@ -9,8 +9,8 @@ from itertools import product
 from typing import Any
 
 from tests.hca.memory.window_case import BASE, MW_BIND, SIZE, ZERO_BASED, WindowTestCase
-from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, ResourceBusyError, ResourceLimitError
+from twisted_ib.hca.memory import windows
 from twisted_ib.hca.memory.memory import (
     LOCAL_WRITE,
     REMOTE_ATOMIC,
@@ -296,7 +296,7 @@ class PromiseTests(WindowTestCase):
         """
         Promises are bounded, and end with the window.
         """
-        for _ in range(limits.WINDOW_PROMISES):
+        for _ in range(windows.WINDOW_PROMISES):
             key = self.memory.promiseKey(self.one)
         self.assertRaises(ResourceLimitError, self.memory.promiseKey, self.one)
         self.memory.breakPromise(self.one, key)

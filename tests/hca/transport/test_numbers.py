@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given
 from twisted_ib import limits
+from twisted_ib.hca.transport import sendwindow
 from twisted_ib.hca.transport.psn import HALF, extended, packets
 from twisted_ib.hca.transport.sendwindow import SendWindow
 
@@ -60,7 +61,7 @@ class PacingTests(SynchronousTestCase):
         At first the window grows by all that is acknowledged, to its bound.
         """
         pacing = SendWindow(None, None)
-        self.assertEqual(pacing.window, limits.TRANSPORT_WINDOW_FIRST)
+        self.assertEqual(pacing.window, sendwindow.TRANSPORT_WINDOW_FIRST)
         pacing.progressed(32, 0.0)
         self.assertEqual(pacing.window, 64)
         pacing.progressed(1000, 0.0)
@@ -96,7 +97,7 @@ class PacingTests(SynchronousTestCase):
         """
         The first time is guessed, or what the timeout is; then it is RFC 6298's.
         """
-        self.assertEqual(SendWindow(None, None).resendSeconds(), limits.TRANSPORT_RESEND_FIRST)
+        self.assertEqual(SendWindow(None, None).resendSeconds(), sendwindow.TRANSPORT_RESEND_FIRST)
         self.assertEqual(SendWindow(0.1, None).resendSeconds(), 0.1)
         self.assertEqual(SendWindow(1e-6, None).resendSeconds(), limits.TRANSPORT_RESEND_LEAST)
         pacing = SendWindow(None, 0.1)
@@ -140,4 +141,4 @@ class PacingTests(SynchronousTestCase):
         self.assertAlmostEqual(pacing.resendSeconds(), first)
         for _ in range(100):
             pacing.silent(1)
-        self.assertEqual(pacing.resendSeconds(), limits.TRANSPORT_RESEND_MOST)
+        self.assertEqual(pacing.resendSeconds(), sendwindow.TRANSPORT_RESEND_MOST)

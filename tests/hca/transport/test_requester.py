@@ -29,6 +29,7 @@ from twisted_ib.hca.base.operation import (
     WRITE_ONLY,
     WRITE_ONLY_IMMEDIATE,
 )
+from twisted_ib.hca.transport import requester, sendwindow
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.wire.headers import ATOMIC, RETH
@@ -219,7 +220,7 @@ class SendingTests(RequesterCase):
             asks.append([psn for _, flags, psn, _, _ in packets if flags & ASK])
             self.acknowledge(ACK, packets[-1][2])
         self.assertEqual(asks, [[31], [95], [159, 223], [249]])
-        self.assertEqual(limits.TRANSPORT_ACKNOWLEDGE, 64)
+        self.assertEqual(requester.TRANSPORT_ACKNOWLEDGE, 64)
 
     def test_postNow(self) -> None:
         """
@@ -311,7 +312,7 @@ class SendingTests(RequesterCase):
         for _ in range(16):
             self.post(SEND_FIRST, bytes(65536))
         sent = len(self.brief())
-        self.assertEqual(sent, limits.TRANSPORT_WINDOW_FIRST)
+        self.assertEqual(sent, sendwindow.TRANSPORT_WINDOW_FIRST)
         for _ in range(10):
             self.acknowledge(ACK, A + sent - 1 & 0xFFFFFF)
             new = len(self.brief())
@@ -735,7 +736,7 @@ class SilenceTests(RequesterCase):
         """
         The pause between two attempts has a bound, if the round trip is not longer.
         """
-        for roundTrip, most in ((0.001, limits.TRANSPORT_RESEND_MOST), (4.0, 12.0)):
+        for roundTrip, most in ((0.001, sendwindow.TRANSPORT_RESEND_MOST), (4.0, 12.0)):
             self.connect(evolve(self.terms, roundTrip=roundTrip, timeout=1000.0))
             self.post(SEND_ONLY)
             self.brief()

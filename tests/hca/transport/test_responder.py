@@ -8,8 +8,8 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.transport.pair import TERMS, End
-from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, LATER, NAK_REMOTE_ACCESS, SOLICITED
+from twisted_ib.hca.transport import responder
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.responder import INVALID
@@ -408,9 +408,9 @@ class AnswerTests(ResponderCase):
 
     def test_room(self) -> None:
         """
-        No more than L{limits.TRANSPORT_ANSWERS} bytes wait.
+        No more than L{responder.TRANSPORT_ANSWERS} bytes wait.
         """
-        self.patch(limits, "TRANSPORT_ANSWERS", 100000)
+        self.patch(responder, "TRANSPORT_ANSWERS", 100000)
         self.read(A, 400000)
         waiting = 0
         while (out := self.sent(100)) and self.connection.pending():
@@ -599,7 +599,7 @@ class AnswerTests(ResponderCase):
         A part that has gone is asked for while the rest is still made: the rest is dropped, and
         what is asked for comes.
         """
-        self.patch(limits, "TRANSPORT_ANSWERS", 65536)
+        self.patch(responder, "TRANSPORT_ANSWERS", 65536)
         self.read(A, 200000)
         first = self.sent(10)
         self.assertEqual(len(first), 10)

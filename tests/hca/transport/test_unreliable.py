@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.transport.pair import TERMS, End, Pair
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SEND_ONLY, SOLICITED, UNRELIABLE, WRITE_ONLY_IMMEDIATE
+from twisted_ib.hca.transport import unreliable
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.headers import RETH
@@ -161,10 +162,10 @@ class ReceivingTests(SynchronousTestCase):
         self.assertEqual(self.come((0x24, A, b""), (0x24, A, b""), (0x24, B, b"")), [0x24, 0x24])
         self.come((0x24, 0x10, b""), (0x24, C, b""))
         self.assertEqual(len(self.end.records), 3)
-        self.come((0x24, 0x11 - limits.TRANSPORT_BEHIND, b""))
+        self.come((0x24, 0x11 - unreliable.TRANSPORT_BEHIND, b""))
         self.assertEqual(len(self.end.records), 3)
         self.assertEqual(self.end.counts["duplicate_request"], 3)
-        self.come((0x24, 0x10 - limits.TRANSPORT_BEHIND, b""))
+        self.come((0x24, 0x10 - unreliable.TRANSPORT_BEHIND, b""))
         self.assertEqual(len(self.end.records), 4)
 
     def test_lengths(self) -> None:

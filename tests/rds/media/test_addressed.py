@@ -12,6 +12,7 @@ from twisted_ib import limits
 from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.rds import receiving
 from twisted_ib.rds.media import rc
 from twisted_ib.rds.media.rcconnection import RCConnection
 from twisted_ib.rds.protocol.private import PrivateData
@@ -192,7 +193,7 @@ class AddressedTests(AddressedTestCase):
         A host without memory makes the peer wait.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(limits, "RDS_RECEIVE_MOST", 2000)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 2000)
         self.two.transport.pauseProducing()
         sent = [b"%d" % index * 1000 for index in range(200)]
         for data in sent:

@@ -12,6 +12,9 @@ from tests.rds.ends import HOST, ProcessesTestCase, Recorder
 from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds.media import rcsend
+from twisted_ib.rds.protocol import bundle as protocolBundle
 from twisted_ib.rds.protocol.bundle import LONGEST, Bundle, lengthsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
 
@@ -127,7 +130,7 @@ class BundleTests(ProcessesTestCase):
         All is acknowledged, and counted as done.
         """
         self.settle()
-        self.pass_(2 * limits.RDS_ACK_SECONDS)
+        self.pass_(2 * rcsend.RDS_ACK_SECONDS)
         self.assertEqual((self.one.socket._queued, self.one.socket._bundles), (0, {}))
 
     def test_together(self) -> None:
@@ -224,7 +227,7 @@ class BundleTests(ProcessesTestCase):
         closed = self.one.transport.stopListening()
         self.write(b"4")
         self.settle()
-        self.pass_(limits.RDS_LINGER_SECONDS)
+        self.pass_(rdsPort.RDS_LINGER_SECONDS)
         self.assertEqual(two.data, [b"1", b"2", b"3"])
         self.successResultOf(closed)
 
@@ -254,7 +257,7 @@ class BundleTests(ProcessesTestCase):
                 self.assertLessEqual(socket._queued, limits.RDS_SEND_BUDGET + 300)
                 if room is not None:
                     break
-            self.assertGreaterEqual(socket._queued, limits.RDS_SEND_BUDGET - limits.RDS_BUNDLE)
+            self.assertGreaterEqual(socket._queued, limits.RDS_SEND_BUDGET - protocolBundle.RDS_BUNDLE)
             self.rest()
             self.successResultOf(room)
         self.assertEqual(two.data, [b"%d" % index for index in range(1, sent + 1)])
@@ -265,8 +268,8 @@ class BundleTests(ProcessesTestCase):
         """
         two = self.listen()
         cost = limits.RDS_DATAGRAM_OVERHEAD + 1
-        self.patch(limits, "RDS_SEND_BUDGET", limits.RDS_BUNDLE + cost)
-        texts = [b"x", b"y", bytes(limits.RDS_BUNDLE)]
+        self.patch(limits, "RDS_SEND_BUDGET", protocolBundle.RDS_BUNDLE + cost)
+        texts = [b"x", b"y", bytes(protocolBundle.RDS_BUNDLE)]
         rooms = [self.one.transport.write(text, (HOST, 5000)) for text in texts]
         self.assertEqual([room is None for room in rooms], [True, True, False])
         self.rest()

@@ -15,7 +15,9 @@ from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.wire.cm import REQ
 from twisted_ib.hca.wire.cm.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor, channelsOf
-from twisted_ib.rds.media import rc, rcconnect
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds import receiving
+from twisted_ib.rds.media import rc, rcconnect, rcconnection, rcsend
 from twisted_ib.rds.media.rcconnect import PORT_SPACE
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
 from twisted_ib.rds.protocol.private import packHello
@@ -50,7 +52,7 @@ class DeliveryTests(ProcessesTestCase):
         """
         Of any size, in order.
         """
-        fragment = limits.RDS_FRAGMENT
+        fragment = rcsend.RDS_FRAGMENT
         sizes = [0, 1, 4096, fragment - 1, fragment, fragment + 1, 2 * fragment, 1 << 20, 0, 3]
         sent = [bytes([index]) * size for index, size in enumerate(sizes)]
         for data in sent:
@@ -76,7 +78,7 @@ class DeliveryTests(ProcessesTestCase):
         for _ in range(10):
             for _ in range(20):
                 self.one.transport.write(bytes(100_000), (HOST, 5000))
-            self.pass_(limits.RDS_ACK_SECONDS)
+            self.pass_(rcsend.RDS_ACK_SECONDS)
         self.assertEqual((len(self.two.got), self.one.socket._queued), (200, 0))
 
     def test_duel(self) -> None:
@@ -141,7 +143,7 @@ class DeliveryTests(ProcessesTestCase):
             self.one.transport.write(b"x", (HOST, 5000))
             self.settle()
             closed = [end.socket.stopListening() for end in (self.one, self.two)]
-            self.pass_(2 * limits.RDS_ACK_SECONDS)
+            self.pass_(2 * rcsend.RDS_ACK_SECONDS)
             for each in closed:
                 self.successResultOf(each)
             self.settle()
@@ -156,7 +158,7 @@ class DeliveryTests(ProcessesTestCase):
         A process that has no memory left makes the sender wait, and gets all afterwards.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(limits, "RDS_RECEIVE_MOST", 2000)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 2000)
         self.two.transport.pauseProducing()
         self.patch(limits, "RDS_SEND_BUDGET", 1 << 30)
         sent = [b"%d" % index * 2000 for index in range(3000)]
@@ -244,7 +246,7 @@ class ComingAndGoingTests(ProcessesTestCase):
         two = b.listen(5000)
         self.write(b"1")
         self.assertEqual(two.data, [b"1"])
-        self.pass_(limits.RDS_ACK_SECONDS)
+        self.pass_(rcsend.RDS_ACK_SECONDS)
         b.kill()
         self.settle()
         self.write(b"2", b"3")
@@ -302,7 +304,7 @@ class ComingAndGoingTests(ProcessesTestCase):
         b = self.process()
         two = b.listen(5000)
         self.write(b"1")
-        self.pass_(limits.RDS_ACK_SECONDS)
+        self.pass_(rcsend.RDS_ACK_SECONDS)
         self.successResultOf(self.closed(two))
         self.write(b"2", b"3")
         self.pass_(1.0)
@@ -355,11 +357,11 @@ class BoundTests(ProcessesTestCase):
         """
         A process has so many queue pairs; who does not get one tries again.
         """
-        self.patch(limits, "RDS_SESSIONS", 0)
+        self.patch(rc, "RDS_SESSIONS", 0)
         self.write()
         self.pass_(1.0)
         self.assertEqual((self.a.queuePairs, self.b.queuePairs, self.two.data), (0, 0, []))
-        limits.RDS_SESSIONS = 1
+        rc.RDS_SESSIONS = 1
         self.pass_(2.0)
         self.assertEqual(self.two.data, [b"x"])
 
@@ -395,7 +397,7 @@ class BoundTests(ProcessesTestCase):
         """
         So many HCAs are remembered that are gone, and for a time.
         """
-        self.patch(limits, "RDS_DEAD", 1)
+        self.patch(rc, "RDS_DEAD", 1)
         for port in (6000, 6001, 6002):
             c = self.process()
             c.listen(port)
@@ -429,7 +431,7 @@ class BoundTests(ProcessesTestCase):
             self.b.turn()
             end.socket.stopListening()
             self.one.socket.stopListening()
-            self.pass_(limits.RDS_LINGER_SECONDS + 1, 0.5)
+            self.pass_(rdsPort.RDS_LINGER_SECONDS + 1, 0.5)
             self.assertEqual(self.a.queuePairs, 0)
             self.assertEqual(self.a.reactor.getDelayedCalls(), [])
             self.one = self.a.listen(4000)
@@ -451,7 +453,7 @@ class BoundTests(ProcessesTestCase):
         self.write()
         for channel in channelsOf(self.a.reactor):
             channel.close()
-        self.a.reactor.advance(limits.RDS_LINGER_SECONDS)
+        self.a.reactor.advance(rdsPort.RDS_LINGER_SECONDS)
         self.a.alive = False
         self.assertFalse(self.one.socket.connected)
         self.assertEqual(self.a.medium.sessions, {})
@@ -520,7 +522,7 @@ class HostileTests(ProcessesTestCase):
         """
         Each of these ends the connection, and no more.
         """
-        fragment = limits.RDS_FRAGMENT
+        fragment = rcsend.RDS_FRAGMENT
         first = self.header(2 * fragment) + bytes(fragment)
         control = {"flags": CONTROL, "sequence": 0, "source": 0, "to": 0}
         cases: list[tuple[bytes, ...]] = [
@@ -557,7 +559,7 @@ class HostileTests(ProcessesTestCase):
         """
         A peer announces a bounded number of paths, and leaves some to others.
         """
-        self.patch(limits, "RDS_SESSION_PATHS", 3)
+        self.patch(rcconnection, "RDS_SESSION_PATHS", 3)
         text = b"\x01127.0.0.1 127.0.0.1"
         control = {"flags": CONTROL, "sequence": 0, "source": 0, "to": 0}
         self.violate(*[self.header(len(text), index=index, **control) + text for index in range(2, 5)])
@@ -567,8 +569,8 @@ class HostileTests(ProcessesTestCase):
         A peer that goes on when it was told to send nothing is cut off.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
-        self.patch(limits, "RDS_RECEIVE_MOST", 200)
-        self.patch(limits, "RDS_PAUSED", 10_000)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 200)
+        self.patch(rcconnection, "RDS_PAUSED", 10_000)
         self.two.transport.pauseProducing()
         session = self.session(self.a)
         frame = self.header(100) + bytes(100)
@@ -600,8 +602,8 @@ class HostileTests(ProcessesTestCase):
         Nor does it help to connect again.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 100)
-        self.patch(limits, "RDS_RECEIVE_MOST", 200)
-        self.patch(limits, "RDS_PAUSED", 10_000)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 200)
+        self.patch(rcconnection, "RDS_PAUSED", 10_000)
         self.patch(limits, "RDS_TCP_DRAIN", 30_000)
         self.two.transport.pauseProducing()
         frame = self.header(100) + bytes(100)

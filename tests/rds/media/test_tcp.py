@@ -25,11 +25,14 @@ from tests.rds.protocol.vectors import streams
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.interfaces import IReactorRDS
-from twisted_ib.rds import listenRDS
+from twisted_ib.rds import listenRDS, receiving
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds.media import tcpcarrier
 from twisted_ib.rds.media.tcp import TCPMedium
 from twisted_ib.rds.network import Network, networkFor
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.port import RDSPort
+from twisted_ib.rds.protocol import machine
 from twisted_ib.rds.protocol.wire import (
     ACK_REQUIRED,
     CONG_BITMAP,
@@ -164,7 +167,7 @@ class TCPCase(TestCase):
     def tearDown(self) -> Any:
         for raw in self.raw:
             raw.close()
-        self.patch(limits, "RDS_LINGER_SECONDS", 0.1)
+        self.patch(rdsPort, "RDS_LINGER_SECONDS", 0.1)
 
         async def close() -> None:
             for one in self.sockets:
@@ -401,8 +404,8 @@ class SlowTests(TCPCase):
         await self.until(lambda: len(quick.protocol.got) == others)
         self.assertEqual((slow.protocol.count, slow.protocol.wrong), (count, 0))
         self.assertGreater(others, 20)
-        self.assertLess(most, limits.RDS_SEND_BUDGET + limits.RDS_CONGESTED_BUDGET + 2 * SLOW_BYTES)
-        self.assertLess(held, limits.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
+        self.assertLess(most, limits.RDS_SEND_BUDGET + rdsPort.RDS_CONGESTED_BUDGET + 2 * SLOW_BYTES)
+        self.assertLess(held, receiving.RDS_RECEIVE_MOST + 2 * limits.RDS_SEND_BUDGET)
 
 
 class AcceptedTests(TCPCase):
@@ -542,7 +545,7 @@ class AcceptedTests(TCPCase):
         A peer that connects again and again pins no more memory of a socket that is not read.
         """
         self.patch(limits, "RDS_RECEIVE_BUDGET", 1000)
-        self.patch(limits, "RDS_RECEIVE_MOST", 10_000)
+        self.patch(receiving, "RDS_RECEIVE_MOST", 10_000)
         self.patch(limits, "RDS_TCP_DRAIN", 100_000)
         one, peer = await self.begun()
         one.pauseProducing()
@@ -555,7 +558,7 @@ class AcceptedTests(TCPCase):
             await deferLater(reactor, 0.01)
             peer = self.connectRaw(SMALL, LARGE)
             await deferLater(reactor, 0.01)
-        self.assertLess(one._receivedBytes, 10_000 + 100_000 + limits.RDS_TCP_BUFFER)
+        self.assertLess(one._receivedBytes, 10_000 + 100_000 + tcpcarrier.RDS_TCP_BUFFER)
         count = len(one._received)
         one.resumeProducing()
         await self.until(lambda: len(one.protocol.got) >= count)
@@ -676,7 +679,7 @@ class ConnectingTests(TCPCase):
         """
         A peer that does not answer probes gets data after a while.
         """
-        self.patch(limits, "RDS_PROBE_SECONDS", 0.05)
+        self.patch(machine, "RDS_PROBE_SECONDS", 0.05)
         listening = self.listenRaw(LARGE)
         one = self.open(SMALL, 4000)
         one.write(b"x", (LARGE, 5000))

@@ -8,9 +8,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage
+from twisted_ib.rds.protocol import machine
 from twisted_ib.rds.protocol.congestion import MAP_BYTES, CongestionMap
 from twisted_ib.rds.protocol.counters import newCounters
 from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
@@ -167,10 +167,10 @@ class BeginningTests(MachineCase):
         self.machine.probeAcknowledged(2, 5.0)
         self.assertIsNone(self.machine.deadline())
         self.machine.probeAcknowledged(1, 5.0)
-        self.assertEqual(self.machine.deadline(), 5.0 + limits.RDS_PROBE_SECONDS)
+        self.assertEqual(self.machine.deadline(), 5.0 + machine.RDS_PROBE_SECONDS)
         self.machine.tick(5.5)
         self.assertEqual(self.sent(), [])
-        self.machine.tick(5.0 + limits.RDS_PROBE_SECONDS)
+        self.machine.tick(5.0 + machine.RDS_PROBE_SECONDS)
         self.assertEqual(self.sent(), [(2, 5000, 4000, 0)])
         self.assertIsNone(self.machine.deadline())
 
@@ -330,7 +330,7 @@ class AcknowledgingTests(MachineCase):
         for _ in range(20):
             self.machine.send(self.message())
         asked = [n for n, _, _, flags in self.sent() if flags]
-        self.assertEqual(asked, [1 + limits.RDS_UNACKNOWLEDGED, 1 + 2 * limits.RDS_UNACKNOWLEDGED])
+        self.assertEqual(asked, [1 + machine.RDS_UNACKNOWLEDGED, 1 + 2 * machine.RDS_UNACKNOWLEDGED])
         self.machine.disconnected(0.0)
 
     def test_operation(self) -> None:
@@ -341,7 +341,7 @@ class AcknowledgingTests(MachineCase):
         self.machine.connected(0.0)
         self.sent()
         self.receive(1, 0, 65535)
-        for _ in range(limits.RDS_UNACKNOWLEDGED - 1):
+        for _ in range(machine.RDS_UNACKNOWLEDGED - 1):
             self.machine.send(self.message())
         self.sent()
         arguments = SendOpcode.RDMA_WRITE, 1, 0, b"", 0
@@ -372,7 +372,7 @@ class AcknowledgingTests(MachineCase):
         """
         Many bytes ask too.
         """
-        self.patch(limits, "RDS_UNACKNOWLEDGED_BYTES", 2500)
+        self.patch(machine, "RDS_UNACKNOWLEDGED_BYTES", 2500)
         self.open()
         for _ in range(6):
             self.machine.send(self.message(payload=bytes(1000)))
@@ -463,10 +463,10 @@ class ReceivingTests(MachineCase):
         Who asks and does not acknowledge gets so many answers, and more when it has.
         """
         self.open()
-        for number in range(limits.RDS_PONGS + 5):
+        for number in range(machine.RDS_PONGS + 5):
             self.receive(2 + number, 4711, 0)
         self.assertEqual(self.counters["send_drop_pong"], 5)
-        self.assertEqual(len(self.outputs()), limits.RDS_PONGS)
+        self.assertEqual(len(self.outputs()), machine.RDS_PONGS)
         self.machine.acknowledged(2)
         self.receive(1000, 4711, 0)
         self.receive(1001, 4711, 0)
@@ -477,7 +477,7 @@ class ReceivingTests(MachineCase):
         The same before our probe is answered.
         """
         self.machine.connected(0.0)
-        for number in range(limits.RDS_PONGS + 5):
+        for number in range(machine.RDS_PONGS + 5):
             self.receive(1 + number, 1, 0)
         self.assertEqual(self.counters["send_drop_pong"], 5)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
+from twisted_ib.rds.protocol import streammachine
 from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 
-WINDOW = limits.RDS_STREAM_WINDOW
+WINDOW = streammachine.RDS_STREAM_WINDOW
 PEER = ("192.0.2.1", 4000)
 #: Our number and the peer's.
 OURS, THEIRS = 0x1122334455667788, 0x99AABBCCDDEEFF00
@@ -349,7 +350,7 @@ class SendingTests(SessionTestCase):
         """
         Long writes are cut, short ones put together; positions follow.
         """
-        segment = limits.RDS_SEGMENT
+        segment = streammachine.RDS_SEGMENT
         session = self.connected(1 << 40)
         parts = [b"a" * 10, b"b" * (2 * segment), b"c" * segment, b"d", b"e" * (segment - 11)]
         for part in parts:
@@ -369,9 +370,9 @@ class SendingTests(SessionTestCase):
         A write of just a segment is one frame.
         """
         session = self.connected(1 << 40)
-        session.write(bytes(limits.RDS_SEGMENT))
+        session.write(bytes(streammachine.RDS_SEGMENT))
         session.write(b"x")
-        self.assertEqual([len(fields(session.nextOutput())[5]) for _ in "12"], [limits.RDS_SEGMENT, 1])
+        self.assertEqual([len(fields(session.nextOutput())[5]) for _ in "12"], [streammachine.RDS_SEGMENT, 1])
 
     def test_nothing(self) -> None:
         """
@@ -621,11 +622,11 @@ class TimeTests(SessionTestCase):
         OPEN is repeated until there is an answer.
         """
         session = self.opening()
-        session.tick(limits.RDS_STREAM_OPEN_SECONDS - 0.1)
+        session.tick(streammachine.RDS_STREAM_OPEN_SECONDS - 0.1)
         self.assertEqual(kinds(session), [])
-        session.tick(limits.RDS_STREAM_OPEN_SECONDS)
+        session.tick(streammachine.RDS_STREAM_OPEN_SECONDS)
         self.assertEqual(
-            (kinds(session), session.deadline), ([FrameKind.OPEN], 2 * limits.RDS_STREAM_OPEN_SECONDS)
+            (kinds(session), session.deadline), ([FrameKind.OPEN], 2 * streammachine.RDS_STREAM_OPEN_SECONDS)
         )
         session.tick(session.deadline)
         self.say(session, FrameKind.ACCEPT, offset=THEIRS)
@@ -639,7 +640,7 @@ class TimeTests(SessionTestCase):
         session = self.connected()
         session.watch()
         self.assertEqual(kinds(session), [])
-        for _ in range(limits.RDS_STREAM_PROBES):
+        for _ in range(streammachine.RDS_STREAM_PROBES):
             session.watch()
             self.assertEqual(kinds(session), [FrameKind.PROBE])
         session.watch()
@@ -653,7 +654,7 @@ class TimeTests(SessionTestCase):
         A peer that answers anything lives on.
         """
         session = self.connected()
-        for _ in range(10 * limits.RDS_STREAM_PROBES):
+        for _ in range(10 * streammachine.RDS_STREAM_PROBES):
             session.watch()
             for kind in kinds(session):
                 self.assertIs(kind, FrameKind.PROBE)

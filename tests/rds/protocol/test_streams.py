@@ -12,6 +12,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
+from twisted_ib.rds.protocol import streammachine
+from twisted_ib.rds.protocol import streams as protocolStreams
 from twisted_ib.rds.protocol.frames import HEADER_BYTES, FrameKind, Reason, frame
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
@@ -271,7 +273,7 @@ class TableTests(StreamsTestCase):
         An OPEN that is repeated while the first is on its way makes one stream.
         """
         session = self.network.open()
-        self.network.tick(limits.RDS_STREAM_OPEN_SECONDS)
+        self.network.tick(streammachine.RDS_STREAM_OPEN_SECONDS)
         self.assertEqual(len(self.network.wire), 2)
         self.network.run()
         self.assertEqual((len(self.network.accepted), session.state), (1, StreamState.OPEN))
@@ -371,16 +373,16 @@ class BoundTests(StreamsTestCase):
         """
         Strangers are answered as long as the answers leave.
         """
-        for _ in range(limits.RDS_STREAM_ANSWERS + 5):
+        for _ in range(protocolStreams.RDS_STREAM_ANSWERS + 5):
             self.server.received(frame(FrameKind.PROBE, 1), CLIENT, 0.0)
-        self.assertEqual(len(self.server.answers), limits.RDS_STREAM_ANSWERS)
+        self.assertEqual(len(self.server.answers), protocolStreams.RDS_STREAM_ANSWERS)
         self.assertEqual(self.server.counters["stream_answers_dropped"], 5)
 
     def test_held(self) -> None:
         """
         When too much waits for applications that do not read, who has most of it loses.
         """
-        self.patch(limits, "RDS_STREAMS_HELD", 1000)
+        self.patch(protocolStreams, "RDS_STREAMS_HELD", 1000)
         pairs = [self.network.pair() for _ in range(3)]
         for size, (session, _) in zip((300, 600, 300), pairs, strict=True):
             session.write(bytes(size))
@@ -393,7 +395,7 @@ class BoundTests(StreamsTestCase):
         """
         Small pieces count for what they use, and who has most of that loses.
         """
-        self.patch(limits, "RDS_STREAMS_HELD", 10_000)
+        self.patch(protocolStreams, "RDS_STREAMS_HELD", 10_000)
         pairs = [self.network.pair() for _ in range(2)]
         pairs[0][0].write(bytes(3000))
         self.network.flush(CLIENT, pairs[0][0])
@@ -407,7 +409,7 @@ class BoundTests(StreamsTestCase):
         """
         What streams hold that are over counts too.
         """
-        self.patch(limits, "RDS_STREAMS_HELD", 1000)
+        self.patch(protocolStreams, "RDS_STREAMS_HELD", 1000)
         pairs = [self.network.pair() for _ in range(2)]
         for size, (session, _) in zip((900, 200), pairs, strict=True):
             session.write(bytes(size))
@@ -440,11 +442,11 @@ class DeadlineTests(StreamsTestCase):
         """
         self.network.now = 100.0
         self.network.open()
-        self.assertEqual(self.client.deadline(), 100.0 + limits.RDS_STREAM_OPEN_SECONDS)
+        self.assertEqual(self.client.deadline(), 100.0 + streammachine.RDS_STREAM_OPEN_SECONDS)
         self.network.run()
-        self.assertEqual(self.client.deadline(), 100.0 + limits.RDS_STREAM_PROBE_SECONDS)
-        self.network.tick(limits.RDS_STREAM_PROBE_SECONDS)
-        self.assertEqual(self.client.deadline(), 100.0 + 2 * limits.RDS_STREAM_PROBE_SECONDS)
+        self.assertEqual(self.client.deadline(), 100.0 + protocolStreams.RDS_STREAM_PROBE_SECONDS)
+        self.network.tick(protocolStreams.RDS_STREAM_PROBE_SECONDS)
+        self.assertEqual(self.client.deadline(), 100.0 + 2 * protocolStreams.RDS_STREAM_PROBE_SECONDS)
 
     def test_deadPeer(self) -> None:
         """
@@ -454,9 +456,9 @@ class DeadlineTests(StreamsTestCase):
         other = ("192.0.2.3", 1)
         self.network.sockets[other] = Streams(Random(3).getrandbits)
         living = self.network.open(other)
-        for _ in range(limits.RDS_STREAM_PROBES + 2):
+        for _ in range(streammachine.RDS_STREAM_PROBES + 2):
             self.assertEqual(self.network.ends, {})
-            self.network.tick(limits.RDS_STREAM_PROBE_SECONDS)
+            self.network.tick(protocolStreams.RDS_STREAM_PROBE_SECONDS)
             for index in reversed(range(len(self.network.wire))):
                 if CLIENT in self.network.wire[index][:2]:
                     del self.network.wire[index]
@@ -534,7 +536,7 @@ class ScheduleTests(SynchronousTestCase):
                 network.readAll(home, session)
                 session.close()
                 network.flush(home, session)
-            network.tick(limits.RDS_STREAM_PROBE_SECONDS)
+            network.tick(protocolStreams.RDS_STREAM_PROBE_SECONDS)
         byRemote = {session.number: session for session in homes}
         for session in homes:
             self.assertIs(session.state, StreamState.CLOSED, seed)

@@ -33,7 +33,8 @@ from tests.support.meeting import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
 from twisted_ib.internet.channel import channelsOf
-from twisted_ib.rds.protocol import streams
+from twisted_ib.rds.media import rcsend
+from twisted_ib.rds.protocol import streammachine, streams
 from twisted_ib.rds.protocol.counters import STREAM_COUNTERS
 from twisted_ib.rds.protocol.frames import FrameKind, Reason, frame
 from twisted_ib.rds.streams import connector, streamsocket
@@ -313,7 +314,7 @@ class ConnectingTests(EndpointTestCase):
         self.run_(0.5)
         self.assertNoResult(made)
         self.listen()
-        self.run_(limits.RDS_STREAM_OPEN_SECONDS)
+        self.run_(streammachine.RDS_STREAM_OPEN_SECONDS)
         client = self.successResultOf(made)
         client.transport.loseConnection()
         self.run_()
@@ -350,8 +351,8 @@ class ConnectingTests(EndpointTestCase):
         self.sockets.lost = lost
         self.run_()
         self.failureResultOf(made, error.ConnectingCancelledError)
-        for _ in range(limits.RDS_STREAM_PROBES + 2):
-            self.run_(limits.RDS_STREAM_PROBE_SECONDS)
+        for _ in range(streammachine.RDS_STREAM_PROBES + 2):
+            self.run_(streams.RDS_STREAM_PROBE_SECONDS)
         self.assertIsInstance(self.accepted.protocols[0].reason, error.ConnectionLost)
         self.clean()
 
@@ -424,8 +425,8 @@ class ConnectingTests(EndpointTestCase):
         self.run_()
         self.assertIsInstance(factory.reason, error.ConnectError)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError, ValueError)), 2)
-        for _ in range(limits.RDS_STREAM_PROBES + 2):
-            self.run_(limits.RDS_STREAM_PROBE_SECONDS)
+        for _ in range(streammachine.RDS_STREAM_PROBES + 2):
+            self.run_(streams.RDS_STREAM_PROBE_SECONDS)
         self.assertIsInstance(self.accepted.protocols[-1].reason, error.ConnectionLost)
         self.clean()
 
@@ -544,7 +545,7 @@ class DataTests(EndpointTestCase):
         """
         self.listen()
         client, server = self.connect()
-        parts = [b"", b"a", b"b" * 100, b"c" * limits.RDS_SEGMENT, b"d" * 3_000_000, b"e"]
+        parts = [b"", b"a", b"b" * 100, b"c" * streammachine.RDS_SEGMENT, b"d" * 3_000_000, b"e"]
         for part in parts:
             client.transport.write(part)
         server.transport.writeSequence(parts)
@@ -591,7 +592,7 @@ class DataTests(EndpointTestCase):
         client.transport.write(bytes(2_000_000))
         self.run_()
         self.assertEqual(server.data, b"")
-        self.assertEqual(server.transport.session.arrivedBytes, limits.RDS_STREAM_WINDOW)
+        self.assertEqual(server.transport.session.arrivedBytes, streammachine.RDS_STREAM_WINDOW)
         server.transport.resumeProducing()
         self.assertEqual(server.data, b"")
         self.run_()
@@ -658,7 +659,7 @@ class DataTests(EndpointTestCase):
 
         client.transport.registerProducer(Producer(), True)
         self.assertRaises(RuntimeError, client.transport.registerProducer, Producer(), True)
-        client.transport.write(bytes(limits.RDS_STREAM_WINDOW))
+        client.transport.write(bytes(streammachine.RDS_STREAM_WINDOW))
         self.run_()
         self.assertEqual(calls, ["pause", "resume"])
         client.transport.write(bytes(limits.SEND_BUFFER))
@@ -723,7 +724,7 @@ class DataTests(EndpointTestCase):
         """
         When too much waits for protocols that do not read, who has most of it is lost.
         """
-        self.patch(limits, "RDS_STREAMS_HELD", 100_000)
+        self.patch(streams, "RDS_STREAMS_HELD", 100_000)
         self.listen()
         pairs = [self.connect() for _ in range(3)]
         for (client, server), size in zip(pairs, (40_000, 45_000, 30_000), strict=True):
@@ -848,10 +849,10 @@ class EndingTests(EndpointTestCase):
         self.listen()
         client, _ = self.connect()
         self.sockets.sockets["127.0.0.1", 4000].vanish()
-        for _ in range(limits.RDS_STREAM_PROBES + 1):
+        for _ in range(streammachine.RDS_STREAM_PROBES + 1):
             self.assertIsNone(client.reason)
-            self.run_(limits.RDS_STREAM_PROBE_SECONDS)
-        self.run_(limits.RDS_STREAM_PROBE_SECONDS)
+            self.run_(streams.RDS_STREAM_PROBE_SECONDS)
+        self.run_(streams.RDS_STREAM_PROBE_SECONDS)
         self.assertIsInstance(client.reason, error.ConnectionLost)
 
     def test_peerGone(self) -> None:
@@ -937,7 +938,7 @@ class EndingTests(EndpointTestCase):
         self.listen()
         client, server = self.connect()
         for _ in range(100):
-            self.run_(limits.RDS_STREAM_PROBE_SECONDS)
+            self.run_(streams.RDS_STREAM_PROBE_SECONDS)
         self.assertIsNone(client.reason)
         client.transport.write(b"abc")
         self.run_()
@@ -1265,7 +1266,7 @@ class CounterTests(ProcessesTestCase):
         self.settle()
         self.assertIsInstance(accepted.reason, error.ConnectionDone)
         stopped = port.stopListening()
-        self.pass_(4 * limits.RDS_ACK_SECONDS)
+        self.pass_(4 * rcsend.RDS_ACK_SECONDS)
         self.successResultOf(stopped)
 
     def test_names(self) -> None:

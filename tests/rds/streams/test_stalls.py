@@ -12,7 +12,8 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.net import Wire, hosts
-from twisted_ib import limits
+from twisted_ib.rds import port as rdsPort
+from twisted_ib.rds.paths import path
 from twisted_ib.rds.protocol.frames import FrameKind, frame
 from twisted_ib.rds.streams import streamsocket
 from twisted_ib.rds.streams.connector import connectStream
@@ -83,7 +84,7 @@ class StallTests(SynchronousTestCase):
         client = Recorder()
         factory = ClientFactory.forProtocol(lambda: client)  # type: ignore[arg-type]
         connectStream(self.wire.clock, SERVER, 4000, factory, bindAddress=("10.0.0.2", 0))
-        self.wire.advance(2 * limits.RDS_STREAM_STALL_SECONDS + 1, 0.01)
+        self.wire.advance(2 * streamsocket.RDS_STREAM_STALL_SECONDS + 1, 0.01)
         self.assertEqual(client.got, 4 << 20)
         self.assertIsNone(client.reason)
         assert client.transport is not None
@@ -94,7 +95,7 @@ class StallTests(SynchronousTestCase):
         self.wire.advance(1.0, 0.01)
         self.port.stopListening()
         self.peer.stopListening()
-        self.wire.advance(limits.RDS_LINGER_SECONDS + 1, 0.01)
+        self.wire.advance(rdsPort.RDS_LINGER_SECONDS + 1, 0.01)
         self.assertEqual(self.wire.clock.getDelayedCalls(), [])
 
     def ask(self) -> None:
@@ -192,7 +193,7 @@ class StallTests(SynchronousTestCase):
         accepted = self.stall()
         del self.wire.media["10.0.0.3"]
         self.wire.breakAll()
-        self.wire.advance(limits.RDS_GONE_SECONDS + limits.RDS_STREAM_STALL_SECONDS + 1, 0.1)
+        self.wire.advance(path.RDS_GONE_SECONDS + streamsocket.RDS_STREAM_STALL_SECONDS + 1, 0.1)
         self.assertIsInstance(accepted.reason.value, ConnectionLost)
         self.assertEqual(accepted.transport.socket.transport.queued(), 0)
         self.wire.media["10.0.0.3"] = self.hosts["10.0.0.3"].network.medium

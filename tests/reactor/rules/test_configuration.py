@@ -14,7 +14,6 @@ from unittest import mock
 from twisted.logger import LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
 from twisted_ib.errors import RulesError
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.rules import configuration as module
@@ -263,13 +262,13 @@ class ErrorTests(ConfigurationCase):
         """
         A file has so many bytes and no more.
         """
-        path = self.write(self.root / "long", "#" * limits.POLICY_FILE_BYTES)
-        self.assertEqual(len(readRules(path)), limits.POLICY_FILE_BYTES)
-        self.write(self.root / "long", "#" * (limits.POLICY_FILE_BYTES + 1))
+        path = self.write(self.root / "long", "#" * module.POLICY_FILE_BYTES)
+        self.assertEqual(len(readRules(path)), module.POLICY_FILE_BYTES)
+        self.write(self.root / "long", "#" * (module.POLICY_FILE_BYTES + 1))
         for name in (path, "/dev/zero"):
             with self.assertRaises(RulesError) as caught:
                 readRules(name)
-            self.assertEqual(str(caught.exception), f"{name}: has more than {limits.POLICY_FILE_BYTES} bytes")
+            self.assertEqual(str(caught.exception), f"{name}: has more than {module.POLICY_FILE_BYTES} bytes")
 
     def test_octets(self) -> None:
         """

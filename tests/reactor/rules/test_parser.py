@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.errors import RulesError
+from twisted_ib.reactor.rules import parser
 from twisted_ib.reactor.rules.parser import parse
 from twisted_ib.reactor.rules.syntax import (
     AddressRange,
@@ -300,29 +301,29 @@ class ParseTests(SynchronousTestCase):
         A file has so many statements and devices and no more.
         """
         for statement in ("use tcp listen * *:*", "log", "route * shm0"):
-            text = (statement + "\n") * limits.POLICY_STATEMENTS
+            text = (statement + "\n") * parser.POLICY_STATEMENTS
             self.one(text)
             with self.assertRaises(RulesError) as caught:
                 parse(text + statement, "f")
             self.assertEqual(
                 str(caught.exception),
-                f"f:{limits.POLICY_STATEMENTS + 1}:1: "
-                f"expected at most {limits.POLICY_STATEMENTS} statements, not {statement.split()[0]!r}",
+                f"f:{parser.POLICY_STATEMENTS + 1}:1: "
+                f"expected at most {parser.POLICY_STATEMENTS} statements, not {statement.split()[0]!r}",
             )
-        text = "".join(f"device d{n} shm\n" for n in range(limits.POLICY_DEVICES))
-        self.assertEqual(len(self.one(text).devices), limits.POLICY_DEVICES)
+        text = "".join(f"device d{n} shm\n" for n in range(parser.POLICY_DEVICES))
+        self.assertEqual(len(self.one(text).devices), parser.POLICY_DEVICES)
         with self.assertRaises(RulesError) as caught:
             parse(text + "device more shm", "f")
-        self.assertIn(f"expected at most {limits.POLICY_DEVICES} devices", str(caught.exception))
+        self.assertIn(f"expected at most {parser.POLICY_DEVICES} devices", str(caught.exception))
         with self.assertRaises(RulesError) as caught:
-            parse("route *" + " shm0" * (limits.POLICY_DEVICES + 1), "f")
-        self.assertIn(f"expected at most {limits.POLICY_DEVICES} devices", str(caught.exception))
+            parse("route *" + " shm0" * (parser.POLICY_DEVICES + 1), "f")
+        self.assertIn(f"expected at most {parser.POLICY_DEVICES} devices", str(caught.exception))
 
     def test_times(self) -> None:
         """
         The longest time is a bound.
         """
-        with mock.patch.object(limits, "POLICY_SECONDS", 5.0):
+        with mock.patch.object(parser, "POLICY_SECONDS", 5.0):
             self.one("timeout sdp 5\ntimeout retry 5.0")
             for kind in ("sdp", "retry"):
                 with self.assertRaises(RulesError):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given, settings
-from twisted_ib import limits
+from twisted_ib.reactor.rules import policy as rulesPolicy
 from twisted_ib.reactor.rules.parser import parse
 from twisted_ib.reactor.rules.policy import DEFAULT, Policy, policyOf
 from twisted_ib.reactor.rules.syntax import Timeouts
@@ -306,12 +306,12 @@ class CertainTests(SynchronousTestCase):
         Only so many programs are remembered, and asking for more changes no answer.
         """
         rules = policy("use tcp listen p1* *:*")
-        for number in range(3 * limits.POLICY_PROGRAMS):
+        for number in range(3 * rulesPolicy.POLICY_PROGRAMS):
             expected = str(number).startswith("1")
             self.assertEqual(rules.tcpOnly("listen", f"p{number}"), expected)
             self.assertEqual(rules.decide("listen", f"p{number}", "", 1).verdict == "tcp", expected)
-        self.assertLessEqual(len(rules._relevant), limits.POLICY_PROGRAMS)
-        self.assertLessEqual(len(rules._tcpOnly), limits.POLICY_PROGRAMS)
+        self.assertLessEqual(len(rules._relevant), rulesPolicy.POLICY_PROGRAMS)
+        self.assertLessEqual(len(rules._tcpOnly), rulesPolicy.POLICY_PROGRAMS)
 
 
 class CountTests(SynchronousTestCase):

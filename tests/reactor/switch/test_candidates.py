@@ -8,7 +8,6 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.device.tcpcounterparts import Counterpart
 from twisted_ib.reactor.switch import candidates, sockdiag
@@ -226,7 +225,7 @@ class FailuresTests(SynchronousTestCase):
         """
         The oldest are forgotten; what fails again is young again.
         """
-        self.patch(limits, "OFFLOADS_REMEMBERED", 2)
+        self.patch(candidates, "OFFLOADS_REMEMBERED", 2)
         failures = Failures()
         for port in (1, 2, 1, 3):
             failures.add("127.0.0.1", port, SERVER, 0.0)

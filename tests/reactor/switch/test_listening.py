@@ -18,12 +18,13 @@ from zope.interface.verify import verifyObject
 from tests.reactor.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib import limits
 from twisted_ib.errors import ServiceInUseError
+from twisted_ib.hca.device import device
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.channel import channelsOf
 from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.rdma.port import listenRDMA
-from twisted_ib.reactor.switch import listening
+from twisted_ib.reactor.switch import listening, switch
 from twisted_ib.reactor.switch.switch import direct, explain
 from twisted_ib.sdp.port import connectSDP, listenSDP
 
@@ -285,12 +286,12 @@ class ListeningTests(SwitchTestsBuilder):
             for number in range(100):
                 counters[f"switch_rule_{number}"] = 1000 + number
             shown = [name for name in channel.device.statistics() if name.startswith("switch_")]
-            self.assertEqual(len(shown), limits.SWITCH_COUNTERS_SHOWN)
+            self.assertEqual(len(shown), device.SWITCH_COUNTERS_SHOWN)
             self.assertIn("switch_rule_99", shown)
             decision = mock.Mock(where=path)
             self.patch(reactor.switch.configuration, "decide", lambda *_: decision)
             reactor.switch.decide("listen", "", 0)
-            self.assertEqual(counters["switch_rule_" + path[-limits.SWITCH_COUNTER_NAME :]], 1)
+            self.assertEqual(counters["switch_rule_" + path[-switch.SWITCH_COUNTER_NAME :]], 1)
             decision.where = "/\u00e9\u20ac/rules:7"
             reactor.switch.decide("listen", "", 0)
             self.assertEqual(counters["switch_rule_/\\xe9\\u20ac/rules:7"], 1)

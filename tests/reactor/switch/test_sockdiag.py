@@ -13,7 +13,6 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
 from twisted_ib.reactor.switch import sockdiag
 from twisted_ib.reactor.switch.sockdiag import TCPListener, Unreadable, listeners, reached
 
@@ -226,10 +225,10 @@ class HostTests(SynchronousTestCase):
         """
         port, _ = self.listen("127.0.0.1", SO_REUSEPORT=1)
         self.listen("127.0.0.1", port, SO_REUSEPORT=1)
-        self.patch(limits, "TCP_LISTENERS", 1)
+        self.patch(sockdiag, "TCP_LISTENERS", 1)
         self.assertIn("more than 1", str(self.assertRaises(Unreadable, listeners, port)))
         self.refuse()
-        self.patch(limits, "TCP_TABLE_LINES", 1)
+        self.patch(sockdiag, "TCP_TABLE_LINES", 1)
         self.assertIn("more than 1", str(self.assertRaises(Unreadable, listeners, port)))
 
     def test_noTables(self) -> None:

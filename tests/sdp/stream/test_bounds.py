@@ -14,6 +14,8 @@ from tests.sdp.stream.test_order import ERRORS
 from tests.sdp.stream.test_reviewed import ReviewedTestCase, jam
 from tests.support.generated import given, settings
 from twisted_ib import limits
+from twisted_ib.internet import channel as internetChannel
+from twisted_ib.sdp import receiver
 from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import State
 
@@ -66,7 +68,7 @@ class UpdateTests(ReviewedTestCase):
                 for _ in range(3):
                     pair.a.turn(), pair.b.turn()
             pair.settle()
-            self.assertLessEqual(two.queuePair.posted, limits.SDP_RECEIVES_LEAST)
+            self.assertLessEqual(two.queuePair.posted, receiver.SDP_RECEIVES_LEAST)
             before = one.machine.sequence + two.machine.sequence
             one.write(b"r")
             pair.settle()
@@ -270,7 +272,7 @@ class ClosingTests(ThreeTestCase):
         for pair in self.pairs():
             raw = self.silent(pair)
             channel, counters = pair.b.channel, pair.b.device.counters
-            for _ in range(int(limits.FIN_WAIT_SECONDS) - 1):
+            for _ in range(int(internetChannel.FIN_WAIT_SECONDS) - 1):
                 pair.advance(1)
                 pair.settle()
             self.assertEqual((raw.log, counters["closing_timed_out"]), ([], 0))
@@ -307,7 +309,7 @@ class ClosingTests(ThreeTestCase):
         Beyond C{CLOSING_CONNECTIONS} the oldest one of the peer with most is
         reset, not the oldest of all.
         """
-        self.patch(limits, "CLOSING_CONNECTIONS", 4)
+        self.patch(internetChannel, "CLOSING_CONNECTIONS", 4)
         for pair in self.pairs():
             first, other = self.third(pair)
             old = self.silent(pair)
@@ -332,7 +334,7 @@ class HeldTests(ThreeTestCase):
         What 200 senders, who do nothing wrong, can send to readers that pause at the same
         time resets nobody.
         """
-        each = (limits.SDP_RECEIVES - limits.SDP_CONTROL_RECEIVES) * limits.INLINE_MESSAGE
+        each = (limits.SDP_RECEIVES - receiver.SDP_CONTROL_RECEIVES) * limits.INLINE_MESSAGE
         self.assertGreaterEqual(limits.HELD_BYTES, 200 * each)
 
     def test_whoHoldsMostPays(self) -> None:

@@ -13,6 +13,8 @@ from zope.interface import implementer
 from tests.sdp.pair import PairTestCase, Recorder
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
+from twisted_ib.internet import channel
+from twisted_ib.sdp import receiver
 from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.sdp.protocol.wire import MID
 
@@ -503,7 +505,7 @@ class BoundTests(ClosingTestCase):
         stream.queuePair.posted = 4
         raw.data(b"x")
         self.settle()
-        self.assertEqual(stream.queuePair.posted, limits.SDP_RECEIVES_LEAST)
+        self.assertEqual(stream.queuePair.posted, receiver.SDP_RECEIVES_LEAST)
         self.assertEqual(stream.heard.data, b"xx")
 
     def test_finWait(self) -> None:
@@ -514,7 +516,7 @@ class BoundTests(ClosingTestCase):
         raw, stream = self.pair.raw()
         stream.loseConnection()
         self.settle()
-        self.pair.advance(limits.FIN_WAIT_SECONDS - 1)
+        self.pair.advance(channel.FIN_WAIT_SECONDS - 1)
         self.closeAnother()
         self.assertEqual(raw.log, [])
         self.assertEqual(list(self.pair.b.channel._closing), [stream])
@@ -538,7 +540,7 @@ class BoundTests(ClosingTestCase):
         """
         Of more than C{CLOSING_CONNECTIONS} the oldest is reset.
         """
-        self.patch(limits, "CLOSING_CONNECTIONS", 3)
+        self.patch(channel, "CLOSING_CONNECTIONS", 3)
         raws = []
         for i in range(5):
             raw, stream = self.pair.raw()

@@ -18,6 +18,7 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, WrongThreadError
 from twisted_ib.hca.services import sendwqe
 from twisted_ib.interfaces import ISDPTransport
+from twisted_ib.sdp import zerocopysend
 from twisted_ib.sdp.protocol.modes import Mode
 from twisted_ib.sdp.protocol.wire import MID, Flags, SinkAvail, SrcAvail, Transition
 
@@ -103,10 +104,10 @@ class WriteTests(RegisteredTestCase):
         two.pauseProducing()
         one.writeRegistered(region)
         self.settle()
-        region.view[limits.SDP_CARRIED :] = b"x" * ((2 << 20) - limits.SDP_CARRIED)
+        region.view[zerocopysend.SDP_CARRIED :] = b"x" * ((2 << 20) - zerocopysend.SDP_CARRIED)
         two.resumeProducing()
         self.settle()
-        data = bytes(limits.SDP_CARRIED) + b"x" * ((2 << 20) - limits.SDP_CARRIED)
+        data = bytes(zerocopysend.SDP_CARRIED) + b"x" * ((2 << 20) - zerocopysend.SDP_CARRIED)
         self.assertEqual(two.heard.data == data, True)
 
     def test_small(self) -> None:
@@ -169,7 +170,7 @@ class WriteTests(RegisteredTestCase):
         _, two, _, ends = self.offering()
         two.pauseProducing()
         self.settle()
-        self.assertLess(two.heldBytes, 2 * limits.SDP_CARRIED)
+        self.assertLess(two.heldBytes, 2 * zerocopysend.SDP_CARRIED)
         self.assertEqual(ends, [])
         two.resumeProducing()
         self.settle()
@@ -808,7 +809,7 @@ class CopyTests(RegisteredTestCase):
 
         self.patch(sendwqe, "scatter", scatter)
         self.settle()
-        self.assertEqual(sum(copied), SIZE - limits.SDP_CARRIED)
+        self.assertEqual(sum(copied), SIZE - zerocopysend.SDP_CARRIED)
         self.assertEqual(two.heard.data == BYTES, True)
 
     def test_whatPeersCanNotMap(self) -> None:

@@ -21,7 +21,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import refusal
 from twisted_ib import limits
-from twisted_ib.tools.perf import perf, runs
+from twisted_ib.tools.perf import client as perfClient
+from twisted_ib.tools.perf import link as perfLink
+from twisted_ib.tools.perf import parameters, perf, runs, server
 from twisted_ib.tools.perf.client import Client
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import Test, pattern
@@ -168,7 +170,7 @@ class TermsTests(SynchronousTestCase):
         """
         All queue pairs together have a bound.
         """
-        most = limits.PERF_MEMORY // limits.PERF_MESSAGE
+        most = parameters.PERF_MEMORY // limits.PERF_MESSAGE
         Given((limits.PERF_MESSAGE,), 1, None, most).terms("send")
         given = Given((limits.PERF_MESSAGE,), 1, None, most + 1)
         self.assertRaises(ProgramError, given.terms, "send")
@@ -231,14 +233,14 @@ class SamplesTests(SynchronousTestCase):
         Beside the histogram only so many times are kept, and none is lost.
         """
         samples = Samples()
-        for time in range(1, limits.PERF_DISTINCT + 1):
+        for time in range(1, perfClient.PERF_DISTINCT + 1):
             samples.counts[time] += 2
-        samples.fold(limits.PERF_DISTINCT)
-        self.assertEqual(len(samples.counts), limits.PERF_DISTINCT)
-        samples.counts[limits.PERF_DISTINCT + 1] += 2
-        samples.fold(limits.PERF_DISTINCT)
+        samples.fold(perfClient.PERF_DISTINCT)
+        self.assertEqual(len(samples.counts), perfClient.PERF_DISTINCT)
+        samples.counts[perfClient.PERF_DISTINCT + 1] += 2
+        samples.fold(perfClient.PERF_DISTINCT)
         self.assertEqual(len(samples.counts), 0)
-        self.assertEqual(samples.latency().count, 2 * limits.PERF_DISTINCT + 2)
+        self.assertEqual(samples.latency().count, 2 * perfClient.PERF_DISTINCT + 2)
 
     def test_missing(self) -> None:
         """
@@ -338,7 +340,7 @@ class LinkTests(SynchronousTestCase):
             b"\xff\n",
             b"\n",
             b"[" * 4000 + b"\n",
-            b"x" * (limits.PERF_LINE + 1),
+            b"x" * (perfLink.PERF_LINE + 1),
         ):
             owner = Owner()
             link, transport = linked(owner)
@@ -622,7 +624,7 @@ class ServerTests(SynchronousTestCase):
         """
         Who says nothing is let go after a while; there are so many at most.
         """
-        strangers = [self.connect() for _ in range(limits.PERF_STRANGERS)]
+        strangers = [self.connect() for _ in range(server.PERF_STRANGERS)]
         self.assertIdentical(self.server.buildProtocol(None), None)
         self.clock.advance(limits.PERF_HELLO_SECONDS)
         for link, transport in strangers:

@@ -154,7 +154,7 @@ class OptionTests(SynchronousTestCase):
         """
         said = io.StringIO()
         with redirect_stderr(said):
-            status = ping.main(["--as", "ucmatose", *DEVICE, "-c", "16", "-S", str(limits.PING_MESSAGE)])
+            status = ping.main(["--as", "ucmatose", *DEVICE, "-c", "16", "-S", str(transfers.PING_MESSAGE)])
         self.assertEqual(status, 1)
         self.assertIn("too much memory", said.getvalue())
 
@@ -162,9 +162,9 @@ class OptionTests(SynchronousTestCase):
         """
         So have connections, and messages.
         """
-        self.assertIn("no number", self.refused("--as", "udaddy", "-c", str(limits.PING_CONNECTIONS + 1)))
+        self.assertIn("no number", self.refused("--as", "udaddy", "-c", str(transfers.PING_CONNECTIONS + 1)))
         self.assertIn("no number", self.refused("--as", "udaddy", "-C", str(limits.WORK_QUEUE_DEPTH + 1)))
-        self.assertIn("no number", self.refused("--as", "udaddy", "-S", str(limits.PING_MESSAGE + 1)))
+        self.assertIn("no number", self.refused("--as", "udaddy", "-S", str(transfers.PING_MESSAGE + 1)))
 
 
 class TextTests(SynchronousTestCase):
@@ -431,7 +431,7 @@ class RoundTests(EndsTestCase):
         """
         A persistent server has a bounded number of clients at a time.
         """
-        self.patch(limits, "PING_CLIENTS", 1)
+        self.patch(pingserver, "PING_CLIENTS", 1)
         stations: list[Station] = []
         made = Heard.__init__
 

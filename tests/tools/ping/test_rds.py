@@ -16,7 +16,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import PATH, CommandTestCase, programOf
 from tests.support.ownaddress import ownAddress
-from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools.ping import ping, rds, rdsoptions
 from twisted_ib.tools.program import ProgramError
@@ -156,7 +155,7 @@ class PingerTests(SynchronousTestCase):
         self.begin("-c", "2")
         self.advance(1.0)
         self.answer(1)
-        self.advance(limits.RDS_PING_SECONDS - 0.1)
+        self.advance(rds.RDS_PING_SECONDS - 0.1)
         self.assertNoResult(self.result)
         self.advance(0.2)
         error = self.failureResultOf(self.result, ProgramError).value

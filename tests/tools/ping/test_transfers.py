@@ -11,7 +11,7 @@ from typing import Any
 from tests.tools.ping.test_ping import DEVICE, HOST, EndsTestCase
 from twisted_ib import limits
 from twisted_ib.hca.verbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
-from twisted_ib.tools.ping import datagrams, messages, ping
+from twisted_ib.tools.ping import datagrams, messages, ping, transfers
 from twisted_ib.tools.ping.station import Station
 
 GROUP = "239.1.2.3"
@@ -258,4 +258,4 @@ class BusyTests(EndsTestCase):
         """
         Memory is counted for messages of both directions.
         """
-        self.assertIsNone(messages.checkMemory(8, limits.PING_MESSAGE))
+        self.assertIsNone(messages.checkMemory(8, transfers.PING_MESSAGE))

@@ -16,6 +16,9 @@ from attrs import define
 
 from twisted_ib import limits
 
+#: The longest text of a row, in characters, that of a rule's place excepted.
+SOCKET_TEXT = 256
+
 #: What the values of a row are called, in order.  The times are those of C{time.time()}.
 COLUMNS = (
     "kind",
@@ -109,7 +112,7 @@ def _text(value: object) -> str | None:
     """
     @return: A text that is not too long, or L{None}.
     """
-    return None if value is None else str(value)[: limits.SOCKET_TEXT]
+    return None if value is None else str(value)[:SOCKET_TEXT]
 
 
 def usersRows(users: Iterable[Any], device: str, whyOf: WhyOf) -> Iterator[list[Any] | None]:

@@ -22,7 +22,6 @@ from typing import Final, TypeVar
 
 from attrs import evolve, frozen
 
-from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER, UD_SEND_ONLY
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.pcapng import Writer
@@ -41,6 +40,11 @@ from twisted_ib.hca.wire.rocev2 import (
     ipVersion,
     sourcePort,
 )
+
+#: Queue pairs and connections that a capture has heard of, each kind; the oldest are forgotten.
+CAPTURE_ENDS = 65536
+#: Flows that a capture remembers whose queue pair is gone or never was.
+CAPTURE_ENDED_FLOWS = 1024
 
 #: The first octet of a group's address.
 _GROUP: Final = 0xFF
@@ -86,7 +90,7 @@ class Way:
 def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     table[key] = value
     table.move_to_end(key)
-    if len(table) > limits.CAPTURE_ENDS:
+    if len(table) > CAPTURE_ENDS:
         table.popitem(False)
 
 
@@ -282,7 +286,7 @@ class Capture:
         @param was: whether there was one, or is none yet.
         """
         self._ended.setdefault(key, was)
-        if len(self._ended) > limits.CAPTURE_ENDED_FLOWS:
+        if len(self._ended) > CAPTURE_ENDED_FLOWS:
             self.flows.pop(self._ended.popitem(False)[0], None)
 
     def renewed(self, key: tuple[int, int, int]) -> None:

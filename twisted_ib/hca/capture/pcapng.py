@@ -13,7 +13,10 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from twisted_ib import limits
+#: Bytes of a capture file that wait to be written.
+CAPTURE_BUFFER = 256 * 1024
+#: How long they wait at most, while packets come, in nanoseconds.
+CAPTURE_NANOSECONDS = 1_000_000_000
 
 _SECTION: Final = 0x0A0D0D0A
 _INTERFACE: Final = 1
@@ -115,8 +118,8 @@ class Writer:
         now, size = self._clock(), len(frame)
         head = _PACKET_BODY.pack(interface, now >> 32, now & 0xFFFFFFFF, size, size)
         self._add(_block(_PACKET, head, frame, bytes(-size & 3), _DIRECTIONS[outbound]))
-        late = self.eager or now - self._flushed >= limits.CAPTURE_NANOSECONDS
-        if late or self._size >= limits.CAPTURE_BUFFER:
+        late = self.eager or now - self._flushed >= CAPTURE_NANOSECONDS
+        if late or self._size >= CAPTURE_BUFFER:
             self.flush()
 
     def _add(self, block: bytes) -> None:

@@ -23,6 +23,15 @@ from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, SIDRStatus, timeoutSeconds
 
+#: Lookups of one path that our consumers have not answered; over it more count as lost.
+CM_LOOKUPS_PER_PATH = 4096
+#: The same of all paths together.
+CM_LOOKUPS_PATHS = 65536
+#: Answers that are kept in case that the same is asked again; over it the oldest goes.
+CM_LOOKUPS_ANSWERED = 2048
+#: How long they are kept: longer than RDMA-CM's time between two repetitions.
+CM_LOOKUP_SECONDS = 9.0
+
 Output = tuple[Any, int, bytes]
 
 
@@ -300,7 +309,7 @@ class Lookups:
         # By source, then by request id: what its consumer has not answered.
         self._waiting: dict[Any, dict[int, Lookup]] = {}
         self._waitingInAll = 0
-        self._perSource, self._inAll = limits.CM_LOOKUPS_PER_PATH, limits.CM_LOOKUPS_PATHS
+        self._perSource, self._inAll = CM_LOOKUPS_PER_PATH, CM_LOOKUPS_PATHS
         # By source and request id, the oldest first: (when it expires, the lookup).
         self._answered: OrderedDict[tuple[Any, int], tuple[float, Lookup]] = OrderedDict()
 
@@ -400,9 +409,9 @@ class Lookups:
             self._waiting.setdefault(lookup.destination, {})[lookup.localID] = lookup
             self._waitingInAll += 1
         elif state is LookupState.ANSWERED:
-            if len(self._answered) >= limits.CM_LOOKUPS_ANSWERED:
+            if len(self._answered) >= CM_LOOKUPS_ANSWERED:
                 self._forgetOldest(now)
-            expiry = now + limits.CM_LOOKUP_SECONDS
+            expiry = now + CM_LOOKUP_SECONDS
             self._answered[lookup.destination, lookup.localID] = expiry, lookup
 
     def _leave(self, lookup: Lookup, old: LookupState) -> None:

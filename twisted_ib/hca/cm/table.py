@@ -50,6 +50,17 @@ from twisted_ib.hca.wire.cm import (
     timeoutSeconds,
 )
 
+#: The longest times that a REQ may ask us to give its sender: a timeout code,
+#: about eight seconds.
+CM_RESPONSE_TIMEOUT_CODE = 21
+#: The shortest, 0.27 s: nobody is sent many answers at once in another's name.
+CM_RESPONSE_TIMEOUT_CODE_LEAST = 16
+#: Ended connections whose ids are still reserved; over it the next to expire
+#: goes early.
+CM_TIMEWAIT = 2048
+#: Messages that wait for the medium; over it they count as lost.
+CM_OUTPUTS = 65536
+
 _Parse = Callable[[Buffer, int, int], AnyMessage]
 _Take = Callable[[Any, Any, float], None]
 CMEvent = tuple[Event, "Connection | Lookup | None", Any]
@@ -302,7 +313,7 @@ class ConnectionTable:
         """
         Queue a message; too many are as lost as on a wire.
         """
-        if len(self.outputs) >= limits.CM_OUTPUTS:
+        if len(self.outputs) >= CM_OUTPUTS:
             self.counters["outputsDropped"] += 1
             return
         self.outputs.append(output)
@@ -358,7 +369,7 @@ class ConnectionTable:
         localID = self._newID()
         connection = Connection(self, peer, source, localID, message)
         connection.listener = self._listeners[message.serviceID]
-        longest, shortest = limits.CM_RESPONSE_TIMEOUT_CODE, limits.CM_RESPONSE_TIMEOUT_CODE_LEAST
+        longest, shortest = CM_RESPONSE_TIMEOUT_CODE, CM_RESPONSE_TIMEOUT_CODE_LEAST
         connection.period = timeoutSeconds(max(shortest, min(message.localCMResponseTimeout, longest)))
         connection.ackSeconds = timeoutSeconds(min(message.primaryPath.localACKTimeout, longest))
         self._connections[localID] = connection
@@ -553,7 +564,7 @@ class ConnectionTable:
         """
         Reserve the ids until nothing of the connection can be on its way.
         """
-        if len(self._timewait.ids) >= limits.CM_TIMEWAIT:
+        if len(self._timewait.ids) >= CM_TIMEWAIT:
             self.counters["timewaitDropped"] += 1
             self._endTimewait()
         peer: Peer = connection.peer

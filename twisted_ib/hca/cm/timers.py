@@ -7,9 +7,10 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
-from twisted_ib import limits
+#: Deadlines that are no longer meant, beyond as many as are.
+CM_IDLE_DEADLINES = 64
 
-_IDLE = limits.CM_IDLE_DEADLINES
+_IDLE = CM_IDLE_DEADLINES
 
 
 class Waiting(Protocol):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
-from twisted_ib import limits
 from twisted_ib.hca.wire.cm import (
     APR,
     BODY_BYTES,
@@ -30,6 +29,13 @@ from twisted_ib.hca.wire.cm import (
 )
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEND
+
+#: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
+PACKET_TRANSACTIONS = 1024
+#: Requests for something new that wait until the rest is taken, over which the oldest goes; and how many
+#: are answered before the next look at what has arrived.
+PACKET_QUESTIONS = 512
+PACKET_QUESTIONS_PER_TURN = 32
 
 #: Base version, class, class version, method; status, class specific; transaction; attribute,
 #: reserved, modifier.
@@ -86,7 +92,7 @@ class CMTransactions:
         self._agent = randomBits(_AGENT_BITS) << 32
         #: Address of the peer, exchange, the peer's communication id -> transaction.
         self._known: OrderedDict[tuple[str, int, int], int] = OrderedDict()
-        self.questions: deque[tuple[Any, int, bytes, int]] = deque(maxlen=limits.PACKET_QUESTIONS)
+        self.questions: deque[tuple[Any, int, bytes, int]] = deque(maxlen=PACKET_QUESTIONS)
 
     def wrap(self, address: str, attribute: int, body: bytes) -> bytes:
         """
@@ -149,7 +155,7 @@ class CMTransactions:
         """
         questions = self.questions
         left = len(questions)
-        count = min(left, limits.PACKET_QUESTIONS_PER_TURN)
+        count = min(left, PACKET_QUESTIONS_PER_TURN)
         for _ in range(count):
             peer, attribute, body, transaction = questions.popleft() if count == left else questions.pop()
             path = self._pathTo(peer)
@@ -162,7 +168,7 @@ class CMTransactions:
         key = address, attribute, _IDS.unpack_from(body)[0]
         known[key] = transaction
         known.move_to_end(key)
-        if len(known) > limits.PACKET_TRANSACTIONS:
+        if len(known) > PACKET_TRANSACTIONS:
             known.popitem(False)
 
 

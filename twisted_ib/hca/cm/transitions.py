@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib import limits
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.wire.cm import (
     APR,
@@ -30,6 +29,9 @@ from twisted_ib.hca.wire.cm import (
 
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection
+
+#: The longest time that an MRA may ask for, once per message that it is about.
+CM_SERVICE_TIMEOUT_CODE = 21
 
 # Names of this module are looked up much faster than those of an enumeration.
 _REQUEST, _REPLY = Event.REQUEST, Event.REPLY
@@ -106,7 +108,7 @@ def _extend(connection: Connection, message: MRA, now: float) -> None:
     """
     The peer thinks: wait this once for as long as it asks for, within reason.
     """
-    code = min(message.serviceTimeout, limits.CM_SERVICE_TIMEOUT_CODE)
+    code = min(message.serviceTimeout, CM_SERVICE_TIMEOUT_CODE)
     wait = timeoutSeconds(code) + connection.ackSeconds
     connection.table.arm(connection, now + wait)
 

@@ -56,6 +56,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RECEIVING", "AddressResolution", "MulticastGroup", "PendingJoin", "PendingPaths", "isWaiting"]
 
+#: HCAs that queue pairs of one device wait to meet.
+MEETINGS = 4096
+#: The first pause of a queue pair that looks for an HCA which is not there, in seconds.
+MEETING_SECONDS = 0.02
+#: The pauses double up to this.
+MEETING_SECONDS_MOST = 0.32
+
 _GUID_MASK = (1 << 64) - 1
 _LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
@@ -203,7 +210,7 @@ class AddressResolution:
 
         @raise SharedGIDError: the GID is an address of this host.
         @raise NoRouteError: it leads nowhere from here.
-        @raise ResourceLimitError: L{limits.MEETINGS} HCAs are waited for.
+        @raise ResourceLimitError: L{MEETINGS} HCAs are waited for.
         """
         vector = queuePair.vector
         guid = self.check(vector.gid)
@@ -225,11 +232,11 @@ class AddressResolution:
 
         @raise ResourceLimitError: there are enough.
         """
-        if len(self._meetings) >= limits.MEETINGS:
+        if len(self._meetings) >= MEETINGS:
             for pendingPaths in list(self._meetings.values()):
                 pendingPaths.prune()
-            if len(self._meetings) >= limits.MEETINGS:
-                raise ResourceLimitError(f"{limits.MEETINGS} HCAs are waited for already")
+            if len(self._meetings) >= MEETINGS:
+                raise ResourceLimitError(f"{MEETINGS} HCAs are waited for already")
 
     def leave(self, queuePair: QueuePair) -> None:
         """
@@ -448,7 +455,7 @@ class PendingPaths:
         self._paths = paths
         self.guid = guid
         self.waiting: dict[QueuePair, Any] = {}
-        self._pause = limits.MEETING_SECONDS
+        self._pause = MEETING_SECONDS
         self._search: Any = None
         self._timer: Timer | None = None
 
@@ -504,7 +511,7 @@ class PendingPaths:
         elif self.waiting:
             self._stopTimer()
             self._timer = self._paths.timers.start(self._pause, self.look)
-            self._pause = min(2 * self._pause, limits.MEETING_SECONDS_MOST)
+            self._pause = min(2 * self._pause, MEETING_SECONDS_MOST)
 
     def prune(self) -> None:
         """

@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from twisted_ib.hca.capture.capture import Capture
     from twisted_ib.hca.host.queryserver import QueryServer
 
+#: GIDs that the answer to a query has, which then surely fits into L{ANSWER_BYTES}.
+DESCRIBED_GIDS = 96
+#: Counters of a switch that its devices show, those that count most.
+SWITCH_COUNTERS_SHOWN = 32
+
 _RC = QPType.RC
 
 
@@ -230,7 +235,7 @@ class Device(Identity):
         @return: All counters by name: first rxe's, then ours
             (L{twisted_ib.hca.device.counters}).
         """
-        beside = dict(Counter(self.countersBeside).most_common(limits.SWITCH_COUNTERS_SHOWN))
+        beside = dict(Counter(self.countersBeside).most_common(SWITCH_COUNTERS_SHOWN))
         events = {**beside, **self.counters, "management_sent": self.cm.messagesSent}
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
         if self.pollingCounters is not None:
@@ -251,7 +256,7 @@ class Device(Identity):
             **self._identity(),
             "attributes": {**deviceAttributes(self.guid), **extendedAttributes()},
             "port": portAttributes(self.counters["qkey_violations"], self.pathMTU),
-            "gids": self.gids()[: limits.DESCRIBED_GIDS],
+            "gids": self.gids()[:DESCRIBED_GIDS],
             "in_use": self.inUse(),
             "counters": self.statistics(),
         }

@@ -28,10 +28,12 @@ import socket
 
 import attrs
 
-from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.host.liveness import Liveness
 from twisted_ib.hca.host.rundirectory import RunDirectory
+
+#: Entries of dead processes that one HCA removes when it opens.
+RECLAIMED_ENTRIES = 256
 
 HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
@@ -162,7 +164,7 @@ def reclaim(directory: RunDirectory) -> None:
     """
     names = directory.names()
     sockets = {name for name in names if HCA.match(name)}
-    budget = limits.RECLAIMED_ENTRIES
+    budget = RECLAIMED_ENTRIES
     dead = set()
     for name in sockets:
         if budget and not isBound(directory, name):

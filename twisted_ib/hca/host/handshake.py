@@ -36,6 +36,11 @@ import attrs
 from twisted_ib import errors, limits
 from twisted_ib.errors import HandshakeError, LayoutError
 
+#: The longest text of a refusal in a handshake, in bytes of UTF-8.
+REFUSAL_BYTES = 256
+#: How long a peer may take for its part of a handshake.
+HANDSHAKE_SECONDS = 5.0
+
 MAGIC = b"TWSTD_IB"
 LAYOUT_VERSION = 1
 
@@ -165,7 +170,7 @@ class Refuse:
         """
         The message.
         """
-        text = _cut(self.text, limits.REFUSAL_BYTES)
+        text = _cut(self.text, REFUSAL_BYTES)
         return _message(self.KIND, _REFUSE.pack(self.reason, len(text)) + text)
 
     @classmethod
@@ -178,9 +183,9 @@ class Refuse:
         if len(body) < _REFUSE.size:
             raise HandshakeError("a peer's refusal is too short")
         reason, length = _REFUSE.unpack_from(body)
-        if length > limits.REFUSAL_BYTES or length != len(body) - _REFUSE.size:
+        if length > REFUSAL_BYTES or length != len(body) - _REFUSE.size:
             raise HandshakeError("a peer's refusal has a text of another length than it says")
-        return cls(reason, _text(bytes(body[_REFUSE.size :]), limits.REFUSAL_BYTES))
+        return cls(reason, _text(bytes(body[_REFUSE.size :]), REFUSAL_BYTES))
 
 
 class Subject(Enum):
@@ -330,7 +335,7 @@ class Handshake:
         self.ours = ours
         self.theirs: Hello | None = None
         self.asked: Query | None = None
-        self.deadline: float | None = now + limits.HANDSHAKE_SECONDS
+        self.deadline: float | None = now + HANDSHAKE_SECONDS
         self._server = server
 
     @property
@@ -378,7 +383,7 @@ class Handshake:
         """
         An asker has a page of its answer, and is to ask for the next one in time.
         """
-        self.deadline = now + limits.HANDSHAKE_SECONDS
+        self.deadline = now + HANDSHAKE_SECONDS
 
     def _checkHello(self, theirs: Hello) -> None:
         """
@@ -402,7 +407,7 @@ class Handshake:
         """
         if self.deadline is not None and now >= self.deadline:
             raise errors.SilentPeerError(
-                f"a peer was silent for {limits.HANDSHAKE_SECONDS:g} seconds in the handshake"
+                f"a peer was silent for {HANDSHAKE_SECONDS:g} seconds in the handshake"
             )
 
 

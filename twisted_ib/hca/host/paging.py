@@ -2,7 +2,7 @@
 A long answer to a query, cut into pages.
 
 One page is one packet (L{limits.ANSWER_BYTES}) and a bounded part of the work
-(L{limits.SOCKETS_PER_PAGE}): whoever is asked does something else between two of them, and may
+(L{SOCKETS_PER_PAGE}): whoever is asked does something else between two of them, and may
 have as many sockets as it likes.
 
 Pure: rows in, JSON objects out.
@@ -16,6 +16,9 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.hca.host.handshake import QueryAnswer
+
+#: Rows of one page of an answer about listeners and connections, and places where one is looked for.
+SOCKETS_PER_PAGE = 100
 
 #: Characters of each text in a row that would not fit into a page of its own.
 _SHORT = 64
@@ -48,7 +51,7 @@ def pages(
             page.append(row)
             left -= size
         looked += 1
-        if looked == limits.SOCKETS_PER_PAGE:
+        if looked == SOCKETS_PER_PAGE:
             yield {**fixed, "rows": page, "more": True}
             page, left, looked = [], room, 0
     yield {**fixed, "rows": page, "more": False}

@@ -21,8 +21,18 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, send
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.search import Search
 
+#: How long an asker waits for the answer of an HCA.
+QUERY_SECONDS = 0.2
+#: How long one page may take to come, and all pages of one process, in seconds.
+SOCKETS_PAGE_SECONDS = 1.0
+SOCKETS_SECONDS = 20.0
+#: Rows that are taken of one process.
+SOCKETS_LISTED = 1 << 18
+#: Bytes of answers that are taken of one process: enough for so many rows as they mostly are.
+SOCKETS_BYTES = 1 << 26
 
-def ask(search: Search, entry: Entry, timeoutSeconds: float = limits.QUERY_SECONDS) -> dict[str, Any] | None:
+
+def ask(search: Search, entry: Entry, timeoutSeconds: float = QUERY_SECONDS) -> dict[str, Any] | None:
     """
     What the HCA at C{entry} says of itself.
 
@@ -59,8 +69,8 @@ class Told:
 def askSockets(
     search: Search,
     entry: Entry,
-    pageSeconds: float = limits.SOCKETS_PAGE_SECONDS,
-    allSeconds: float = limits.SOCKETS_SECONDS,
+    pageSeconds: float = SOCKETS_PAGE_SECONDS,
+    allSeconds: float = SOCKETS_SECONDS,
 ) -> Told:
     """
     What the process of the HCA at C{entry} says of its listeners and connections.
@@ -76,7 +86,7 @@ def askSockets(
         query = handshake.Query(handshake.Subject.SOCKETS).pack()
         rows = size = 0
         try:
-            while not told.complete and rows < limits.SOCKETS_LISTED and size < limits.SOCKETS_BYTES:
+            while not told.complete and rows < SOCKETS_LISTED and size < SOCKETS_BYTES:
                 if not sendWithDescriptors(pair, query):
                     break
                 page, count = _answer(pair, min(end, time.monotonic() + pageSeconds))

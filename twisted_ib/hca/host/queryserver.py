@@ -21,6 +21,9 @@ from twisted_ib.hca.host.handshake import Query, QueryAnswer, Subject
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
+#: Commands that ask about one HCA of packets at a time; the oldest gives way.
+INQUIRIES = 16
+
 
 class _Asker:
     """
@@ -96,7 +99,7 @@ class QueryServer:
         except HCAError:
             pair.close()
             return
-        if len(self._askers) >= limits.INQUIRIES:
+        if len(self._askers) >= INQUIRIES:
             self._drop(next(iter(self._askers)))
         self._askers[pair.fileno()] = _Asker(pair)
         self._poller.register(pair, select.EPOLLIN)

@@ -41,6 +41,9 @@ from twisted_ib.hca.host.entries import (
 from twisted_ib.hca.host.rundirectory import RunDirectory
 from twisted_ib.hca.host.search import Search
 
+#: Processes whose connection to an HCA the kernel keeps until it is accepted.
+RENDEZVOUS_BACKLOG = 128
+
 #: In this process, by directory and name: who has a service's entry, and who would have it if it were
 #: free, as they serve the same TCP socket.
 _served: dict[tuple[str, str], list[Rendezvous]] = {}
@@ -89,7 +92,7 @@ class Rendezvous(Search):
             with home.locked():
                 reclaim(home)
                 listener.bind(home.socketPath(self.name))
-                listener.listen(limits.RENDEZVOUS_BACKLOG)
+                listener.listen(RENDEZVOUS_BACKLOG)
                 os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)
         except OSError as error:
             listener.close()

@@ -32,6 +32,11 @@ from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.host import libc
 
+#: How often a process tries to lock a run directory before it gives up.
+LOCK_ATTEMPTS = 200
+#: How long it sleeps between two of those attempts.
+LOCK_PAUSE_SECONDS = 0.005
+
 RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
 ALLOWED_UIDS = "TWISTED_IB_ALLOW_UIDS"
 
@@ -210,9 +215,9 @@ class RunDirectory:
         """
         A descriptor that holds the lock until it is closed.
         """
-        for attempt in range(limits.LOCK_ATTEMPTS):
+        for attempt in range(LOCK_ATTEMPTS):
             if attempt:
-                pause(limits.LOCK_PAUSE_SECONDS)
+                pause(LOCK_PAUSE_SECONDS)
             fd = self._openLock()
             try:
                 if libc.tryLock(fd):
@@ -224,7 +229,7 @@ class RunDirectory:
             finally:
                 if fd >= 0:
                     os.close(fd)
-        seconds = limits.LOCK_ATTEMPTS * limits.LOCK_PAUSE_SECONDS
+        seconds = LOCK_ATTEMPTS * LOCK_PAUSE_SECONDS
         raise RunDirectoryError(
             f"{self.path}/{self._lockName} was locked by another process for {seconds:g} seconds; "
             "end that process"

@@ -21,6 +21,9 @@ from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceN
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
 
+#: Services whose HCA is remembered while the run directories do not change.
+LOOKUPS_REMEMBERED = 1024
+
 # A directory's time of change is as coarse as the kernel's tick: two changes
 # within one look the same.  What is older than this does not hide a second one.
 _SETTLED_NANOSECONDS = 50_000_000
@@ -108,7 +111,7 @@ class Search:
         if not found and self._refresh():
             return self._search(serviceID, address)
         if found and max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS:
-            if len(self._known) == limits.LOOKUPS_REMEMBERED:
+            if len(self._known) == LOOKUPS_REMEMBERED:
                 self._known.clear()
             self._known[serviceID, address] = (stamps, found)
         return found
@@ -235,7 +238,7 @@ class Search:
             found = known[1]
         if max(stamps, default=0) >= time.time_ns() - _SETTLED_NANOSECONDS:
             stamps = []  # There may be more that look the same.
-        if known is None and len(self._groups) >= limits.LOOKUPS_REMEMBERED:
+        if known is None and len(self._groups) >= LOOKUPS_REMEMBERED:
             self._groups.clear()
         self._groups[group] = (stamps, found)
         return found

@@ -35,6 +35,9 @@ from twisted_ib.hca.memory.access import (
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 
+#: Binds of one memory window of type 1 that are posted and not done.
+WINDOW_PROMISES = limits.WORK_QUEUE_DEPTH
+
 _KIND = "memory windows"
 
 
@@ -193,8 +196,8 @@ class Windows:
         self._checkAllocated(window)
         if window.type is not WindowType.TYPE_1:
             raise MemoryAccessError("the program chooses the keys of a memory window of type 2")
-        if len(window.promised) >= limits.WINDOW_PROMISES:
-            raise ResourceLimitError(f"a memory window has at most {limits.WINDOW_PROMISES} promised keys")
+        if len(window.promised) >= WINDOW_PROMISES:
+            raise ResourceLimitError(f"a memory window has at most {WINDOW_PROMISES} promised keys")
         key = self._keys.issue()
         window.promised.add(key)
         return key

@@ -24,6 +24,9 @@ from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.memory import ProtectionDomain
 
+#: Datagrams of one device that wait, for their way or for room on it: 16 MiB.
+DATAGRAMS_WAITING = 4096
+
 _BITS = (
     ("gid", 128),
     ("flowLabel", 20),
@@ -243,7 +246,7 @@ class Departures:
         """
         Whether one more datagram may wait where C{count} do already.
         """
-        return count < limits.DATAGRAMS_UNRESOLVED and self.waiting < limits.DATAGRAMS_WAITING
+        return count < limits.DATAGRAMS_UNRESOLVED and self.waiting < DATAGRAMS_WAITING
 
     def lose(self, count: int) -> None:
         """

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from twisted_ib.hca.memory.memory import ProtectionDomain
     from twisted_ib.hca.services.work import WorkQueues
 
+#: Messages of at least this many bytes may be pulled from offered memory.
+PULL_LEAST = 16 * 1024
+
 #: By what is done: codes of an only, first, middle and last record, and of the completion.
 _CODES = {
     SendOpcode.SEND: (SEND_ONLY, SEND_FIRST, SEND_MIDDLE, SEND_LAST, WCOpcode.SEND),
@@ -458,11 +461,11 @@ def refer(
 
     @raise MemoryAccessError: the right is missing.
     """
-    if left >= limits.PULL_LEAST:
+    if left >= PULL_LEAST:
         piece, offset = find(pieces, start)
         count = min(piece.length - offset, left, limits.PULL_MOST)
         region = pd.memory.regions.get(piece.key)
-        if region is not None and region.segment is not None and count >= limits.PULL_LEAST:
+        if region is not None and region.segment is not None and count >= PULL_LEAST:
             _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd, queuePair)
             number = path.offer(region.segment)
             if number:

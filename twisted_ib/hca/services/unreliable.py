@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib import limits
 from twisted_ib.hca.base.operation import (
     ABSENT,
     OPERATION_MASK,
@@ -40,6 +39,9 @@ from twisted_ib.hca.services.sendwqe import Operation
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
+
+#: How long messages of an unreliable connection wait until the way to the peer is found.
+UNRELIABLE_WAIT_SECONDS = 5.0
 
 _BEGINNINGS = frozenset(
     (SEND_FIRST, SEND_ONLY, SEND_ONLY_IMMEDIATE, WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMMEDIATE)
@@ -99,7 +101,7 @@ class UnreliableRequester(Requester):
         long as the way may take to be found.
         """
         if self._timer is None:
-            self._timer = work.timers.start(limits.UNRELIABLE_WAIT_SECONDS, self._unreachable)
+            self._timer = work.timers.start(UNRELIABLE_WAIT_SECONDS, self._unreachable)
 
     def _unreachable(self) -> None:
         self._timer = None

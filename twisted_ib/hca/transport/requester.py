@@ -41,6 +41,9 @@ from twisted_ib.hca.wire.headers import (
 )
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE
 
+#: A requester asks for an acknowledgement after so many packets, at the latest.
+TRANSPORT_ACKNOWLEDGE = 64
+
 #: rnr_retry: this many is for ever.
 _FOR_EVER: Final = 7
 _NAK: Final = 0x60
@@ -220,7 +223,7 @@ class Requester:
         before = len(out)
         budget += before
         mtu, at = self._terms.mtu, self._next
-        ask = at + limits.TRANSPORT_ACKNOWLEDGE - 1
+        ask = at + TRANSPORT_ACKNOWLEDGE - 1
         limit = self._limit()
         half = self._pacing.window >> 1
         while unsent and len(out) < budget and self._pauseUntil is None:
@@ -231,7 +234,7 @@ class Requester:
                 stop = min(record.end, limit, at + budget - len(out))
                 record.cut(at, stop, mtu, out, ask)
                 if stop > ask:
-                    ask += limits.TRANSPORT_ACKNOWLEDGE
+                    ask += TRANSPORT_ACKNOWLEDGE
             else:
                 if not self._mayAsk(record):
                     break

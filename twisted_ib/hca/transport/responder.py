@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, LATER
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet, User
 from twisted_ib.hca.transport.psn import extended, packets
@@ -44,6 +43,11 @@ from twisted_ib.hca.wire.opcodes import (
     UNRELIABLE,
     Kind,
 )
+
+#: A responder that is patient acknowledges after so many, at the latest.
+TRANSPORT_DEFERRED = 16
+#: Bytes of answers to a peer's READs that wait to be sent; one record more than that.
+TRANSPORT_ANSWERS = 512 * 1024
 
 _SYNDROME_MASK: Final = 0xE0
 _CODE_MASK: Final = 0x7F
@@ -381,7 +385,7 @@ class Responder:
         if not makes:
             return True
         answer = makes[0]
-        if self._held >= limits.TRANSPORT_ANSWERS:
+        if self._held >= TRANSPORT_ANSWERS:
             self._full = True
             return False
         at = answer.at
@@ -426,7 +430,7 @@ class Responder:
         return self._owes
 
     def _mayResume(self) -> bool:
-        return self._full and self._held <= limits.TRANSPORT_ANSWERS // 2
+        return self._full and self._held <= TRANSPORT_ANSWERS // 2
 
     def _mayAcknowledge(self) -> bool:
         """
@@ -445,7 +449,7 @@ class Responder:
         """
         if not (self._ready or self._makes or self._again or self._later or self._full) and not self._nak:
             # Nothing but an acknowledgement, as most of the time.
-            if self._owes and not (patient and self._expected - self._wanted < limits.TRANSPORT_DEFERRED):
+            if self._owes and not (patient and self._expected - self._wanted < TRANSPORT_DEFERRED):
                 self._reply(out)
             return
         budget += len(out)

@@ -14,6 +14,12 @@ from __future__ import annotations
 
 from twisted_ib import limits
 
+#: Of those, the first ones of a connection, until it is known what the way takes.
+TRANSPORT_WINDOW_FIRST = 32
+TRANSPORT_RESEND_MOST = 2.0
+#: The same before a round trip was measured.
+TRANSPORT_RESEND_FIRST = 0.5
+
 #: So far backed off, the time may be shorter than a round trip.
 _OFTEN = 16
 
@@ -47,7 +53,7 @@ class SendWindow:
         @param roundTrip: in seconds, if it is known.
         @param retries: C{retry_cnt}.
         """
-        self.window = min(limits.TRANSPORT_WINDOW_FIRST, limits.TRANSPORT_WINDOW)
+        self.window = min(TRANSPORT_WINDOW_FIRST, limits.TRANSPORT_WINDOW)
         self._threshold = limits.TRANSPORT_WINDOW
         self._grown = 0
         self._backoff = 1
@@ -57,7 +63,7 @@ class SendWindow:
         self._before: tuple[int, int] | None = None
         self._smooth: float | None = None
         self._deviation = 0.0
-        self._resend = limits.TRANSPORT_RESEND_FIRST
+        self._resend = TRANSPORT_RESEND_FIRST
         if timeout is not None:
             self._resend = min(self._resend, timeout)
         self.limit(timeout, retries)
@@ -113,7 +119,7 @@ class SendWindow:
         wanted = self._resend * self._backoff
         if wanted <= limits.TRANSPORT_RESEND_LEAST:
             return limits.TRANSPORT_RESEND_LEAST
-        most, smooth, timeout = limits.TRANSPORT_RESEND_MOST, self._smooth, self._timeout
+        most, smooth, timeout = TRANSPORT_RESEND_MOST, self._smooth, self._timeout
         if smooth is not None:
             most = max(most, 3 * smooth)
         if timeout is not None:

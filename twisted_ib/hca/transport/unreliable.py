@@ -20,6 +20,9 @@ from twisted_ib.hca.transport.responder import REQUESTS
 from twisted_ib.hca.transport.segmentation import Record
 from twisted_ib.hca.wire.opcodes import UNRELIABLE, WRITE_ONLY_IMMEDIATE
 
+#: Packets of an unreliable connection that come so far behind the expected one are copies.
+TRANSPORT_BEHIND = 1024
+
 _CODE_MASK: Final = 0x7F
 #: A code of this service without L{UNRELIABLE}; what is above it only others have.
 _OPERATION_MASK: Final = 0x1F
@@ -110,7 +113,7 @@ class UnreliableConnection:
             return
         expected = self._expected
         number = extended(psn, expected)
-        if 0 < expected - number <= limits.TRANSPORT_BEHIND:
+        if 0 < expected - number <= TRANSPORT_BEHIND:
             self._user.count("duplicate_request")
             return
         kind, begins, ends, header, full, least, _ = row

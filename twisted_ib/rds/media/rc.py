@@ -70,6 +70,14 @@ from twisted_ib.rds.protocol.wire import PING_PORT
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
+#: How long who asks says no to who asks him: longer than a REQ takes to be answered, in seconds.
+RDS_DUEL_SECONDS = 0.5
+#: Queue pairs of one process and device.
+RDS_SESSIONS = 4096
+#: HCAs that were not there, and how long what they have published is not looked at, in seconds.
+RDS_DEAD = 4096
+RDS_DEAD_SECONDS = 60.0
+
 #: The REJ of who asks itself.  Linux asks again only after zeros (C{rds_rdma_cm_event_handler_cmn}); of
 #: anything else that is no number of a refusal it takes no notice, and waits for ever.
 _BUSY = bytes(4)
@@ -252,7 +260,7 @@ class RCMedium:
         """
         channel = self.channel(host)
         for guid in channel.device.fabric.serving(PORT_SPACE << 16 | port, host):
-            if channel.now() - self._dead.get(guid, _LONG_AGO) > limits.RDS_DEAD_SECONDS:
+            if channel.now() - self._dead.get(guid, _LONG_AGO) > RDS_DEAD_SECONDS:
                 return int(guid)
         return None
 
@@ -340,7 +348,7 @@ class RCMedium:
         call = self.calls.get(key)
         if call is None:
             expected = self.expected.get(key)
-            if expected and expected.channel.now() - expected.asked < limits.RDS_DUEL_SECONDS:
+            if expected and expected.channel.now() - expected.asked < RDS_DUEL_SECONDS:
                 path.carrierFailed(PathLostError("the peer is connecting"))
                 return
             try:
@@ -374,7 +382,7 @@ class RCMedium:
         """
         if not self.addressed and isinstance(reason, NoListenerError):
             # The HCA is gone, though what it has published may still be there.
-            if len(self._dead) >= limits.RDS_DEAD:
+            if len(self._dead) >= RDS_DEAD:
                 del self._dead[next(iter(self._dead))]
             self._dead[path.key[2]] = self.channel(path.local).now()
             self._relocate(path)
@@ -423,7 +431,7 @@ class RCMedium:
 
         @raise ResourceLimitError: There are too many.
         """
-        if len(self.sessions) + len(self.expected) >= limits.RDS_SESSIONS:
+        if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
         return RCConnection(self, key, channel, not self.addressed)
 
@@ -594,7 +602,7 @@ class RCMedium:
         key = ours, theirs
         call = self.calls.get(key)
         # What was asked for longer than that nobody has answered: it was for who was there before.
-        if self.network.dormant or (call and channel.now() - call.began < limits.RDS_DUEL_SECONDS):
+        if self.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):
             return _NOT_NOW
         # Anybody can have written this: it makes no path.
         path = self.network.paths.get(key)

@@ -60,6 +60,12 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.paths.path import RDSPath
 
+#: Those that one process of the host may announce.
+RDS_SESSION_PATHS = limits.RDS_PATHS // 4
+#: Bytes that come between processes of a host from one that was told to send nothing: a ring, and what
+#: was before it.
+RDS_PAUSED = 16 * 1024 * 1024
+
 _unpack = HEADER.unpack_from
 _pack = HEADER.pack
 
@@ -182,7 +188,7 @@ class RCConnection(RCSender):
         self.queuePair.posted = RECEIVES
         if self._pauses:
             self._whilePaused += stop - start
-            if self._whilePaused > limits.RDS_PAUSED:
+            if self._whilePaused > RDS_PAUSED:
                 self.violated("more than it may")
                 return
         while self.loss is None:
@@ -326,7 +332,7 @@ class RCConnection(RCSender):
                 return
             if not index or index in self.theirs or not self._isLocal(theirs) or not self._isLocal(ours):
                 self.violated(f"addresses {payload[1:]!r} for path {index}")
-            elif len(self.theirs) >= limits.RDS_SESSION_PATHS:
+            elif len(self.theirs) >= RDS_SESSION_PATHS:
                 self.violated("too many paths")
             else:
                 self._announced(index, ours, theirs)

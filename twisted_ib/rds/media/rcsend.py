@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rccarrier import RCCarrier
 
-RECEIVES = limits.RDS_RECEIVES
+#: Bytes of a message in one fragment between processes of a host; and the receives and sends of one
+#: queue pair.
+RDS_FRAGMENT = limits.INLINE_MESSAGE
+RDS_RECEIVES = 256
+RDS_SENDS = 256
+#: How long an acknowledgement between processes of a host waits for more of them, in seconds.
+RDS_ACK_SECONDS = 0.005
+RDS_OPERATIONS_POSTED = 64
+
+RECEIVES = RDS_RECEIVES
 
 #: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
 _RNR_TIMER = 10
@@ -91,7 +100,7 @@ class RCSender:
         self.medium = medium
         self.key = key
         self.channel = channel
-        self.fragment = limits.RDS_FRAGMENT if shared else FRAGMENT_BYTES
+        self.fragment = RDS_FRAGMENT if shared else FRAGMENT_BYTES
         self.shared = shared
         self.connection: Any = None
         self.isUp = self.stuck = self.corked = self.closed = False
@@ -139,7 +148,7 @@ class RCSender:
         """
         device = self.channel.device
         self.domain = self.medium.domainOf(device)
-        places = Capabilities(limits.RDS_SENDS, 0, 1, 0, 0)
+        places = Capabilities(RDS_SENDS, 0, 1, 0, 0)
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.domain.pd, queue, queue, device.timers, places)
 
@@ -309,7 +318,7 @@ class RCSender:
             elif carrier.owing:
                 self.owing[carrier] = None
         if self.owing and self.ackCall is None:
-            delay = limits.RDS_ACK_SECONDS
+            delay = RDS_ACK_SECONDS
             self.ackCall = self.medium.network.reactor.callLater(delay, self._acknowledgeAll)
 
     def _acknowledgeAll(self) -> None:
@@ -377,7 +386,7 @@ class RCSender:
             self.announce()
         if self.backlog or self.queuePair.pending is not None:
             return False
-        if len(self._operations) >= limits.RDS_OPERATIONS_POSTED or not self.work.canPost():
+        if len(self._operations) >= RDS_OPERATIONS_POSTED or not self.work.canPost():
             return False
         self._numbers = number = self._numbers + 1
         self._operations[number] = carrier, message

@@ -22,7 +22,6 @@ from twisted.internet.protocol import ClientFactory, ServerFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import PeerGoneError, ResourceLimitError
 from twisted_ib.hca.host.addresses import localAddresses, normalise
 from twisted_ib.rds.media.tcpcarrier import TCPCarrier, TCPConnector, TCPPort
@@ -32,6 +31,9 @@ from twisted_ib.rds.protocol.wire import TCP_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
+
+#: How long one attempt may take, in seconds.
+RDS_CONNECT_SECONDS = 10.0
 
 
 class _Attempt(ClientFactory):
@@ -50,7 +52,7 @@ class _Attempt(ClientFactory):
             path.remote,
             medium.port,
             self,
-            limits.RDS_CONNECT_SECONDS,
+            RDS_CONNECT_SECONDS,
             (path.local, 0),
             medium.network.reactor,
         )

@@ -28,6 +28,14 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import HEADER, HEADER_BYTES, MESSAGE_BYTES, NO_PADDING
 
+#: Bytes that wait for a TCP socket before it has no room, and that are read from one at a time.
+RDS_TCP_BUFFER = 256 * 1024
+#: Seconds between two looks at what a TCP peer has acknowledged: doubling from the first to the second.
+RDS_TCP_LOOK_SECONDS = 0.001
+RDS_TCP_LOOK_SECONDS_MOST = 0.05
+#: TCP keepalive: idle, interval (seconds), probes (Linux net/rds/tcp.c).
+RDS_TCP_KEEPALIVE = (5, 5, 5)
+
 try:
     from fcntl import ioctl
     from termios import TIOCOUTQ
@@ -45,7 +53,7 @@ class _Counted(tcp.Connection):
     A connection that knows how much it has written.
     """
 
-    bufferSize = limits.RDS_TCP_BUFFER
+    bufferSize = RDS_TCP_BUFFER
     written = 0
 
     def writeSomeData(self, data: bytes) -> Any:
@@ -120,7 +128,7 @@ class TCPCarrier(Protocol):
     _paused = False
     _given = 0
     _call: Any = None
-    _delay = limits.RDS_TCP_LOOK_SECONDS
+    _delay = RDS_TCP_LOOK_SECONDS
     _need = HEADER_BYTES
     _have = 0
     _outBytes = 0
@@ -149,7 +157,7 @@ class TCPCarrier(Protocol):
         handle = transport.getHandle()
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
-        for name, value in zip(names, limits.RDS_TCP_KEEPALIVE, strict=True):
+        for name, value in zip(names, RDS_TCP_KEEPALIVE, strict=True):
             if hasattr(socket, name):
                 handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         made, self._whenMade = self._whenMade, None
@@ -251,7 +259,7 @@ class TCPCarrier(Protocol):
         self._outBytes += size
         if message.sequence:
             self._sent.append((self._given, message.sequence))
-        if self._outBytes > limits.RDS_TCP_BUFFER:
+        if self._outBytes > RDS_TCP_BUFFER:
             self.flush()
         return True
 
@@ -264,7 +272,7 @@ class TCPCarrier(Protocol):
             out, self._out, self._outBytes = self._out, [], 0
             transport.writeSequence(out)
             if self._call is None and self._sent:
-                self._delay = limits.RDS_TCP_LOOK_SECONDS
+                self._delay = RDS_TCP_LOOK_SECONDS
                 self._wantLook()
 
     def pauseReading(self) -> None:
@@ -376,12 +384,12 @@ class TCPCarrier(Protocol):
         while sent and sent[0][0] <= reached:
             sequence = sent.popleft()[1]
         if sequence:
-            self._delay = limits.RDS_TCP_LOOK_SECONDS
+            self._delay = RDS_TCP_LOOK_SECONDS
             path.acknowledged(self, sequence)
 
     def _wantLook(self) -> None:
         self._call = self._medium.network.reactor.callLater(self._delay, self._looked)
-        self._delay = min(self._delay * 2, limits.RDS_TCP_LOOK_SECONDS_MOST)
+        self._delay = min(self._delay * 2, RDS_TCP_LOOK_SECONDS_MOST)
 
     def _looked(self) -> None:
         self._call = None

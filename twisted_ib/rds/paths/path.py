@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import PeerGoneError
 from twisted_ib.rds.paths.carrier import IRDSCarrierUser
 from twisted_ib.rds.protocol.bundle import Bundle
@@ -21,6 +20,16 @@ from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
+
+#: The pauses between attempts to connect double from the first to the second, in seconds.
+RDS_RECONNECT_SECONDS = 0.001
+RDS_RECONNECT_SECONDS_MOST = 1.0
+#: The least of them where the peer has to connect, and is reminded.
+RDS_NUDGE_SECONDS = 0.2
+#: A peer that cannot be reached for so long is told as gone, in seconds.
+RDS_GONE_SECONDS = 10.0
+#: How often a peer is sent something while all that there is for it is held back, in seconds.
+RDS_HELD_SECONDS = 10.0
 
 _log = Logger()
 
@@ -138,7 +147,7 @@ class RDSPath:
         if self.carrier is None:
             self._want()
         if self._watch is None and self.medium.acknowledges:
-            self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
+            self._watch = self.network.reactor.callLater(RDS_HELD_SECONDS, self._watched)
 
     def release(self) -> None:
         """
@@ -153,7 +162,7 @@ class RDSPath:
         All that there is for the peer may be held back: send something, as a queue pair on which nothing
         is sent does not notice that nobody is there.
         """
-        self._watch = self.network.reactor.callLater(limits.RDS_HELD_SECONDS, self._watched)
+        self._watch = self.network.reactor.callLater(RDS_HELD_SECONDS, self._watched)
         if self.carrier is not None and self.machine.isIdle():
             self.send(RDSMessage(self.machine.probePort, PROBE_PORT))
 
@@ -261,7 +270,7 @@ class RDSPath:
         now = network.reactor.seconds()
         if self.since is None:
             self.since = now
-        gone = now - self.since >= limits.RDS_GONE_SECONDS
+        gone = now - self.since >= RDS_GONE_SECONDS
         own = self.medium.reconnects(self)
         if not self.needed():
             if gone or not own:
@@ -271,9 +280,9 @@ class RDSPath:
             self._told = True
             network.peerGone(self, PeerGoneError(f"{self.remote} cannot be reached"))
         pause = self._pause
-        self._pause = min(max(pause * 2, limits.RDS_RECONNECT_SECONDS), limits.RDS_RECONNECT_SECONDS_MOST)
+        self._pause = min(max(pause * 2, RDS_RECONNECT_SECONDS), RDS_RECONNECT_SECONDS_MOST)
         pause *= network.random()
-        self._schedule(pause if own else max(pause, limits.RDS_NUDGE_SECONDS))
+        self._schedule(pause if own else max(pause, RDS_NUDGE_SECONDS))
 
     # -- what carriers tell
 

@@ -22,10 +22,13 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.rds.protocol.machine import RDSMessage
 
+#: What the small datagrams count for that leave together, between processes of a host; each as below.
+RDS_BUNDLE = 32 * 1024
+
 #: The flag of a bundle.
 BUNDLE = 0x40
 #: What the datagrams of a bundle count for, at most.
-MOST = limits.RDS_BUNDLE
+MOST = RDS_BUNDLE
 #: Longer ones go alone.
 LONGEST = MOST // 4
 #: How many there may be.

@@ -46,6 +46,15 @@ from twisted_ib.rds.protocol.wire import (
     pathsExtensions,
 )
 
+#: Answers to pings that wait on one path; more are not given.
+RDS_PONGS = 256
+#: How long a peer has to answer the first probe once it has acknowledged it, in seconds.
+RDS_PROBE_SECONDS = 1.0
+#: A message asks for an acknowledgement when so many, or so many bytes, have not (RC; Linux:
+#: max_unacked_packets, max_unacked_bytes).
+RDS_UNACKNOWLEDGED = 8
+RDS_UNACKNOWLEDGED_BYTES = 16 * 1024 * 1024
+
 _REPEATED = RETRANSMITTED | ACK_REQUIRED
 
 
@@ -263,7 +272,7 @@ class PathMachine:
         probe = self._probe
         if probe is not None and not self.isOpen and self._probeEnd is None:
             if probe.sequence <= sequence < self.nextTransmit:
-                self._probeEnd = now + limits.RDS_PROBE_SECONDS
+                self._probeEnd = now + RDS_PROBE_SECONDS
 
     def deadline(self) -> float | None:
         """
@@ -378,8 +387,8 @@ class PathMachine:
         """
         if message.flags & ACK_REQUIRED:
             self.counters["send_ack_required"] += 1
-            self._asked = limits.RDS_UNACKNOWLEDGED - 1
-            self._askedBytes = limits.RDS_UNACKNOWLEDGED_BYTES
+            self._asked = RDS_UNACKNOWLEDGED - 1
+            self._askedBytes = RDS_UNACKNOWLEDGED_BYTES
         elif self.acknowledges and self._asked:
             self._asked -= 1
             self._askedBytes -= len(message.payload)
@@ -439,7 +448,7 @@ class PathMachine:
             return
         isProbe = port == self.probePort
         early = isProbe and not self.isOpen
-        if (len(self._early) if early else self._pongs) >= limits.RDS_PONGS:
+        if (len(self._early) if early else self._pongs) >= RDS_PONGS:
             self.counters["send_drop_pong"] += 1
             return
         # One path: 1 is what a peer with more of them takes for that.

@@ -13,6 +13,15 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, FrameKind, Reason, frame
 
+#: Bytes of a stream in one datagram: with the frame's header one fragment of an operation fabric.
+RDS_SEGMENT = 64 * 1024 - 32
+#: Bytes of a stream that wait at the end that reads.
+RDS_STREAM_WINDOW = 512 * 1024
+#: The time between two OPENs, and how long nothing is heard until a peer is asked, in seconds.
+RDS_STREAM_OPEN_SECONDS = 1.0
+#: How often a peer is asked in vain: then it is gone.
+RDS_STREAM_PROBES = 3
+
 _pack = HEADER.pack
 
 
@@ -44,8 +53,8 @@ class StreamEvent(IntEnum):
     CLOSED = 2
 
 
-_WINDOW = limits.RDS_STREAM_WINDOW
-_SEGMENT = limits.RDS_SEGMENT
+_WINDOW = RDS_STREAM_WINDOW
+_SEGMENT = RDS_SEGMENT
 _PIECE = limits.RDS_STREAM_PIECE
 _DATA, _WINDOW_KIND, _PROBE = int(FrameKind.DATA), int(FrameKind.WINDOW), int(FrameKind.PROBE)
 
@@ -137,7 +146,7 @@ class StreamMachine:
         Ask the peer for a stream.
         """
         self._say = FrameKind.OPEN
-        self.deadline = now + limits.RDS_STREAM_OPEN_SECONDS
+        self.deadline = now + RDS_STREAM_OPEN_SECONDS
 
     def asked(self, remote: int, window: int) -> None:
         """
@@ -402,7 +411,7 @@ class StreamMachine:
             self._silences = 0
             return
         self._silences += 1
-        if self._silences > limits.RDS_STREAM_PROBES:
+        if self._silences > RDS_STREAM_PROBES:
             self.abort(Reason.SILENT)
         else:
             self._probe = True

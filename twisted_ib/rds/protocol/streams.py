@@ -15,6 +15,12 @@ from twisted_ib import limits
 from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
 from twisted_ib.rds.protocol.streammachine import StreamMachine, StreamState
 
+#: Bytes that all streams of one port hold for protocols that do not read.
+RDS_STREAMS_HELD = 128 * 1024 * 1024
+#: Answers to datagrams of no stream that wait; more are dropped.
+RDS_STREAM_ANSWERS = 256
+RDS_STREAM_PROBE_SECONDS = 10.0
+
 _unpack = HEADER.unpack_from
 _DATA = int(FrameKind.DATA)
 #: What is answered when nobody has the session: what somebody says who thinks that there is one.
@@ -142,7 +148,7 @@ class Streams:
             del self.opening[session]
             if session.state is StreamState.OPEN and not self._known(session):
                 session.abort(Reason.VIOLATION)
-        if self.held > limits.RDS_STREAMS_HELD:
+        if self.held > RDS_STREAMS_HELD:
             self._tooMuch()
         return session
 
@@ -178,7 +184,7 @@ class Streams:
             self._answer(frame(FrameKind.GONE, number), address)
 
     def _answer(self, data: bytes, address: tuple[str, int]) -> None:
-        if len(self.answers) < limits.RDS_STREAM_ANSWERS:
+        if len(self.answers) < RDS_STREAM_ANSWERS:
             self.answers.append((data, address))
         else:
             self.counters["stream_answers_dropped"] += 1
@@ -201,7 +207,7 @@ class Streams:
         """
         if not self.sessions:
             return None
-        due = self._watched + limits.RDS_STREAM_PROBE_SECONDS
+        due = self._watched + RDS_STREAM_PROBE_SECONDS
         return min([due, *[session.deadline for session in self.opening]])
 
     def tick(self, now: float) -> list[StreamMachine]:
@@ -213,7 +219,7 @@ class Streams:
         for session in self.opening:
             session.tick(now)
         found = [session for session in self.opening if session.hasOutput()]
-        if now >= self._watched + limits.RDS_STREAM_PROBE_SECONDS:
+        if now >= self._watched + RDS_STREAM_PROBE_SECONDS:
             self._watched = now
             for session in self.sessions.values():
                 session.watch()

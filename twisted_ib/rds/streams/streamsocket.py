@@ -24,13 +24,16 @@ from twisted.python import log
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import HCAError, PeerGoneError, ResourceLimitError
 from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds.protocol.frames import Reason
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
+
+#: How long a socket with streams may have no room at all: then the peers that most of what waits is for
+#: lose their streams, in seconds.
+RDS_STREAM_STALL_SECONDS = 5.0
 
 #: Where a reactor has its sockets with streams, by device, address and port.
 _SOCKETS = "_rdsStreamSockets"
@@ -116,7 +119,7 @@ class StreamSocket(DatagramProtocol):
         self._paused = True
         if self._stall is None:
             self._resumes = 0
-            self._stall = self.reactor.callLater(limits.RDS_STREAM_STALL_SECONDS, self._stalled)
+            self._stall = self.reactor.callLater(RDS_STREAM_STALL_SECONDS, self._stalled)
 
     def resumeProducing(self) -> None:
         """

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping
 
 from twisted.logger import Logger
 
-from twisted_ib import limits
 from twisted_ib.errors import DeviceError, RulesError
 from twisted_ib.hca.device import registry
 from twisted_ib.reactor.rules.parser import DEVICES, parse
@@ -28,6 +27,9 @@ from twisted_ib.reactor.rules.policy import Decision, Policy, policyOf
 from twisted_ib.reactor.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.reactor.rules.sighup import startFolder
 from twisted_ib.reactor.rules.syntax import SDP
+
+#: Bytes of a file of rules.
+POLICY_FILE_BYTES = 256 * 1024
 
 #: The variable that names the file.
 VARIABLE = "TWISTED_IB_CONFIG"
@@ -60,15 +62,15 @@ def readRules(path: str, name: str | None = None) -> str:
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
             raise RulesError(f"{name}: is not a file")
         data = bytearray()
-        while len(data) <= limits.POLICY_FILE_BYTES and (piece := os.read(descriptor, 65536)):
+        while len(data) <= POLICY_FILE_BYTES and (piece := os.read(descriptor, 65536)):
             data += piece
     except OSError as error:
         error.filename = name
         raise
     finally:
         os.close(descriptor)
-    if len(data) > limits.POLICY_FILE_BYTES:
-        raise RulesError(f"{name}: has more than {limits.POLICY_FILE_BYTES} bytes")
+    if len(data) > POLICY_FILE_BYTES:
+        raise RulesError(f"{name}: has more than {POLICY_FILE_BYTES} bytes")
     return data.decode("utf-8", "surrogateescape")
 
 

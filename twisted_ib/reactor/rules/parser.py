@@ -48,6 +48,13 @@ from twisted_ib.reactor.rules.syntax import (
     parseAddress,
 )
 
+#: Statements of one file: each listen and connect may look at all of them.
+POLICY_STATEMENTS = 4096
+#: Devices that one file adds.
+POLICY_DEVICES = 64
+#: The longest time of a C{timeout} statement, in seconds.
+POLICY_SECONDS = 86400.0
+
 #: What the words for the two roles mean.
 ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
 #: The devices that there are without a statement, and their fabrics.
@@ -148,8 +155,8 @@ class _Reading:
         if read is None:
             raise word.wrong("use, log, device, route or timeout")
         done = len(self.rules) + len(self.logs) + len(self.devices) + len(self.routes)
-        if done >= limits.POLICY_STATEMENTS:
-            raise word.wrong(f"at most {limits.POLICY_STATEMENTS} statements")
+        if done >= POLICY_STATEMENTS:
+            raise word.wrong(f"at most {POLICY_STATEMENTS} statements")
         read(self, line, number)
 
     def use(self, line: Line, number: int) -> None:
@@ -244,8 +251,8 @@ class _Reading:
             raise name.wrong(f"another name than that of {earlier.where}")
         if self.known.get(name.text, fabric.text) != fabric.text:
             raise fabric.wrong(f"{self.known[name.text]}, the fabric of {name.text}")
-        if len(self.devices) >= limits.POLICY_DEVICES:
-            raise name.wrong(f"at most {limits.POLICY_DEVICES} devices")
+        if len(self.devices) >= POLICY_DEVICES:
+            raise name.wrong(f"at most {POLICY_DEVICES} devices")
         self.known[name.text] = fabric.text
         text = None if address is None else address.text
         self.devices.append(DeviceStatement(name.text, fabric.text, text, line.where))
@@ -261,8 +268,8 @@ class _Reading:
         devices = [line.take("a device's name")]
         while (more := line.next()) is not None:
             devices.append(more)
-        if len(devices) > limits.POLICY_DEVICES:
-            raise devices[limits.POLICY_DEVICES].wrong(f"at most {limits.POLICY_DEVICES} devices")
+        if len(devices) > POLICY_DEVICES:
+            raise devices[POLICY_DEVICES].wrong(f"at most {POLICY_DEVICES} devices")
         self.named += ((number, device) for device in devices)
         names = tuple(dict.fromkeys(device.text for device in devices))
         self.routes.append(Route(network, names, line.where))
@@ -273,12 +280,12 @@ class _Reading:
         """
         kind = line.choose("sdp", "retry").text
         least = "more than 0" if kind == "sdp" else "0"
-        expected = f"a number of seconds, from {least} to {limits.POLICY_SECONDS:g}"
+        expected = f"a number of seconds, from {least} to {POLICY_SECONDS:g}"
         word = line.take(expected)
         if not _SECONDS(word.text):
             raise word.wrong(expected)
         seconds = float(word.text)
-        if seconds > limits.POLICY_SECONDS or (kind == "sdp" and seconds == 0):
+        if seconds > POLICY_SECONDS or (kind == "sdp" and seconds == 0):
             raise word.wrong(expected)
         line.end()
         if kind == "sdp":

@@ -34,6 +34,9 @@ from twisted_ib.reactor.rules.syntax import (
     parseAddress,
 )
 
+#: Programs for which a policy remembers which of its rules are theirs.
+POLICY_PROGRAMS = 64
+
 #: C{where} of a decision that no rule made.
 DEFAULT_WHERE = "default"
 #: The device that is there without any statement.
@@ -155,7 +158,7 @@ class Policy:
             relevant.append((rule, decision))
             if _always(rule):
                 break
-        if len(self._relevant) >= limits.POLICY_PROGRAMS:
+        if len(self._relevant) >= POLICY_PROGRAMS:
             self._relevant.clear()
             self._tcpOnly.clear()
         self._relevant[role, program] = result = tuple(relevant)

@@ -22,6 +22,9 @@ from twisted_ib.internet.addresses import reachable, scopeOf, withPort
 from twisted_ib.reactor.switch import sockdiag
 from twisted_ib.reactor.switch.reason import Fallback
 
+#: Listeners whose SDP has failed that one reactor remembers; the oldest are forgotten.
+OFFLOADS_REMEMBERED = 1024
+
 #: The service id of SDP's port 0 (L{twisted_ib.sdp.handshake.serviceID}).
 _SDP = 0x10000
 #: Why SDP was not asked for, where nobody would expect it: no error text speaks of it.
@@ -56,7 +59,7 @@ class Failures:
         """
         when, key = self._when, (reachable(host), port, counterpart.guid, counterpart.inode)
         when.pop(key, None)
-        if len(when) >= limits.OFFLOADS_REMEMBERED:
+        if len(when) >= OFFLOADS_REMEMBERED:
             del when[next(iter(when))]
         when[key] = now
 

@@ -15,7 +15,10 @@ from collections.abc import Iterator
 
 import attrs
 
-from twisted_ib import limits
+#: TCP sockets on one port that are looked at; with more a connection goes over TCP.
+TCP_LISTENERS = 1024
+#: Lines of the kernel's table of TCP sockets that are read where netlink is refused.
+TCP_TABLE_LINES = 16384
 
 _SOCK_DIAG = 4
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
@@ -107,8 +110,8 @@ def _ask(family: int, port: int) -> list[TCPListener]:
                     listener = _parse(message, port)
                     if listener is not None:
                         found.append(listener)
-            if len(found) > limits.TCP_LISTENERS:
-                raise Unreadable(f"more than {limits.TCP_LISTENERS} sockets listen on port {port}")
+            if len(found) > TCP_LISTENERS:
+                raise Unreadable(f"more than {TCP_LISTENERS} sockets listen on port {port}")
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -171,8 +174,8 @@ def _read(family: int, port: int) -> list[TCPListener]:
                 words = line.split()
                 if int(words[3], 16) != _LISTEN:
                     break
-                if count >= limits.TCP_TABLE_LINES:
-                    raise Unreadable(f"more than {limits.TCP_TABLE_LINES} sockets listen")
+                if count >= TCP_TABLE_LINES:
+                    raise Unreadable(f"more than {TCP_TABLE_LINES} sockets listen")
                 address, _, number = words[1].partition(":")
                 if int(number, 16) == port:
                     isV6 = family == socket.AF_INET6

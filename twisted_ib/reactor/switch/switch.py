@@ -17,7 +17,6 @@ from weakref import WeakSet
 from twisted.logger import Logger
 from twisted.python import threadable
 
-from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import addDevice, addedDevices, fabricOf, removeDevice, watchDevices
 from twisted_ib.internet.addresses import withPort
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.candidates import Candidate, Candidates
     from twisted_ib.reactor.switch.connecting import SwitchedClient, SwitchedConnector
     from twisted_ib.reactor.switch.listening import SwitchedPort
+
+#: The longest place of a rule in the name of such a counter.
+SWITCH_COUNTER_NAME = 96
 
 #: libsdp's level of the log for what became of a listen or a connect.
 _SUMMARY = 7
@@ -154,7 +156,7 @@ class Switch:
         if not where.isascii():
             where = where.encode("ascii", "backslashreplace").decode()
         # The end of it has the line, and the name of a folder may be long.
-        self.counters[f"switch_rule_{where[-limits.SWITCH_COUNTER_NAME :]}"] += 1
+        self.counters[f"switch_rule_{where[-SWITCH_COUNTER_NAME:]}"] += 1
         return decision
 
     def fellBack(self, why: Reason, fallback: Fallback) -> None:

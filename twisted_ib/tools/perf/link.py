@@ -17,7 +17,8 @@ from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from twisted_ib import limits
+#: Bytes of one line of the talk between server and client.
+PERF_LINE = 4096
 
 
 class Owner(Shape):
@@ -103,7 +104,7 @@ class Link(Protocol):
         """
         self._partial += data
         line, end, rest = self._partial.partition(b"\n")
-        if rest or len(line) > limits.PERF_LINE:
+        if rest or len(line) > PERF_LINE:
             self.distrust()
         elif end:
             self._partial = b""

@@ -13,6 +13,9 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.tools.program import ProgramError
 
+#: Bytes that all its queue pairs have for one message each.
+PERF_MEMORY = 1024 * 1024 * 1024
+
 #: Of the talk between both ends; another one is refused.
 VERSION = 1
 
@@ -70,10 +73,10 @@ class Parameters:
         """
         @raise ProgramError: that is too much.
         """
-        if self.largest * self.queuePairs > limits.PERF_MEMORY:
+        if self.largest * self.queuePairs > PERF_MEMORY:
             raise ProgramError(
                 f"{self.queuePairs} queue pairs with messages of {self.largest} bytes take more"
-                f" than {limits.PERF_MEMORY >> 20} MiB"
+                f" than {PERF_MEMORY >> 20} MiB"
             )
 
 

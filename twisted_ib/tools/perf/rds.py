@@ -31,6 +31,9 @@ from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, s
 from twisted_ib.tools.ping.station import whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
+#: How long it goes on answering at its end, in seconds.
+PERF_SETTLE_SECONDS = 0.2
+
 NAME = "rds"
 PROGRAM = f"ib-perf {NAME}"
 PORT = 4000
@@ -229,7 +232,7 @@ class Stress:
         self._summary(terms, perf_counter() - began, process_time() - cpu)
         # The other side is in the middle of something too.
         settled: Deferred[None] = Deferred()
-        self._calls.append(self._reactor.callLater(limits.PERF_SETTLE_SECONDS, settled.callback, None))
+        self._calls.append(self._reactor.callLater(PERF_SETTLE_SECONDS, settled.callback, None))
         await settled
         if self._error is not None:
             raise self._error

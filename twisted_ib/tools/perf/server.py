@@ -20,6 +20,9 @@ from twisted_ib.tools.perf.method import COUNT, ECHO, Test
 from twisted_ib.tools.perf.parameters import Given, Parameters, parseTerms
 from twisted_ib.tools.program import ProgramError, sentence
 
+#: Connections of a server that have not said yet what they are for, and how long they may.
+PERF_STRANGERS = 256
+
 _ENDED_EARLY = "the client ended before the test did"
 
 
@@ -183,7 +186,7 @@ class Server(Factory):
 
         @return: a connection; L{None} if there are too many that said nothing.
         """
-        return Link(self) if len(self._strangers) < limits.PERF_STRANGERS else None
+        return Link(self) if len(self._strangers) < PERF_STRANGERS else None
 
     # -- from the connections
 

@@ -10,11 +10,12 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from twisted_ib import limits
 from twisted_ib.hca.verbs import CMID, ConnParam, enums
 from twisted_ib.tools.ping.line import Ended, Line
 from twisted_ib.tools.ping.station import CONNECTING, Listener, Station, Steps
 from twisted_ib.tools.program import ProgramError
+
+PING_MEMORY = 1024 * 1024 * 1024
 
 ANY = "0.0.0.0"
 OneLine = TypeVar("OneLine", bound=Line)
@@ -38,7 +39,7 @@ def checkMemory(connections: int, size: int) -> None:
 
     @raise ProgramError: that is too much.
     """
-    if 2 * connections * size > limits.PING_MEMORY:
+    if 2 * connections * size > PING_MEMORY:
         raise ProgramError(f"{connections} connections with messages of {size} bytes need too much memory")
 
 

@@ -23,6 +23,10 @@ from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, s
 from twisted_ib.tools.ping.station import PROGRAM, RDS, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
+#: The least time between two pings of RDS, and how long the answer to the last is waited for, in seconds.
+RDS_PING_INTERVAL = 0.001
+RDS_PING_SECONDS = 5.0
+
 SOCKETS = 8
 INTERVAL = 1.0
 _PING_PORT = 0
@@ -53,7 +57,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         "-i",
         dest="interval",
         metavar="S",
-        type=secondsWithin(limits.RDS_PING_INTERVAL, limits.PERF_SECONDS),
+        type=secondsWithin(RDS_PING_INTERVAL, limits.PERF_SECONDS),
         default=INTERVAL,
         help="seconds between two pings, by default 1",
     )
@@ -155,7 +159,7 @@ class Pinger:
             return
         last = self.sent == self._count
         self._call = (
-            self._reactor.callLater(limits.RDS_PING_SECONDS, self._missed)
+            self._reactor.callLater(RDS_PING_SECONDS, self._missed)
             if last
             else self._reactor.callLater(self._interval, self._next)
         )

@@ -7,12 +7,14 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import NoReturn
 
-from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.verbs import CMID, enums
 from twisted_ib.tools.ping.rounds import Server
 from twisted_ib.tools.ping.station import PROGRAM, SILENCE, Listener, Station, Steps, reason
 from twisted_ib.tools.program import ProgramError, complain
+
+#: Clients that a persistent server has at a time; more are refused.
+PING_CLIENTS = 256
 
 #: rping's.
 BACKLOG = 3
@@ -47,7 +49,7 @@ class PingSessions:
         """
         Somebody calls.
         """
-        if len(self._sessions) >= limits.PING_CLIENTS:
+        if len(self._sessions) >= PING_CLIENTS:
             cmid.reject()
             cmid.close()
             return

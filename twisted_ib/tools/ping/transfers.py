@@ -17,6 +17,11 @@ from twisted_ib.tools.ping.messages import Messages
 from twisted_ib.tools.ping.station import PROGRAM, Station, whole
 from twisted_ib.tools.program import ArgumentParser
 
+#: Connections of one program.
+PING_CONNECTIONS = 1024
+#: Bytes of one message of ucmatose's, and of those that all connections of a program have memory for.
+PING_MESSAGE = 64 * 1024 * 1024
+
 #: rping's own options are elsewhere.
 NAMES = ("rping", "ucmatose", "udaddy", "mckey")
 
@@ -75,9 +80,9 @@ def _parser(name: str, what: str) -> ArgumentParser:
     add("--device", metavar="NAME", help="the device, by default roce0 if it is configured, else shm0")
     add("-b", dest="own", metavar="ADDR", help="the own address")
     for letter, name, least, most, default, what in (
-        ("-c", "connections", 1, limits.PING_CONNECTIONS, _CONNECTIONS, "connections"),
+        ("-c", "connections", 1, PING_CONNECTIONS, _CONNECTIONS, "connections"),
         ("-C", "count", 0, limits.WORK_QUEUE_DEPTH, _COUNT, "messages of each connection"),
-        ("-S", "size", 0, limits.PING_MESSAGE, _SIZE, "bytes of a message"),
+        ("-S", "size", 0, PING_MESSAGE, _SIZE, "bytes of a message"),
     ):
         add(
             letter,

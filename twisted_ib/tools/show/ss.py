@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import Told, askSockets
@@ -24,6 +23,10 @@ from twisted_ib.tools.program import ArgumentParser, complain, printable, second
 from twisted_ib.tools.show.devinfo import ASKED_AT_ONCE, programOf
 from twisted_ib.tools.show.sockets import order, socketsOf
 from twisted_ib.tools.show.sockettext import cut, table
+
+#: The shortest and the longest time between two pictures of C{--watch}, in seconds.
+WATCH_SECONDS_LEAST = 0.1
+WATCH_SECONDS_MOST = 3600.0
 
 PROGRAM = "ib-ss"
 
@@ -93,7 +96,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
-        type=secondsWithin(limits.WATCH_SECONDS_LEAST, limits.WATCH_SECONDS_MOST),
+        type=secondsWithin(WATCH_SECONDS_LEAST, WATCH_SECONDS_MOST),
         nargs="?",
         const=1.0,
         help="again and again, until Ctrl-C; every second by default",

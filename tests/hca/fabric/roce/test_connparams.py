@@ -10,6 +10,7 @@ from tests.contracts.path import Consumer
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import termsOf
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.cm import REP, REQ
@@ -32,7 +33,7 @@ class AgreementTests(PacketTestCase):
         path.prepareREQ(request)
         way = request.primaryPath
         self.assertEqual((way.localGID, way.remoteGID, way.hopLimit), (gidOf(HERE), gidOf(THERE), 64))
-        self.assertEqual((request.pathMTU, way.localACKTimeout), (3, limits.PACKET_ACK_TIMEOUT_CODE))
+        self.assertEqual((request.pathMTU, way.localACKTimeout), (3, connparams.PACKET_ACK_TIMEOUT_CODE))
         self.clock.advance(0.25)
         reply = REP(startingPSN=99, rnrRetryCount=6, responderResources=3)
         self.assertEqual(
@@ -76,7 +77,7 @@ class AgreementTests(PacketTestCase):
         The time to an answer is a round trip, unless it is not known what was answered.
         """
         self.assertAlmostEqual(self.roundTrip(1.5) or 0.0, 1.5)
-        self.assertIsNone(self.roundTrip(limits.PACKET_ROUND_TRIP_SECONDS + 0.1))
+        self.assertIsNone(self.roundTrip(connparams.PACKET_ROUND_TRIP_SECONDS + 0.1))
         self.assertIsNone(self.roundTrip(0.2, 1.0))
 
     def test_passive(self) -> None:

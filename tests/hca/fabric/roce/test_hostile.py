@@ -13,7 +13,9 @@ from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.cm import transactions
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.roce import receive, transmit
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace, gidOf
@@ -160,7 +162,7 @@ class HostileTests(PacketTestCase):
             body = DETH.pack(QUEUE_KEY, 1) + bytes(octets)
             self.give(two.device, packet(UD_SEND_ONLY, known, body, source=STRANGER), STRANGER)
         (kept,) = (len(flow.states) for key, flow in flows.items() if key[0] == STRANGER)
-        self.assertLessEqual(kept, limits.PACKET_SIZES_OF_STRANGERS)
+        self.assertLessEqual(kept, receive.PACKET_SIZES_OF_STRANGERS)
         self.checkAlive(one, two)
         (most,) = (flow.most for key, flow in flows.items() if key[0] == HERE)
         self.assertEqual(most, limits.PACKET_SIZES)
@@ -243,7 +245,7 @@ class HostileTests(PacketTestCase):
             self.give(two.device, packet(opcode, number, rest, psn, who, flags=flags), who)
         fabric = two.device.fabric
         self.assertLessEqual(len(fabric._receiver._flows), limits.PACKET_FLOWS)
-        self.assertLessEqual(len(fabric._general._known), limits.PACKET_TRANSACTIONS)
+        self.assertLessEqual(len(fabric._general._known), transactions.PACKET_TRANSACTIONS)
 
     def test_strangersForgotten(self) -> None:
         """
@@ -296,7 +298,7 @@ class HostileTests(PacketTestCase):
         one.send(2, SendOpcode.SEND, 0, 50000)
         settle(one.device, two.device)
         deadline = one.device.deadline()
-        self.assertEqual(deadline, self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.assertEqual(deadline, self.clock.seconds() + transmit.PACKET_PAUSE_SECONDS)
         self.assertTrue(one.device.arm())
         for _ in range(20):
             link.room += 5
@@ -331,7 +333,7 @@ class HostileTests(PacketTestCase):
         body = DETH.pack(QUEUE_KEY, 1) + b"\x01\x07\x02\x03" + bytes(12) + b"\0\x15" + bytes(238)
         self.give(one.device, packet(UD_SEND_ONLY, 1, body, source=STRANGER, destination=HERE), STRANGER)
         self.assertTrue(refused)
-        self.assertEqual(one.device.deadline(), self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.assertEqual(one.device.deadline(), self.clock.seconds() + transmit.PACKET_PAUSE_SECONDS)
         self.checkAlive(one, two)
         for _ in range(limits.PACKET_OUTPUTS + 1):
             self.give(one.device, packet(UD_SEND_ONLY, 1, body, source=STRANGER, destination=HERE), STRANGER)
@@ -370,7 +372,7 @@ class HostileTests(PacketTestCase):
         other.memory[:50000] = random.Random(5).randbytes(50000)
         other.send(2, SendOpcode.SEND, 0, 50000)
         settle(device)
-        self.assertEqual(device.deadline(), self.clock.seconds() + limits.PACKET_PAUSE_SECONDS)
+        self.assertEqual(device.deadline(), self.clock.seconds() + transmit.PACKET_PAUSE_SECONDS)
         self.assertTrue(device.arm())
         for number in range(3):
             two.receive(10 + number, 0, 60000)

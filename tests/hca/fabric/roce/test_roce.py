@@ -19,9 +19,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.ownaddress import ownAddress, ownGroup
-from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.roce import roce
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink, mtuOf, pathMTUOf
 from twisted_ib.hca.queues.completion import WCStatus
@@ -217,7 +217,7 @@ class LinkTests(LinkCase):
         Each flow has its port while there are sockets; then flows share those that there are.  A port that
         is somebody else's is replaced by another.
         """
-        self.patch(limits, "PACKET_SOCKETS", 3)
+        self.patch(roce, "PACKET_SOCKETS", 3)
         link = self.link(1)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
             other.bind((link.address, 0xC100))
@@ -282,7 +282,7 @@ class LinkTests(LinkCase):
         A multicast group's datagrams come while it is joined, with the group as destination; two links may
         join one.
         """
-        self.patch(limits, "PACKET_GROUPS", 1)
+        self.patch(roce, "PACKET_GROUPS", 1)
         here, there, group = self.link(1), self.link(2), ownGroup(1)
         try:
             here.join(group)

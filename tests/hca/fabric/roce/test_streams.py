@@ -16,7 +16,11 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.roce import packet as rocePacket
+from twisted_ib.hca.fabric.roce import qppath
+from twisted_ib.hca.fabric.roce import sessions as roceSessions
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.transport import responder, sendwindow
 from twisted_ib.hca.wire.cm import REP, REQ
 
 SEND_FIRST, SEND_MIDDLE, SEND_LAST = 0, 1, 2
@@ -115,7 +119,7 @@ class StreamTests(PacketTestCase):
         self.wire.pass_ = lambda datagram: ()
         self.post(one, b"x" * 4000)
         one.close()
-        self.until(device, seconds=limits.PACKET_LINGER_SECONDS - 0.5)
+        self.until(device, seconds=roceSessions.PACKET_LINGER_SECONDS - 0.5)
         sessions: Any = device.fabric.sessions
         self.assertEqual(len(sessions.byNumber), 1)
         self.until(device, seconds=1.0)
@@ -126,7 +130,7 @@ class StreamTests(PacketTestCase):
         """
         Of those that go on so the oldest ends when there are too many.
         """
-        self.patch(limits, "PACKET_LINGERING", 3)
+        self.patch(roceSessions, "PACKET_LINGERING", 3)
         here, _ = self.device(HERE), self.device(THERE)
         self.wire.pass_ = lambda datagram: ()
         for _ in range(5):
@@ -206,7 +210,7 @@ class StreamTests(PacketTestCase):
         """
         So many have a part of a message; who begins one beyond that waits, and loses nothing.
         """
-        self.patch(limits, "PACKET_PARTIAL", 1)
+        self.patch(qppath, "PACKET_PARTIAL", 1)
         one, two = self.joined()
         held: Any = object()
         two.device.fabric.partial[held] = None
@@ -323,10 +327,10 @@ class PatienceTests(StreamTests):
         one, two = self.joined()
         settle(one.device, two.device)
         self.wire.log = []
-        many = 5 * limits.TRANSPORT_DEFERRED
+        many = 5 * responder.TRANSPORT_DEFERRED
         self.exchange(one, two, many)
         self.assertLess(self.acknowledgements(), many // 4)
-        self.assertGreaterEqual(self.acknowledgements(), 2 * many // limits.TRANSPORT_DEFERRED - 4)
+        self.assertGreaterEqual(self.acknowledgements(), 2 * many // responder.TRANSPORT_DEFERRED - 4)
         self.assertFalse(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
         for device in (one.device, two.device):
             device.progress()
@@ -366,7 +370,7 @@ class PatienceTests(StreamTests):
         self.wire.log = []
         two.device.progress()
         self.assertEqual(self.acknowledgements(), 0)
-        self.clock.advance(2 * limits.PACKET_PATIENCE_SECONDS)
+        self.clock.advance(2 * rocePacket.PACKET_PATIENCE_SECONDS)
         two.device.progress()
         self.assertEqual(self.acknowledgements(), 1)
 
@@ -378,7 +382,7 @@ class PatienceTests(StreamTests):
         settle(one.device, two.device)
         self.wire.log = []
         for number in range(1, 4):
-            self.clock.advance(2 * limits.PACKET_PATIENCE_SECONDS)
+            self.clock.advance(2 * rocePacket.PACKET_PATIENCE_SECONDS)
             self.exchange(one, two, 1)
             self.assertEqual(self.acknowledgements(), 2 * number - 1)
 
@@ -420,7 +424,7 @@ class PatienceTests(StreamTests):
         self.wire.log = log = []
         for data in sent[:40]:
             self.post(one, data)
-        self.assertEqual(len(log), limits.TRANSPORT_WINDOW_FIRST)
+        self.assertEqual(len(log), sendwindow.TRANSPORT_WINDOW_FIRST)
         self.until(one.device, two.device)
         link: Any = self.wire.links[HERE]
         link.room = 3

@@ -16,9 +16,11 @@ from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.shm import listeners as shmListeners
 from twisted_ib.hca.fabric.shm import peersocket
 from twisted_ib.hca.fabric.shm.listeners import mostPeers
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.hca.host import handshake
 
 
 class SpoofingTests(HCATestCase):
@@ -119,7 +121,7 @@ class CallerTests(HCATestCase):
         The handshakes that one process leaves open are bounded; when they are over it
         can call again.
         """
-        self.patch(limits, "HANDSHAKES_PER_PROCESS", 3)
+        self.patch(shmListeners, "HANDSHAKES_PER_PROCESS", 3)
         before = descriptorsBefore()
         for _ in range(5):
             self.dial()
@@ -127,7 +129,7 @@ class CallerTests(HCATestCase):
         self.assertEqual(len(self.b.fabric._pairs), 3)
         self.assertEqual(self.b.counters["handshake_refused"], 2)
         self.assertIsInstance(self.call().error, PathLostError)
-        self.clock.advance(limits.HANDSHAKE_SECONDS)
+        self.clock.advance(handshake.HANDSHAKE_SECONDS)
         self.b.tick(self.clock.seconds())
         self.assertIsNotNone(self.call().path)
         self.doCleanups()
@@ -185,10 +187,10 @@ class CallerTests(HCATestCase):
         """
         b = self.exhausted()
         self.assertFalse(readable(b))
-        self.assertEqual(b.deadline(), limits.ACCEPT_PAUSE_SECONDS)
-        b.tick(limits.ACCEPT_PAUSE_SECONDS / 2)
+        self.assertEqual(b.deadline(), shmListeners.ACCEPT_PAUSE_SECONDS)
+        b.tick(shmListeners.ACCEPT_PAUSE_SECONDS / 2)
         self.assertFalse(readable(b))
-        b.tick(limits.ACCEPT_PAUSE_SECONDS)
+        b.tick(shmListeners.ACCEPT_PAUSE_SECONDS)
         self.assertTrue(readable(b))
         self.assertIsNotNone(self.call().path)
 

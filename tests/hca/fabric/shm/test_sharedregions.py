@@ -19,6 +19,7 @@ from twisted_ib import limits
 from twisted_ib.errors import RingError
 from twisted_ib.hca.base.operation import WRITE_ONLY, word
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.fabric.shm.doorbell import SocketDoorbell
 from twisted_ib.hca.fabric.shm.segment import SEALS, Segment
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -192,14 +193,14 @@ class OffersTests(HCATestCase):
         At most so many are offered at a time; withdrawn ones make place when the peer
         was told.
         """
-        segments = [self.segment(8) for _ in range(limits.OFFERED_SEGMENTS + 1)]
+        segments = [self.segment(8) for _ in range(sharedregions.OFFERED_SEGMENTS + 1)]
         numbers = [self.path.offer(segment) for segment in segments]
-        self.assertEqual(numbers, [*range(1, limits.OFFERED_SEGMENTS + 1), 0])
+        self.assertEqual(numbers, [*range(1, sharedregions.OFFERED_SEGMENTS + 1), 0])
         settle(self.a, self.b)
         self.path.withdraw(segments[0])
         self.assertEqual(self.path.offer(segments[-1]), 0)
         settle(self.a, self.b)
-        self.assertEqual(self.path.offer(segments[-1]), limits.OFFERED_SEGMENTS + 1)
+        self.assertEqual(self.path.offer(segments[-1]), sharedregions.OFFERED_SEGMENTS + 1)
         settle(self.a, self.b)
         self.assertTrue(self.other.alive)
 
@@ -361,7 +362,7 @@ class OffersTests(HCATestCase):
         """
         More than are allowed.
         """
-        self.patch(limits, "OFFERED_SEGMENTS", 3)
+        self.patch(sharedregions, "OFFERED_SEGMENTS", 3)
         fd = self.segment().fd
         self.refused(*[(MESSAGE.pack(OFFER, n, 4096), fd) for n in range(4)])
 
@@ -416,7 +417,7 @@ class OffersTests(HCATestCase):
         All paths of a device together map a bounded number; beyond it offers wait for
         their turn.
         """
-        self.patch(limits, "OFFERED_SEGMENTS_PER_DEVICE", 2)
+        self.patch(sharedregions, "OFFERED_SEGMENTS_PER_DEVICE", 2)
         segments = [self.segment() for _ in range(3)]
         for _ in range(3):
             self.path.offer(segments[0])

@@ -16,6 +16,7 @@ from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError
 from twisted_ib.hca.base.operation import RNR, SEND_ONLY, word
+from twisted_ib.hca.fabric.shm import socketpath
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.fabric.shm.socketpath import ASK, HEADER, NEWS, SocketPath
 from twisted_ib.hca.host.fdpassing import sendWithDescriptors
@@ -216,7 +217,7 @@ class PacketTests(CarrierTestCase):
         """
         A host whose sockets cannot hold a record is refused by name.
         """
-        self.patch(limits, "CARRIER_BUFFER", 4096)
+        self.patch(socketpath, "CARRIER_BUFFER", 4096)
         c = self.device()
         user = User()
         c.connect(SDP, "127.0.0.1", 7001, user, 0.0)

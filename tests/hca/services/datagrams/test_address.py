@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, QueuePairError, ResourceBusyError
 from twisted_ib.hca.memory.memory import Memory
+from twisted_ib.hca.services import address
 from twisted_ib.hca.services.address import AddressHandle, AddressVector, Departures
 
 GID = 0xFE80 << 112 | 0x1234
@@ -286,7 +287,7 @@ class DepartureTests(AddressTestCase):
         """
         Only so many wait for all addresses together.
         """
-        self.patch(limits, "DATAGRAMS_WAITING", 3)
+        self.patch(address, "DATAGRAMS_WAITING", 3)
         other = AddressHandle(self.pd, AddressVector(GID + 1), self.device)
         for handle in (self.handle, other, self.handle, other):
             self.send("x", handle)

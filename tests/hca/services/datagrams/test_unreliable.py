@@ -7,11 +7,11 @@ from __future__ import annotations
 from tests.hca.queues.keyed_cases import bound
 from tests.hca.queues.keyed_pair import piece
 from tests.hca.services.datagrams.unreliable_pair import UnreliablePair, UnreliableTestCase
-from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode
+from twisted_ib.hca.services import unreliable
 from twisted_ib.hca.services.address import AddressVector
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
@@ -264,7 +264,7 @@ class GoneTests(UnreliableTestCase):
         """
         self.unconnected()
         self.post(1, WRITE)
-        self.p.clock.advance(limits.UNRELIABLE_WAIT_SECONDS - 0.01)
+        self.p.clock.advance(unreliable.UNRELIABLE_WAIT_SECONDS - 0.01)
         self.a.timers.tick(self.p.clock.seconds())
         self.assertEqual(self.a.statuses(), [])
         self.p.clock.advance(0.02)

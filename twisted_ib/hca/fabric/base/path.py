@@ -33,6 +33,9 @@ from twisted_ib.hca.base.operation import (
 from twisted_ib.hca.fabric.base.management import Management
 from twisted_ib.hca.wire.grh import guidGID
 
+#: Queue pair numbers, unknown here, that a path remembers to have refused.
+ABSENT_NUMBERS = 1024
+
 
 @frozen
 class PeerIdentity:
@@ -431,7 +434,7 @@ class Path:
         elif syndrome == ABSENT:
             if number in self.absent:
                 return True
-            if len(self.absent) >= limits.ABSENT_NUMBERS:
+            if len(self.absent) >= ABSENT_NUMBERS:
                 del self.absent[next(iter(self.absent))]
             self.absent[number] = None
         return self._publishRefusal(target, syndrome, number, position)

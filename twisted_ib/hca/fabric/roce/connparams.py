@@ -22,6 +22,12 @@ from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.cm.rdmacm import gidText
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
+#: The longest time from a message of connection management to its answer that counts as a round trip,
+#: in seconds.
+PACKET_ROUND_TRIP_SECONDS = 3.0
+#: What a REQ of ours says of the time to an acknowledgement, a timeout code: 0.5 s.
+PACKET_ACK_TIMEOUT_CODE = 17
+
 _HOP_LIMIT: Final = 64
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
@@ -60,7 +66,7 @@ class Proposal:
             something was lost.
         """
         seconds = now - self.when
-        return seconds if self.isAwaited and 0 <= seconds <= limits.PACKET_ROUND_TRIP_SECONDS else None
+        return seconds if self.isAwaited and 0 <= seconds <= PACKET_ROUND_TRIP_SECONDS else None
 
 
 def propose(fabric: Any, remote: int, request: REQ) -> None:
@@ -80,7 +86,7 @@ def propose(fabric: Any, remote: int, request: REQ) -> None:
         remoteGID=remote.to_bytes(16, "big"),
         hopLimit=_HOP_LIMIT,
         flowLabel=label,
-        localACKTimeout=limits.PACKET_ACK_TIMEOUT_CODE,
+        localACKTimeout=PACKET_ACK_TIMEOUT_CODE,
     )
     retries = request.retryCount
     _remember(

@@ -39,6 +39,10 @@ from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 
+PACKET_ANSWER_SECONDS = 0.0002
+#: Who is heard of again within this time, in seconds, waits for acknowledgements until nothing comes.
+PACKET_PATIENCE_SECONDS = 0.0005
+
 _HOP_LIMIT: Final = 64
 
 
@@ -64,7 +68,7 @@ class PacketFabric(Fabric):
 
     name = "packet"
     addressed = True
-    answerSeconds = limits.PACKET_ANSWER_SECONDS
+    answerSeconds = PACKET_ANSWER_SECONDS
     attributes = {"largestOperation": limits.INLINE_RECORD, "zeroCopy": False}
 
     def __init__(
@@ -374,10 +378,7 @@ class PacketFabric(Fabric):
         if isLast:
             connection.close()
         patient = (
-            self.patient
-            and now - path.flushed < limits.PACKET_PATIENCE_SECONDS
-            and connection.owes
-            and path.isPlain
+            self.patient and now - path.flushed < PACKET_PATIENCE_SECONDS and connection.owes and path.isPlain
         )
         path.flushed = now
         packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
@@ -388,7 +389,7 @@ class PacketFabric(Fabric):
             return
         if patient:
             if not self._owing:
-                self._owedAt = now + limits.PACKET_PATIENCE_SECONDS
+                self._owedAt = now + PACKET_PATIENCE_SECONDS
             self._owing[path] = None
         # With fewer than there might be, there are no more.
         if len(packets) >= limits.PACKET_OUTPUTS - 1 and connection.pending() and not path.bell:

@@ -39,6 +39,11 @@ from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 
+#: Connections of streams that have a part of a message, each at most INLINE_RECORD; others wait (RNR).
+PACKET_PARTIAL = 1024
+#: Messages of streams of so many bytes leave before the end of a batch.
+PACKET_PROMPT = 1024
+
 #: What a stream takes as one.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
@@ -127,7 +132,7 @@ class QueuePairPath(Path):
         #: before the end of the batch, and so before what its program has put off.
         self._prompt = -1
         if self._isStream and queuePair.type == QPType.RC and self.peer.address != fabric.address:
-            self._prompt = limits.PACKET_PROMPT
+            self._prompt = PACKET_PROMPT
         self._parts: list[Any] = []
         self._size = 0
         self.queuePair = queuePair
@@ -371,7 +376,7 @@ class QueuePairPath(Path):
             self._dropParts()
             return NAK_INVALID_REQUEST
         if not parts:
-            if len(self.fabric.partial) >= limits.PACKET_PARTIAL:
+            if len(self.fabric.partial) >= PACKET_PARTIAL:
                 return RNR | _SOON
             self.fabric.partial[self] = None
         self._size = self._size + stop - start if parts else stop - start

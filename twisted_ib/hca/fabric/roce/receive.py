@@ -43,6 +43,9 @@ from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
+#: The same for those that go to no connection.
+PACKET_SIZES_OF_STRANGERS = 8
+
 #: The default partition without the bit of full membership.
 _PARTITION: Final = 0x7FFF
 _ACKNOWLEDGE: Final = 0x80000000
@@ -122,7 +125,7 @@ class PacketReceiver:
         flow = self._flows.get(key)
         isNew = flow is None
         if flow is None:
-            flow = ICRCState(gidOf(source), gidOf(destination), port, limits.PACKET_SIZES_OF_STRANGERS)
+            flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_OF_STRANGERS)
         fabric, sessions, count = self._fabric, self._sessions, self._owner.count
         if destination != fabric.address:
             sessions = _NO_SESSIONS

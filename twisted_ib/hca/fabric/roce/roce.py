@@ -22,12 +22,20 @@ from typing import Any, Final
 
 from zope.interface import implementer
 
-from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.interfaces import ILink
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.wire.rocev2 import PORT
+
+#: Sockets that one device sends from, so that a flow has a source port of its own; more flows share them.
+PACKET_SOCKETS = 64
+#: Octets that such a device asks the kernel to keep for it, each way.
+PACKET_BUFFER = 8 * 1024 * 1024
+#: Datagrams of one call, and octets.
+PACKET_BURST = 62
+#: Multicast groups that one device listens to, each by a socket.
+PACKET_GROUPS = 256
 
 # Linux's numbers (C{linux/in.h}, C{in6.h}, C{udp.h}, C{sockios.h}, C{asm-generic/socket.h}), which
 # not all versions of Python have.
@@ -107,7 +115,7 @@ def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
     """
     for option in (plain, forced):
         try:
-            made.setsockopt(socket.SOL_SOCKET, option, limits.PACKET_BUFFER)
+            made.setsockopt(socket.SOL_SOCKET, option, PACKET_BUFFER)
         except OSError:
             pass  # Only the privileged may force it.
 
@@ -153,7 +161,7 @@ class RoCELink:
         self._interface = interface or self._scope
         self.pathMTU = pathMTUOf(mtuOf(self._interface)) if mtu is None else mtu
         self._isForced = mtu is not None
-        self.burst = limits.PACKET_BURST if segments else 1
+        self.burst = PACKET_BURST if segments else 1
         self.user: Any = None
         self._coalesces = coalesces
         self._senders: dict[int, socket.socket] = {}
@@ -256,7 +264,7 @@ class RoCELink:
 
     def sourcePort(self, wanted: int) -> int:
         """
-        See L{ILink}: beyond L{limits.PACKET_SOCKETS} flows share the ports that there are.
+        See L{ILink}: beyond L{PACKET_SOCKETS} flows share the ports that there are.
         """
         if wanted in self._senders:
             return wanted
@@ -270,7 +278,7 @@ class RoCELink:
         @return: A port to send from, the wanted one if it can be had.
         """
         senders = self._senders
-        if len(senders) < limits.PACKET_SOCKETS:
+        if len(senders) < PACKET_SOCKETS:
             for step in range(_PORT_ATTEMPTS):
                 port = wanted ^ step
                 if port in senders:
@@ -411,13 +419,13 @@ class RoCELink:
         """
         See L{ILink}.
 
-        @raise ResourceLimitError: There are L{limits.PACKET_GROUPS}.
+        @raise ResourceLimitError: There are L{PACKET_GROUPS}.
         @raise NoRouteError: The interface has no multicast.
         """
         if group in self._groups:
             return
-        if len(self._groups) >= limits.PACKET_GROUPS:
-            raise ResourceLimitError(f"{limits.PACKET_GROUPS} multicast groups are joined")
+        if len(self._groups) >= PACKET_GROUPS:
+            raise ResourceLimitError(f"{PACKET_GROUPS} multicast groups are joined")
         try:
             made = self._open(group, PORT, True)
         except OSError as error:

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted_ib import limits
 from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
+
+#: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.
+PACKET_LINGERING = 1024
+PACKET_LINGER_SECONDS = 10.0
 
 
 class ConnectedPaths:
@@ -49,9 +52,9 @@ class ConnectedPaths:
             owes the peer, and no more.
         """
         if lingers:
-            path.until = self._clock() + limits.PACKET_LINGER_SECONDS
+            path.until = self._clock() + PACKET_LINGER_SECONDS
             self.lingering[path] = None
-            if len(self.lingering) > limits.PACKET_LINGERING:
+            if len(self.lingering) > PACKET_LINGERING:
                 self.drop(next(iter(self.lingering)))
         else:
             self.lingering.pop(path, None)

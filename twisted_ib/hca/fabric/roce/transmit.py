@@ -19,6 +19,11 @@ from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import CONGESTION
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
+#: How long what does not fit into a socket waits, in seconds.
+PACKET_PAUSE_SECONDS = 0.001
+#: The least time between two congestion notifications for one queue pair, in seconds.
+PACKET_NOTIFICATION_SECONDS = 50e-6
+
 _PARTITION: Final = 0xFFFF
 #: In the word of the sequence number.
 ACKNOWLEDGE: Final = 0x80000000
@@ -146,7 +151,7 @@ class PacketTransmitter:
         waiting = self.stalled.get(call[1])
         if waiting is None:
             if not self.stalled:
-                self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+                self.again = self._fabric.clock() + PACKET_PAUSE_SECONDS
             waiting = self.stalled[call[1]] = deque()
         if len(waiting) < limits.PACKET_OUTPUTS:
             waiting.append((call, count))
@@ -168,7 +173,7 @@ class PacketTransmitter:
             else:
                 del self.stalled[port]
         if self.stalled:
-            self.again = self._fabric.clock() + limits.PACKET_PAUSE_SECONDS
+            self.again = self._fabric.clock() + PACKET_PAUSE_SECONDS
 
     def isBehind(self, address: str) -> bool:
         """
@@ -180,7 +185,7 @@ class PacketTransmitter:
         """
         A packet came over a congested way: tell its sender, but not all the time.
         """
-        if now - session.notified >= limits.PACKET_NOTIFICATION_SECONDS:
+        if now - session.notified >= PACKET_NOTIFICATION_SECONDS:
             session.notified = now
             head = BTH.pack(CONGESTION, 0, _PARTITION, session.remote | _BACKWARD, 0)
             # Congestion bits are masked: the checksum is that of a packet without.

@@ -21,6 +21,11 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
+#: Of those, handshakes that are not done.
+HANDSHAKES_PER_PROCESS = 16
+#: How long nobody listens when no descriptor is free, in seconds.
+ACCEPT_PAUSE_SECONDS = 0.1
+
 
 def mostPeers() -> int:
     """
@@ -63,7 +68,7 @@ def checkCaller(pairings: Iterable[Any], caller: Any, uid: int) -> None:
     # Processes outside of our process namespace all have the number 0.
     if who.pid and ofProcess >= limits.PEERS_PER_PROCESS:
         raise ResourceLimitError(f"process {who.pid} has {ofProcess} connections already")
-    if open_ >= limits.HANDSHAKES_PER_PROCESS:
+    if open_ >= HANDSHAKES_PER_PROCESS:
         raise ResourceLimitError(f"process {who.pid} has {open_} open handshakes already")
     if who.uid != uid and ofUser >= max(1, mostPeers() // limits.PEERS_USER_DIVISOR):
         raise ResourceLimitError(f"user {who.uid} has {ofUser} connections already")
@@ -123,7 +128,7 @@ class ListeningSockets:
             take(pair, rendezvous)
 
     def _shutAll(self) -> None:
-        self.deadline = self._clock() + limits.ACCEPT_PAUSE_SECONDS
+        self.deadline = self._clock() + ACCEPT_PAUSE_SECONDS
         self._shut = list(self._listeners)
         for fd in self._shut:
             self._poller.unregister(fd)

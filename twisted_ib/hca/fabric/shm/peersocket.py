@@ -31,6 +31,9 @@ from twisted_ib.hca.host.handshake import (
 from twisted_ib.hca.host.liveness import Liveness, checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
+#: The largest message of a handshake, an answer to a query excepted.
+HANDSHAKE_BYTES = 512
+
 
 class PeerSocket:
     """
@@ -128,7 +131,7 @@ class PeerSocket:
         if self.exchange is None:
             self.path.socketReadable(self)
             return
-        received = receiveWithDescriptors(self.socket, limits.HANDSHAKE_BYTES, 2)
+        received = receiveWithDescriptors(self.socket, HANDSHAKE_BYTES, 2)
         if received is None:
             return
         data, descriptors = received

@@ -32,6 +32,11 @@ from twisted_ib.errors import HCAError, PathLostError, RingError
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 
+#: Regions that one end of a path offers the other to map.
+OFFERED_SEGMENTS = 64
+#: Offered regions that one device maps (Linux: 65530 mappings per process).
+OFFERED_SEGMENTS_PER_DEVICE = 16384
+
 _OFFER, _WITHDRAW = 1, 2
 #: Kind, number, size.
 _MESSAGE = Struct(">B3xIQ")
@@ -84,7 +89,7 @@ class SharedRegions:
         number = self._mine.get(segment)
         if number is not None:
             return number
-        if len(self._mine) + len(self._gone) >= limits.OFFERED_SEGMENTS:
+        if len(self._mine) + len(self._gone) >= OFFERED_SEGMENTS:
             return 0
         if self._mineBytes + segment.size > limits.OFFERED_BYTES:
             return 0
@@ -175,7 +180,7 @@ class SharedRegions:
         as many as it may.
         """
         fabric = self._path.fabric
-        if keyed and fabric.offeredSegments < limits.OFFERED_SEGMENTS_PER_DEVICE:
+        if keyed and fabric.offeredSegments < OFFERED_SEGMENTS_PER_DEVICE:
             return False
         try:
             head = self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -202,7 +207,7 @@ class SharedRegions:
         @return: False if the peer has hung up.
         """
         keyed = self._isKeyed()
-        for _ in range(2 * limits.OFFERED_SEGMENTS):
+        for _ in range(2 * OFFERED_SEGMENTS):
             if self._mustWait(keyed):
                 return self._leave()
             try:
@@ -235,7 +240,7 @@ class SharedRegions:
             self._unmap(number)
         elif kind != _OFFER or len(descriptors) != 1:
             raise RingError(f"the peer sent message {kind} with {len(descriptors)} descriptors")
-        elif number in theirs or len(theirs) >= limits.OFFERED_SEGMENTS:
+        elif number in theirs or len(theirs) >= OFFERED_SEGMENTS:
             raise RingError("the peer offers more memory than it may")
         elif not 8 <= size <= min(limits.REGION_BYTES, limits.OFFERED_BYTES - self._theirBytes):
             raise RingError(f"the peer offers a segment of {size} bytes")

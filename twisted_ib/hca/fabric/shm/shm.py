@@ -41,6 +41,9 @@ from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
+#: Descriptors of peers that one turn looks at.
+DESCRIPTORS_PER_TURN = 64
+
 
 @implementer(IFabric)
 class SharedMemoryFabric(Discovery):
@@ -168,7 +171,7 @@ class SharedMemoryFabric(Discovery):
         """
         Look at the sockets: peers that call, handshakes, deaths.
         """
-        for fd, _ in self._poller.poll(0, limits.DESCRIPTORS_PER_TURN):
+        for fd, _ in self._poller.poll(0, DESCRIPTORS_PER_TURN):
             if fd in self._listeners:
                 self._listeners.accept(fd, self._called)
                 continue

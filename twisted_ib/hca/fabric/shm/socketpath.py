@@ -34,6 +34,10 @@ from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
 from twisted_ib.hca.fabric.base.path import Forked, Path
 
+#: Bytes of a socket's send buffer where sockets carry the records; Linux doubles
+#: it for what it counts besides the data.
+CARRIER_BUFFER = 256 * 1024
+
 ASK, NEWS = 1, 2
 #: length, word, flags, taken
 HEADER = Struct("<IIIQ")
@@ -59,7 +63,7 @@ def sendBuffer(pair: socket.socket) -> int:
     @return: The size of the socket's send buffer, as the kernel counts.
     @raise HandshakeError: this host's limits are too small for one record.
     """
-    pair.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.CARRIER_BUFFER)
+    pair.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CARRIER_BUFFER)
     size = pair.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     if size < 2 * _PACKET:
         raise HandshakeError(f"a socket buffer here has only {size} bytes (net.core.wmem_max)")
