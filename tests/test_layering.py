@@ -44,7 +44,7 @@ TYPE_CIRCLES = {
 
 #: One line for each contract that breaks it: contract, module, statement.
 BREAKS = (
-    ("packages", "sdp/sender", "import twisted_ib.rds.port"),
+    ("packages", "sdp/stream", "import twisted_ib.rds.port"),
     ("hca", "hca/queues/completion", "import twisted_ib.hca.device.device"),
     ("fabric", "hca/fabric/shm/ring", "import twisted_ib.hca.fabric.roce.sessions"),
     ("verbs", "hca/verbs/objects/pd", "import twisted_ib.hca.verbs.cm.cmid"),

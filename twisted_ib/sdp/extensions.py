@@ -22,7 +22,7 @@ from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
 from twisted_ib.sdp.zerocopysend import ZeroCopySend
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.receiver import Receiver
+    from twisted_ib.sdp.stream import Stream
 
 _PRESENT = wire.Flags.OOB_PRES.value
 
@@ -43,7 +43,7 @@ class Extensions:
 
     __slots__ = ("asked", "keyed", "machine", "orphans", "over", "stream", "zeroCopyReceive", "zeroCopySend")
 
-    def __init__(self, stream: Receiver) -> None:
+    def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.machine: ZeroCopyMachine = extend(stream.machine)
         self.keyed: StreamRDMA | None = None

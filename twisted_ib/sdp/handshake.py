@@ -31,8 +31,8 @@ from twisted_ib.sdp.protocol.wire import (
     packAddress,
     unpackAddress,
 )
-from twisted_ib.sdp.sender import READ_DEPTH
 from twisted_ib.sdp.stream import Stream
+from twisted_ib.sdp.streamrdma import READ_DEPTH
 
 #: The RDMA-CM port space of SDP; service ids are C{0x1pppp}.
 PORT_SPACE = 0x0001

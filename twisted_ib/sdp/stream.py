@@ -1,9 +1,13 @@
 """
 One SDP connection without Twisted's faces: bytes out, bytes in, and the end.
 
-A L{Stream} adds to a L{Receiver}, which is a L{Sender<twisted_ib.sdp.sender.Sender>} too, the end
-of both directions.  What Twisted calls a transport stands on top of it
-(L{twisted_ib.sdp.transport}).
+What Twisted calls a transport stands on top of a L{Stream} (L{twisted_ib.sdp.transport}).
+
+Sending: where the reactor polls, the first write of a turn leaves at once; the rest of the turn (elsewhere
+all of it) is gathered and leaves at the end of the batch, or when there is much of it.
+
+Receiving: bytes go to the application as they come, or are held while it does not read; then the receives
+that carried data are not posted again, and the peer's credits run out.
 
 Closing: C{closeWrite} queues the DisConn behind the data; C{detach} ends the
 application's part, after which the stream lives on by itself, as a closed
@@ -15,41 +19,686 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError
-from twisted_ib.sdp.protocol.machine import Action, Input, State
-from twisted_ib.sdp.protocol.wire import MID
-from twisted_ib.sdp.receiver import END, Receiver
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, ResourceLimitError, SDPError, SDPWireError
+from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.internet.transport import Computed
+from twisted_ib.sdp.extensions import Extensions
+from twisted_ib.sdp.pendingsends import SendBuffer
+from twisted_ib.sdp.protocol.machine import M32, PLAIN, WINDOW, Action, Input, Machine, State, unpackHeader
+from twisted_ib.sdp.protocol.wire import (
+    BSDH_BYTES,
+    MID,
+    ChRcvBuf,
+    ChRcvBufAck,
+    SinkAvail,
+    SrcAvail,
+    SuspComm,
+    SuspCommAck,
+)
+from twisted_ib.sdp.streamrdma import READ_DEPTH
 from twisted_ib.sdp.zerocopyreceive import Placed
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
+#: A turn's writes are flushed when less than this of a message is left.
+GATHER_LEFT = 16 * 1024
+_CREDITS_LOW = limits.SDP_CREDITS_LOW
+_DISCONN, _DISCONN_SENT = MID.DISCONN.value, Input.DISCONN_SENT
+_MESSAGE = limits.INLINE_MESSAGE
+#: States in which stream data may be sent; an enumeration's hash costs a Python call.
+_ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
+#: Below this many they are posted again.
+SDP_RECEIVES_LOW = 32
+#: Receives of a connection while memory is short: data needs three credits
+#: (annex A4, CA4-82), and one message without data must leave as many.
+SDP_RECEIVES_LEAST = 4
+#: Receives that are left for control messages when data has come.
+SDP_CONTROL_RECEIVES = 2
+_RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
+_DISCONN, _ABORT_CONN, _DISCONN_CAME = MID.DISCONN.value, MID.ABORT_CONN.value, Input.DISCONN
+#: The messages that may carry stream bytes, and what else they have behind the header.
+_BODIES = {
+    int(MID.DATA): 0,
+    int(MID.SRC_AVAIL): SrcAvail.layout.size,
+    int(MID.SINK_AVAIL): SinkAvail.layout.size,
+}
+#: Marks the end of stream among held bytes.
+END = None
 # Names of this module are looked up faster than those of others.
+_PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
+_ABORT_CONN, _DISCONN_CAME, _DREQ = MID.ABORT_CONN.value, Input.DISCONN, Input.DREQ
 _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
     Action.NOTHING,
     Action.END_OF_STREAM,
     Action.END_AND_DISCONNECT,
 )
-_ESTABLISHED, _CLOSE_WAIT, _DREQ = State.ESTABLISHED, State.CLOSE_WAIT, Input.DREQ
 
 
-class Stream(Receiver):
+class Stream:
     """
     A stream of bytes over one queue pair.
 
+    @ivar channel: The device in its reactor.
+    @ivar thread: The thread that may use it.
     @ivar connection: The CM's side of this connection.
+    @ivar room: Bytes that may still be gathered in this turn; below zero every
+        write takes the slow way.
+    @ivar corked: Whether this turn's C{endOfBatch} is still to come.
+    @ivar owes: Control messages that wait for credits: id, body and flags.
+    @ivar extensions: What it has that uses more of SDP than Data, or L{None}.
+    @ivar longest: Bytes of the longest message that its path carries well.
+    @ivar reads: READs that the peer answers at a time, once connected.
+    @ivar prompt: Whether the first write of a turn leaves at once.
+    @ivar direct: Whether such a write has nothing to do with the end of its batch: nobody waits for that,
+        neither a producer nor a close, and there are no C{extensions}.  Found out at the end of a batch in
+        which nothing was left to do.
+    @ivar batch: The batch in which something was written last.
+    @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
+    @ivar saidEnd: Whether it has its number: nothing may follow it.
+    @ivar reading: Whether the application wants data.
+    @ivar held: Bytes that came while it did not, or what came to a place of its, then
+        perhaps the end of stream (L{None}) or the loss (an exception); L{None} when there is
+        nothing.
+    @ivar heldBytes: How many bytes those are.
+    @ivar attached: Whether there is an application at all.
+    @cvar messageBytes: The most that one message brings.
     """
 
-    __slots__ = ("connection",)
+    __slots__ = (
+        "__dict__",
+        "append",
+        "batch",
+        "buffer",
+        "channel",
+        "connection",
+        "corked",
+        "direct",
+        "ending",
+        "extensions",
+        "held",
+        "heldBytes",
+        "machine",
+        "owes",
+        "queuePair",
+        "reading",
+        "room",
+        "thread",
+    )
+
+    # For most connections; a transport has a dictionary for what changes.
+    attached = True
+    longest = messageBytes = limits.INLINE_MESSAGE
+    prompt: Any = Computed(lambda stream: stream.channel.polled)
+    reads = READ_DEPTH
+    saidEnd = False
 
     def __init__(self, channel: DeviceChannel) -> None:
         """
-        Begin with nothing received.
+        Make a queue pair, with all its receives posted.
 
         @param channel: The device in its reactor.
+        @raise ResourceLimitError: there are too many queue pairs.
         """
-        Receiver.__init__(self, channel)
+        self.channel = channel
+        self.thread = channel.device.thread
         self.connection: Any = None
+        self.queuePair: QueuePair = channel.device.createQueuePair(self)
+        self.queuePair.posted = limits.SDP_RECEIVES
+        self.machine = Machine(limits.SDP_RECEIVES)
+        self.buffer: SendBuffer | None = None
+        self.append: Any = None
+        self.room = self.batch = -1
+        self.corked = self.direct = self.ending = self.reading = False
+        self.owes: deque[tuple[int, bytes, int]] | None = None
+        self.extensions: Extensions | None = None
+        self.held: deque[bytes | Placed | Exception | None] | None = None
+        self.heldBytes = 0
+
+    # -- what the transport implements
+
+    bufferSize: int
+
+    def writing(self) -> bool:
+        """
+        @return: Whether the application waits to write more, or to close.
+        """
+        raise NotImplementedError
+
+    def drained(self) -> None:
+        """
+        The send buffer is empty and the medium has taken everything.
+        """
+        raise NotImplementedError
+
+    def filled(self) -> None:
+        """
+        More than C{bufferSize} bytes wait.
+        """
+        raise NotImplementedError
+
+    def deliver(self, data: bytes) -> None:
+        """
+        Hand stream bytes to the application.
+
+        @param data: not empty.
+        """
+        raise NotImplementedError
+
+    def endOfStream(self) -> None:
+        """
+        Tell the application that the peer sends no more.
+        """
+        raise NotImplementedError
+
+    def lost(self, reason: Exception) -> None:
+        """
+        Tell the application that the connection broke.
+
+        @param reason: why; at most once.
+        """
+        raise NotImplementedError
+
+    def leaving(self) -> bool:
+        """
+        @return: Whether the application has closed and reads no more.
+        """
+        raise NotImplementedError
+
+    def checkCaller(self) -> None:
+        """
+        @raise WrongThreadError: This is not the reactor's thread.
+        @raise DeviceClosedError: This is a forked child.
+        """
+        raise NotImplementedError
+
+    def forked(self) -> None:
+        """
+        In a forked child: no thread may use this.
+        """
+        self.thread = 0
+
+    def traffic(self) -> tuple[int, int, int, int]:
+        """
+        @return: For L{Traffic<twisted_ib.hca.device.counters.Traffic>}: each message is one record,
+            and has its number.
+        """
+        machine = self.machine
+        return machine.sequence, machine.received, machine.sequence, machine.received
+
+    # -- stream data
+
+    def send(self, data: bytes) -> None:
+        """
+        Queue or send C{data}, which is not empty: the slow way, for the first
+        write of a turn and for large ones.
+        """
+        queuePair, buffer = self.queuePair, self.buffer
+        n = len(data)
+        if queuePair.path is None:
+            # The application, not reading, has not heard of the end: it hears
+            # of it at the end of the batch.
+            self.cork()
+            return
+        state = self.machine.state
+        if self.saidEnd or not (state is _ESTABLISHED or state is _CLOSE_WAIT):
+            return
+        if not self.corked:
+            device = self.channel.device
+            first, self.batch = self.batch != device.batch, device.batch
+            self.corked = True
+            device.markDirty(self)
+            if first and buffer is None and self.prompt and queuePair.pending is None:
+                extensions = self.extensions
+                if n <= self.machine.maxPayload and (
+                    extensions is None or not extensions.zeroCopySend.takes(n)
+                ):
+                    header = self.machine.header(n, queuePair.posted)
+                    if header is not None:
+                        queuePair.postInline(header, data, n)
+                        return
+        if self.extensions is not None and self.extensions.zeroCopySend.takes(n):
+            self.extensions.zeroCopySend.queueBytes(data)
+            return
+        if buffer is None:
+            buffer = self.buffer = SendBuffer()
+            self.append = buffer.pieces.append
+        else:
+            self._sync()
+            if buffer.size and buffer.size + n > _MESSAGE:
+                self.flush()
+        buffer.append(data)
+        self.room = _MESSAGE - buffer.size
+        if self.room < GATHER_LEFT:
+            self.flush()
+            self.channel.device.ringBells()
+        if buffer.size > self.bufferSize:
+            self.filled()
+
+    def block(self) -> None:
+        """
+        What is written from now on waits behind more than bytes: have every write take the slow
+        way, and every message that comes look whether something can go on.
+        """
+        self._sync()
+        self.room = -1
+        if self.buffer is None:
+            self.buffer = SendBuffer()
+            self.append = self.buffer.pieces.append
+
+    def cork(self) -> None:
+        """
+        Have C{endOfBatch} called when the batch ends.
+        """
+        if not self.corked:
+            self.corked = True
+            self.channel.device.markDirty(self)
+
+    def _sync(self) -> None:
+        if self.buffer is not None and self.room >= 0:
+            self.buffer.size = _MESSAGE - self.room
+
+    def flush(self) -> None:
+        """
+        Send what is queued, as far as credits and the medium allow.
+        """
+        buffer, queuePair, machine = self.buffer, self.queuePair, self.machine
+        assert buffer is not None
+        self._sync()
+        if self.owes is not None:
+            self._payOwed()
+            if self.owes is not None:
+                return  # Among it may be what belongs before these bytes: RdmaWrCompl.
+        most, longest = machine.maxPayload, self.longest
+        left = limits.MESSAGES_PER_FLUSH
+        while buffer.size:
+            if not left:
+                # The peer takes them as fast as they come: others have a turn.
+                self.cork()
+                break
+            left -= 1
+            if machine.limit - machine.sequence < 3:
+                if most < _MESSAGE:
+                    self._askSize()
+                break
+            if not queuePair.canPost():
+                break
+            payload, n = buffer.take(most if most < longest else longest)
+            header = machine.header(n, queuePair.posted)
+            assert header is not None
+            queuePair.postInline(header, payload, n)
+        if self.corked and (self.extensions is None or not self.extensions.zeroCopySend.takes(0)):
+            self.room = _MESSAGE - buffer.size
+
+    def resume(self) -> None:
+        """
+        There is room in the medium, or there are credits: go on.
+        """
+        try:
+            self._proceed()
+        except SDPError as error:
+            self.violated(error)
+            return
+        if self.machine.told - self.machine.received < _CREDITS_LOW:
+            self._credit()  # What found the medium full would never be told.
+
+    def _proceed(self) -> None:
+        """
+        Send what is owed and queued; when all has left, say so.
+        """
+        if self.owes is not None:
+            self._payOwed()
+        if self.extensions is not None and not self._proceedExtensions(self.extensions):
+            return
+        if self.buffer is not None:
+            self.flush()
+            if self.buffer.size or self.corked:
+                return  # If corked, the end of the batch comes back here.
+            self.buffer = self.append = None
+        if self.corked or self.queuePair.pending is not None:
+            return
+        if self.ending:
+            self.sendDisconn()
+        self.drained()
+
+    def _proceedExtensions(self, extensions: Extensions) -> bool:
+        """
+        Go on with all that is not just Data, behind what is gathered.
+
+        @return: Whether nothing of it is left.
+        """
+        extensions.zeroCopyReceive.proceed()
+        if self.buffer is not None:
+            self.flush()
+            if self.buffer.size:
+                return False
+        if extensions.zeroCopySend.proceed():
+            return self.queuePair.path is not None
+        if self.queuePair.path is not None:
+            self.block()
+        return False
+
+    def discard(self) -> None:
+        """
+        Forget what the application wrote and has not left.
+        """
+        self.buffer = self.append = None
+        self.room = -1
+        self.direct = False
+        if self.extensions is not None:
+            self.extensions.discard()
+
+    # -- control messages
+
+    def _control(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
+        """
+        Send a control message, now or when there are credits for it.
+        """
+        if self.owes is None and self.queuePair.canPost():
+            message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
+            if message is not None:
+                self.queuePair.postInline(message, b"", 0)
+                return
+        if self.owes is None:
+            self.owes = deque()
+        self.owes.append((mid, body, flags))
+        if len(self.owes) > limits.SDP_RECEIVES:
+            raise SDPError("the peer asks for answers and does not take them")
+
+    def _payOwed(self) -> None:
+        owes, queuePair = self.owes, self.queuePair
+        while owes and queuePair.canPost():
+            mid, body, flags = owes[0]
+            message = self.machine.controlMessage(mid, queuePair.posted, body, flags)
+            if message is None:
+                return
+            owes.popleft()
+            queuePair.postInline(message, b"", 0)
+        if not owes:
+            self.owes = None
+
+    def _credit(self) -> None:
+        """
+        Tell the peer of posted receives, if no data does and it should know.
+        """
+        queuePair, machine = self.queuePair, self.machine
+        if queuePair.pending is not None or queuePair.path is None:
+            return
+        if machine.owesUpdate(queuePair.posted):
+            header = machine.update(queuePair.posted)
+            if header is not None:
+                queuePair.postInline(header, b"", 0)
+
+    def closeWrite(self) -> None:
+        """
+        Send a DisConn after everything queued.
+        """
+        self.ending = True
+        self.direct = False
+        self.cork()
+
+    def sendDisconn(self) -> None:
+        """
+        Everything has left: say that no more comes.  It is said when the
+        message is in the medium; before that the state does not change.
+        """
+        if self.machine.state not in (_ESTABLISHED, _CLOSE_WAIT):
+            self.ending = False
+            return
+        queuePair = self.queuePair
+        if queuePair.pending is not None:
+            return
+        if not self.saidEnd:
+            if self.owes is not None:
+                return
+            message = self.machine.controlMessage(_DISCONN, queuePair.posted)
+            if message is None:
+                return
+            self.saidEnd = True
+            queuePair.postInline(message, b"", 0)
+            if queuePair.pending is not None:
+                return
+        self.ending = False
+        self._act(self.machine.feed(_DISCONN_SENT))
+
+    def openExtensions(self) -> Extensions:
+        """
+        @return: What the stream has that uses more of SDP than Data, made when first needed.
+        """
+        extensions = self.extensions
+        if extensions is None:
+            self.direct = False
+            extensions = self.extensions = Extensions(self)
+        return extensions
+
+    def _askSize(self) -> None:
+        self.openExtensions().askSize()
+
+    # -- receiving (consumer of the queue pair)
+
+    def received(self, buffer: Any, start: int, stop: int) -> None:
+        """
+        A message arrived: see L{QueuePair.delivered}.
+
+        What most messages are is done here: stream bytes for a connection that is open and has no
+        C{extensions}.  The checks are those of L{Machine.receive}, which has all other messages to itself,
+        and finds what is wrong with one that does not pass them here.
+
+        @param buffer: the medium's own, for this call only.
+        @param start: offset of the message.
+        @param stop: offset after it.
+        """
+        machine = self.machine
+        length = stop - start
+        data: bytes | None
+        if length > BSDH_BYTES and self.extensions is None and machine.state is _ESTABLISHED:
+            kind, bufs, said, sequence, acknowledged = _unpack(buffer, start)
+            received, sent = machine.received + 1, machine.sequence
+            behind = (sent - acknowledged) & _M32
+            if kind == _PLAIN and said == length and sequence == received & _M32 and behind <= _WINDOW:
+                machine.received = received
+                limit = sent - behind + bufs
+                if limit > machine.limit:
+                    machine.limit = limit
+                data = buffer[start + 16 : stop]
+            else:
+                data = self._receive(buffer, start, stop)
+        else:
+            data = self._receive(buffer, start, stop)
+        if data is None or (self.queuePair.posted < _LOW and not self._replace(bool(data))):
+            return
+        if data:
+            if self.reading and self.held is None:
+                self.deliver(data)
+            else:
+                self.hold(data)
+        if machine.told - machine.received < _CREDITS_LOW:
+            self._credit()
+        if (self.buffer is not None or self.ending or self.owes is not None) and not self.corked:
+            self.resume()
+
+    def _receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
+        """
+        Any message.
+
+        @return: The stream bytes that came, perhaps none; L{None} if all is done.
+        """
+        machine = self.machine
+        try:
+            data = machine.receive(buffer, start, stop)
+            if data is None:
+                self._controlReceived(machine.control, buffer, start, stop)
+        except (SDPError, SDPWireError) as error:
+            self.violated(error)
+            return None
+        return data
+
+    def _replace(self, payload: bool) -> bool:
+        """
+        A message has used a receive.
+
+        While the application does not read, those that carried data are not
+        posted again and those that did not are, so that control messages can
+        always come and data cannot.
+
+        @return: False if the message came without the credits it needs.
+        """
+        queuePair = self.queuePair
+        if payload and queuePair.posted < SDP_CONTROL_RECEIVES:
+            self.violated(SDPError("data with fewer than three credits (CA4-82)"))
+            return False
+        if not self._isPaused():
+            self._postReceives()
+        elif not payload:
+            queuePair.posted += 1
+        return True
+
+    def _isPaused(self) -> bool:
+        """
+        @return: Whether there is an application and it does not read.
+        """
+        return self.attached and (self.held is not None or not self.reading)
+
+    def _postReceives(self) -> None:
+        """
+        Promise to take more messages: all, or few if memory is short.
+        """
+        queuePair = self.queuePair
+        if queuePair.path is None:
+            return
+        full = _RECEIVES
+        if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
+            full = SDP_RECEIVES_LEAST
+        if full > queuePair.posted:
+            queuePair.posted = full
+
+    def _controlReceived(self, mid: int, buffer: Any, start: int, stop: int) -> None:
+        carries = stop - start - BSDH_BYTES - _BODIES.get(mid, stop) > 0
+        if self.queuePair.posted < _LOW and not self._replace(carries):
+            return
+        if mid == _DISCONN or mid == _ABORT_CONN:
+            if stop - start != BSDH_BYTES:
+                raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
+            end = _DISCONN_CAME if mid == _DISCONN else Input.ABORTCONN
+            if mid == _DISCONN and self.extensions is not None:
+                self.extensions.zeroCopyReceive.ended()
+            self._act(self.machine.feed(end))
+        elif mid == MID.CH_RCV_BUF:
+            # Refused by answering with the size in force.
+            ChRcvBuf.parse(buffer, start, stop)
+            size = limits.INLINE_MESSAGE
+            self._control(MID.CH_RCV_BUF_ACK, size.to_bytes(4, "big"))
+        elif mid == MID.CH_RCV_BUF_ACK:
+            answer = ChRcvBufAck.parse(buffer, start, stop)
+            self.openExtensions().sizeAnswered(answer.receiveBytes)
+        elif mid == MID.SUSP_COMM:
+            service = SuspComm.parse(buffer, start, stop).serviceID
+            raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
+        elif mid == MID.SUSP_COMM_ACK:
+            SuspCommAck.parse(buffer, start, stop)
+            raise SDPError("SuspCommAck, but nothing was suspended")
+        else:
+            self.openExtensions().take(buffer, start, stop)
+        if self.queuePair.path is None:
+            return
+        if self.machine.told - self.machine.received < _CREDITS_LOW:
+            self._credit()
+        if self.owes is not None or self.ending or self.buffer is not None:
+            self.resume()
+
+    def hold(self, data: bytes | Placed) -> None:
+        """
+        Keep what the application does not want to read yet.
+        """
+        if not self.attached:
+            # The application has closed: as TCP answers with a reset.
+            self.reset()
+            return
+        if self.held is None:
+            self.held = deque()
+        self.held.append(data)
+        if isinstance(data, bytes):
+            self.heldBytes += len(data)
+            self.channel.device.hold(self, len(data))
+
+    def holdAgain(self, data: bytes) -> None:
+        """
+        Keep what the application did not take of what was given to it.
+        """
+        if self.held is None:
+            self.held = deque()
+        self.held.appendleft(data)
+        self.heldBytes += len(data)
+        self.channel.device.hold(self, len(data))
+
+    def read(self) -> None:
+        """
+        Deliver what was held, while the application wants it.
+        """
+        held = self.held
+        if held is None:
+            return
+        while held and self.reading and self.attached:
+            data = held.popleft()
+            if data is END:
+                self._streamEnded()
+                loss = held[0] if held else None
+                if isinstance(loss, Exception) and self.held is held and self.attached:
+                    self._broken(loss)
+                else:
+                    self._release()
+                return
+            if isinstance(data, Exception):
+                self._broken(data)
+                return
+            extensions = self.extensions
+            if isinstance(data, Placed):
+                assert extensions is not None
+                extensions.zeroCopyReceive.finish(data)
+                continue
+            self.heldBytes -= len(data)
+            self.channel.device.hold(self, -len(data))
+            if extensions is None:
+                self.deliver(data)
+            else:
+                extensions.zeroCopyReceive.put(data)
+        if not held and self.held is held:
+            self.held = None
+        if self.reading and self.held is None and self.queuePair.posted < _LOW:
+            self._postReceives()
+            self._credit()
+
+    def readAgain(self) -> None:
+        """
+        The application reads again: what was held comes at the end of the batch.
+        Without any the receives may still be down to those of a paused reader.
+        """
+        self.reading = True
+        if self.extensions is not None:
+            self.cork()
+        if self.held is None:
+            if self.queuePair.posted < _LOW:
+                self._postReceives()
+                self._credit()
+        else:
+            self.cork()
+
+    def _streamEnded(self) -> None:
+        """
+        All is read: tell of the end.
+        """
+        if self.extensions is not None:
+            self.extensions.zeroCopyReceive.returnPlaces()
+            if not self.attached:
+                return  # Who heard of it ended the connection.
+        self.endOfStream()
+
+    def _release(self) -> None:
+        self.held = None
+        if self.heldBytes:
+            self.channel.device.hold(self, -self.heldBytes)
+            self.heldBytes = 0
 
     # -- the batch
 

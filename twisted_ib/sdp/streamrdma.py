@@ -20,16 +20,19 @@ from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.internet.region import RDMARegion, Regions
-from twisted_ib.sdp.sender import READ_DEPTH
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.receiver import Receiver
+    from twisted_ib.sdp.stream import Stream
 
 _RETRIES = 7
 #: Timeout code of a peer whose queue pair is not there: 67 ms.
 _ACK_TIMEOUT = 14
 #: Timer code of a peer that finds no receive.
 _RNR_TIMER = 14
+
+
+#: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
+READ_DEPTH = 16
 
 
 class StreamQueues(WorkQueues):
@@ -73,7 +76,7 @@ class StreamRDMA:
 
     __slots__ = ("_calls", "_exposed", "_numbers", "_work", "completions", "regions", "stream")
 
-    def __init__(self, stream: Receiver) -> None:
+    def __init__(self, stream: Stream) -> None:
         """
         Nothing is registered.
 

@@ -32,8 +32,7 @@ from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, mi
 from twisted_ib.sdp.protocol.machine import M32
 from twisted_ib.sdp.protocol.wire import BSDH, MID
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
-from twisted_ib.sdp.sender import GATHER_LEFT
-from twisted_ib.sdp.stream import Stream
+from twisted_ib.sdp.stream import GATHER_LEFT, Stream
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
@@ -135,7 +134,7 @@ class SDPTransport(Transport, Stream):
         Send C{data}: see L{interfaces.ITransport.write}.
 
         The first write of a batch goes from here into the medium, if nothing is in its way: what
-        L{Sender.send}, L{Machine.header} and L{QueuePair.postInline} do together then, without their
+        L{Stream.send}, L{Machine.header} and L{QueuePair.postInline} do together then, without their
         calls, which would take longer than the work.
 
         @raise TypeError: C{data} is not L{bytes}.

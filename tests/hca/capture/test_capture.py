@@ -24,7 +24,6 @@ from tests.rdma import pair as rdma_pair
 from tests.sdp import pair as sdp_pair
 from tests.support.captures import TSHARK, Frame, Observer, read, tshark
 from tests.support.generated import given, settings
-from twisted_ib import limits
 from twisted_ib.hca.base.operation import (
     READ_REQUEST,
     READ_RESPONSE_ONLY,
@@ -36,6 +35,7 @@ from twisted_ib.hca.base.operation import (
     UD_SEND_ONLY,
     WRITE_ONLY,
 )
+from twisted_ib.hca.capture import capture as captures
 from twisted_ib.hca.capture import pcapng
 from twisted_ib.hca.capture.capture import Capture, capture, fileOf
 from twisted_ib.hca.capture.pcapng import Writer

@@ -15,9 +15,9 @@ from tests.sdp.stream.test_reviewed import ReviewedTestCase, jam
 from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.internet import channel as internetChannel
-from twisted_ib.sdp import receiver
 from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import State
+from twisted_ib.sdp.stream import SDP_CONTROL_RECEIVES, SDP_RECEIVES_LEAST
 
 #: What is done: which end, what, how much.
 STEPS = st.lists(
@@ -68,7 +68,7 @@ class UpdateTests(ReviewedTestCase):
                 for _ in range(3):
                     pair.a.turn(), pair.b.turn()
             pair.settle()
-            self.assertLessEqual(two.queuePair.posted, receiver.SDP_RECEIVES_LEAST)
+            self.assertLessEqual(two.queuePair.posted, SDP_RECEIVES_LEAST)
             before = one.machine.sequence + two.machine.sequence
             one.write(b"r")
             pair.settle()
@@ -334,7 +334,7 @@ class HeldTests(ThreeTestCase):
         What 200 senders, who do nothing wrong, can send to readers that pause at the same
         time resets nobody.
         """
-        each = (limits.SDP_RECEIVES - receiver.SDP_CONTROL_RECEIVES) * limits.INLINE_MESSAGE
+        each = (limits.SDP_RECEIVES - SDP_CONTROL_RECEIVES) * limits.INLINE_MESSAGE
         self.assertGreaterEqual(limits.HELD_BYTES, 200 * each)
 
     def test_whoHoldsMostPays(self) -> None:

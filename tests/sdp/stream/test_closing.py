@@ -14,7 +14,6 @@ from tests.sdp.pair import PairTestCase, Recorder
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.internet import channel
-from twisted_ib.sdp import receiver
 from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.sdp.protocol.wire import MID
 
@@ -505,7 +504,7 @@ class BoundTests(ClosingTestCase):
         stream.queuePair.posted = 4
         raw.data(b"x")
         self.settle()
-        self.assertEqual(stream.queuePair.posted, receiver.SDP_RECEIVES_LEAST)
+        self.assertEqual(stream.queuePair.posted, stream.SDP_RECEIVES_LEAST)
         self.assertEqual(stream.heard.data, b"xx")
 
     def test_finWait(self) -> None:

@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 from tests.sdp.pair import Pair, PairTestCase
 from tests.support.generated import given, settings
 from twisted_ib import limits
-from twisted_ib.sdp import receiver
 from twisted_ib.sdp.protocol.wire import MID, SrcAvail
 
 ERRORS = "sdp_protocol_errors"
@@ -358,7 +357,7 @@ class ReceiveTests(PairTestCase):
             raw, stream = pair.raw()
             stream.heard.hook = lambda data, s=stream: s.connectionLost(Failure(ConnectionAborted()))
             stream.machine.told = stream.machine.received + limits.SDP_CREDITS_LOW
-            stream.queuePair.posted = receiver.SDP_RECEIVES_LOW
+            stream.queuePair.posted = stream.SDP_RECEIVES_LOW
             raw.data(b"x")
             raw.data(b"y")
             pair.settle()

@@ -12,8 +12,8 @@ from twisted.python import log
 from tests.sdp.pair import Pair, PairTestCase
 from tests.sdp.test_transport import Producer
 from twisted_ib import limits
-from twisted_ib.sdp import receiver
 from twisted_ib.sdp.protocol.wire import MID, SrcAvail
+from twisted_ib.sdp.stream import SDP_RECEIVES_LOW
 
 OFFER = SrcAvail(length=100, rkey=7, address=4096, payload=b"begin").pack()[16:]
 
@@ -37,7 +37,7 @@ class TrapTests(PairTestCase):
             one, two = pair.connected()
             two.pauseProducing()
             for _ in range(64):
-                for _ in range(receiver.SDP_RECEIVES_LOW):
+                for _ in range(SDP_RECEIVES_LOW):
                     two.write(b"x" * 60000)
                     two.endOfBatch()
                     two.channel.device._dirty.clear()
@@ -45,13 +45,13 @@ class TrapTests(PairTestCase):
                     pair.b.turn()
                 pair.settle()
             self.assertIsNone(two.held)
-            self.assertLessEqual(two.queuePair.posted, receiver.SDP_RECEIVES_LOW)
+            self.assertLessEqual(two.queuePair.posted, SDP_RECEIVES_LOW)
             two.resumeProducing()
             pair.settle()
             one.write(b"hello")
             pair.settle()
             self.assertEqual(two.heard.data, b"hello")
-            self.assertGreater(one.machine.credits(), receiver.SDP_RECEIVES_LOW)
+            self.assertGreater(one.machine.credits(), SDP_RECEIVES_LOW)
 
     def test_creditBehindPending(self) -> None:
         """
@@ -79,7 +79,7 @@ class TrapTests(PairTestCase):
             self.assertEqual(len(stream.heard.data), limits.SDP_RECEIVES - 2)
             self.assertIsNotNone(stream.queuePair.pending)
             self.settle()
-            self.assertGreaterEqual(raw.machine.credits(), receiver.SDP_RECEIVES_LOW, paused)
+            self.assertGreaterEqual(raw.machine.credits(), SDP_RECEIVES_LOW, paused)
 
     def filled(self) -> tuple[Any, Any]:
         """
