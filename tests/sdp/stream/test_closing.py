@@ -16,6 +16,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.internet import channel
 from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.sdp.protocol.wire import MID
+from twisted_ib.sdp.stream import SDP_RECEIVES_LEAST
 
 
 @implementer(IHalfCloseableProtocol)
@@ -504,7 +505,7 @@ class BoundTests(ClosingTestCase):
         stream.queuePair.posted = 4
         raw.data(b"x")
         self.settle()
-        self.assertEqual(stream.queuePair.posted, stream.SDP_RECEIVES_LEAST)
+        self.assertEqual(stream.queuePair.posted, SDP_RECEIVES_LEAST)
         self.assertEqual(stream.heard.data, b"xx")
 
     def test_finWait(self) -> None:

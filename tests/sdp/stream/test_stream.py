@@ -15,6 +15,7 @@ from tests.sdp.pair import Pair, PairTestCase
 from tests.support.generated import given, settings
 from twisted_ib import limits
 from twisted_ib.sdp.protocol.wire import MID, SrcAvail
+from twisted_ib.sdp.stream import SDP_RECEIVES_LOW
 
 ERRORS = "sdp_protocol_errors"
 PATTERN = bytes(i * 11 & 0xFF for i in range(251)) * 2000
@@ -357,7 +358,7 @@ class ReceiveTests(PairTestCase):
             raw, stream = pair.raw()
             stream.heard.hook = lambda data, s=stream: s.connectionLost(Failure(ConnectionAborted()))
             stream.machine.told = stream.machine.received + limits.SDP_CREDITS_LOW
-            stream.queuePair.posted = stream.SDP_RECEIVES_LOW
+            stream.queuePair.posted = SDP_RECEIVES_LOW
             raw.data(b"x")
             raw.data(b"y")
             pair.settle()

@@ -22,6 +22,7 @@ from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.requests import Capabilities
 from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail, Transition
+from twisted_ib.sdp.stream import SDP_RECEIVES_LEAST
 from twisted_ib.sdp.streamrdma import READ_DEPTH, StreamQueues
 
 SOURCE = SrcAvail.layout.pack
@@ -403,7 +404,7 @@ class OrderTests(HostileTestCase):
         raw, stream = self.pair.raw()
         target = Target(raw, 2000)
         stream.channel.device.receiveBudget.heldBytes = limits.HELD_BYTES
-        few = raw.machine.limit = stream.SDP_RECEIVES_LEAST
+        few = raw.machine.limit = SDP_RECEIVES_LEAST
         stream.queuePair.posted = stream.machine.told = few
         raw.send(MID.SRC_AVAIL, SOURCE(2000, target.key, target.address) + b"x")
         self.pair.b.turn()
