@@ -59,6 +59,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--subjects", type=_listOf, help=",".join(subjectByName))
     add("--placements", type=_listOf, help=",".join(PLACEMENTS))
     add("--all", action="store_true", help="every row in every placement")
+    add("--before", type=Path, metavar="DIR", help="a checkout of another commit, run in the same rounds")
     add("--json", type=Path, metavar="FILE", help="write everything measured")
     add("--markdown", type=Path, metavar="FILE", help="write the tables")
     options = parser.parse_args(arguments)
@@ -84,17 +85,25 @@ class Comparison:
         """
         wanted = set(options.subjects or subjectByName) | set(BASELINES.values())
         absent = {each.name: each.absence() for each in SUBJECTS if each.name in wanted and each.absence()}
-        self._subjects = [each for each in SUBJECTS if each.name in wanted and each.name not in absent]
+        self._subjects = []
+        for each in SUBJECTS:
+            if each.name in wanted and each.name not in absent:
+                self._subjects.append(each)
+                if options.before and each.isOurs:
+                    self._subjects.append(each.ofCommit(str(options.before)))
         self._placements = options.placements or list(PLACEMENTS)
         self._options = options
         self._seconds: float = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
         self.results = Results(
-            describe(), {"rounds": options.rounds, "seconds per row": self._seconds}, absent
+            describe(),
+            {"rounds": options.rounds, "seconds per row": self._seconds},
+            absent,
+            {each.name: each.title for each in self._subjects},
         )
         self._pairs: dict[str, Any] = {}
         self._hopeless: set[str] = set()
         self._folder = ""
-        self._environment: dict[str, str] = {}
+        self._environments: dict[str, dict[str, str]] = {}
 
     def _rows(self, placement: str) -> list[Row]:
         """
@@ -114,14 +123,15 @@ class Comparison:
         """
         if not self._options.quick or placement == "split" or self._options.subjects:
             return self._subjects
-        return [each for each in self._subjects if each.name in QUICK_ELSEWHERE]
+        return [each for each in self._subjects if each.base in QUICK_ELSEWHERE]
 
     def run(self) -> None:
         """
         All rounds.
         """
         with tempfile.TemporaryDirectory(prefix="compare-") as self._folder:
-            self._environment = environmentFor(os.path.join(self._folder, "bytecode"))
+            cache = os.path.join(self._folder, "bytecode")
+            self._environments = {each.before: environmentFor(cache, each.before) for each in self._subjects}
             for number in range(self._options.rounds):
                 begun = time.monotonic()
                 self._runRound(number)
@@ -160,9 +170,10 @@ class Comparison:
             for pair in self._pairs.values():
                 pair.place(placement)
             for row in rows:
-                for subject in subjects:
+                # Whichever commit comes second meets warmer caches: they take turns.
+                for subject in subjects if number % 2 else reversed(subjects):
                     if self._runs(subject, row):
-                        isAside = row.isFresh and subject.name not in (row.baseline, row.subject)
+                        isAside = row.isFresh and subject.base not in (row.baseline, row.subject)
                         isLeftOut = isAside and number % OTHERS_EVERY
                         figures = None if isLeftOut else self._runRow(subject, row, name)
                         self.results.add(name, row.name, subject.name, figures)
@@ -180,7 +191,7 @@ class Comparison:
             return subject.messages or not subject.program or subject.name == BASELINE
         if row.isStart and subject.name != BASELINE:
             # Once for each reactor; the package is the same on all.
-            return subject.name in (("sdp-ib", "sdp-asyncio") if row.workload == "twistd" else ("sdp-ib",))
+            return subject.base in (("sdp-ib", "sdp-asyncio") if row.workload == "twistd" else ("sdp-ib",))
         if subject.messages and row.size > MESSAGE_BYTES:
             return False
         return bool(subject.reactor) or not row.needsReactor
@@ -191,7 +202,7 @@ class Comparison:
         """
         try:
             if row.isStart:
-                return start(row.workload, subject, self._folder, self._environment)
+                return start(row.workload, subject, self._folder, self._environments[subject.before])
             if row.isFresh:
                 return self._runFresh(subject, row, placement)
             if subject.name not in self._pairs:
@@ -211,7 +222,7 @@ class Comparison:
         """
         One run in processes that nothing else uses.
         """
-        pair = Pair(subject, self._environment)
+        pair = Pair(subject, self._environments[subject.before])
         try:
             pair.place(PLACEMENTS[placement])
             return self._runIn(pair, row)
@@ -233,7 +244,7 @@ class Comparison:
             return
         try:
             kind: Any = Pair if subject.program else UCXPair
-            self._pairs[subject.name] = kind(subject, self._environment)
+            self._pairs[subject.name] = kind(subject, self._environments[subject.before])
         except WorkerError as error:
             self._hopeless.add(subject.name)
             self._fail(f"{subject.name} does not start: {error}")

@@ -57,15 +57,16 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
-def environmentFor(cache: str | None = None) -> dict[str, str]:
+def environmentFor(cache: str | None = None, checkout: str = "") -> dict[str, str]:
     """
     The environment of every process that is measured.
 
+    @param checkout: The folder whose code it runs; this one by default.
     @param cache: A directory for files of byte code, which are written even where this process is
         told to write none: users have them.
     """
     environment = dict(os.environ)
-    paths = [str(ROOT), environment.get("PYTHONPATH", "")]
+    paths = [checkout or str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     if cache is not None:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)

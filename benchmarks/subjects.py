@@ -11,8 +11,10 @@ from __future__ import annotations
 import shutil
 from importlib.util import find_spec
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+#: Ends the names of subjects with another commit's code.
+BEFORE = "@before"
 #: What each subject without Twisted runs, by its program.
 _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
@@ -36,6 +38,7 @@ class Subject:
     @ivar workloads: All that it can do; L{None} for everything.
     @ivar clientReactor: The client's reactor, C{""} if it is the server's.
     @ivar family: Which rows it runs: those of the same family.
+    @ivar before: The checkout of another commit whose code it runs; C{""} for this one.
     """
 
     name: str
@@ -49,6 +52,29 @@ class Subject:
     workloads: tuple[str, ...] | None = None
     clientReactor: str = ""
     family: str = ""
+    before: str = ""
+
+    @property
+    def isOurs(self) -> bool:
+        """
+        Whether it runs code of this project, which another commit may have otherwise.
+        """
+        return self.server.startswith(("sdp", "ib", "rds"))
+
+    @property
+    def base(self) -> str:
+        """
+        The name, without the mark of another commit.
+        """
+        return self.name.removesuffix(BEFORE)
+
+    def ofCommit(self, checkout: str) -> Subject:
+        """
+        @param checkout: A folder with another commit of this project.
+
+        @return: The same subject with that commit's code.
+        """
+        return evolve(self, name=self.name + BEFORE, title=f"{self.title}, before", before=checkout)
 
     def absence(self) -> str:
         """

@@ -13,8 +13,7 @@ from attrs import define, field, frozen
 from benchmarks.machine import inWords
 from benchmarks.rows import BULK_CEILING, Row, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BASELINES
-from benchmarks.subjects import byName as subjectByName
+from benchmarks.subjects import BASELINES, BEFORE
 
 #: (placement, row) -> subject -> one dictionary of figures per round, None
 #: where the run failed.
@@ -79,12 +78,14 @@ class Results:
     @ivar machine: What L{benchmarks.machine} has found.
     @ivar settings: How it was run.
     @ivar absent: Subjects that this machine has not, and why.
+    @ivar titles: Headings of subjects, by name.
     @ivar failures: One line per run that did not work.
     """
 
     machine: dict[str, object]
     settings: dict[str, object]
     absent: dict[str, str] = field(factory=dict)
+    titles: dict[str, str] = field(factory=dict)
     table: Table = field(factory=dict)
     failures: list[str] = field(factory=list)
 
@@ -99,10 +100,15 @@ class Results:
         """
         How many times better than the baseline, for each round.
         """
+        return self.against(key, subject, rowByName[key[1]].baseline, metric, more)
+
+    def against(self, key: tuple[str, str], subject: str, other: str, metric: str, more: bool) -> list[float]:
+        """
+        How many times better one subject is than another, for each round that both have.
+        """
         cells = self.table[key]
         found = []
-        baseline = rowByName[key[1]].baseline
-        for base, mine in zip(cells.get(baseline, ()), cells.get(subject, ()), strict=False):
+        for base, mine in zip(cells.get(other, ()), cells.get(subject, ()), strict=False):
             if base and mine and base.get(metric, 0) > 0 and mine.get(metric, 0) > 0:
                 quotient = mine[metric] / base[metric]
                 found.append(quotient if more else 1 / quotient)
@@ -193,6 +199,10 @@ class Results:
             "baselines": BASELINES,
             "targets": targets,
             "summary": summary,
+            "before": [
+                {"placement": placement, "figure": label, "subject": subject, "ratios": ratios}
+                for placement, label, subject, ratios in self.changes()
+            ],
             "failures": self.failures,
             "raw": raw,
         }
@@ -206,6 +216,7 @@ class Results:
             parts.append(f"\n## {placement}\n")
             parts.extend(self._tableOf(placement))
         parts.extend(self._targetTable())
+        parts.extend(self._beforeTable())
         if self.failures:
             parts.append("\n## Runs that failed\n")
             parts.extend(f"- {line}" for line in self.failures)
@@ -241,7 +252,7 @@ class Results:
                 subject for key, cells in self.table.items() if key[0] == placement for subject in cells
             )
         )
-        titles = [subjectByName[name].title for name in subjects]
+        titles = [self.titles.get(name, name) for name in subjects]
         yield "| | " + " | ".join([*titles, "target"]) + " |"
         yield "|---" * (len(subjects) + 2) + "|"
         for key, row, metric, unit, more in self.lines():
@@ -270,6 +281,31 @@ class Results:
             reached = _short(each.reached) + ("x" if each.target.kind == "times" else "")
             label = _label(each.row, each.metric, each.unit)
             yield f"| {label} | {each.placement} | {base} | {mine} | {reached} | {each.text} |"
+
+    def changes(self) -> Iterator[tuple[str, str, str, list[float]]]:
+        """
+        @return: Placement, label and subject of each figure that another commit has too, and for each round
+            how many times better this commit is.
+        """
+        for key, row, metric, unit, more in self.lines():
+            for subject in self.table[key]:
+                found = self.against(key, subject, subject + BEFORE, metric, more)
+                if found:
+                    yield key[0], _label(row, metric, unit), subject, found
+
+    def _beforeTable(self) -> Iterator[str]:
+        """
+        This commit against the other one.
+        """
+        found = list(self.changes())
+        if not found:
+            return
+        yield "\n## This commit against the one before, in the same rounds (above 1 is better)\n"
+        yield "| | placement | subject | median | lowest-highest |"
+        yield "|---" * 5 + "|"
+        for placement, label, subject, ratios in found:
+            middle, low, high = (_short(each) for each in (_median(ratios), min(ratios), max(ratios)))
+            yield f"| {label} | {placement} | {subject} | {middle} | {low}-{high} |"
 
     def _cell(self, key: tuple[str, str], subject: str, metric: str, more: bool) -> str:
         """

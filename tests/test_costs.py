@@ -1,0 +1,213 @@
+"""
+The cost of a warm message: how many functions of Python run for one more, and that nothing is kept.
+
+These counts are the gate of every change of places and seams.  Speed follows them, and unlike times they do
+not depend on the machine: lower a number here when a change makes it lower, raise none.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import Any
+
+from twisted.internet.protocol import ClientFactory, Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.addressed import onWire
+from tests.rds.ends import Process, ProcessesTestCase
+from tests.rds.media.test_addressed import THERE, AddressedTestCase
+from tests.support.calls import called
+from tests.support.meeting import ownRunDirectory
+from twisted_ib.internet.channel import channelsOf
+from twisted_ib.reactor.ibreactor import IBReactor
+from twisted_ib.sdp import connectSDP, listenSDP
+
+#: A message's bytes.
+DATA = bytes(64)
+#: Turns of a reactor in which all that a message causes is over.
+TURNS = 6
+#: Turns within which connections are made.
+CONNECT_TURNS = 2000
+
+
+class Sink(Protocol):
+    """
+    Takes bytes and does nothing.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Nothing.
+        """
+
+
+class Clients(ClientFactory):
+    """
+    Keeps the connections that it makes.
+    """
+
+    noisy = False
+
+    def __init__(self) -> None:
+        """
+        None yet.
+        """
+        self.made: list[Sink] = []
+
+    def buildProtocol(self, addr: Any) -> Sink:
+        """
+        One more.
+        """
+        self.made.append(Sink())
+        return self.made[-1]
+
+
+class StreamTests(SynchronousTestCase):
+    """
+    64 bytes on each of many connections in one turn of the C{ib} reactor, both ends in one process.
+    """
+
+    def clients(self, port: Any, count: int, here: str, device: str) -> list[Sink]:
+        """
+        @return: Connected protocols that have sent some messages.
+        """
+        clients, address = Clients(), port.getHost()
+        for _ in range(count):
+            bound = (here, 0) if here else None
+            connectSDP(self.reactor, address.host, address.port, clients, bindAddress=bound, device=device)
+        for turn in range(CONNECT_TURNS):
+            self.reactor.iterate(0.01)
+            if turn > TURNS and len(clients.made) == count:
+                break
+        for _ in range(3):
+            self.write(clients.made)
+            self.turn()
+        return clients.made
+
+    def write(self, clients: list[Sink]) -> None:
+        """
+        One message on each connection.
+        """
+        for client in clients:
+            client.transport.write(DATA)  # type: ignore[union-attr]
+
+    def turn(self) -> None:
+        """
+        Let everything happen.
+        """
+        for _ in range(TURNS):
+            self.reactor.iterate(0)
+
+    def perMessage(self, device: str, here: str, there: str) -> tuple[float, float]:
+        """
+        @return: Functions called for one more message: by its C{write}, and by all that follows, up to
+            C{dataReceived} and the peer's acknowledgement.
+        """
+        self.reactor = IBReactor()
+        self.addCleanup(lambda: [channel.close() for channel in list(channelsOf(self.reactor))])
+        factory = Factory.forProtocol(Sink)
+        factory.noisy = False
+        port = listenSDP(self.reactor, 0, factory, interface=there, device=device)
+        counts = []
+        few, many = 10, 30
+        for count in (few, many):
+            clients = self.clients(port, count, here, device)
+            self.assertEqual(len(clients), count)
+            gc.collect()
+            before = len(gc.get_objects())
+            counts.append((called(partial(self.write, clients)), called(self.turn)))
+            for _ in range(20):
+                self.write(clients)
+                self.turn()
+            gc.collect()
+            self.assertLess(len(gc.get_objects()) - before, 20)
+        found = []
+        for less, more in zip(*counts, strict=True):
+            # What happens once in a turn, whatever the number of messages, cancels out.
+            each = {name: (more[name] - less[name]) / (many - few) for name in more}
+            found.append(sum(number for number in each.values() if number >= 0.5))
+        return found[0], found[1]
+
+    def test_shared(self) -> None:
+        """
+        On shared memory two to send and four to receive: twelve for a message and its echo.
+        """
+        ownRunDirectory(self)
+        self.assertEqual(self.perMessage("shm0", "", "127.0.0.1"), (2, 4))
+
+    def test_packets(self) -> None:
+        """
+        On packets 19 to send, four of them the test's wire; the rest includes an acknowledgement of its own
+        for each message, as the connections have nothing else to say.
+        """
+        onWire(self)
+        sent, rest = self.perMessage("roce0", "127.0.0.1", "127.0.0.2")
+        self.assertLessEqual(sent, 19)
+        self.assertLessEqual(rest, 46)
+
+
+class DatagramTests(ProcessesTestCase):
+    """
+    One datagram of RDS of 64 bytes in a turn, to another process on shared memory.
+    """
+
+    device = "shm0"
+    #: Functions called for one more, turns of both reactors included; the acknowledgements share some.
+    most = 200
+
+    def ends(self) -> tuple[Any, Any, tuple[str, int]]:
+        """
+        @return: Two sockets, and the second one's address.
+        """
+        ownRunDirectory(self)
+        one, two = (self.process().listen(port) for port in (4000, 5000))
+        return one, two, ("127.0.0.1", 5000)
+
+    def turns(self, count: int, send: Any = None) -> None:
+        """
+        Let both reactors turn.
+
+        @param send: What happens before each turn.
+        """
+        reactors: list[Process] = self.processes
+        for _ in range(count):
+            if send is not None:
+                send()
+            for _ in range(4):
+                for each in reactors:
+                    each.turn()
+
+    def test_calls(self) -> None:
+        """
+        No more functions are called than were, and all datagrams arrive.
+        """
+        one, two, address = self.ends()
+
+        def send() -> None:
+            one.socket.write(DATA, address)
+
+        send()
+        self.settle()
+        self.turns(50, send)
+        count = 100
+        busy = called(lambda: self.turns(count, send))
+        idle = called(lambda: self.turns(count))
+        self.assertLessEqual(sum((busy - idle).values()) / count, self.most, busy)
+        self.assertEqual(two.data, [DATA] * (count + 51))
+
+
+class PacketDatagramTests(AddressedTestCase):
+    """
+    The same between hosts, on packets.
+    """
+
+    most = 440
+    turns = DatagramTests.turns
+    test_calls = DatagramTests.test_calls
+
+    def ends(self) -> tuple[Any, Any, tuple[str, int]]:
+        """
+        @return: Two sockets, and the second one's address.
+        """
+        return self.one, self.two, (THERE, 5000)
