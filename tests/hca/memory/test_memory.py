@@ -134,7 +134,7 @@ class RegisterTests(MemoryTestCase):
 
     def test_notABuffer(self) -> None:
         """
-        What has no contiguous buffer is refused.
+        An object without a contiguous buffer is refused.
         """
         for bad in (12, "text", memoryview(bytearray(8))[::2]):
             self.assertRaises(MemoryRegionError, self.memory.register, bad, 0, self.pd)

@@ -167,7 +167,7 @@ class ReregisterTests(MemoryTestCase):
 
     def test_impossible(self) -> None:
         """
-        What cannot be registered cannot be registered anew, and the region stays as it
+        A buffer that cannot be registered cannot be reregistered either, and the region stays as it
         was.
         """
         foreign = Memory(random.Random(2).getrandbits).allocateDomain()

@@ -32,8 +32,8 @@ class SequenceTests(SynchronousTestCase):
 
     def test_random(self) -> None:
         """
-        Whatever is done in any order: only declared errors, every key opens to each queue
-        pair exactly what was promised, and nothing is left at the end.
+        Random calls in any order: only declared errors are raised, every key opens to each queue
+        pair exactly what was granted, and nothing is left at the end.
         """
         for seed in self.seeds:
             try:
@@ -45,16 +45,16 @@ class SequenceTests(SynchronousTestCase):
 @attrs.frozen
 class _Right:
     """
-    What a key opens.
+    The access that a key grants.
 
-    @ivar pd: to whom.
-    @ivar first: the name of the first byte.
+    @ivar pd: the protection domain it is for.
+    @ivar first: address of the first byte.
     @ivar length: how many bytes.
-    @ivar access: for what.
-    @ivar view: where they are.
-    @ivar offset: where in C{view}.
-    @ivar isWindow: whether it is a window's.
-    @ivar queuePair: to whom only, if not L{None}.
+    @ivar access: the rights.
+    @ivar view: the buffer.
+    @ivar offset: of the first byte in C{view}.
+    @ivar isWindow: whether it is a window's key.
+    @ivar queuePair: the only queue pair it is for, or L{None} for any.
     """
 
     pd: ProtectionDomain
@@ -70,8 +70,8 @@ class _Right:
         self, start: int, length: int, kind: int, pd: ProtectionDomain, queuePair: object
     ) -> tuple[memoryview, int] | None:
         """
-        What L{Memory.check} has to give for C{length} bytes from C{start} on, counted
-        from C{first}.
+        The expected result of L{Memory.check} for C{length} bytes from C{start} on, counted from
+        C{first}.
         """
         if (
             pd is not self.pd

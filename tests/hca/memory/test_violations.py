@@ -1,7 +1,7 @@
 """
-Every way to touch memory that was not granted, by every verb, through regions and windows:
-what the requester is told, what the responder is told, and that not a byte beside what was
-granted is read or written, there or here.
+Every access to memory that was not granted, by every verb, through regions and windows: the
+completion or event at the requester and at the responder; and not a byte beside what was granted is
+read or written, there or here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DENIED, INVALID = WCStatus.REM_ACCESS_ERR, WCStatus.REM_INV_REQ_ERR
 #: Bytes before and behind what is granted.
 GUARD = 64
 
-#: What is wrong -> the kinds of keys that it can be wrong with, and how it ends.
+#: The fault -> the kinds of keys that can have it, and how the request ends.
 WRONG = {
     "key": ("region", "type 1", "type 2"),
     "before": ("region", "type 1", "type 2"),

@@ -346,7 +346,7 @@ class InvalidateTests(WindowTestCase):
 
     def test_type1(self) -> None:
         """
-        A window of type 1 is not invalidated, by nobody (o10-37.2.26).
+        A window of type 1 cannot be invalidated, by either side (o10-37.2.26).
         """
         key = self.bind(self.one)
         self.assertIn("of type 1", self.refused(key, self.queuePair))

@@ -100,7 +100,7 @@ class AllocateTests(WindowTestCase):
 
 class CheckTests(WindowTestCase):
     """
-    What a bound window opens, and to whom.
+    The access that a bound window grants, and to which queue pairs.
     """
 
     def test_everyBound(self) -> None:
@@ -133,7 +133,7 @@ class CheckTests(WindowTestCase):
 
     def test_writeThrough(self) -> None:
         """
-        What is written through a window lands in its bytes and nowhere else.
+        Bytes written through a window land in its bytes and nowhere else.
         """
         for zeroBased in (0, ZERO_BASED):
             self.region.view[:] = bytes(SIZE)

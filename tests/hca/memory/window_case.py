@@ -1,5 +1,5 @@
 """
-What tests of memory windows begin with.
+The base class of tests of memory windows.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WindowTestCase(SynchronousTestCase):
         queuePair: object = ...,
     ) -> tuple[memoryview, int] | None:
         """
-        What a key opens, or L{None}.
+        The bytes that a key opens, or L{None}.
         """
         if queuePair is ...:
             queuePair = self.queuePair

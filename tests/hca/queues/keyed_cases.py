@@ -77,7 +77,7 @@ class RequesterTestCase(SynchronousTestCase):
 
     def wire(self) -> list[tuple[int, bytes]]:
         """
-        What is in the medium: codes and bytes.
+        The records in the medium: opcodes and bytes.
         """
         return [(word >> 24, data) for _, word, data in self.a.path.records]
 

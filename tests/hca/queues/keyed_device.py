@@ -1,5 +1,5 @@
 """
-What stands for a device and for an address vector in tests of queue pairs.
+Fakes of a device and an address vector for tests of queue pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Vector:
 
     def check(self) -> None:
         """
-        @raise QueuePairError: it names nobody.
+        @raise QueuePairError: it has no GID.
         """
         if not self.gid:
             raise QueuePairError("nobody")
@@ -33,7 +33,7 @@ class Paths:
 
     def __init__(self) -> None:
         """
-        Nobody waits.
+        No lookup is pending.
         """
         self.left: list[QueuePair] = []
 
@@ -60,7 +60,7 @@ class Device:
 
     def __init__(self) -> None:
         """
-        Nobody.
+        A device without queue pairs.
         """
         self.met: list[QueuePair] = []
         self.counted: list[str] = []

@@ -35,7 +35,7 @@ from twisted_ib.hca.services.work import WorkQueues
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC | Access.MW_BIND
 
-#: What brings a queue pair to RTR and to RTS, besides the path and the peer's number.
+#: The attributes for RTR and for RTS, besides the path and the peer's number.
 RTR = {"path_mtu": 5, "rq_psn": 0, "max_dest_rd_atomic": 4, "min_rnr_timer": 12}
 RTS = {"sq_psn": 0, "timeout": 14, "retry_cnt": 3, "rnr_retry": 7, "max_rd_atomic": 4}
 
@@ -232,7 +232,7 @@ class Consumer:
 
     def resume(self) -> None:
         """
-        What was waited for has come.
+        The event that was waited for has come.
         """
         self.resumed += 1
 
@@ -461,7 +461,7 @@ class Pair:
 
     def die(self, end: End) -> None:
         """
-        An end's process dies; the other takes what was published and hears of it.
+        An end's process dies; the other receives what was published and is notified.
         """
         other = self.b if end is self.a else self.a
         while other.path.progress():

@@ -43,7 +43,7 @@ class NumbersTests(SynchronousTestCase):
 
     def test_opcodes(self) -> None:
         """
-        What is sent counts from 0, what is received from 128.
+        Opcodes of send completions count from 0, of receive completions from 128.
         """
         self.assertEqual([int(opcode) for opcode in WCOpcode], [*range(10), 0x80, 0x81])
 
@@ -113,8 +113,8 @@ class CompletionQueueTests(SynchronousTestCase):
 
     def test_overflowEvent(self) -> None:
         """
-        The first completion that is lost, and no other, raises an event; armed or not,
-        it is lost, and nobody is told of a completion that is not there.
+        The first completion that is lost, and no other, raises an event; armed or not, it is lost,
+        and no notification comes for it.
         """
         for arm in (False, True):
             queue = CompletionQueue(1)
@@ -192,7 +192,7 @@ class NotificationTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        A queue that counts what it is told, on a clock that stands still.
+        A queue that counts its notifications, on a clock that stands still.
         """
         self.clock = Clock()
         self.timers = Timers(self.clock.seconds)
@@ -216,7 +216,7 @@ class NotificationTests(SynchronousTestCase):
 
     def test_notArmed(self) -> None:
         """
-        Nobody is told who did not ask.
+        A queue that is not armed does not notify.
         """
         self.push(3)
         self.queue.push(completion(4, WCStatus.REM_OP_ERR), True)
@@ -258,8 +258,8 @@ class NotificationTests(SynchronousTestCase):
 
     def test_stillArmed(self) -> None:
         """
-        What does not count leaves the queue armed; what counted does not leave it armed
-        for more than it is armed for next.
+        A completion that does not count leaves the queue armed; one that counted does not leave it
+        armed for more than it is armed for next.
         """
         self.queue.arm()
         self.push()
@@ -289,7 +289,7 @@ class NotificationTests(SynchronousTestCase):
 
     def test_nobody(self) -> None:
         """
-        A queue that is armed, and has nobody to call, calls nobody.
+        An armed queue without a callback calls nothing.
         """
         self.queue.onCompletion = None
         self.queue.arm()
@@ -298,8 +298,8 @@ class NotificationTests(SynchronousTestCase):
 
     def test_closed(self) -> None:
         """
-        A closed queue calls nobody any more, whether it was armed or a call was due, or
-        something happens later.
+        A closed queue calls nothing any more, whether it was armed or a call was due, or something
+        happens later.
         """
         self.queue.modify(5, 10)
         self.queue.arm()
@@ -318,8 +318,7 @@ class NotificationTests(SynchronousTestCase):
 
     def test_count(self) -> None:
         """
-        The call waits for as many completions as it was told, since the arming, polled
-        or not.
+        The call waits for the requested number of completions since the arming, polled or not.
         """
         self.queue.modify(3, 0)
         self.push(2)

@@ -116,7 +116,7 @@ class LateTests(SynchronousTestCase):
 
     def test_localRequests(self) -> None:
         """
-        What needs no peer is done without one.
+        Requests that need no peer are done without a path.
         """
         self.climb()
         self.a.send(1, SendOpcode.LOCAL_INV, invalidateKey=1)
@@ -206,7 +206,7 @@ class QueryTests(RequesterTestCase):
 
     def test_everything(self) -> None:
         """
-        What was set is found, also in ERR; RESET forgets it.
+        Attributes that were set are found, also in ERR; RESET forgets them.
         """
         given: dict[str, Any] = {**INIT, **RTR, **RTS, "dest_qp_num": 18}
         for state in (QPState.RTS, QPState.ERR):
@@ -231,7 +231,7 @@ class QueryTests(RequesterTestCase):
 
     def test_ranges(self) -> None:
         """
-        What no port here has is refused.
+        Values that no port here has are refused.
         """
         self.connect(connect=False)
         for name, value in (("pkey_index", 1), ("port_num", 0), ("port_num", 2)):

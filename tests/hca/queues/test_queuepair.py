@@ -293,8 +293,8 @@ class SendTests(QueuePairTestCase):
 
     def test_waiting(self) -> None:
         """
-        What the medium does not take waits in order, bounded, in one place of its queue;
-        a small message does not overtake; then the consumer goes on, once.
+        Messages that the medium has no room for wait in order, bounded, in one place of its queue;
+        a small message does not overtake; then the consumer is resumed, once.
         """
         self.connect()
         self.b.postReceives(100)
@@ -438,8 +438,8 @@ class ReceiveTests(QueuePairTestCase):
 
     def test_refusing(self) -> None:
         """
-        A queue pair that refuses is bound all the same: it hears of the path's end.  A
-        change of attributes does not end the refusing.
+        A queue pair that refuses is bound all the same: it is notified of the path's end.  A change
+        of attributes does not end the refusing.
         """
         self.connect()
         self.pathB.table[18] = Refusing(self.pathB, self.b)
@@ -451,12 +451,12 @@ class ReceiveTests(QueuePairTestCase):
 
 class RingFabric(Fabric):
     """
-    What a ring path wants of its fabric.
+    The part of a fabric that a ring path needs.
     """
 
     def __init__(self) -> None:
         """
-        Nobody is to be told.
+        No peer waits for a wake-up.
         """
         super().__init__()
         self.bells: list[Any] = []
@@ -470,12 +470,12 @@ class RingFabric(Fabric):
 
 class Doorbell:
     """
-    Nobody sleeps here.
+    A doorbell of a peer that never sleeps.
     """
 
     def ring(self) -> bool:
         """
-        Nobody hears.
+        Do nothing.
         """
         return False
 
@@ -487,7 +487,7 @@ class Doorbell:
 
 class CostTests(SynchronousTestCase):
     """
-    What a message costs on the stream path over rings: counted, not timed.
+    The cost of a message on the stream path over rings: counted, not timed.
     """
 
     def setUp(self) -> None:

@@ -180,7 +180,7 @@ class SharedReceiveQueueTests(SynchronousTestCase):
 
     def test_noListener(self) -> None:
         """
-        A limit that nobody listens for is reached all the same.
+        A limit without an event handler is reached all the same.
         """
         self.queue.onEvent = None
         self.fill(2)

@@ -65,7 +65,7 @@ class AtomicTestCase(RequesterTestCase):
 
 class AtomicTests(AtomicTestCase):
     """
-    What they do.
+    Compare-and-swap and fetch-and-add: effect and result.
     """
 
     def test_swap(self) -> None:
@@ -230,7 +230,7 @@ class OnceTests(AtomicTestCase):
 
     def test_fullMedium(self) -> None:
         """
-        What is executed while the answer finds no room is not executed again.
+        An atomic that was executed while its response finds no room is not executed again.
         """
         self.b.path.capacity = 0
         for id in range(3):
@@ -265,8 +265,8 @@ class OnceTests(AtomicTestCase):
 
     def test_orderWithMessages(self) -> None:
         """
-        What is written or sent behind an atomic comes after it, though a READ before both
-        still waits for room (IBTA vol. 1 C9-28).
+        A WRITE or SEND behind an atomic comes after it, though a READ before both still waits for
+        room (IBTA vol. 1 C9-28).
         """
         self.patch(limits, "INLINE_MESSAGE", 100)
         for opcode, promised in ((WRITE, 0), (SEND, 0), (SEND, 1)):
@@ -421,8 +421,8 @@ class AtomicRefusalTests(ResponderTestCase):
 
     def test_goneBeforeItsTurn(self) -> None:
         """
-        What is deregistered before it is executed is not changed; the requester hears of
-        it, and the answers before it are whole.
+        Memory that is deregistered before its atomic is executed is not changed; the requester is
+        notified, and the responses before it are whole.
         """
         self.b.path.capacity = 0
         other = self.b.register(8)

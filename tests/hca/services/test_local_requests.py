@@ -110,8 +110,8 @@ class BindTests(RequesterTestCase):
 
     def test_errors(self) -> None:
         """
-        What cannot be bound ends with MW_BIND_ERR, behind what is before it and in front
-        of what is behind it, and the queue pair is in ERR.
+        A bind that is not possible ends with MW_BIND_ERR, behind the requests before it and in
+        front of those behind it, and the queue pair is in ERR.
         """
         for name in ("bound", "region", "range", "domain", "another domain", "deallocated", "nothing"):
             self.connect()
@@ -318,8 +318,8 @@ class SendInvalidateTests(RequesterTestCase):
 
     def test_failure(self) -> None:
         """
-        A key that cannot be ended: the receive ends with REM_INV_REQ_ERR and its queue
-        pair with it; the SEND was taken, and what is behind it finds nobody.
+        A key that cannot be invalidated: the receive ends with REM_INV_REQ_ERR and its queue pair
+        with it; the SEND was consumed, and the requests behind it find no queue pair.
         """
         for name in ("nothing", "region", "free", "queue pair"):
             self.connect(timeout=1, retry_cnt=0)

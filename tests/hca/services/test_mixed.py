@@ -39,7 +39,7 @@ class PromiseTests(ResponderTestCase):
 
     def got(self) -> list[Any]:
         """
-        What came to the consumer.
+        The messages that came to the consumer.
         """
         return self.b.consumer.got
 
@@ -152,7 +152,7 @@ class PromiseTests(ResponderTestCase):
 
     def test_again(self) -> None:
         """
-        What has to come again gives its promise back.
+        A message that has to come again gives its promised receive back.
         """
         self.b.path.capacity = 0
         self.put(0x0C, self.reth(3))
@@ -276,7 +276,7 @@ class InlineTests(RequesterTestCase):
 
     def test_full(self) -> None:
         """
-        The queue's depth is the bound; who hears that it is full hears when it is half
+        The queue's depth is the bound; a consumer that found it full is notified when it is half
         empty, once.
         """
         for asks in (self.asksFirst, self.triesAtOnce):
@@ -315,7 +315,7 @@ class InlineTests(RequesterTestCase):
 
     def test_idle(self) -> None:
         """
-        Whether all is done, and being told when it is.
+        Whether all is done, and the notification when it is.
         """
         self.assertTrue(self.a.work.idle())
         self.post(1, READ)
@@ -330,7 +330,7 @@ class InlineTests(RequesterTestCase):
 
     def test_failsMeanwhile(self) -> None:
         """
-        Who waits is not told to go on by the end of the queue pair.
+        A waiting consumer is not resumed by the end of the queue pair.
         """
         self.post(1, WRITE)
         self.a.send(2, WRITE, SGE(1, 1, 1))
@@ -341,7 +341,7 @@ class InlineTests(RequesterTestCase):
 
     def test_notAsked(self) -> None:
         """
-        Who did not ask is not told.
+        A consumer that did not ask is not notified.
         """
         self.a.work.postInline(b"x", 1)
         self.p.settle()
@@ -390,7 +390,8 @@ class InlineTests(RequesterTestCase):
 
     def test_postsWhenItHears(self) -> None:
         """
-        Who hears of a bad end may post at once: it is flushed, nothing goes.
+        A program may post in the callback of a failed completion: the request is flushed, nothing
+        is sent.
         """
         self.post(1, WRITE, remoteKey=1)
         push, a = self.a.sends.push, self.a

@@ -110,8 +110,8 @@ class StateTests(RequesterTestCase):
 
     def test_error(self) -> None:
         """
-        Going to ERR flushes what is posted, in order, and the consumer is not told: it
-        did it itself.
+        Going to ERR flushes what is posted, in order, and the consumer is not notified: it did it
+        itself.
         """
         for id in range(3):
             self.post(id, SEND, flags=QUIET if id == 1 else SendFlags.SIGNALED)
@@ -145,7 +145,7 @@ class StateTests(RequesterTestCase):
 
     def test_drainRepeats(self) -> None:
         """
-        What was started and refused counts as started.
+        A request that was started and refused counts as started.
         """
         self.post(1, SEND)
         self.p.flow()
@@ -181,7 +181,7 @@ class StateTests(RequesterTestCase):
 
 class PostTests(RequesterTestCase):
     """
-    What may be posted.
+    The checks on posting.
     """
 
     def test_full(self) -> None:
@@ -372,7 +372,7 @@ class WireTests(RequesterTestCase):
 
 class CompletionTests(RequesterTestCase):
     """
-    What completes when.
+    When each request completes.
     """
 
     def test_fields(self) -> None:

@@ -1,6 +1,6 @@
 """
-Tests of L{twisted_ib.hca.services.requester}: either side ends its queue pair while something is
-on the way, or while it hears of completions.
+Tests of L{twisted_ib.hca.services.requester}: either side ends its queue pair while something is on
+the way, or in the callback of a completion.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class EndTests(RequesterTestCase):
 
     def test_answered(self) -> None:
         """
-        Who has answered everything, or whose peer is gone, ends without a word.
+        A queue pair that has answered everything, or whose peer is gone, ends without a
+        notification.
         """
         self.post(1, READ)
         self.p.settle()
@@ -62,8 +63,8 @@ class EndTests(RequesterTestCase):
 
     def test_endedWhileCompleting(self) -> None:
         """
-        A program that hears of the completions before the refused one, or that one of them
-        was lost, may end its queue pair over it.
+        A program may end its queue pair in the callback of a completion before the refused one, or
+        of the event that one was lost.
         """
         for depth in (512, 2):
             for how in ("ERR", "RESET", "close"):

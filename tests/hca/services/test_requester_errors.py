@@ -64,8 +64,8 @@ class RefusalTests(RequesterTestCase):
 
     def test_rnrOrder(self) -> None:
         """
-        What comes behind a refused request is not done before it, although it needs no
-        receive; nothing is done twice.
+        Requests behind a refused one are not done before it, although they need no receive; nothing
+        is done twice.
         """
         self.target.view[:] = bytes(10240)
         mine = self.a.register(4)
@@ -332,8 +332,8 @@ class DeathTests(RequesterTestCase):
 
     def test_flush(self) -> None:
         """
-        What was taken is done; the first that was not ends with RETRY_EXC_ERR, the rest,
-        sent or not, is flushed, and so are the receives.
+        Requests that the peer consumed are done; the first other one ends with RETRY_EXC_ERR, the
+        rest, sent or not, is flushed, and so are the receives.
         """
         self.connect(capacity=1000)
         self.a.receive(50)
@@ -360,7 +360,7 @@ class DeathTests(RequesterTestCase):
 
     def test_lastWords(self) -> None:
         """
-        What the peer published before it died counts: a READ's answer, a refusal.
+        Records that the peer published before it died count: a READ response, a refusal.
         """
         self.post(1, READ)
         self.post(2, WRITE, remoteKey=3)
@@ -379,7 +379,7 @@ class DeathTests(RequesterTestCase):
 
 class LocalAccessTests(RequesterTestCase):
     """
-    What a request may not do with local memory.
+    Accesses to local memory that a request may not do.
     """
 
     def violations(self, access: int) -> list[SGE]:

@@ -220,7 +220,7 @@ class WriteTests(ResponderTestCase):
 
     def test_write(self) -> None:
         """
-        The bytes land where they should; nobody is told and no receive is used.
+        The bytes land where they should; no notification comes and no receive is used.
         """
         self.b.receive(1)
         self.assertEqual(self.put(0x0A, self.reth(5, 7) + b"hello"), 0)
@@ -306,7 +306,7 @@ class ReadTests(ResponderTestCase):
 
     def answers(self) -> list[tuple[int, bytes]]:
         """
-        What C{b} published: codes and bytes.
+        The records that C{b} published: opcodes and bytes.
         """
         return [(word >> 24, data) for _, word, data in self.b.path.records]
 
@@ -406,8 +406,8 @@ class ReadTests(ResponderTestCase):
 
     def test_turnsOfDevice(self) -> None:
         """
-        With a device an answer goes on in its next batch, and not at all when
-        the queue pair has ended: then the peer hears that.
+        With a device a response goes on in its next batch, and not at all when the queue pair has
+        ended: then the peer is notified.
         """
         self.patch(limits, "INLINE_MESSAGE", 10)
         self.patch(limits, "RECORDS_PER_TURN", 8)

@@ -24,7 +24,7 @@ INVALID, ACCESS, OPERATIONAL = 0x61, 0x62, 0x63
 
 class LaterTests(ResponderTestCase):
     """
-    What is refused for good while READs are being answered comes again.
+    A request that is refused for good while READs are being answered comes again.
     """
 
     def test_later(self) -> None:
@@ -124,8 +124,9 @@ class ViolationTests(ResponderTestCase):
 
     def test_queuePairRights(self) -> None:
         """
-        What the queue pair does not permit is an invalid request, not an access error
-        (C{check_op_valid} in Linux's rxe_resp.c), whatever the region grants, and also with no bytes.
+        An operation that the queue pair does not permit is an invalid request, not an access error
+        (C{check_op_valid} in Linux's rxe_resp.c), whatever the region grants, and also with no
+        bytes.
         """
         for access in (0, 1, 1 | 2, 4, 1 | 8, 15):
             for opcode, right, length in product((0x0A, 0x0C), (2, 4), (0, 10)):

@@ -59,7 +59,7 @@ class FenceTests(RequesterTestCase):
 
     def test_result(self) -> None:
         """
-        What a fenced SEND carries is what the READ before it brought.
+        A fenced SEND carries the bytes that the READ before it brought.
         """
         place = self.a.register(10)
         self.target.view[:10] = b"0123456789"

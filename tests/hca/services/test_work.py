@@ -104,7 +104,7 @@ class Player:
         self, other: Player, verb: SendOpcode, fields: dict[str, Any], pieces: list[SGE]
     ) -> list[SGE]:
         """
-        What a request needs that opens or closes memory.
+        The windows for a request that binds or invalidates memory.
 
         @return: its pieces.
         """
@@ -277,7 +277,7 @@ class WorkTests(SynchronousTestCase):
 
     def test_errors(self: Any) -> None:
         """
-        What is caught in the games is declared.
+        The errors that the games catch are the declared ones.
         """
         for error in (QueuePairError, ResourceLimitError, MemoryAccessError, PathLostError):
             self.assertTrue(issubclass(error, HCAError))

@@ -68,8 +68,8 @@ class EventTests(RequesterTestCase):
 
     def test_endedWhileEstablished(self) -> None:
         """
-        A program that ends its queue pair when it hears of the first message does not get
-        it, and no shared receive is used up.
+        A program that ends its queue pair at the COMM_EST event does not get the first message, and
+        no shared receive is used up.
         """
         for how in ("ERR", "RESET", "close"):
             self.connect(connect=False, shared=4)
@@ -138,7 +138,7 @@ class EventTests(RequesterTestCase):
 
     def test_counted(self) -> None:
         """
-        What is rare is counted, by Linux's names.
+        Rare events are counted, by Linux's names.
         """
         self.connect(rnr_retry=1)
         one, two = Device(), Device()
@@ -380,7 +380,7 @@ class DrainTests(RequesterTestCase):
 
     def test_errorMeanwhile(self) -> None:
         """
-        What goes to ERR has not drained.
+        A queue that goes to ERR has not drained.
         """
         self.post(1, WRITE)
         self.a.qp.modify(QPState.SQD, en_sqd_async_notify=1)

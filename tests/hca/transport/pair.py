@@ -1,9 +1,9 @@
 """
 Two connections of L{twisted_ib.hca.transport} on a wire of their own, in virtual time.
 
-L{End} stands in for a queue pair: it takes messages, answers READs and atomics from a memory, at
-once or when it is told to, and knows what was done and how often.  L{Pair} moves packets between two
-of them; what a C{fault} makes of each packet is what arrives.
+L{End} stands in for a queue pair: it receives messages, answers READs and atomics from a memory, at
+once or on request, and records what was done and how often.  L{Pair} moves packets between two of
+them; a C{fault} turns each packet into those that arrive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ANSWERS = {(True, True): 0x10, (True, False): 0x0D, (False, False): 0x0E, (False
 RECORD = 65536
 _MEMORY = bytes(i * 7 & 0xFF ^ i >> 8 & 0xFF for i in range(1 << 19))
 
-#: What both ends agree on, if a test does not say otherwise.
+#: The parameters of both ends, unless a test has its own.
 TERMS = ConnectionParameters(
     256, 0xFFFFFE, 0xFFFFFE, retries=7, rnrRetries=7, timeout=0.5, reads=4, peerReads=4
 )
@@ -211,7 +211,7 @@ class End:
         return True
 
 
-#: What arrives of a packet: how much later, and which.
+#: The packets that arrive for one sent: how much later, and which.
 Arrivals = list[tuple[float, Packet]]
 #: By sender (0 or 1), how many it has sent before, and the packet.
 Fault = Callable[[int, int, Packet], Arrivals]
@@ -266,7 +266,7 @@ class Pair:
         while connection.pending():
             out = connection.outputs(budget, self.now)
             assert len(out) <= budget
-            assert out or not connection.pending()  # What it did may have been to ask its user.
+            assert out or not connection.pending()  # It may only have called its user.
             for packet in out:
                 arrivals = self.fault(side, len(sent), packet)
                 sent.append(packet)

@@ -127,8 +127,8 @@ class PacingTests(SynchronousTestCase):
 
     def test_backoff(self) -> None:
         """
-        Each silence doubles it.  What is acknowledged after it was sent again ends that, unless
-        it comes so soon that it answers what was sent before.
+        Each silence doubles it.  An acknowledgement of what was sent again ends that, unless it
+        comes so soon that it is for the first transmission.
         """
         pacing = SendWindow(None, 0.1)
         first = pacing.resendSeconds()

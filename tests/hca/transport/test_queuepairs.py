@@ -211,7 +211,7 @@ class QueuePairsTestCase(SynchronousTestCase):
 
 class CompletionTests(QueuePairsTestCase):
     """
-    What ends how.
+    The completion status of each end of a request.
     """
 
     def test_everything(self) -> None:

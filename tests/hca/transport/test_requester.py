@@ -83,14 +83,14 @@ class RequesterCase(SynchronousTestCase):
 
     def sent(self, budget: int = 1000) -> list[Packet]:
         """
-        What it sends now, payloads as bytes.
+        The packets it sends now, payloads as bytes.
         """
         out = self.connection.outputs(budget, self.now)
         return [(code, flags, psn, header, bytes(body)) for code, flags, psn, header, body in out]
 
     def brief(self) -> list[tuple[int, int]]:
         """
-        What it sends now: codes and PSNs.
+        The packets it sends now: opcodes and PSNs.
         """
         return [packet[0:3:2] for packet in self.sent()]
 
@@ -188,7 +188,7 @@ class SendingTests(RequesterCase):
 
     def test_streamHeader(self) -> None:
         """
-        What a stream puts before its data counts as payload, however long it is.
+        The header that a stream puts before its data counts as payload, however long it is.
         """
         data = bytes(range(250)) * 2
         for header in (b"h" * 16, b"h" * 5, b"h" * 300):
@@ -200,7 +200,7 @@ class SendingTests(RequesterCase):
 
     def test_copied(self) -> None:
         """
-        What can change is copied.
+        A payload that can change is copied.
         """
         data = bytearray(b"before")
         self.post(SEND_ONLY, data)
@@ -376,7 +376,7 @@ class SendingTests(RequesterCase):
 
 class AcknowledgementTests(RequesterCase):
     """
-    What acknowledgements do.
+    The effects of acknowledgements.
     """
 
     def test_cumulative(self) -> None:
@@ -408,7 +408,7 @@ class AcknowledgementTests(RequesterCase):
 
     def test_neverSent(self) -> None:
         """
-        What is posted and was not sent is not acknowledged.
+        A request that is posted and was not sent is not acknowledged.
         """
         self.post(SEND_ONLY)
         self.brief()
@@ -420,7 +420,7 @@ class AcknowledgementTests(RequesterCase):
 
     def test_credits(self) -> None:
         """
-        Whatever credits an acknowledgement tells of, it is one.
+        An acknowledgement is one with any credit count.
         """
         for code in range(32):
             self.connect(self.terms)
@@ -456,8 +456,8 @@ class AcknowledgementTests(RequesterCase):
 
     def test_sequenceTwice(self) -> None:
         """
-        What is on its way again is not sent again for a second NAK within a round trip; for
-        one after that it is.
+        Packets on their way again are not sent again for a second NAK within a round trip; for one
+        after that they are.
         """
         self.connect(evolve(self.terms, roundTrip=0.1))
         self.post(SEND_ONLY)
@@ -587,7 +587,7 @@ class ReceiverNotReadyTests(RequesterCase):
 
     def test_progress(self) -> None:
         """
-        What is taken gives the next one all its retries.
+        A request that is done gives the next one all its retries.
         """
         self.connect(evolve(self.terms, rnrRetries=1))
         self.post(SEND_ONLY)
@@ -813,7 +813,7 @@ class AnswerTests(RequesterCase):
 
     def test_missingCame(self) -> None:
         """
-        What was missing comes before it is asked for: what is still missing is asked for.
+        A missing part comes before it is asked for: the part that is still missing is asked for.
         """
         self.read(1000)
         self.brief()

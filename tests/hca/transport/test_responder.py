@@ -67,14 +67,14 @@ class ResponderCase(SynchronousTestCase):
 
     def sent(self, budget: int = 1000) -> list[Packet]:
         """
-        What it sends now.
+        The packets it sends now.
         """
         out = self.connection.outputs(budget, 0.0)
         return [(code, flags, psn, header, bytes(body)) for code, flags, psn, header, body in out]
 
     def memory(self, start: int, length: int) -> bytes:
         """
-        What READs find.
+        The bytes that READs find.
         """
         return bytes(self.end.memory[start : start + length])
 
@@ -105,14 +105,14 @@ class RequestTests(ResponderCase):
 
     def test_notAsked(self) -> None:
         """
-        Who does not ask for one gets none.
+        A request without AckReq gets no acknowledgement.
         """
         self.request(0x04, A, b"", False)
         self.assertEqual((self.sent(), len(self.end.messages)), ([], 1))
 
     def test_early(self) -> None:
         """
-        What comes too early is refused once, until the expected one comes.
+        An early packet is refused once, until the expected one comes.
         """
         self.request(0x04, B)
         self.request(0x04, C)
@@ -134,7 +134,7 @@ class RequestTests(ResponderCase):
 
     def test_duplicate(self) -> None:
         """
-        What has come before is acknowledged again, though it does not ask, and not done.
+        A duplicate is acknowledged again, though it does not ask, and not executed.
         """
         self.request(0x04, A)
         self.request(0x04, B)
@@ -209,7 +209,7 @@ class RequestTests(ResponderCase):
 
     def test_unknown(self) -> None:
         """
-        Codes that nobody has, those of other services and what only fabrics of operations have
+        Unassigned opcodes, those of other services and those that only fabrics of operations have
         are dropped.
         """
         for code in range(256):
@@ -252,7 +252,7 @@ class RefusalTests(ResponderCase):
 
     def test_absent(self) -> None:
         """
-        Who is not there yet is silent.
+        A queue pair that does not exist yet is silent.
         """
         self.end.syndrome = ABSENT
         self.request(0x04, A)
@@ -309,7 +309,7 @@ class RefusalTests(ResponderCase):
 
     def test_closed(self) -> None:
         """
-        What is owed when the queue pair goes is still sent.
+        Acknowledgements owed when the queue pair goes are still sent.
         """
         self.end.syndrome = 0x62
         self.request(0x04, A)
@@ -525,8 +525,8 @@ class AnswerTests(ResponderCase):
 
     def test_forgottenAgain(self) -> None:
         """
-        What is answered again and not sent yet is forgotten, too, when the peer asks for so much
-        that it must have had the answer.
+        A response that is repeated and not sent yet is forgotten, too, when the peer has so many
+        new requests that it must have had the response.
         """
         self.read(A, 1)
         self.add(B)
@@ -613,7 +613,7 @@ class AnswerTests(ResponderCase):
 
     def test_stillToCome(self) -> None:
         """
-        What has not gone yet need not be done again.
+        A response that has not gone yet need not be made again.
         """
         self.read(A, 1000)
         self.sent(2)

@@ -21,7 +21,7 @@ A, B, C, D = 0xFFFFFE, 0xFFFFFF, 0x000000, 0x000001
 
 class SendingTests(SynchronousTestCase):
     """
-    What is sent is done.
+    A record is done when it is sent.
     """
 
     def setUp(self) -> None:
@@ -39,7 +39,7 @@ class SendingTests(SynchronousTestCase):
 
     def sent(self, budget: int = 100) -> list[Packet]:
         """
-        What it sends now.
+        The packets it sends now.
         """
         out = self.connection.outputs(budget, 0.0)
         return [(code, flags, psn, header, bytes(body)) for code, flags, psn, header, body in out]
@@ -109,7 +109,7 @@ class SendingTests(SynchronousTestCase):
 
 class ReceivingTests(SynchronousTestCase):
     """
-    What is lost takes its message with it.
+    A lost packet takes its message with it.
     """
 
     def setUp(self) -> None:
@@ -157,7 +157,7 @@ class ReceivingTests(SynchronousTestCase):
 
     def test_copies(self) -> None:
         """
-        What comes again, or late, is dropped.
+        A packet that comes again, or late, is dropped.
         """
         self.assertEqual(self.come((0x24, A, b""), (0x24, A, b""), (0x24, B, b"")), [0x24, 0x24])
         self.come((0x24, 0x10, b""), (0x24, C, b""))
@@ -170,7 +170,7 @@ class ReceivingTests(SynchronousTestCase):
 
     def test_lengths(self) -> None:
         """
-        What is too long or too short is dropped, with the rest of its message.
+        A packet that is too long or too short is dropped, with the rest of its message.
         """
         for code, length in ((0x20, 255), (0x20, 257), (0x24, 257), (0x25, 3), (0x2A, 15)):
             self.assertEqual(self.come((code, A, bytes(length)), (0x22, B, b"x")), [])

@@ -378,7 +378,7 @@ class SeededTests(SynchronousTestCase):
 
 class HostileTests(SynchronousTestCase):
     """
-    What a peer may send, anything.
+    Any packets that a peer may send.
     """
 
     @settings(max_examples=60)

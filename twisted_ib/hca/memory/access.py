@@ -1,5 +1,5 @@
 """
-Rights on memory.
+Access rights on memory.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from enum import IntFlag
 
 class Access(IntFlag):
     """
-    Rights on memory, and on what a queue pair lets its peer do, as
-    C{enum ibv_access_flags}.
+    Access rights, of memory and of a queue pair's peer (C{enum ibv_access_flags}).
     """
 
     LOCAL_WRITE = 1
@@ -26,7 +25,8 @@ class Access(IntFlag):
     RELAXED_ORDERING = 0x100000
 
 
-# Plain integers: an IntFlag operation makes an object and costs ten times as much.
+# Plain integers for the data path: an IntFlag operation makes an object and costs ten times as
+# much.  LOCAL_READ is 0, as every registration includes it (IBTA vol. 1 10.6.3.1).
 LOCAL_READ = 0
 LOCAL_WRITE = int(Access.LOCAL_WRITE)
 REMOTE_WRITE = int(Access.REMOTE_WRITE)
@@ -42,7 +42,7 @@ def checkKnown(access: int) -> int:
     """
     @return: the bits as a plain integer.
 
-    @raise ValueError: some of them are none of L{Access}.
+    @raise ValueError: some of them are not in L{Access}.
     """
     if access & ~KNOWN:
         raise ValueError(f"unknown access bits {access & ~KNOWN:#x}")

@@ -1,13 +1,12 @@
 """
-Protection domains and memory regions: who may touch which bytes.
+The memory of one device: protection domains, regions and windows, and the check of rights.
 
-A program registers a buffer and gets a region with a key.  A peer that was told the key
-and the region's address may read or write those bytes without the program's help, if the
-region grants it.  L{Memory.check} is the one place where such rights are asked, for peers
-and for the program's own scatter/gather lists alike.
+A program registers a buffer and gets a region with a key.  A peer that knows the key and the region's
+address may read or write those bytes without the program's help, if the region grants it.  L{Memory.check}
+is the one place that checks rights, for peers and for the program's own scatter/gather lists.
 
-Addresses are names, not pointers: unless the program says otherwise a region's address is
-random, and only the difference to it counts.
+Addresses are names, not pointers: unless the program chooses one, a region's address is random, and only
+offsets from it matter.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Memory:
     The protection domains, memory regions and memory windows of one device.
 
     @ivar regions: the regions by key.
-    @ivar domains: the protection domains.
     @ivar windows: the windows by key.
     """
 
@@ -74,7 +72,7 @@ class Memory:
 
     def allocateDomain(self) -> ProtectionDomain:
         """
-        A new protection domain.
+        Allocate a protection domain.
 
         @raise ResourceLimitError: there are too many.
         """
@@ -86,7 +84,7 @@ class Memory:
 
     def deallocateDomain(self, pd: ProtectionDomain) -> None:
         """
-        Give a protection domain back.
+        Deallocate a protection domain.
 
         @raise ResourceBusyError: something still belongs to it.
         @raise MemoryRegionError: it is not, or no longer, one of this device.
@@ -107,12 +105,10 @@ class Memory:
         """
         Register a buffer.
 
-        @param buffer: anything that gives a contiguous buffer; it must be writable if
-            the region grants a write.
+        @param buffer: any object with a contiguous buffer; writable if the region grants local write.
         @param access: L{Access} bits.
         @param pd: the protection domain.
-        @param address: the name of the first byte; random if L{None}, 0 with
-            L{Access.ZERO_BASED}.
+        @param address: of the first byte; random if L{None}, 0 with L{Access.ZERO_BASED}.
         @param segment: see L{MemoryRegion.segment}.
 
         @raise MemoryRegionError: the rights, the buffer or the address are not possible.
@@ -124,6 +120,8 @@ class Memory:
         view = _view(buffer)
         access = _checkAccess(view, access)
         region = MemoryRegion(view, self._address(address, len(view), access), access, pd, segment)
+        # Issued when nothing can fail any more, so that no key is used up by a refused
+        # registration.
         region.key = self._keys.issue()
         self.regions[region.key] = region
         pd.hold("memory regions")
@@ -140,19 +138,17 @@ class Memory:
         keepKey: bool = False,
     ) -> None:
         """
-        Change what a region is, and its key (IBTA vol. 1 10.6.3.3).  If it cannot be,
-        the region stays as it was.
+        Change a region and its key (IBTA vol. 1 10.6.3.3).  On error the region stays as it was.
 
         @param region: a region of this device.
-        @param buffer: see L{register}; the same as before if L{None}.
-        @param access: L{Access} bits; the same as before if L{None}.
-        @param pd: a protection domain; the same as before if L{None}.
-        @param address: the name of the first byte; if L{None} it stays with the buffer,
-            and a new buffer gets one as L{register} gives it.
-        @param segment: see L{MemoryRegion.segment}; if it is not given it stays with the
-            buffer, and a new buffer has none.
-        @param keepKey: leave the key as it is, as Linux rxe does.  A new buffer has a new
-            key in any case: who knows the old one was not promised these bytes.
+        @param buffer: see L{register}; unchanged if L{None}.
+        @param access: L{Access} bits; unchanged if L{None}.
+        @param pd: a protection domain; unchanged if L{None}.
+        @param address: of the first byte; if L{None} it stays with the buffer, and a new buffer gets one
+            as in L{register}.
+        @param segment: see L{MemoryRegion.segment}; if not given it stays with the buffer, and a new
+            buffer has none.
+        @param keepKey: keep the key, as Linux rxe does; a new buffer has a new key in any case.
 
         @raise MemoryRegionError: as L{register}, or the region is not registered here.
         @raise ResourceBusyError: memory windows are bound to it.
@@ -160,7 +156,9 @@ class Memory:
         self._checkRegistered(region)
         if pd is not None:
             self._checkDomain(pd)
+        # A window would go on opening bytes of the old buffer (IBTA vol. 1 10.6.7.2).
         region.checkFree()
+        # Everything that can fail comes before the first assignment.
         old = region.access
         view = region.view if buffer is None else _view(buffer)
         access = _checkAccess(view, old if access is None else access)
@@ -175,6 +173,8 @@ class Memory:
             region.pd.release("memory regions")
             region.pd = pd
             pd.hold("memory regions")
+        # A peer that knows the old key was never given the new buffer's bytes.  Linux rxe_verbs.c
+        # rxe_rereg_user_mr() changes access and domain only, and keeps the key.
         if buffer is not None or not keepKey:
             self._forgetKey(region)
             region.key = self._keys.issue()
@@ -182,15 +182,17 @@ class Memory:
 
     def deregister(self, region: MemoryRegion) -> None:
         """
-        Take a region's rights back: its key opens nothing from now on.
+        Deregister a region: its key is not valid any more.
 
         @raise MemoryRegionError: it is not registered here.
         @raise ResourceBusyError: memory windows are bound to it.
         """
         self._checkRegistered(region)
+        # Linux rxe_mr.c rxe_dereg_mr() refuses, too, while windows are bound.
         region.checkFree()
         self._forgetKey(region)
         region.pd.release("memory regions")
+        # So that the program's buffer is released although the program may keep the region object.
         region.segment = None
         region.view = _NOTHING
 
@@ -198,13 +200,12 @@ class Memory:
 
     def allocateWindow(self, pd: ProtectionDomain, type: int) -> MemoryWindow:
         """
-        A new memory window, not bound.
+        Allocate a memory window, unbound.
 
         @param pd: its protection domain.
         @param type: a L{WindowType}.
 
-        @raise MemoryRegionError: there is no such type, or the domain is not one of this
-            device.
+        @raise MemoryRegionError: there is no such type, or the domain is not one of this device.
         @raise ResourceLimitError: there are too many.
         """
         self._checkDomain(pd)
@@ -212,7 +213,7 @@ class Memory:
 
     def deallocateWindow(self, window: MemoryWindow) -> None:
         """
-        Give a memory window back; if it is bound it opens nothing any more.
+        Deallocate a memory window, bound or not.
 
         @raise MemoryRegionError: it is not, or no longer, one of this device.
         """
@@ -230,60 +231,55 @@ class Memory:
         pd: ProtectionDomain | None = None,
     ) -> None:
         """
-        Open a part of a region to peers through a window.  If it cannot be, the window
-        stays as it was.
+        Grant peers access to a part of a region through a window.  On error the window stays as it was.
 
-        @param window: a window of type 1, bound or not, or a free one of type 2.
-        @param region: what to bind it to; it must be in the window's protection domain
-            and grant C{MW_BIND}.  Not asked for if C{length} is 0.
-        @param address: the name of the window's first byte in the region.
-        @param length: its size in bytes.  0 unbinds a window of type 1 and is an error
-            for one of type 2.
-        @param access: L{Access} bits: of these the remote ones are granted, and with
-            C{ZERO_BASED}, for type 2 only, peers count the window's bytes from 0.
-        @param key: for type 2, the new key: the upper 24 bits are those of the window's
-            key.  For type 1, what L{promiseKey} gave, or L{None}: a random one.
-        @param queuePair: for type 2, the only queue pair that it will serve.
-        @param pd: the protection domain of the queue pair that the bind was posted to;
-            L{None} if there is none to compare.
+        @param window: a window of type 1, bound or not, or an unbound one of type 2.
+        @param region: the region to bind it to: in the window's protection domain, and with C{MW_BIND}.
+            Ignored if C{length} is 0.
+        @param address: of the window's first byte in the region.
+        @param length: bytes.  0 unbinds a window of type 1 and is an error for type 2.
+        @param access: L{Access} bits: the remote ones are granted; with C{ZERO_BASED}, for type 2 only,
+            peers count the window's bytes from 0.
+        @param key: for type 2 the new key, whose upper 24 bits are those of the window's key.  For type 1
+            a key from L{promiseKey}, or L{None}: a random one.
+        @param queuePair: for type 2, the only queue pair that may use it.
+        @param pd: the protection domain of the queue pair that the bind was posted to; L{None} if there is
+            none.
 
-        @raise MemoryAccessError: one of these is not so (IBTA vol. 1 10.6.7.2).
+        @raise MemoryAccessError: one of these does not hold (IBTA vol. 1 10.6.7.2).
         """
         self._windows.bind(window, region, address, length, access, key, queuePair, pd)
 
     def invalidate(self, key: int, queuePair: object) -> None:
         """
-        Free a window of type 2, at the wish of its owner (LOCAL_INV) or of the peer
-        (SEND with invalidate).
+        Unbind a window of type 2, for its owner (LOCAL_INV) or for the peer (SEND with invalidate).
 
-        @param key: the key that opens it.
-        @param queuePair: the queue pair where the wish was posted or arrived.
+        @param key: its key.
+        @param queuePair: the queue pair where the request was posted or arrived.
 
-        @raise MemoryAccessError: no window of type 2 with this key is bound to this
-            queue pair.
+        @raise MemoryAccessError: no window of type 2 with this key is bound to this queue pair.
         """
         self._windows.invalidate(key, queuePair)
 
     def promiseKey(self, window: MemoryWindow) -> int:
         """
-        A key that the next L{bind} of a window of type 1 may be given, so that it is
-        known when the bind is posted (C{ibv_bind_mw}).  It opens nothing until then.
+        Reserve a key for the next L{bind} of a window of type 1, so that it is known when the bind is
+        posted (C{ibv_bind_mw}).  It is not valid before the bind.
 
         @raise MemoryAccessError: the window is not of type 1, or deallocated.
-        @raise ResourceLimitError: too many promises to this window were neither kept nor
-            broken.
+        @raise ResourceLimitError: too many keys are reserved for this window.
         """
         return self._windows.promise(window)
 
     def breakPromise(self, window: MemoryWindow, key: int) -> None:
         """
-        The bind that a promised key was for does not happen; harmless if it did.
+        Release a reserved key whose bind will not happen; harmless if it did.
         """
         self._windows.breakPromise(window, key)
 
     def freeWindows(self, queuePair: object) -> None:
         """
-        A queue pair is gone: the windows that served it are free.
+        Unbind the windows of a queue pair that is destroyed.
         """
         self._windows.forget(queuePair)
 
@@ -299,32 +295,34 @@ class Memory:
         queuePair: object = None,
     ) -> tuple[memoryview, int]:
         """
-        Find the bytes that a key, an address and a length name, if they may be used so.
+        Find the bytes of a key, an address and a length, if the access is permitted.
 
-        An access of no bytes is not checked at all and finds none: programs send it with
-        a key and an address of garbage, as a sign of life (Linux rxe C{check_rkey}).
-
-        @param key: the key of a region; if only remote bits are needed, of a region or
-            of a window.
-        @param address: the name of the first byte.
-        @param length: how many bytes.
-        @param access: the L{Access} bits that are needed: L{LOCAL_READ} for sending from
-            it, L{LOCAL_WRITE} for receiving into it, the remote bits for a peer.
-        @param pd: the protection domain of the queue pair that asks.
-        @param queuePair: the queue pair whose peer asks; without it no window of type 2
-            opens.
+        @param key: the key of a region; if only remote bits are needed, of a region or a window.
+        @param address: of the first byte.
+        @param length: bytes.
+        @param access: the L{Access} bits that are needed: L{LOCAL_READ} to send, L{LOCAL_WRITE} to
+            receive, the remote bits for a peer.
+        @param pd: the protection domain of the queue pair.
+        @param queuePair: the queue pair whose peer asks; without it windows of type 2 are not valid.
 
         @return: the region's view, and the offset of the first byte in it.
 
-        @raise MemoryAccessError: with the first reason that was found.
+        @raise MemoryAccessError: with the first check that failed.
         """
+        # IBTA vol. 1 9.7.4.1.1: an access of no bytes is not checked at all.  Programs use one
+        # with garbage for key and address as a keep-alive; Linux rxe_resp.c check_rkey() accepts
+        # it, too.
         if not length:
             return _NOTHING, 0
         region = self.regions.get(key)
         if region is None:
             return self._windows.check(key, address, length, access, pd, queuePair)
+        # Domain, bounds, rights: Linux rxe_mr.c lookup_mr() and mr_check_range() check the same.
+        # The order matters to the error text only, as a peer gets NAK 0x62 for each of them.
         if region.pd is not pd:
             raise MemoryAccessError(f"the memory region of key {key:#010x} is in another protection domain")
+        # Python's integers do not wrap: address + length beyond 2^64 is out of bounds, not a small
+        # number.
         offset = address - region.address
         if offset < 0 or length < 0 or offset + length > region.length:
             raise MemoryAccessError(
@@ -337,16 +335,10 @@ class Memory:
         return region.view, offset
 
     def _checkDomain(self, pd: ProtectionDomain) -> None:
-        """
-        @raise MemoryRegionError: the domain is not one of this device.
-        """
         if pd not in self.domains:
             raise MemoryRegionError("the protection domain is not one of this device")
 
     def _checkRegistered(self, region: MemoryRegion) -> None:
-        """
-        @raise MemoryRegionError: the region is not one of this device.
-        """
         if self.regions.get(region.key) is not region:
             raise MemoryRegionError("this memory region was deregistered before")
 
@@ -355,13 +347,11 @@ class Memory:
         self._keys.withdraw(region.key)
 
     def _address(self, address: int | None, length: int, access: int) -> int:
-        """
-        The name of a region's first byte: 0, as asked for, or a page's random one in the
-        upper half of what a user process can have.
-        """
         if access & ZERO_BASED:
             return 0
         if address is None:
+            # A random page in the upper half of a process's 47-bit addresses, so that a peer
+            # cannot guess it.
             top = _ADDRESS_BITS - 1
             return 1 << top | self._randomBits(top - _PAGE_BITS) << _PAGE_BITS
         if address < 0 or address + length > _ADDRESS_END:
@@ -380,14 +370,12 @@ def _view(buffer: object) -> memoryview:
 
 
 def _checkAccess(view: memoryview, access: int) -> int:
-    """
-    The access bits as a plain integer, if the bytes can be used so.
-    """
     try:
         access = checkKnown(access)
     except ValueError as error:
         raise MemoryRegionError(str(error)) from None
-    # IBTA vol. 1 10.6.3.1: who may write from afar may write from near.
+    # IBTA vol. 1 10.6.3.1: remote write and atomic include local write (Linux ib_verbs.h,
+    # ib_check_mr_access()).
     if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not access & LOCAL_WRITE:
         raise MemoryRegionError("remote write and remote atomic access demand local write access")
     if access & LOCAL_WRITE and view.readonly:

@@ -1,6 +1,5 @@
 """
-Protection domains and memory regions, as L{Memory<twisted_ib.hca.memory.memory.Memory>} makes
-them.
+Protection domains and memory regions, created by L{Memory<twisted_ib.hca.memory.memory.Memory>}.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
 class ProtectionDomain(RefCounted):
     """
-    A fence: what belongs to one domain is of no use to what belongs to another.
+    A protection domain: objects of one domain cannot use objects of another (IBTA vol. 1 10.2.3).
 
-    @ivar memory: the table of the device that it belongs to.
+    @ivar memory: the tables of its device.
     """
 
     __slots__ = ("memory",)
@@ -35,13 +34,12 @@ class MemoryRegion(RefCounted):
     A registered buffer.
 
     @ivar view: its bytes, writable if the region grants any write.
-    @ivar address: the name of its first byte.
-    @ivar length: its size in bytes.
+    @ivar address: of its first byte.
+    @ivar length: bytes.
     @ivar access: the L{Access<twisted_ib.hca.memory.access.Access>} bits that it grants.
-    @ivar pd: its protection domain.
-    @ivar key: the key that opens it, locally and remotely.
-    @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them
-        so that a peer can map them; else L{None}.  Opaque here.
+    @ivar key: local and remote key.
+    @ivar segment: the shared memory that the bytes lie in, if the fabric allocated them so that a peer can
+        map them; else L{None}.  Opaque here.
     """
 
     __slots__ = ("access", "address", "key", "length", "pd", "segment", "view")
@@ -68,13 +66,15 @@ class MemoryRegion(RefCounted):
     @property
     def localKey(self) -> int:
         """
-        The key for the owner's scatter/gather lists.
+        The L_Key, for the owner's scatter/gather lists.
         """
+        # One number serves as both keys, as in Linux rxe_mr.c; the access bits tell local from
+        # remote use.
         return self.key
 
     @property
     def remoteKey(self) -> int:
         """
-        The key for peers; 0 if the region grants them nothing.
+        The R_Key, for peers; 0 if the region grants them nothing.
         """
         return self.key if self.access & REMOTE else 0

@@ -1,16 +1,14 @@
 """
-Memory windows: a part of a memory region, opened to peers for a while.
+Memory windows: grant peers access to a part of a memory region for a while.
 
-Registering memory is slow on a device of metal and a window is fast; here a window is
-worth having because it can be closed.  Its key opens its bytes to peers only, never to
-the owner's own scatter/gather lists, and stops doing so when the window is bound anew,
-invalidated or deallocated, while the region stays.
+On hardware, binding a window is faster than registering memory; here a window is useful because access can
+be revoked.  Its key is valid for peers only, never in the owner's scatter/gather lists, and stops being
+valid when the window is bound anew, invalidated or deallocated, while the region stays.
 
-A window of type 1 serves every queue pair of its protection domain and gets another key
-with each bind.  One of type 2 serves the queue pair that it was bound by (type 2B of
-IBTA vol. 1 10.6.7.2), keeps the upper 24 bits of its key, and the program chooses the
-lower 8; it is bound only when it is free, and becomes free by being invalidated, by its
-owner (LOCAL_INV) or by the peer (SEND with invalidate).
+A window of type 1 serves every queue pair of its protection domain and gets another key with each bind.
+One of type 2 serves the queue pair that it was bound by (type 2B of IBTA vol. 1 10.6.7.2) and keeps the
+upper 24 bits of its key, while the program chooses the lower 8; it must be unbound before a bind, which
+the owner (LOCAL_INV) or the peer (SEND with invalidate) does by invalidating it.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from twisted_ib.hca.memory.access import (
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 
-#: Binds of one memory window of type 1 that are posted and not done.
+#: Keys reserved for binds of one type 1 window that are posted and not done.
 WINDOW_PROMISES = limits.WORK_QUEUE_DEPTH
 
 _KIND = "memory windows"
@@ -43,7 +41,7 @@ _KIND = "memory windows"
 
 class WindowType(IntEnum):
     """
-    The kind of a memory window, as C{enum ibv_mw_type}.
+    The type of a memory window (C{enum ibv_mw_type}).
     """
 
     TYPE_1 = 1
@@ -54,16 +52,14 @@ class MemoryWindow:
     """
     A memory window, bound or not.
 
-    @ivar pd: its protection domain.
-    @ivar type: its L{WindowType}.
-    @ivar key: its remote key; it opens nothing unless the window is bound.
+    @ivar key: its R_Key; valid only while the window is bound.
     @ivar region: the memory region that it is bound to, or L{None}.
-    @ivar address: the name of its first byte in the region.
-    @ivar length: its size in bytes.
-    @ivar access: the remote L{Access} bits that it grants, and C{ZERO_BASED} if peers
-        count its bytes from 0.
+    @ivar address: of its first byte in the region.
+    @ivar length: bytes.
+    @ivar access: the remote L{Access} bits that it grants, and C{ZERO_BASED} if peers count its bytes from
+        0.
     @ivar queuePair: the queue pair that a window of type 2 serves, or L{None}.
-    @ivar promised: keys that later binds will give it.
+    @ivar promised: keys reserved for later binds.
     """
 
     __slots__ = ("access", "address", "key", "length", "pd", "promised", "queuePair", "region", "type")
@@ -99,7 +95,7 @@ class Windows:
 
     def allocate(self, pd: ProtectionDomain, type: int) -> MemoryWindow:
         """
-        A new window, not bound.
+        Allocate a window, unbound.
 
         @raise MemoryRegionError: there is no such type.
         @raise ResourceLimitError: there are too many.
@@ -110,6 +106,7 @@ class Windows:
             raise MemoryRegionError(f"there is no memory window of type {type}") from None
         if len(self.byKey) >= limits.MEMORY_WINDOWS:
             raise ResourceLimitError(f"a device holds at most {limits.MEMORY_WINDOWS} memory windows")
+        # From the same numbers as regions' keys: a key must not name a region and a window.
         window = MemoryWindow(pd, kind, self._keys.issue())
         self.byKey[window.key] = window
         pd.hold(_KIND)
@@ -117,7 +114,7 @@ class Windows:
 
     def deallocate(self, window: MemoryWindow) -> None:
         """
-        Give a window back, bound or not.
+        Deallocate a window, bound or not.
 
         @raise MemoryRegionError: it is not, or no longer, one of this device.
         """
@@ -153,7 +150,8 @@ class Windows:
             raise MemoryAccessError(f"a memory window cannot be bound: {error}") from None
         if window.type is WindowType.TYPE_2:
             self._checkType2(window, length, key, queuePair)
-        elif access & ZERO_BASED:  # o10-36.2.2
+        # IBTA vol. 1 10.6.7.2, o10-36.2.2, as in Linux rxe_mw.c rxe_check_bind_mw().
+        elif access & ZERO_BASED:
             raise MemoryAccessError("a memory window of type 1 is not zero-based")
         elif key is not None and key not in window.promised:
             raise MemoryAccessError(f"key {key:#010x} was not promised to the memory window")
@@ -161,6 +159,7 @@ class Windows:
             if region is None:
                 raise MemoryAccessError("a memory window is bound to a memory region")
             _checkRegion(window, region, address, length, access)
+        # All checks are done: from here on the old key is not valid and the new one is.
         self._unbind(window)
         self._rekey(window, key)
         if region is not None and length:
@@ -168,6 +167,7 @@ class Windows:
             window.region = region
             window.address = address
             window.length = length
+            # Local bits are dropped: a window never serves the owner's own lists.
             window.access = access & (REMOTE | ZERO_BASED)
             if window.type is WindowType.TYPE_2:
                 window.queuePair = queuePair
@@ -181,10 +181,12 @@ class Windows:
         if window is None or window.region is None:
             raise MemoryAccessError(f"no memory window that is bound has key {key:#010x}")
         if window.type is not WindowType.TYPE_2:
-            # IBTA vol. 1 o10-37.2.26.
+            # IBTA vol. 1 10.6.7.2, o10-37.2.26, as Linux rxe_mw.c rxe_check_invalidate_mw().
             raise MemoryAccessError(
                 f"the memory window of key {key:#010x} is of type 1: only a bind changes it"
             )
+        # The key of a SEND with invalidate is the peer's choice: it must not unbind what serves
+        # another peer.
         if window.queuePair is not queuePair:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
         self._unbind(window)
@@ -212,7 +214,7 @@ class Windows:
 
     def forget(self, queuePair: object) -> None:
         """
-        A queue pair is gone: the windows that served it are free.
+        Unbind the windows of a queue pair that is destroyed.
         """
         for window in list(self._served.get(queuePair, ())):
             self._unbind(window)
@@ -224,15 +226,20 @@ class Windows:
         See L{Memory.check<twisted_ib.hca.memory.memory.Memory.check>}.
         """
         window = self.byKey.get(key)
+        # Remote bits only: a local access with a window's key gets the same error as one with an
+        # unknown key.
         if window is None or not access & REMOTE or access & ~REMOTE:
             raise MemoryAccessError(f"no memory region has key {key:#010x}")
         region = window.region
         if region is None:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is not bound")
+        # The conditions of Linux rxe_mw.c rxe_lookup_mw().
         if window.pd is not pd:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is in another protection domain")
         if window.queuePair is not None and window.queuePair is not queuePair:
             raise MemoryAccessError(f"the memory window of key {key:#010x} is bound to another queue pair")
+        # The bounds are the window's: within the region more bytes may follow that are not
+        # granted.
         offset = address if window.access & ZERO_BASED else address - window.address
         if offset < 0 or length < 0 or offset + length > window.length:
             raise MemoryAccessError(
@@ -246,30 +253,26 @@ class Windows:
         return region.view, window.address - region.address + offset
 
     def _checkType2(self, window: MemoryWindow, length: int, key: int | None, queuePair: object) -> None:
-        """
-        What IBTA vol. 1 10.6.7.2.3 demands of binding a window of type 2.
-        """
-        if window.region is not None:  # o10-37.2.30
+        # IBTA vol. 1 10.6.7.2.3, o10-37.2.30: a bind must not revoke a key that is in use.
+        if window.region is not None:
             raise MemoryAccessError("the memory window is bound: it has to be invalidated first")
         if queuePair is None:
             raise MemoryAccessError("a memory window of type 2 is bound to a queue pair")
-        if not length:  # o10-37.2.40
+        # o10-37.2.40: only type 1 is unbound by a bind of no bytes.
+        if not length:
             raise MemoryAccessError("a memory window of type 2 cannot be bound to nothing")
+        # The upper 24 bits are the window's index.  Linux rxe_mw.c rxe_do_bind_mw() ignores those
+        # of the request instead of checking them.
         if key is None or key >> KEY_BITS != window.key >> KEY_BITS:
             raise MemoryAccessError("a memory window of type 2 keeps the upper 24 bits of its key")
 
     def _checkAllocated(self, window: MemoryWindow) -> None:
-        """
-        @raise MemoryAccessError: the window is not one of this device.
-        """
         if self.byKey.get(window.key) is not window:
             raise MemoryAccessError("the memory window was deallocated")
 
     def _rekey(self, window: MemoryWindow, key: int | None) -> None:
-        """
-        Give a window another key: the program's, the promised or a new one.
-        """
         if window.type is WindowType.TYPE_1:
+            # Type 1: a new key per bind revokes the old one; type 2 keeps its index.
             self._keys.withdraw(window.key)
             if key is None:
                 key = self._keys.issue()
@@ -293,15 +296,14 @@ class Windows:
 
 
 def _checkRegion(window: MemoryWindow, region: MemoryRegion, address: int, length: int, access: int) -> None:
-    """
-    Whether a window may open these bytes of a region (IBTA vol. 1 C10-72 to C10-75).
-    """
+    # IBTA vol. 1 C10-72 to C10-75, in the order of Linux rxe_mw.c.
     if region.pd is not window.pd:
         raise MemoryAccessError("the memory region is in another protection domain than the memory window")
     if region.pd.memory.regions.get(region.key) is not region:
         raise MemoryAccessError("the memory region was deregistered")
     if not region.access & MW_BIND:
         raise MemoryAccessError("the memory region does not grant MW_BIND: no window can be bound to it")
+    # C10-74: a window must not grant what the region itself could not grant to a peer.
     if access & (REMOTE_WRITE | REMOTE_ATOMIC) and not region.access & LOCAL_WRITE:
         raise MemoryAccessError("a memory window for writes or atomics demands local write access")
     offset = address - region.address

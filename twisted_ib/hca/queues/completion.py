@@ -1,8 +1,7 @@
 """
-Completions: what became of a work request, and the queue where the program finds out.
+Completion queues, and the work completions that a program polls from them.
 
-Numbers are those of verbs (C{enum ibv_wc_status}, C{enum ibv_wc_opcode},
-C{enum ibv_wc_flags}).
+Numbers are those of verbs (C{enum ibv_wc_status}, C{enum ibv_wc_opcode}, C{enum ibv_wc_flags}).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from twisted_ib.hca.base.timers import Timer, Timers
 
 class WCStatus(IntEnum):
     """
-    How a work request ended (IBTA vol. 1 11.6.2).
+    The result of a work request (IBTA vol. 1 11.6.2).
     """
 
     SUCCESS = 0
@@ -49,7 +48,7 @@ class WCStatus(IntEnum):
 
 class WCOpcode(IntEnum):
     """
-    What kind of work request ended.
+    The kind of work request that completed.
     """
 
     SEND = 0
@@ -68,7 +67,7 @@ class WCOpcode(IntEnum):
 
 class WCFlags(IntFlag):
     """
-    Which fields of a completion say something.
+    Which optional fields of a completion are valid.
     """
 
     GRH = 1
@@ -78,20 +77,17 @@ class WCFlags(IntFlag):
 
 class WorkCompletion:
     """
-    One work request's end.
+    The result of one work request.
 
-    If C{status} is not L{WCStatus.SUCCESS}, only C{workRequestID}, C{status} and
-    C{queuePairNumber} mean anything.
+    If C{status} is not L{WCStatus.SUCCESS}, only C{workRequestID}, C{status} and C{queuePairNumber} are
+    valid.
 
-    @ivar workRequestID: the number that the program gave the work request.
-    @ivar status: a L{WCStatus}.
-    @ivar opcode: a L{WCOpcode}.
+    @ivar workRequestID: the program's wr_id.
     @ivar byteLength: bytes received or read.
-    @ivar queuePairNumber: the queue pair it was posted to.
+    @ivar queuePairNumber: the local queue pair.
     @ivar flags: L{WCFlags} bits.
-    @ivar immediate: the 32-bit immediate, if C{flags} has C{WITH_IMM}; the key that was
-        invalidated, if it has C{WITH_INV}.
-    @ivar sourceQueuePair: the sender's queue pair, for datagrams.
+    @ivar immediate: the 32-bit immediate with C{WITH_IMM}; the invalidated key with C{WITH_INV}.
+    @ivar sourceQueuePair: the sender's queue pair number, for datagrams.
     """
 
     __slots__ = (
@@ -138,18 +134,16 @@ class CompletionQueue(RefCounted):
     """
     A bounded queue of completions.
 
-    What is queued stays in order.  A completion for which there is no room is lost; that
-    is an error of the program, which gave the queue too few places, and is fatal for the
-    queue pair that completes (IBTA vol. 1 11.6.3.2) but for no other.
+    Completions stay in order.  A completion that finds the queue full is lost; the program made the queue
+    too small, and that is fatal for the queue pair that completes (IBTA vol. 1 11.6.3.2) but for no other.
 
-    The program may poll, or ask to be told: L{arm} asks for one call of C{onCompletion},
-    when the next completion comes.  Moderation (L{modify}) lets that call wait until
-    there are several.
+    The program polls, or asks for a notification: L{arm} asks for one call of C{onCompletion} at the next
+    completion.  With moderation (L{modify}) that call waits until there are several.
 
     @ivar overflowed: whether a completion was ever lost.
-    @ivar onCompletion: L{None}, or what to call with the queue, once per arming.
-    @ivar onEvent: L{None}, or what to call with C{CQ_ERR} and the queue, once, when the
-        first completion is lost.
+    @ivar onCompletion: L{None}, or the function to call with the queue, once per L{arm}.
+    @ivar onEvent: L{None}, or the function to call with C{CQ_ERR} and the queue, once, when the first
+        completion is lost.
     @ivar count: see L{modify}.
     @ivar period: see L{modify}; in microseconds.
     """
@@ -176,15 +170,13 @@ class CompletionQueue(RefCounted):
         @param depth: how many completions it holds.
         @param timers: the device's, for moderation.
 
-        @raise ResourceLimitError: C{depth} is not between 1 and
-            L{limits.COMPLETION_QUEUE_DEPTH}.
+        @raise ResourceLimitError: C{depth} is not between 1 and L{limits.COMPLETION_QUEUE_DEPTH}.
         """
         super().__init__()
         _checkDepth(depth)
         self._depth = depth
-        # Up to how many completions push() has nothing else to do: as many as there are
-        # places, and none while the queue is armed.  So a queue that is not armed is not
-        # slower for it.
+        # The number of completions up to which push() only appends: the depth, or 0 while the
+        # queue is armed.  One comparison thus serves both the bound and the notification.
         self._quiet = depth
         self.overflowed = False
         self.onCompletion: Callable[[CompletionQueue], None] | None = None
@@ -192,7 +184,9 @@ class CompletionQueue(RefCounted):
         self.count = 0
         self.period = 0
         self._completions: deque[WorkCompletion] = deque()
+        # Armed for any completion, not only for solicited ones and errors.
         self._any = False
+        # Completions since L{arm} that the notification is for.
         self._noticed = 0
         self._timer: Timer | None = None
         self._timers = timers
@@ -211,8 +205,7 @@ class CompletionQueue(RefCounted):
         """
         Queue a completion.
 
-        @param completion: the work request's end.
-        @param solicited: the sender asked for an event.
+        @param solicited: whether the sender asked for an event.
 
         @return: whether there was room.
         """
@@ -223,45 +216,46 @@ class CompletionQueue(RefCounted):
 
     def poll(self, count: int = 1) -> list[WorkCompletion]:
         """
-        Take up to C{count} completions, the oldest first.
+        Remove and return up to C{count} completions, the oldest first.
         """
         completions = self._completions
         return [completions.popleft() for _ in range(min(count, len(completions)))]
 
     def discard(self, queuePairNumber: int) -> None:
         """
-        Forget the completions of a queue pair that begins anew: their requests are of a
-        time that is over.
+        Remove the completions of a queue pair that was reset.
         """
+        # IBTA vol. 1 10.3.1: RESET discards its work requests; the same wr_ids may be in use again
+        # soon, and a stale completion would be mistaken for a new one.
         kept = [each for each in self._completions if each.queuePairNumber != queuePairNumber]
         self._completions.clear()
         self._completions.extend(kept)
 
     def arm(self, solicitedOnly: bool = False) -> None:
         """
-        Ask for one call of C{onCompletion} when a completion comes; those that wait
-        already do not count.  Who asked for any completion and asks for solicited ones
-        before the call still gets any (IBTA vol. 1 11.4.2.2).
+        Ask for one call of C{onCompletion} at the next completion; completions already queued do not
+        count.
 
-        @param solicitedOnly: only for a completion that the sender solicited, or for an
-            error.
+        @param solicitedOnly: only for a solicited completion or an error; if an earlier call asked for any
+            completion, that remains (IBTA vol. 1 11.4.2.2).
         """
+        # Completions that are queued already raise no event: a program arms, polls once more, then
+        # waits (libibverbs, ibv_req_notify_cq).
         self._quiet = 0
         if not solicitedOnly:
             self._any = True
 
     def modify(self, count: int, period: int) -> None:
         """
-        Moderate the calls of C{onCompletion}: one waits until C{count} completions that
-        it is for have come since L{arm}, but no longer than C{period} after the first.
-        A queue that is full waits for nothing.  Moderation ends with 0 and 0, or with a
-        count of 1.
+        Moderate the calls of C{onCompletion}: wait until C{count} relevant completions have come since
+        L{arm}, but no longer than C{period} after the first; never wait while the queue is full.  0 and 0,
+        or a count of 1, end moderation.
 
-        @param count: completions; 0 is any number: only the time counts.
-        @param period: microseconds; 0 is any time: only the completions count.
+        @param count: completions; 0 means that only the time counts.
+        @param period: microseconds; 0 means that only the number counts.
 
-        @raise ResourceLimitError: one of them is more than
-            L{limits.COMPLETION_MODERATION}, or there are no timers.
+        @raise ResourceLimitError: one of them is more than L{limits.COMPLETION_MODERATION}, or there are
+            no timers.
         """
         most = limits.COMPLETION_MODERATION
         if not (0 <= count <= most and 0 <= period <= most):
@@ -278,10 +272,12 @@ class CompletionQueue(RefCounted):
         """
         Change the bound.
 
-        @raise ResourceLimitError: as for a new queue, or more completions than C{depth}
-            wait; nothing changes then.
+        @raise ResourceLimitError: as for a new queue, or there are more than C{depth} completions; nothing
+            changes then.
         """
         _checkDepth(depth)
+        # Linux rxe_cq.c rxe_cq_chk_attr() refuses the same; to drop completions would lose
+        # results.
         if depth < len(self._completions):
             raise ResourceLimitError(
                 f"{len(self._completions)} completions wait, which {depth} places do not hold"
@@ -294,9 +290,9 @@ class CompletionQueue(RefCounted):
 
     def close(self) -> None:
         """
-        Let it go: what waits is forgotten and nobody is called any more.
+        Destroy it: completions are dropped and nothing is called any more.
 
-        @raise ResourceBusyError: work queues still complete here.
+        @raise ResourceBusyError: work queues still use it.
         """
         self.checkFree()
         self._disarm()
@@ -304,25 +300,23 @@ class CompletionQueue(RefCounted):
         self._completions.clear()
 
     def _pushArmed(self, completion: WorkCompletion, solicited: bool) -> bool:
-        """
-        Queue a completion where that is not all: the queue is full, or armed.
-        """
         if len(self._completions) >= self._depth:
+            # Once: a program that does not poll would otherwise get an event per lost completion.
             if not self.overflowed:
                 self.overflowed = True
                 if self.onEvent is not None:
                     self.onEvent(EventType.CQ_ERR, self)
             return False
         self._completions.append(completion)
+        # IBTA vol. 1 11.4.2.2: an error counts as solicited.  Linux rxe_cq.c rxe_cq_post() looks
+        # at the solicited flag only.
         if self._any or solicited or completion.status:
             self._noticed += 1
             self._moderate()
         return True
 
     def _moderate(self) -> None:
-        """
-        Call now, or see to it that the call comes.
-        """
+        # A full queue does not wait: the next completion would be lost before the program polls.
         enough = self._noticed >= self.count and (self.count or not self.period)
         if enough or len(self._completions) >= self._depth:
             self._tell()
@@ -331,6 +325,7 @@ class CompletionQueue(RefCounted):
             self._timer = self._timers.start(self.period / _MICROSECONDS, self._tell)
 
     def _tell(self) -> None:
+        # Disarmed before the call, so that the program may arm again in it.
         self._disarm()
         if self.onCompletion is not None:
             self.onCompletion(self)
@@ -348,9 +343,6 @@ class CompletionQueue(RefCounted):
 
 
 def _checkDepth(depth: int) -> None:
-    """
-    @raise ResourceLimitError: no completion queue has so many places.
-    """
     if not 1 <= depth <= limits.COMPLETION_QUEUE_DEPTH:
         raise ResourceLimitError(
             f"a completion queue has 1 to {limits.COMPLETION_QUEUE_DEPTH} places, not {depth}"

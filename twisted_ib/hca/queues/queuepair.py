@@ -1,18 +1,17 @@
 """
-The queue pair: state, numbers, and what crosses the seam (IBTA vol. 1, 10.2.4).
+The queue pair: state, numbers, and what crosses the seam (IBTA vol. 1 10.2.4).
 
-A queue pair stands between its I{consumer} (SDP, RDS, verbs) and a I{path} (the
-way to one peer's HCA).  Two ways lead through it:
+A queue pair stands between its I{consumer} (SDP, RDS, verbs) and a I{path} to one peer's HCA.  It has two
+modes:
 
-  - the stream path: L{QueuePair.postInline} down and
-    C{consumer.received(buffer, start, stop)} up.  It makes no work request, no
-    completion and no copy beyond the one into and the one out of the medium.
-    A posted receive is a promise, a number in C{posted};
-  - the keyed path, for work requests that name memory, signal completions and
-    are repeated when refused: the C{work} object, made when first needed.
+  - stream: L{QueuePair.postInline} down and C{consumer.received(buffer, start, stop)} up.  It makes no
+    work request, no completion and no copy beyond the one into and the one out of the medium.  A posted
+    receive is only a number, in C{posted};
+  - work requests, which name memory, complete and are repeated when refused: the C{work} object, made when
+    first needed.
 
-Being in the path's table is the state check for what arrives: a queue pair is
-entered when it can receive (RTR) and taken out when it cannot.
+Membership in the path's table is the state check for arriving records: a queue pair is entered when it can
+receive (RTR) and removed when it cannot.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from twisted_ib.hca.wire.headers import RETH
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.path import Path
 
-#: What L{QueuePair.query} says of an attribute that was never set.
+#: L{QueuePair.query}'s values of attributes that were never set.
 _UNSET: dict[str, Any] = dict.fromkeys(
     (
         *("path_mtu", "path_mig_state", "qkey", "rq_psn", "sq_psn", "dest_qp_num", "qp_access_flags"),
@@ -52,9 +51,9 @@ _UNSET: dict[str, Any] = dict.fromkeys(
 _RC = QPType.RC
 _RESET, _INIT, _RTS = QPState.RESET, QPState.INIT, QPState.RTS
 _RECORD = limits.INLINE_RECORD
-#: The operation of a record of a stream.
+#: The operation of a stream's record.
 SEND = SEND_ONLY << 24
-#: States whose queue pairs are in their path's table.
+#: States that receive: their queue pairs are in their path's table.
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 
 
@@ -64,15 +63,14 @@ class QueuePair:
 
     @ivar number: The queue pair number, 24 bits.
     @ivar remote: The peer's queue pair number, 0 before RTR.
-    @ivar state: A L{QPState}.
-    @ivar path: The way to the peer, L{None} before RTR, or until it is found.
-    @ivar vector: The address vector that the way is found by, if it was not given.
-    @ivar posted: Receives that are posted (promised) and not used.
-    @ivar pending: Inline sends that the medium did not take yet, in order:
-        tuples of word, header, payload, length.  L{None} when there are none.
-    @ivar work: The keyed path of this queue pair, or L{None}.
-    @ivar attributes: What it was told by L{modify}, for L{query}; L{None} if nothing.
-    @ivar proposal: What this side has said in its REQ or REP, on fabrics of packets.
+    @ivar path: The path to the peer, L{None} before RTR, or until it is resolved.
+    @ivar vector: The address vector to resolve the path from, if no path was given.
+    @ivar posted: Receives promised and not used.
+    @ivar pending: Inline sends that the medium had no room for, in order: tuples of word, header, payload,
+        length.  L{None} when there are none.
+    @ivar work: The work queues, or L{None}.
+    @ivar attributes: What L{modify} has set, for L{query}; L{None} if nothing.
+    @ivar proposal: This side's parameters in its REQ or REP, on packet fabrics.
     @ivar onEvent: Called with an L{EventType} and this object, or L{None}.
     """
 
@@ -90,7 +88,8 @@ class QueuePair:
         "work",
     )
 
-    # What a stream's queue pair never changes; others have it in their dictionary.
+    # Class attributes, as a stream's queue pair never changes them and there may be many: an
+    # instance has one in its dictionary only if it differs.
     type = QPType.RC
     minRNRTimer = 0
     vector: Any = None
@@ -109,9 +108,9 @@ class QueuePair:
         """
         Make a queue pair in RESET.
 
-        @param number: Its number, 24 bits, the HCA's own.
+        @param number: Its number, 24 bits, of the local HCA.
         @param consumer: An L{IConsumer<twisted_ib.hca.base.interfaces.IConsumer>}.
-        @param device: What counts and keeps time for it.
+        @param device: Counts and keeps time for it.
         @param type: Its transport service.
         @param maxMessage: The longest message, in bytes, that it posts inline.
         """
@@ -134,14 +133,12 @@ class QueuePair:
         """
         Change the state, or attributes within it.
 
-        @param attributes: What this transition takes, by the names of
-            L{twisted_ib.hca.base.states}; C{ah_attr}, the address vector, is
-            the path, or an address vector by which the device finds it.
-        @raise QueuePairError: the transition or an attribute is not allowed;
-            then nothing has changed.
-        @raise NoRouteError: the address vector's GID leads nowhere from here.
+        @param attributes: The transition's attributes by their names in L{twisted_ib.hca.base.states};
+            C{ah_attr} is a path, or an address vector that the device resolves.
+        @raise QueuePairError: the transition or an attribute is not allowed; then nothing has changed.
+        @raise NoRouteError: the address vector's GID is not reachable.
         @raise SharedGIDError: it is an address of this host.
-        @raise ResourceLimitError: the device looks for too many HCAs.
+        @raise ResourceLimitError: the device resolves too many addresses.
         """
         self._check(state, attributes)
         if "dest_qp_num" in attributes:
@@ -164,23 +161,20 @@ class QueuePair:
                 self.path = self.path.bind(self)
             else:
                 self.path.modified(self)
+        # RESET and ERR: what still comes for it finds no queue pair of its number.
         elif state != QPState.INIT:
             self._leave()
             if state == QPState.RESET:
                 self.vector = None
         if self.work is not None:
             self.work.modified(attributes)
+        # Last: the path may be known already, and then records can arrive within this call.
         if old not in _RECEIVING and self.vector is not None and self.state in _RECEIVING:
             self._meet(old, before)
 
     def _meet(self, old: QPState, before: dict[str, Any] | None) -> None:
-        """
-        Have the way found that the address vector names.
-
-        @param old: The state to go back to if the device cannot look for it.
-        @param before: What it had been told then.
-        @raise HCAError: the device cannot look for it.
-        """
+        # Start resolving the address vector; if the device refuses, modify() must have changed
+        # nothing.
         if self.device is not None:
             try:
                 self.device.meet(self)
@@ -195,11 +189,6 @@ class QueuePair:
             self.attributes = {**(self.attributes or {}), **attributes}
 
     def _check(self, state: QPState, attributes: dict[str, Any]) -> None:
-        """
-        Look at a transition and its attributes.
-
-        @raise QueuePairError: they are not allowed.
-        """
         checkTransition(self.type, self.state, state, attributes)
         remote = attributes.get("dest_qp_num", 0)
         if not 0 <= remote <= QPN_MASK:
@@ -211,7 +200,8 @@ class QueuePair:
             address = attributes["ah_attr"]
             isPath = self.path is not None and address in (self.path, self.path.way)
             if self.state in _RECEIVING and not isPath and address != self.vector:
-                # Positions and what is on the way belong to one path.
+                # Positions and outstanding records belong to one path (no automatic path
+                # migration, IBTA vol. 1 17.2.8).
                 raise QueuePairError(f"queue pair {self.number} is connected: its path cannot change")
             if address is None:
                 raise QueuePairError(f"queue pair {self.number} needs a path as ah_attr")
@@ -224,28 +214,29 @@ class QueuePair:
 
     def connect(self, path: Path, remote: int, message: Any = None) -> None:
         """
-        Take a new queue pair through INIT and RTR to RTS, with the attributes
-        that a fabric of operations has no use for at their defaults.
+        Take a new queue pair through INIT and RTR to RTS, for streams: other attributes keep their
+        defaults.
 
-        @param path: The way to the peer's HCA.
+        @param path: The path to the peer's HCA.
         @param remote: The peer's queue pair number.
-        @param message: The REQ or REP by which the peer has said it, for fabrics of packets:
-            sequence numbers, path MTU and timeouts are in it.
+        @param message: The peer's REQ or REP, for packet fabrics: it has sequence numbers, path MTU and
+            timeouts.
         @raise QueuePairError: the queue pair is not in RESET or INIT.
         """
         if self.state > _INIT:
             raise QueuePairError(f"queue pair {self.number} is in {self.state.name}, not RESET or INIT")
         self.remote = remote
-        # A stream keeps nothing that it sent and never resumes.  What came too
-        # early is lost: then its numbers do not follow, which is an error.
+        # A stream does not keep what it sent and never sends RESUME: records that came too early
+        # are lost.  Its own sequence numbers show that, and it ends with an error.
         path.absent.pop(self.number, None)
         self.path = path.bind(self, message)
         self.state = _RTS
 
     def pathFound(self, path: Path) -> None:
         """
-        The way that the address vector names is found.
+        The path to the address vector is resolved.
         """
+        # It may have gone to RESET or ERR, or got its path otherwise, while the lookup ran.
         if self.vector is not None and self.path is None and self.state in _RECEIVING:
             self.path = path.bind(self)
             if self.work is not None:
@@ -253,10 +244,11 @@ class QueuePair:
 
     def pathFailed(self, error: Exception) -> None:
         """
-        The way that the address vector names is not found.  To work requests the peer is
-        silent, and may yet be found while they wait for it.
+        The path to the address vector cannot be resolved.
         """
         if self.vector is not None and self.path is None and self.state in _RECEIVING:
+            # To work requests the peer is silent; they fail by their own timeout (IBTA vol. 1
+            # 9.9.2.4.1), unless the path is found before.
             if self.work is not None:
                 self.work.pathFailed(error)
             else:
@@ -264,11 +256,11 @@ class QueuePair:
 
     def query(self) -> dict[str, Any]:
         """
-        What it was told, and its state, by the names of C{struct ibv_qp_attr}.
+        Get its attributes and state, by the names of C{struct ibv_qp_attr}.
 
-        @return: C{cap} is the L{Capabilities<twisted_ib.hca.queues.requests.Capabilities>}
-            of its work queues, C{ah_attr} the address vector or the path, each L{None} if
-            there is none; what was never set is 0.
+        @return: C{cap} is the L{Capabilities<twisted_ib.hca.queues.requests.Capabilities>} of its work
+            queues, C{ah_attr} the address vector or the path, each L{None} if there is none; attributes
+            never set are 0.
         """
         work = self.work
         found = {**_UNSET, **(self.attributes or {})}
@@ -280,18 +272,17 @@ class QueuePair:
 
     def raiseEvent(self, kind: EventType) -> None:
         """
-        Something happened that no call and no completion tells of.
+        Report an asynchronous event (IBTA vol. 1 11.6.3).
         """
         if self.onEvent is not None:
             self.onEvent(kind, self)
 
     def stop(self, reason: Exception) -> None:
         """
-        A send request of an unreliable queue pair ended badly: what is behind it is
-        flushed, and what is posted, until it is brought back to RTS; receiving goes on
-        (SQE, IBTA vol. 1 10.3.1.7).
+        Go to SQE: a send request of an unreliable queue pair failed (IBTA vol. 1 10.3.1.7).  Posted sends
+        are flushed until it is brought back to RTS; receiving goes on.
 
-        @param reason: What happened.
+        @param reason: The error.
         """
         if self.state in (QPState.RTS, QPState.SQD):
             self.state = QPState.SQE
@@ -299,18 +290,20 @@ class QueuePair:
 
     def fail(self, reason: Exception) -> None:
         """
-        Go to ERR by an error found here or by the path, and tell the consumer.
+        Go to ERR by an error found here or by the path, and notify the consumer.
 
-        @param reason: What happened.
+        @param reason: The error.
         """
         if self.state in (QPState.ERR, QPState.RESET):
             return
         if self.type == QPType.UC and isinstance(reason, PathLostError) and self.work is not None:
-            # Nobody tells an unreliable connection that its peer is gone.
+            # IBTA vol. 1 9.8.2: an unreliable connection has no way to learn that its peer is
+            # gone.
             self._leave()
             self.work.requester.pathLost()
             return
-        consumer = self.consumer  # Who hears of completions may close.
+        # Taken first: a completion's callback may close the queue pair and forget the consumer.
+        consumer = self.consumer
         self.state = QPState.ERR
         self._leave()
         if self.work is not None:
@@ -330,9 +323,8 @@ class QueuePair:
             device.queuePairClosed(self)
 
     def _leave(self) -> None:
-        """
-        Leave the path's table and drop what the medium did not take.
-        """
+        # Callers leave before they flush or notify: a callback must not see one more record
+        # delivered.
         path, self.path = self.path, None
         if self.vector is not None and self.device is not None:
             self.device.paths.leave(self)
@@ -347,12 +339,12 @@ class QueuePair:
 
     def postInline(self, header: bytes, payload: Any, length: int) -> None:
         """
-        Send one message without signalling: the copy into the medium is the
-        whole work request.  What the medium does not take is kept, in order.
+        Send one message without a completion; it is copied into the medium, or kept, in order, until that
+        has room.
 
         @param header: The first bytes of the message.
-        @param payload: The rest: bytes-like, or a list of bytes-like objects.
-            It must not change until it is sent; but a memoryview may, at once.
+        @param payload: The rest: bytes-like, or a list of bytes-like objects.  It must not change until it
+            is sent, except a memoryview, which may change at once.
         @param length: Bytes in C{payload}.
         @raise QueuePairError: not in RTS, or longer than L{maxMessage}.
         @raise ResourceLimitError: L{limits.INLINE_SENDS} messages wait.
@@ -362,7 +354,7 @@ class QueuePair:
                 f"queue pair {self.number} in {self.state.name} cannot send"
                 f" {length} bytes (at most {self.maxMessage})"
             )
-        # SDPTransport.write does the same in itself.
+        # SDPTransport.write has its own copy of this, to save a call per message: change both.
         if self.pending or not self.path.post(  # type: ignore[union-attr]
             SEND | self.remote, header, payload, length
         ):
@@ -371,6 +363,8 @@ class QueuePair:
     def keep(self, header: bytes, payload: Any, length: int) -> None:
         """
         Queue a message until the medium has room.
+
+        @raise ResourceLimitError: L{limits.INLINE_SENDS} messages wait.
         """
         pending = self.pending
         if pending is None:
@@ -378,7 +372,8 @@ class QueuePair:
         elif len(pending) >= limits.INLINE_SENDS:
             raise ResourceLimitError(f"queue pair {self.number} has {len(pending)} sends waiting")
         if payload.__class__ is memoryview and payload.obj.__class__ is not bytes:
-            payload = bytes(payload)  # Whoever lent it does not wait.
+            # The lender of a view may reuse its buffer after the call.
+            payload = bytes(payload)
         if not pending:
             assert self.path is not None
             self.path.wantSpace(self)
@@ -386,32 +381,34 @@ class QueuePair:
 
     def postNothing(self) -> bool:
         """
-        Write no bytes to no address, which the peer takes without noticing: a sign of life,
-        and of death if it is refused (OFED's keep-alive).
+        Write no bytes to no address, as a keep-alive (OFED): the peer ignores it, and a refusal shows that
+        it is gone.
 
-        @return: Whether the medium took it; if not, others are on their way.
+        @return: Whether the medium accepted it; if not, other records are outstanding, which serve as
+            well.
         """
         if self.path is None or self.pending is not None:
             return False
-        self.path.requesters[self.remote] = self  # It is to hear that the peer is not there.
+        # So that the path notifies this queue pair if the peer has none of that number.
+        self.path.requesters[self.remote] = self
         return self.path.post(WRITE_ONLY << 24 | self.remote, bytes(RETH.size), b"", 0)
 
     def canPost(self) -> bool:
         """
-        @return: Whether L{postInline} has a place for one more message.
+        @return: Whether L{postInline} has room for one more message.
         """
         pending = self.pending
         return pending is None or len(pending) < limits.INLINE_SENDS
 
     def postReceives(self, count: int) -> None:
         """
-        Promise to take C{count} more messages.
+        Promise C{count} more receives.
         """
         self.posted += count
 
     def resume(self) -> None:
         """
-        The medium has room: send what waits, then let the consumer go on.
+        The medium has room: send pending messages, then resume the consumer.
         """
         pending, path = self.pending, self.path
         if path is None:
@@ -430,9 +427,8 @@ class QueuePair:
         """
         A record arrived.
 
-        @param buffer: The medium's own buffer, whose slices are L{bytes}; it
-            is valid during this call only.
-        @return: 0, or the syndrome of a refusal.
+        @param buffer: The medium's own buffer, whose slices are L{bytes}; valid during this call only.
+        @return: 0, or the syndrome of a NAK.
         """
         if opcode == SEND_ONLY and self.work is None:
             posted = self.posted
@@ -457,10 +453,8 @@ class QueuePair:
         return self._refuse(posted)
 
     def _refuse(self, posted: int) -> int:
-        """
-        A stream's message found no receive, or is too long for it: the peer
-        ignores its credits.
-        """
+        # A stream has credits (SDP: annex A4) and cannot be repeated, so that no receive is a
+        # protocol error of the peer, not a reason for an RNR wait.
         self.fail(
             QueuePairError(
                 f"the peer of queue pair {self.number} sent more than it had credits for"
@@ -475,7 +469,7 @@ class QueuePair:
             answer: int = self.work.delivered(opcode, buffer, start, stop)
             return answer
         if opcode == ACKNOWLEDGE:
-            # A stream's message was refused; it is not kept, so this is final.
+            # A stream does not keep what it sent: a refusal cannot be repaired by sending again.
             if stop > start and buffer[start] == SILENT:
                 if self.device is not None:
                     self.device.count("retry_exceeded_err")
@@ -489,8 +483,8 @@ class QueuePair:
             )
             return 0
         if opcode == WRITE_ONLY and stop - start == RETH.size:
-            # A write of nothing: OFED's keepalive; neither key nor address is
-            # looked at (IBTA vol. 1, 9.7.4.1.1).
+            # A write of no bytes is OFED's keep-alive; neither key nor address is checked (IBTA
+            # vol. 1 9.7.4.1.1; Linux rxe_resp.c check_rkey()).
             if not int.from_bytes(buffer[start + 12 : start + 16], "big"):
                 return 0
         self.fail(

@@ -1,5 +1,5 @@
 """
-A message for a consumer that comes in several records.
+Reassembly of a message for a consumer that comes in several records.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from twisted_ib.hca.queues.queuepair import QueuePair
 
 class Reassembly:
     """
-    The records so far.  What waits here for its end counts as memory that the device holds,
-    of which one peer must not take all.
+    The records so far.  They count as memory that the device holds; one peer must not take all of it.
 
-    @ivar queuePair: whose message it is.
-    @ivar dropped: whether it was given up.
+    @ivar queuePair: the receiving queue pair.
+    @ivar dropped: whether it was dropped.
     """
 
     __slots__ = ("_bytes", "dropped", "queuePair")
@@ -22,15 +21,16 @@ class Reassembly:
     def __init__(self, queuePair: QueuePair) -> None:
         self.queuePair = queuePair
         self.dropped = False
-        # The first record is the message, most of the time.
+        # One bytes object for the first record: usually it is the whole message.
         self._bytes: bytes | bytearray = b""
 
     def add(self, source: memoryview) -> None:
         """
-        Keep a copy of a record's payload.
+        Append a copy of a record's payload.
         """
         parts = self._bytes
         if not parts:
+            # A copy, as the record's space in the medium is reused after the call.
             self._bytes = bytes(source)
         else:
             if not isinstance(parts, bytearray):
@@ -40,7 +40,7 @@ class Reassembly:
 
     def take(self) -> bytes:
         """
-        The whole message, which is kept no longer.
+        Return the whole message, and release it.
         """
         parts = self._bytes
         self.drop()
@@ -48,7 +48,7 @@ class Reassembly:
 
     def drop(self) -> None:
         """
-        Keep nothing any more; harmless when repeated.
+        Release everything; harmless if repeated.
         """
         self.dropped = True
         parts, self._bytes = self._bytes, b""
@@ -61,8 +61,10 @@ class Reassembly:
 
     def budgetExceeded(self) -> None:
         """
-        Of what there is no more memory for, most is here.
+        The device's budget is used up, and this message has the largest share: its queue pair fails.
         """
+        # Largest first: a peer that begins messages and never ends them must not have others'
+        # messages dropped.
         queuePair = self.queuePair
         text = f"too many bytes of messages wait for their end, most at queue pair {queuePair.number}"
         queuePair.fail(ResourceLimitError(text))

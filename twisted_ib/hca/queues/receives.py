@@ -1,7 +1,7 @@
 """
 The receives of one queue pair: its own, or those of a shared receive queue.
 
-Whoever takes one must end it: with a completion, or by giving it back.
+A receive that was taken must be completed or put back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Receives:
     """
-    Where a responder takes its receives from.
+    The source of a responder's receives.
     """
 
     __slots__ = ("_flushed", "_own", "_shared", "_work")
@@ -36,7 +36,7 @@ class Receives:
 
     def add(self, request: ReceiveRequest) -> None:
         """
-        Take a receive of the program.
+        Accept a receive from the program.
 
         @raise ResourceLimitError: the queue is full.
         """
@@ -46,7 +46,7 @@ class Receives:
 
     def take(self) -> ReceiveRequest | None:
         """
-        The oldest, or L{None} if there is none.
+        Remove the oldest, or return L{None} if there is none.
         """
         if self._shared is not None:
             return self._shared.take()
@@ -54,7 +54,7 @@ class Receives:
 
     def putBack(self, request: ReceiveRequest) -> None:
         """
-        One was taken and not used: it is the oldest again.
+        Return one that was taken and not used: it is the oldest again.
         """
         if self._shared is not None:
             self._shared.putBack(request)
@@ -67,17 +67,20 @@ class Receives:
         """
         work = self._work
         completion = WorkCompletion(request.id, status, WCOpcode.RECV, work.queuePair.number)
+        # Marked solicited: an error always counts as that (IBTA vol. 1 11.4.2.2).
         work.receiveCompletions.push(completion, True)
 
     def flush(self) -> None:
         """
-        Complete all of the queue pair's own, in order, with WR_FLUSH_ERR; those that are
-        shared stay for others, and the program is told, once, that no more of them is taken.
+        Complete all of the queue pair's own in order with WR_FLUSH_ERR; shared ones stay, and
+        QP_LAST_WQE_REACHED is raised once.
         """
         own = self._own
         while own:
             self.end(own.popleft(), WCStatus.WR_FLUSH_ERR)
         if self._shared is not None and not self._flushed:
+            # IBTA vol. 1 11.6.3.1: after this event the queue pair uses no more of the SRQ's
+            # receives, and the program may destroy the queue pair without losing one.
             self._flushed = True
             self._work.queuePair.raiseEvent(EventType.QP_LAST_WQE_REACHED)
 

@@ -1,7 +1,7 @@
 """
-Work requests, and what a queue pair is told about them.
+Work requests, and the attributes and capabilities of a queue pair.
 
-Numbers are those of verbs.
+Numbers are those of verbs (C{libibverbs/verbs.h}).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _64_BITS = 1 << 64
 
 class SendOpcode(IntEnum):
     """
-    What a send request does, as C{enum ibv_wr_opcode}.
+    What a send request does (C{enum ibv_wr_opcode}).
     """
 
     RDMA_WRITE = 0
@@ -42,7 +42,7 @@ class SendOpcode(IntEnum):
 
 class SendFlags(IntFlag):
     """
-    How a send request is done, as C{enum ibv_send_flags}.
+    Options of a send request (C{enum ibv_send_flags}).
     """
 
     FENCE = 1
@@ -55,10 +55,10 @@ class SendFlags(IntFlag):
 @attrs.frozen(slots=True)
 class SGE:
     """
-    A piece of registered memory: an element of a scatter/gather list.
+    An element of a scatter/gather list (C{struct ibv_sge}): a piece of registered memory.
 
-    @ivar address: the name of its first byte.
-    @ivar length: its size in bytes.
+    @ivar address: of its first byte.
+    @ivar length: bytes.
     @ivar key: the local key of the memory region.
     """
 
@@ -69,12 +69,14 @@ class SGE:
 
 def checkPieces(pieces: Sequence[SGE], most: int) -> None:
     """
-    Look at a scatter/gather list.
+    Check a scatter/gather list's lengths.
 
-    @raise QueuePairError: it has more than C{most} elements, or one that cannot be.
+    @raise QueuePairError: it has more than C{most} elements, or one whose length does not fit 32 bits.
     """
     if len(pieces) > most:
         raise QueuePairError(f"a request has at most {most} pieces of memory here, not {len(pieces)}")
+    # Only widths: addresses and keys are checked when the bytes are used, as the region may be
+    # gone by then.
     for piece in pieces:
         if not 0 <= piece.length < _32_BITS:
             raise QueuePairError(f"a piece of memory has not {piece.length} bytes")
@@ -83,16 +85,14 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
 @attrs.frozen(slots=True)
 class WindowBind:
     """
-    What a BIND_MW does: see L{Memory.bind<twisted_ib.hca.memory.memory.Memory.bind>}.
+    The parameters of a BIND_MW: see L{Memory.bind<twisted_ib.hca.memory.memory.Memory.bind>}.
 
-    @ivar window: the memory window.
-    @ivar region: the memory region that it opens a part of.
-    @ivar address: the name of the part's first byte.
-    @ivar length: its size in bytes; 0 unbinds a window of type 1.
-    @ivar access: the L{Access<twisted_ib.hca.memory.access.Access>} bits that it grants.
-    @ivar key: the new key of a window of type 2; for one of type 1 a key that was promised
-        (L{Memory.promiseKey<twisted_ib.hca.memory.memory.Memory.promiseKey>}), or L{None} for
-        a random one.
+    @ivar address: of the window's first byte in the region.
+    @ivar length: bytes; 0 unbinds a window of type 1.
+    @ivar access: L{Access<twisted_ib.hca.memory.access.Access>} bits to grant.
+    @ivar key: the new key of a window of type 2; for type 1 a reserved key
+        (L{Memory.promiseKey<twisted_ib.hca.memory.memory.Memory.promiseKey>}), or L{None} for a random
+        one.
     """
 
     window: MemoryWindow
@@ -106,11 +106,11 @@ class WindowBind:
 @attrs.frozen(slots=True)
 class Destination:
     """
-    Where a datagram goes.
+    The destination of a datagram.
 
-    @ivar handle: the address handle of the port.
-    @ivar number: of the queue pair there.
-    @ivar key: its Q_Key; with the high bit, the sender's own is meant (IBTA vol. 1 10.2.5).
+    @ivar handle: the address handle.
+    @ivar number: the remote queue pair number.
+    @ivar key: the remote Q_Key; with the high bit, the sender's own is used (IBTA vol. 1 10.2.5).
     """
 
     handle: Any
@@ -121,20 +121,19 @@ class Destination:
 @attrs.frozen(slots=True)
 class SendRequest:
     """
-    A work request for the send queue.
+    A work request for the send queue (C{struct ibv_send_wr}).
 
-    @ivar id: the program's number for it.
-    @ivar opcode: what to do.
-    @ivar pieces: where the bytes are; for a READ or an atomic, where they go.
+    @ivar id: the program's wr_id.
+    @ivar pieces: the payload; for a READ or an atomic, where the result goes.
     @ivar flags: L{SendFlags} bits.
     @ivar immediate: 32 bits for the peer's completion.
-    @ivar remoteAddress: of the peer's memory, for WRITE, READ and atomics.
-    @ivar remoteKey: its key.
-    @ivar compare: the 64 bits that a compare-and-swap expects, or what a fetch-and-add adds.
-    @ivar swap: the 64 bits that a compare-and-swap puts there.
-    @ivar invalidateKey: the key that ends, here for LOCAL_INV, there for a SEND.
+    @ivar remoteAddress: in the peer's memory, for WRITE, READ and atomics.
+    @ivar remoteKey: the R_Key.
+    @ivar compare: the 64 bits a compare-and-swap expects, or a fetch-and-add adds.
+    @ivar swap: the 64 bits a compare-and-swap stores.
+    @ivar invalidateKey: the key to invalidate: a local one for LOCAL_INV, the peer's for a SEND.
     @ivar bind: of a BIND_MW.
-    @ivar inline: the bytes themselves, in place of C{pieces}.
+    @ivar inline: the payload itself, in place of C{pieces}.
     @ivar destination: of a datagram.
     """
 
@@ -154,14 +153,15 @@ class SendRequest:
 
     def check(self, most: int, inline: int = 0) -> None:
         """
-        Whether it can be put on the wire.
+        Check that it can be put on the wire.
 
-        @param most: pieces that it may have.
-        @param inline: bytes that it may carry itself.
+        @param most: allowed elements of the scatter/gather list.
+        @param inline: allowed bytes of inline data.
         @raise QueuePairError: a field does not fit.
         """
         checkPieces(self.pieces, most)
-        # Negative numbers have bits up there too.
+        # One test for all fields, as nearly all requests pass; negative numbers have bits up
+        # there, too.
         if (self.immediate | self.remoteKey | self.invalidateKey) >> 32 or (
             self.remoteAddress | self.compare | self.swap
         ) >> 64:
@@ -182,9 +182,6 @@ class SendRequest:
                 raise QueuePairError(f"{name} {value:#x} of a send request is no number of {bits} bits")
 
     def _checkKind(self, inline: int) -> None:
-        """
-        The same of what only some kinds of requests have.
-        """
         opcode = self.opcode
         if self.inline is not None:
             if opcode not in _WITH_DATA:
@@ -193,13 +190,14 @@ class SendRequest:
                 raise QueuePairError("a request has inline data or pieces of memory, not both")
             if len(self.inline) > inline:
                 raise QueuePairError(f"a request has at most {inline} bytes inline, not {len(self.inline)}")
+        # IBTA vol. 1 9.4.5: the result of an atomic is the old value, 64 bits.
         if opcode in _ATOMIC and sum([piece.length for piece in self.pieces]) < ATOMIC_BYTES:
             raise QueuePairError(f"the result of an atomic operation needs {ATOMIC_BYTES} bytes")
         if opcode == SendOpcode.BIND_MW and self.bind is None:
             raise QueuePairError("a BIND_MW without what to bind")
 
 
-#: What an atomic operation works on.
+#: Bytes that an atomic operation works on (IBTA vol. 1 9.4.5).
 ATOMIC_BYTES = 8
 _ATOMIC = frozenset((SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
 _WITH_DATA = frozenset(
@@ -216,10 +214,10 @@ _WITH_DATA = frozenset(
 @attrs.frozen(slots=True)
 class ReceiveRequest:
     """
-    A work request for the receive queue.
+    A work request for the receive queue (C{struct ibv_recv_wr}).
 
-    @ivar id: the program's number for it.
-    @ivar pieces: where the bytes of a message go.
+    @ivar id: the program's wr_id.
+    @ivar pieces: where a message's bytes go.
     """
 
     id: int
@@ -229,13 +227,13 @@ class ReceiveRequest:
 @attrs.define(slots=True)
 class Capabilities:
     """
-    The sizes of a queue pair's work queues.
+    The sizes of a queue pair's work queues (C{struct ibv_qp_cap}).
 
-    @ivar sends: send requests at a time.
-    @ivar receives: receive requests at a time.
+    @ivar sends: outstanding send requests.
+    @ivar receives: outstanding receive requests.
     @ivar pieces: elements of a send request's scatter/gather list.
-    @ivar receivePieces: the same of a receive request.
-    @ivar inline: bytes that a send request may carry itself.
+    @ivar receivePieces: elements of a receive request's.
+    @ivar inline: bytes of inline data.
     """
 
     sends: int = 128
@@ -246,7 +244,7 @@ class Capabilities:
 
     def check(self) -> None:
         """
-        @raise ResourceLimitError: one of them is more than there can be.
+        @raise ResourceLimitError: one of them is too large.
         """
         for name, value, most in (
             ("send requests", self.sends, limits.WORK_QUEUE_DEPTH),
@@ -262,15 +260,16 @@ class Capabilities:
 @attrs.define(slots=True)
 class Attributes:
     """
-    What a queue pair was told about its peer and itself.
+    Attributes of a connected queue pair, as set by L{QueuePair.modify
+    <twisted_ib.hca.queues.queuepair.QueuePair.modify>}.
 
-    @ivar access: what the peer may do: L{Access<twisted_ib.hca.memory.access.Access>} bits.
-    @ivar minRNRTimer: the code of how long a peer waits that found no receive.
-    @ivar reads: READs and atomics that this side may have on the way.
-    @ivar peerReads: READs and atomics that the peer may have on the way.
-    @ivar timeout: the code of how long to wait for a peer that is not there.
-    @ivar retries: how often to ask such a peer again.
-    @ivar rnrRetries: how often to ask a peer again that has no receive; 7 is for ever.
+    @ivar access: the peer's rights: L{Access<twisted_ib.hca.memory.access.Access>} bits.
+    @ivar minRNRTimer: RNR timer code sent to a peer that found no receive (IBTA vol. 1 9.7.5.2.8).
+    @ivar reads: outstanding READs and atomics of this side (max_rd_atomic).
+    @ivar peerReads: outstanding READs and atomics of the peer (max_dest_rd_atomic).
+    @ivar timeout: local ACK timeout code (IBTA vol. 1 9.9.2.4.1).
+    @ivar retries: retry_cnt, for a peer that does not answer.
+    @ivar rnrRetries: rnr_retry; 7 is infinite.
     @ivar queueKey: the Q_Key that a datagram must have.
     """
 

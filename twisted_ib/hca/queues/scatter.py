@@ -1,5 +1,5 @@
 """
-Scatter/gather lists: the bytes of a message, wherever they lie.
+Scatter/gather lists: find and copy the bytes of a message.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from twisted_ib.hca.wire import headers
 
 def total(pieces: Sequence[SGE]) -> int:
     """
-    The bytes that a list has room for.
+    The sum of a list's lengths.
     """
     return sum([piece.length for piece in pieces])
 
 
 def find(pieces: Sequence[SGE], start: int) -> tuple[SGE, int]:
     """
-    The piece that holds a byte of the message, and where in it; the list has that many.
+    The element that holds a byte of the message, and the offset in it; the list must be that long.
     """
     for piece in pieces:
         if start < piece.length:
@@ -43,18 +43,14 @@ def locate(
     """
     The memory that holds a part of a message.
 
-    Rights are asked anew for each part: a region may go while a long message is on its
-    way.
-
     @param start: the part's first byte, counted in the message.
     @param length: its size; the list has at least C{start + length} bytes.
-    @param access: what is done with it: C{LOCAL_READ} or C{LOCAL_WRITE}, or for a peer
-        C{REMOTE_READ}.
+    @param access: the right that is needed: C{LOCAL_READ} or C{LOCAL_WRITE}, or C{REMOTE_READ} for a peer.
     @param queuePair: the queue pair whose peer asks, if one does.
 
     @return: slices of the regions.
 
-    @raise MemoryAccessError: a piece that has a byte of the part may not be used so.
+    @raise MemoryAccessError: an element with a byte of the part does not permit the access.
     """
     found = []
     check = pd.memory.check
@@ -66,6 +62,8 @@ def locate(
             start -= piece.length
             continue
         count = min(size, length)
+        # Checked for each part, not once per message: a region may be deregistered while a long
+        # message is on its way (Linux rxe_mr.c copy_data() looks each element up again, too).
         view, offset = check(piece.key, piece.address + start, count, access, pd, queuePair)
         found.append(view[offset : offset + count])
         length -= count
@@ -86,19 +84,22 @@ def scatter(target: Sequence[memoryview], source: memoryview) -> None:
 
 def payload(path: Any, opcode: int, buffer: Any, start: int, stop: int) -> memoryview | None:
     """
-    The payload of a record: what it carries, or what it refers to.
+    The payload of a record: the bytes it carries, or the bytes it refers to.
 
-    @param opcode: the record's code, perhaps with L{REFERENCE}.
+    @param opcode: the record's opcode, perhaps with L{REFERENCE}.
     @param start: where the record's headers end.
 
-    @return: a view for use during this call only; L{None} if the reference leads nowhere, or
-        stands for more than one turn may copy.
+    @return: a view for use during this call only; L{None} if the reference is not valid, or longer than
+        one turn may copy.
     """
     if not opcode & REFERENCE:
         return memoryview(buffer)[start:stop]
     if stop - start != headers.REFERENCE.size:
         return None
+    # The peer wrote these numbers: they are read once, then checked, as the record may lie in
+    # memory that it can still change.
     number, count, offset = headers.REFERENCE.unpack_from(buffer, start)
+    # A local peer must not stop the reactor with one record that copies gigabytes.
     if count > limits.PULL_MOST:
         return None
     segment: memoryview | None = path.offered(number)

@@ -1,10 +1,9 @@
 """
-Shared receive queues: one stock of receives for many queue pairs.
+Shared receive queues (SRQ): one pool of receives for many queue pairs.
 
-A server with a thousand connections needs not a thousand times the receives that one
-connection may use at its busiest.  The program watches the stock by its limit: when
-fewer receives than that are left it is told so, once, and sets the limit anew after it
-has posted more (IBTA vol. 1 10.2.9.3).
+A server with a thousand connections does not need a thousand times the receives of its busiest connection.
+The program watches the pool by its limit: when fewer receives are left it gets one event, and sets the
+limit anew after it has posted more (IBTA vol. 1 10.2.9.3).
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ class SharedReceiveQueue(RefCounted):
     @ivar pd: its protection domain, which holds the memory of its requests.
     @ivar depth: how many requests it holds.
     @ivar pieces: elements that a request's scatter/gather list may have.
-    @ivar limit: the event comes when fewer requests than this are left; 0 is never.
-    @ivar onEvent: L{None}, or what to call with C{SRQ_LIMIT_REACHED} and the queue.
-    @ivar closed: whether it is gone.
+    @ivar limit: an event is raised when fewer requests are left; 0 is never.
+    @ivar onEvent: L{None}, or the function to call with C{SRQ_LIMIT_REACHED} and the queue.
     """
 
     __slots__ = ("_requests", "closed", "depth", "limit", "onEvent", "pd", "pieces")
@@ -40,9 +38,8 @@ class SharedReceiveQueue(RefCounted):
 
     def __init__(self, pd: ProtectionDomain, depth: int, pieces: int) -> None:
         """
-        @raise ResourceLimitError: C{depth} is not between 1 and
-            L{limits.SHARED_RECEIVE_DEPTH}, or C{pieces} is more than
-            L{limits.SCATTER_GATHER_ELEMENTS}.
+        @raise ResourceLimitError: C{depth} is not between 1 and L{limits.SHARED_RECEIVE_DEPTH}, or
+            C{pieces} is more than L{limits.SCATTER_GATHER_ELEMENTS}.
         """
         super().__init__()
         _checkDepth(depth)
@@ -67,7 +64,7 @@ class SharedReceiveQueue(RefCounted):
         """
         Add a receive request.
 
-        @raise QueuePairError: the request cannot be, or the queue is closed.
+        @raise QueuePairError: the request is not valid, or the queue is closed.
         @raise ResourceLimitError: the queue is full.
         """
         if self.closed:
@@ -79,13 +76,15 @@ class SharedReceiveQueue(RefCounted):
 
     def take(self) -> ReceiveRequest | None:
         """
-        Take the oldest request, or L{None} if there is none.
+        Remove the oldest request, or return L{None} if there is none.
         """
         requests = self._requests
         if not requests:
             return None
         request = requests.popleft()
         if len(requests) < self.limit:
+            # IBTA vol. 1 10.2.9.3: the event disarms the limit; Linux rxe_resp.c get_srq_wqe()
+            # does the same.  Before the call, as its handler sets the next limit.
             self.limit = 0
             if self.onEvent is not None:
                 self.onEvent(EventType.SRQ_LIMIT_REACHED, self)
@@ -93,9 +92,10 @@ class SharedReceiveQueue(RefCounted):
 
     def putBack(self, request: ReceiveRequest) -> None:
         """
-        A request was taken and not used: it is the oldest again, whether the queue was
-        filled up meanwhile or not.
+        Return a request that was taken and not used: it is the oldest again, even if the queue was filled
+        up meanwhile.
         """
+        # Beyond the depth, if need be: to lose a request that the program posted would be worse.
         if not self.closed:
             self._requests.appendleft(request)
 
@@ -103,13 +103,13 @@ class SharedReceiveQueue(RefCounted):
         """
         Set the limit, or the depth, or both.
 
-        @param limit: see L{SharedReceiveQueue.limit}; the event comes after a request is
-            taken, not at once.
+        @param limit: see L{SharedReceiveQueue.limit}; the event comes after the next take at the earliest.
         @param depth: how many requests it holds from now on.
 
-        @raise ResourceLimitError: the depth is not possible or smaller than what waits,
-            or the limit is not between 0 and the depth; nothing changes then.
+        @raise ResourceLimitError: the depth is not possible or smaller than the number of requests, or the
+            limit is not between 0 and the depth; nothing changes then.
         """
+        # Both are checked before either is set (Linux rxe_srq.c rxe_srq_chk_attr()).
         newDepth = self.depth if depth is None else depth
         newLimit = self.limit if limit is None else limit
         _checkDepth(newDepth)
@@ -124,9 +124,9 @@ class SharedReceiveQueue(RefCounted):
 
     def close(self) -> None:
         """
-        Let it go, and forget what waits, without completions.
+        Destroy it; its requests are dropped without completions.
 
-        @raise ResourceBusyError: queue pairs still take from it.
+        @raise ResourceBusyError: queue pairs still use it.
         """
         self.checkFree()
         if not self.closed:
@@ -137,9 +137,6 @@ class SharedReceiveQueue(RefCounted):
 
 
 def _checkDepth(depth: int) -> None:
-    """
-    @raise ResourceLimitError: no shared receive queue holds so many requests.
-    """
     if not 1 <= depth <= limits.SHARED_RECEIVE_DEPTH:
         raise ResourceLimitError(
             f"a shared receive queue holds 1 to {limits.SHARED_RECEIVE_DEPTH} requests, not {depth}"

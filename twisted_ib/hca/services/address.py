@@ -1,15 +1,14 @@
 """
-Where datagrams go: address vectors, address handles, and the way to each address.
+Address vectors, address handles, and the path to each address.
 
-An I{address vector} says how to reach a port; an I{address handle} is one that a program
-has made for its datagrams (IBTA vol. 1 11.2.2).  Over a fabric of operations the way to an
-address is a path to an HCA, which must be found first: what is sent meanwhile waits, and so
-does what finds the medium full, both in a bounded queue.  A datagram beyond the bound, or
-for somebody who is not there, is lost, as it is on a wire.  A stalled receiver thus keeps
-nobody's send queue from its other receivers.
+An I{address vector} says how to reach a port; an I{address handle} is one that a program created for its
+datagrams (IBTA vol. 1 11.2.2).  Over a fabric of operations, a datagram needs a path to the HCA that has
+the address, and the path must be resolved first.  Datagrams sent meanwhile wait in a bounded queue, and so
+do datagrams that find the medium full.  A datagram beyond the bound, or for an unreachable address, is
+lost, as on a wire; a stalled receiver thus does not block a send queue for its other receivers.
 
-All handles of one address share the way, which outlives them for what still waits: a
-program may answer, see the completion, and destroy the handle at once.
+All handles of one address share one L{Departure}, which outlives them while datagrams wait in it: a
+program may send, see the completion and destroy the handle at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.memory import ProtectionDomain
 
-#: Datagrams of one device that wait, for their way or for room on it: 16 MiB.
+#: Datagrams of one device that wait, for their path or for room on it: 16 MiB.
 DATAGRAMS_WAITING = 4096
 
 _BITS = (
@@ -41,22 +40,20 @@ _BITS = (
 @frozen
 class AddressVector:
     """
-    How to reach a port.
+    How to reach a port (C{struct ibv_ah_attr}).
 
-    @ivar gid: the port's address, or a group's.
-    @ivar sourceIndex: of the sender's GID table.  Who receives needs an address that leads
-        back to this HCA, which the host's addresses do not: so what a datagram carries is
-        always the GID of the GUID.
-    @ivar flowLabel: 20 bits for the GRH.
-    @ivar hopLimit: 8 bits for the GRH.
-    @ivar trafficClass: 8 bits for the GRH.
-    @ivar port: of the sender's HCA.
-    @ivar lid: of no use here, as there is no subnet with local identifiers.
-    @ivar serviceLevel: of no use here.
-    @ivar isGlobal: whether C{gid} means something; without it nobody can be reached.
+    @ivar gid: the GID of the port, or of a multicast group.
+    @ivar sourceIndex: index into the sender's GID table.
+    @ivar port: port number of the sender's HCA.
+    @ivar lid: unused, as there is no subnet with local identifiers.
+    @ivar serviceLevel: unused.
+    @ivar isGlobal: whether C{gid} is set; required here.
     """
 
     gid: int
+    # Accepted for verbs' sake, but not used: a receiver needs an address that leads back to this
+    # HCA, which an IP address of this host need not do.  A datagram always carries the GID made of
+    # the HCA's GUID.
     sourceIndex: int = 0
     flowLabel: int = 0
     hopLimit: int = 1
@@ -68,8 +65,12 @@ class AddressVector:
 
     def check(self) -> None:
         """
-        @raise QueuePairError: it names nobody, or a field does not fit.
+        Check that the vector has a GID and that each field fits its width.
+
+        @raise QueuePairError: it has no GID, or a field is out of range.
         """
+        # As with RoCEv2 (IBTA vol. 1 annex A17), a port is addressed by GID only; there are no
+        # LIDs.
         if not self.isGlobal or not self.gid:
             raise QueuePairError("an address vector needs a GID here: there are no local identifiers")
         for name, bits in _BITS:
@@ -80,18 +81,14 @@ class AddressVector:
 
 class Departure:
     """
-    The way to one address.
+    The path to one address, and the datagrams that wait for it.
 
-    @ivar gid: the address.
-    @ivar users: handles of it.
+    @ivar users: how many address handles use it.
     """
 
     __slots__ = ("_asking", "_departures", "_path", "_waiting", "gid", "users")
 
     def __init__(self, departures: Departures, gid: int) -> None:
-        """
-        It is not looked for before it is needed.
-        """
         self._departures = departures
         self.gid = gid
         self.users = 0
@@ -111,11 +108,16 @@ class Departure:
         path = self._path
         if path is not None and not path.alive:
             path = self._path = None
+        # While others wait, a new datagram waits behind them: datagrams to one address keep their
+        # order.
         if path is not None and not self._waiting and path.post(word, header, payload, length):
             return
         if not self._departures.mayWait(len(self._waiting)):
             self._departures.lose(1)
             return
+        # A full queue is not reported to the sender: IBTA vol. 1 9.8.3 promises no delivery for
+        # UD, and a send queue that waited for one receiver would block the datagrams to all
+        # others.
         pieces = payload if isinstance(payload, list) else [payload]
         self._waiting.append((word, b"".join([header, *pieces])))
         self._departures.waiting += 1
@@ -135,7 +137,7 @@ class Departure:
 
     def pathReady(self, path: Any) -> None:
         """
-        Here is the path.
+        The path was found.
         """
         self._asking = False
         if path.alive:
@@ -146,18 +148,20 @@ class Departure:
 
     def connectFailed(self, error: Exception) -> None:
         """
-        There is none: what waits is lost, the next datagram asks again.
+        The path was not found: waiting datagrams are lost; the next datagram starts a new lookup.
         """
         self._asking = False
         self._loseAll()
 
     def resume(self) -> None:
         """
-        The medium has room: send what waits.
+        The medium has room again: send waiting datagrams.
         """
         path, waiting = self._path, self._waiting
         while waiting:
             if path is None or not path.alive:
+                # The path broke while datagrams waited for room in it: look the address up again,
+                # as the peer may have restarted.
                 self._path = None
                 self._ask()
                 return
@@ -178,7 +182,7 @@ class Departure:
 
     def lost(self, path: Any) -> None:
         """
-        A path is gone; if it was the way here, what waited for room in it is lost.
+        A path broke; if it was this one, the datagrams that waited for room in it are lost.
         """
         if self._path is path:
             self._path = None
@@ -186,10 +190,12 @@ class Departure:
 
     def close(self) -> None:
         """
-        The device closes.
+        The device closes: waiting datagrams are lost.
         """
         path, self._path = self._path, None
         if path is not None:
+            # Otherwise the path would call L{resume} after the device is closed, when the medium
+            # has room again.
             path.wantNoSpace(self)
         self._asking = False
         self._loseAll()
@@ -197,17 +203,17 @@ class Departure:
     @property
     def inUse(self) -> bool:
         """
-        Whether a handle or a datagram needs it.
+        Whether a handle uses it, or datagrams wait in it.
         """
         return bool(self.users or self._waiting or self._asking)
 
 
 class Departures:
     """
-    The ways that one device's datagrams go.
+    The L{Departure} of each address that one device sends datagrams to.
 
     @ivar device: C{reach(gid, user)} finds a path, C{count(name)} counts.
-    @ivar waiting: datagrams that wait, on all ways.
+    @ivar waiting: datagrams that wait, in all of them together.
     """
 
     def __init__(self, device: Any) -> None:
@@ -220,7 +226,7 @@ class Departures:
 
     def hold(self, gid: int) -> Departure:
         """
-        A handle needs the way to an address.
+        Get the L{Departure} of an address for one more handle.
         """
         departure = self._byGID.get(gid)
         if departure is None:
@@ -230,34 +236,37 @@ class Departures:
 
     def release(self, departure: Departure) -> None:
         """
-        A handle needs it no longer.
+        A handle of it was destroyed.
         """
         departure.users -= 1
         self.idle(departure)
 
     def idle(self, departure: Departure) -> None:
         """
-        Forget a way that nobody needs.
+        Forget it unless it is in use.
         """
+        # A program may create a handle per datagram and destroy it at the completion, before the
+        # path is found; what waits must still go, so the last user is not the end of the entry.
         if not departure.inUse:
             self._byGID.pop(departure.gid, None)
 
     def mayWait(self, count: int) -> bool:
         """
-        Whether one more datagram may wait where C{count} do already.
+        Whether one more datagram may wait where C{count} wait already.
         """
+        # Two bounds: one address must not use up the device's share, nor many dead ones together.
         return count < limits.DATAGRAMS_UNRESOLVED and self.waiting < DATAGRAMS_WAITING
 
     def lose(self, count: int) -> None:
         """
-        Datagrams do not arrive.
+        Count lost datagrams.
         """
         for _ in range(count):
             self.device.count("datagrams_lost")
 
     def pathLost(self, path: Any) -> None:
         """
-        A path is gone: what waits for room in it is lost.
+        A path broke: datagrams that wait for room in it are lost.
         """
         for departure in list(self._byGID.values()):
             departure.lost(path)
@@ -272,10 +281,7 @@ class Departures:
 
 class AddressHandle(RefCounted):
     """
-    An address that a program sends datagrams to.
-
-    @ivar pd: its protection domain, which must be that of the queue pair.
-    @ivar vector: the address.
+    An address that a program sends datagrams to (C{struct ibv_ah}).
     """
 
     __slots__ = ("_departure", "_departures", "pd", "vector")
@@ -284,9 +290,9 @@ class AddressHandle(RefCounted):
 
     def __init__(self, pd: ProtectionDomain, vector: AddressVector, device: Any) -> None:
         """
+        @param pd: the protection domain, which must be that of the queue pair.
         @param device: has C{departures}.
-
-        @raise QueuePairError: the vector cannot be.
+        @raise QueuePairError: the vector is not valid.
         """
         super().__init__()
         vector.check()
@@ -306,13 +312,13 @@ class AddressHandle(RefCounted):
     @property
     def closed(self) -> bool:
         """
-        Whether it is destroyed.
+        Whether it was destroyed.
         """
         return self._departure is None
 
     def close(self) -> None:
         """
-        Destroy it; datagrams that wait still go.
+        Destroy it; waiting datagrams are still sent.
 
         @raise ResourceBusyError: something depends on it.
         """

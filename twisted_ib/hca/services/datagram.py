@@ -1,20 +1,19 @@
 """
-Unreliable datagrams over a fabric of operations.
+Unreliable datagrams (UD) over a fabric of operations.
 
-A queue pair of this service has no peer: each send request names an address handle, a queue
-pair number and a Q_Key; each receive begins with the 40 bytes of the GRH that say who sent
-it (IBTA vol. 1 9.8.3).  A record is GRH, DETH, the immediate and the payload, and never more
-than the path MTU.
+A UD queue pair has no peer: each send request names an address handle, a queue pair number and a Q_Key;
+each receive begins with the 40 bytes of the GRH, which has the sender's address (IBTA vol. 1 9.8.3).  A
+record is GRH, DETH, immediate and payload, and its payload never exceeds the path MTU.
 
-A send is done when it is on its way or lost, which is the same to the sender.  What a
-receiver cannot use it drops and counts: a malformed or misaddressed record, a wrong Q_Key,
-one without a receive or longer than it.  IBTA completes the last in error where the receive
-came from a shared queue, as it cannot be put back; here it can, and stays for the next.
+A send is done when it is on its way or lost; the sender cannot tell which.  A receiver drops and counts
+what it cannot use: a malformed or misaddressed record, a wrong Q_Key, one without a receive or longer than
+it.  IBTA completes the last in error if the receive came from a shared queue, since it cannot be put back;
+here it can.
 
-A request longer than the path MTU ends with LOC_LEN_ERR.  Linux's rxe completes it with
-success and sends nothing, which a program finds out by waiting for ever; HCAs do as is
-done here.  Like any error of a send it brings the queue pair to SQE (IBTA vol. 1 10.3.1.6):
-what is posted later is flushed, receives go on, and a transition to RTS revives it.
+A request longer than the path MTU ends with LOC_LEN_ERR.  Linux rxe completes it with success and sends
+nothing, so that a program waits for ever for its answer; hardware does what is done here.  Like any error
+of a send it brings the queue pair to SQE (IBTA vol. 1 10.3.1.6): later requests are flushed, receives go
+on, and a transition to RTS restarts it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 _SIGNALED = int(SendFlags.SIGNALED)
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
-#: A remote Q_Key with this bit stands for the sender's own (IBTA vol. 1 10.2.5).
+#: A remote Q_Key with this bit means the sender's own (IBTA vol. 1 10.2.5).
 _OWN_KEY = 1 << 31
 _RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
 _GRH_FLAG = int(WCFlags.GRH)
@@ -49,9 +48,7 @@ _IMMEDIATE_FLAG = int(WCFlags.WITH_IMM)
 
 class Datagram(Operation):
     """
-    One request.
-
-    @ivar request: it.
+    One send request.
     """
 
     __slots__ = ("request",)
@@ -69,9 +66,10 @@ class Datagram(Operation):
         """
         Send it.
 
-        @return: how it ended.
+        @return: its completion status.
         """
         request, size = self.request, self.length
+        # Linux rxe_req.c differs: it drops the message and completes it with success.
         if size > work.queuePair.device.pathMTU:
             return WCStatus.LOC_LEN_ERR
         payload: Any = request.inline
@@ -81,15 +79,18 @@ class Datagram(Operation):
             except MemoryAccessError:
                 return WCStatus.LOC_PROT_ERR
         destination = request.destination
-        assert destination is not None  # DatagramRequester.enqueue
+        # Checked by DatagramRequester.enqueue.
+        assert destination is not None
         if destination.handle.closed:
-            return WCStatus.LOC_QP_OP_ERR  # While it waited (SQD).
+            # The handle was destroyed while the request waited in SQD.
+            return WCStatus.LOC_QP_OP_ERR
         opcode, immediate = UD_SEND_ONLY, b""
         if request.opcode == SendOpcode.SEND_WITH_IMM:
             opcode, immediate = UD_SEND_ONLY_IMMEDIATE, IMMEDIATE.pack(request.immediate)
         word = opcode << 24 | destination.number
         if self.flags & _SOLICITED_FLAG:
             word |= SOLICITED << 24
+        # The length in the GRH covers the immediate, too, as it does on a wire (IBTA vol. 1 8.3).
         header = self._header(work, destination, len(immediate)) + immediate
         destination.handle.send(word, header, payload, size)
         work.recordsSent += 1
@@ -97,11 +98,6 @@ class Datagram(Operation):
         return WCStatus.SUCCESS
 
     def _header(self, work: WorkQueues, destination: Destination, extra: int) -> bytes:
-        """
-        GRH and DETH.
-
-        @param extra: bytes between the DETH and the payload.
-        """
         queuePair, vector = work.queuePair, destination.handle.vector
         grh = GRH(
             vector.trafficClass,
@@ -111,17 +107,21 @@ class Datagram(Operation):
             queuePair.device.gid,
             vector.gid,
         )
+        # IBTA vol. 1 10.2.5: with the high bit set the queue pair's own Q_Key is used, so that an
+        # unprivileged program cannot send with the Q_Key of a management queue pair.  rxe knows
+        # only the rule for QP 1.
         key = work.attributes.queueKey if destination.key & _OWN_KEY else destination.key
         return grh.pack() + DETH(key, queuePair.number).pack()
 
 
 class DatagramRequester(SendQueue):
     """
-    The send queue: nothing is ever on its way.
+    The send queue of a UD queue pair: requests complete when they are sent.
     """
 
     __slots__ = ()
 
+    # IBTA vol. 1 9.8.3: UD has SEND and SEND with immediate only.
     operations = {SendOpcode.SEND: Datagram, SendOpcode.SEND_WITH_IMM: Datagram}
 
     # -- posting
@@ -130,8 +130,8 @@ class DatagramRequester(SendQueue):
         """
         See L{SendQueue.enqueue}.
 
-        @raise QueuePairError: it does not say where to, or says it wrongly, or the queue
-            pair cannot do this.
+        @raise QueuePairError: the destination is missing or not valid, or the queue pair does not support
+            the opcode.
         """
         if request.opcode in self.operations:
             assert self.work is not None
@@ -142,7 +142,7 @@ class DatagramRequester(SendQueue):
         self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
     ) -> bool:
         """
-        A datagram needs a destination, so there are none without a request.
+        Refuse: a datagram needs a request, which has its destination.
 
         @raise QueuePairError: always.
         """
@@ -153,12 +153,12 @@ class DatagramRequester(SendQueue):
 
     def pathFound(self) -> None:
         """
-        This queue pair has no path: the ways of datagrams are the addresses'.
+        Nothing: address handles have paths, this queue pair has none.
         """
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
-        Nothing answers a datagram.
+        Ignore a response: a datagram has none.
         """
 
     def pump(self) -> None:
@@ -169,6 +169,8 @@ class DatagramRequester(SendQueue):
         if work is None:
             return
         queuePair = work.queuePair
+        # Looked at per datagram: a completion's callback may change the state, and an error brings
+        # it to SQE.
         while unsent and queuePair.state == QPState.RTS:
             datagram = unsent.popleft()
             assert isinstance(datagram, Datagram)
@@ -185,12 +187,10 @@ class DatagramRequester(SendQueue):
         if self._awaited:
             self._tell()
 
-    # -- ends
+    # -- errors and flush
 
     def _push(self, work: WorkQueues, datagram: Operation, status: WCStatus) -> None:
-        """
-        Queue the completion of a request that ended badly, signalled or not.
-        """
+        # IBTA vol. 1 10.7.3.1: an error completes even where success would be unsignaled.
         work.sendCompletions.push(
             WorkCompletion(datagram.id or 0, status, WCOpcode.SEND, work.queuePair.number), True
         )
@@ -214,13 +214,11 @@ class DatagramRequester(SendQueue):
 
 
 def _checkDestination(destination: Destination | None, work: WorkQueues) -> None:
-    """
-    @raise QueuePairError: a request says not, or wrongly, where to.
-    """
     number = work.queuePair.number
     if destination is None:
         raise QueuePairError(f"a datagram of queue pair {number} needs a destination")
     handle = destination.handle
+    # An address handle is usable only in its own protection domain (IBTA vol. 1 11.2.2).
     if handle.closed or handle.pd is not work.pd:
         raise QueuePairError(f"queue pair {number} cannot use this address handle")
     if not 0 <= destination.number < 1 << 24 or not 0 <= destination.key < 1 << 32:
@@ -231,9 +229,9 @@ def _checkDestination(destination: Destination | None, work: WorkQueues) -> None
 
 class DatagramResponder:
     """
-    The receive queue.
+    The receive queue of a UD queue pair.
 
-    @ivar work: the pair of queues it belongs to.
+    @ivar work: the work queues it belongs to; L{None} once closed.
     """
 
     __slots__ = ("_receives", "work")
@@ -244,7 +242,7 @@ class DatagramResponder:
 
     def enqueue(self, request: ReceiveRequest) -> None:
         """
-        Take a receive; the state was checked.
+        Accept a receive; the caller checked the state.
 
         @raise ResourceLimitError: the queue is full.
         """
@@ -256,16 +254,16 @@ class DatagramResponder:
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        Nobody has a path to this queue pair of its own.
+        Ignore a connection's record: no path is bound to a UD queue pair.
         """
         return 0
 
     def received(self, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
-        A record came for this queue pair, or for a group that it is attached to.
+        A record came for this queue pair, or for a multicast group that it is attached to.
 
-        @param path: the way it came.
-        @param opcode: its code.
+        @param path: the path it came by.
+        @param opcode: its opcode.
         @param buffer: the medium's own, valid during this call only.
         """
         work = self.work
@@ -277,12 +275,8 @@ class DatagramResponder:
             path.fabric.count(fault)
 
     def _take(self, work: WorkQueues, path: Any, opcode: int, buffer: Any, start: int, stop: int) -> str:
-        """
-        Take a record.
-
-        @return: the counter of why it is dropped, or nothing.
-        """
-        # Once, as it may lie in memory that the peer writes.
+        # Returns the counter of the reason it is dropped for, or "".  The headers are copied once,
+        # as they may lie in shared memory, where the peer could change them between check and use.
         head = bytes(buffer[start : min(stop, start + HEADER_BYTES + IMMEDIATE.size)])
         try:
             source, destination = ends(head, stop - start - HEADER_BYTES)
@@ -298,12 +292,15 @@ class DatagramResponder:
             flags |= _IMMEDIATE_FLAG
         elif code != UD_SEND_ONLY:
             return "datagrams_malformed"
+        # Also bounds what one datagram copies: a local peer does not go through a path MTU.
         if stop - start > limits.DATAGRAM_BYTES:
             return "datagrams_malformed"
+        # A peer cannot forge the source: it must be the GID that the path was established with.
         if source != path.peer.gid or not (
             isMulticast(destination) or work.queuePair.device.hasGID(destination)
         ):
             return "datagrams_misaddressed"
+        # IBTA vol. 1 10.2.5: dropped and counted, as in Linux rxe_recv.c check_keys().
         if deth.key != work.attributes.queueKey:
             return "qkey_violations"
         completion = WorkCompletion(
@@ -321,19 +318,18 @@ class DatagramResponder:
         completion: WorkCompletion,
         solicited: bool,
     ) -> str:
-        """
-        Put a datagram into a receive, and complete that.
-
-        @return: the counter of why it is dropped, or nothing.
-        """
+        # Returns the counter of the reason it is dropped for, or "".
         receive = self._receives.take()
         if receive is None:
             return "datagrams_without_receive"
         size = len(payload)
+        # The 40 bytes of the GRH are always counted, with or without one on the wire (IBTA vol. 1
+        # 9.8.3).
         if total(receive.pieces) < GRH_BYTES + size:
             self._receives.putBack(receive)
             return "datagrams_too_long"
         pieces = receive.pieces
+        # A shared receive's memory is in the SRQ's protection domain (IBTA vol. 1 10.2.9.1).
         pd = work.pd if work.shared is None else work.shared.pd
         try:
             first = locate(pd, pieces, 0, GRH_BYTES, LOCAL_WRITE)
@@ -349,20 +345,18 @@ class DatagramResponder:
         work.complete(work.receiveCompletions, completion, solicited)
         return ""
 
-    # -- ends
+    # -- errors and flush
 
     def _fail(self, work: WorkQueues, receive: ReceiveRequest) -> None:
-        """
-        A receive names memory that it may not: the program's error, which brings the
-        queue pair to ERR (IBTA vol. 1 9.9.3).
-        """
+        # A receive with an invalid scatter list is the program's error and brings the queue pair
+        # to ERR (IBTA vol. 1 9.9.3).
         number = work.queuePair.number
         self._receives.end(receive, WCStatus.LOC_PROT_ERR)
         work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
 
     def flush(self) -> None:
         """
-        Complete all receives of its own, in order, with WR_FLUSH_ERR.
+        Complete all receives of its own in order with WR_FLUSH_ERR.
         """
         self._receives.flush()
 

@@ -1,8 +1,8 @@
 """
-Send requests that concern this side's memory only: the peer hears nothing of them.
+Send requests that concern local memory only: LOCAL_INV and BIND_MW; nothing is sent to the peer.
 
-They keep their place in the send queue, so that a SEND posted behind a BIND_MW tells the
-peer of a key that opens something already.
+They keep their position in the send queue, so that a SEND posted behind a BIND_MW announces a key that is
+already valid.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 class Local(Operation):
     """
-    A request that is done here.
+    A request that is executed locally.
 
-    @cvar failure: how it ends if it cannot be done.
-    @ivar request: the request.
-    @ivar done: whether it was done: it is not done again when what is before it in the
-        queue must be repeated.
+    @cvar failure: its completion status if it fails.
+    @ivar done: whether it was executed.
     """
 
     __slots__ = ("done", "request")
@@ -35,6 +33,8 @@ class Local(Operation):
 
     def __init__(self, request: SendRequest) -> None:
         self.request = request
+        # Go-back after an RNR NAK may take this request back into the queue (IBTA vol. 1
+        # 9.7.5.2.8); a bind or an invalidation that was done must not be done twice.
         self.done = False
         super().__init__(request.id, int(request.flags), 0)
 
@@ -47,36 +47,36 @@ class Local(Operation):
 
     def execute(self, work: WorkQueues) -> None:
         """
-        Do it, unless that was done; C{status} tells of a failure.
+        Execute it once; sets C{status} if it fails.
         """
         if not self.done:
             try:
                 self._execute(work)
             except MemoryAccessError:
+                # The requester completes it in order with this status, and the queue pair goes to
+                # ERR.
                 self.status = self.failure
             else:
                 self.done = True
 
     def _execute(self, work: WorkQueues) -> None:
-        """
-        Do it.
-
-        @raise MemoryAccessError: it is not permitted.
-        """
         raise NotImplementedError
 
 
 class LocalInvalidate(Local):
     """
-    A key of this side ends, after all that was posted before it is done (IBTA vol. 1
-    10.8.3.3).
+    Invalidate a local key.
     """
 
     __slots__ = ()
 
+    # IBTA vol. 1 10.6.5.1, local invalidate fence: it starts only after all earlier requests are
+    # done, since those may still use the key.  Mandatory in Linux, too: rxe_req.c,
+    # rxe_wqe_is_fenced().
     isLast = True
     completionOpcode = WCOpcode.LOCAL_INV
-    failure = WCStatus.LOC_QP_OP_ERR  # As Linux's rxe_do_local_ops.
+    # The status of Linux rxe_req.c, rxe_do_local_ops().
+    failure = WCStatus.LOC_QP_OP_ERR
 
     def _execute(self, work: WorkQueues) -> None:
         work.pd.memory.invalidate(self.request.invalidateKey, work.queuePair)
@@ -84,7 +84,7 @@ class LocalInvalidate(Local):
 
 class WindowBinding(Local):
     """
-    A memory window opens a part of a memory region.
+    Bind a memory window to a part of a memory region.
     """
 
     __slots__ = ()
@@ -94,7 +94,8 @@ class WindowBinding(Local):
 
     def _execute(self, work: WorkQueues) -> None:
         bind = self.request.bind
-        assert bind is not None  # SendRequest.check
+        # SendRequest.check refuses a BIND_MW without one.
+        assert bind is not None
         work.pd.memory.bind(
             bind.window,
             bind.region,
@@ -108,14 +109,17 @@ class WindowBinding(Local):
 
     def abandon(self, work: WorkQueues) -> None:
         """
-        See L{Operation.abandon}: a key that was promised for it is free.
+        See L{Operation.abandon}: release the key reserved for it.
         """
+        # ibv_bind_mw returns the new key when the request is posted.  A bind that is flushed never
+        # uses it, and without this each flushed bind would use up one of the window's
+        # WINDOW_PROMISES keys.
         bind = self.request.bind
         if not self.done and bind is not None and bind.key is not None:
             work.pd.memory.breakPromise(bind.window, bind.key)
 
 
-#: What a reliable connection does, by opcode.
+#: Operations that a reliable connection supports, by opcode.
 RELIABLE: dict[SendOpcode, Callable[[SendRequest], Operation]] = {
     **OPERATIONS,
     SendOpcode.LOCAL_INV: LocalInvalidate,

@@ -1,12 +1,11 @@
 """
 The send queue of a reliable connection over a fabric of operations.
 
-The medium is reliable and ordered, so what a packet transport needs to repeat lost packets
-is not here.  What is left of IBTA vol. 1 9.7: the peer may refuse a record, because it has
-no receive (RNR) or because its queue pair is not there (yet), and drops what comes after it
-until it is told to resume; then that request and those after it are sent again, later.  A
-request is done when the peer has taken its last record, a READ or an atomic when its answer
-has come; completions keep the order of posting.
+The medium is reliable and ordered, so that retransmission of lost packets is not here.  What is left of
+IBTA vol. 1 9.7: the peer may refuse a record because it has no receive (RNR) or because its queue pair
+does not exist (yet), and drops everything behind it until it gets RESUME; that request and those after it
+are sent again later.  A request is done when the peer has consumed its last record, a READ or an atomic
+when its response has come; completions are in order of posting.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from twisted_ib.hca.services.sendwqe import Operation, RespondedOperation
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
 
-#: IBTA vol. 1 9.7.5.2, as Linux's rxe_comp.c has it, and what a packet transport says; anything
-#: else is an operational error.
+#: IBTA vol. 1 9.7.5.2, as Linux rxe_comp.c check_ack() maps them, and the syndromes of a packet
+#: transport; anything else is a remote operational error.
 _NAK_STATUS = {
     NAK_INVALID_REQUEST: WCStatus.REM_INV_REQ_ERR,
     NAK_REMOTE_ACCESS: WCStatus.REM_ACCESS_ERR,
@@ -52,10 +51,11 @@ _NAK_STATUS = {
 }
 
 _SYNDROME_MASK = 0xE0
-#: rnr_retry: this many is for ever.
+#: rnr_retry 7 is infinite: Linux rxe_comp.c does not count it down, either.
 _FOR_EVER = 7
+#: How long, in seconds, until a request that was put off with LATER is sent again.
 _LATER_SECONDS = 0.0001
-#: What is counted when no retry is left, by Linux's names.
+#: The counter when no retry is left, by Linux's names (rxe_hw_counters.c).
 _EXHAUSTED = {
     WCStatus.RETRY_EXC_ERR: "retry_exceeded_err",
     WCStatus.RNR_RETRY_EXC_ERR: "retry_rnr_exceeded_err",
@@ -69,11 +69,10 @@ class Requester(SendQueue):
     """
     Sends, repeats and completes the requests of one send queue.
 
-    An operation is first in C{_unsent}; when its last record is in the medium, or when it
-    cannot be sent, it goes to C{_onTheWay}; when everything before it is done and its own
-    end is known, it completes.
+    An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
+    moves to C{_onTheWay}; when everything before it is done and its own result is known, it completes.
 
-    @cvar transport: the bits of the service in operation codes.
+    @cvar transport: the bits of the service in opcodes.
     """
 
     __slots__ = (
@@ -90,8 +89,11 @@ class Requester(SendQueue):
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)
+        # READs and atomics that await their responses, oldest first.
         self._asked: deque[RespondedOperation] = deque()
         self._acknowledged = 0
+        # Whether it waits for room in the medium; whether it waits after a refusal; whether a
+        # RESUME must be sent first.
         self._waiting = self._pausing = self._resuming = False
         self._timer: Timer | None = None
 
@@ -106,24 +108,20 @@ class Requester(SendQueue):
 
     def pathFound(self) -> None:
         """
-        There is a way to the peer.
+        The path to the peer is resolved.
         """
         self._cancelTimer()
         self._go()
 
     def pump(self) -> None:
         """
-        Publish what the state, the medium and the number of READs permit.
+        Publish what the state, the medium and the number of outstanding READs permit.
         """
         while self._pump():
             pass
 
     def _pump(self) -> bool:
-        """
-        See L{pump}.
-
-        @return: whether to go on: a request waited for others that are done now.
-        """
+        # Returns whether to go on: a request waited for others that are done now.
         work = self.work
         if work is None or self._waiting or self._pausing:
             return False
@@ -137,6 +135,7 @@ class Requester(SendQueue):
                 break
             unsent.popleft()
             onTheWay.append(operation)
+            # Nothing is sent behind a request that failed here; those before it still complete.
             if operation.status is not _SUCCESS:
                 anyLocal = True
                 break
@@ -147,22 +146,21 @@ class Requester(SendQueue):
         return anyLocal and bool(unsent) and not onTheWay
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
-        """
-        Publish the records of an operation.
-
-        @return: False if some must wait.
-        """
+        # Returns False if some records must wait.
         queuePair = work.queuePair
         path, remote = queuePair.path, queuePair.remote
         if operation.asks and not work.attributes.reads:
-            # It was permitted when it was posted (SQD -> SQD).
+            # Permitted when it was posted; max_rd_atomic was set to 0 since (SQD -> SQD).
             operation.status = WCStatus.LOC_QP_OP_ERR
             return True
         if path is None or (remote <= GSI_QPN and not self.transport):
-            # Nobody answers for queue pairs 0 and 1: they take datagrams only.
+            # QP 0 and 1 receive datagrams only: no responder there would ever refuse or answer.
             self._awaitPath(work)
             return False
         if self._resuming:
+            # The responder drops everything behind a refusal, as requests in the medium already
+            # would otherwise be executed before the refused one.  RESUME marks where the repeat
+            # begins.
             if not path.post(RESUME << 24 | remote, b"", b"", 0):
                 self._wait(path)
                 return False
@@ -180,25 +178,27 @@ class Requester(SendQueue):
             return True
         finally:
             if operation.records != before:
-                # Whoever has published anything hears that nobody is there.
+                # From now on the path notifies this queue pair if the peer has none of that
+                # number.
                 path.requesters[remote] = queuePair
                 work.recordsSent += operation.records - before
         path.unacknowledged.append((operation.position, self))
         return True
 
     def _mayGo(self, operation: Operation, work: WorkQueues) -> bool:
-        """
-        Whether the first request that is not sent may be sent now.
-        """
         onTheWay = self._onTheWay
         if onTheWay and (onTheWay[-1].status is not _SUCCESS or operation.isLast):
-            return False  # Nothing goes behind a request that can only fail.
+            # Nothing is sent behind a request that can only fail; LOCAL_INV waits for everything
+            # before it.
+            return False
+        # SQD finishes what was started, and starts nothing (IBTA vol. 1 10.3.1).
         if work.queuePair.state != QPState.RTS and not operation.started:
             return False
         asked = self._asked
+        # IBTA vol. 1 10.8.3.3: a fence waits until no READ or atomic is outstanding.
         if asked and operation.flags & _FENCE:
             return False
-        # With 0 it goes, to fail.
+        # With max_rd_atomic 0 it goes on, and _publish fails it in order.
         return not operation.asks or len(asked) < (work.attributes.reads or 1)
 
     def _wait(self, path: Any) -> None:
@@ -206,10 +206,9 @@ class Requester(SendQueue):
         path.wantSpace(self)
 
     def _awaitPath(self, work: WorkQueues) -> None:
-        """
-        There is no way to the peer yet, or there never will be: as if it were silent, the
-        request ends when all retries are used up.
-        """
+        # An unresolved peer looks like a silent one: the request fails when retry_cnt + 1 timeouts
+        # are over (IBTA vol. 1 9.9.2.4.1), as it would with packets; with timeout 0 it waits for
+        # ever.
         if self._timer is None:
             attributes = work.attributes
             seconds = timeoutSeconds(attributes.timeout)
@@ -219,16 +218,16 @@ class Requester(SendQueue):
     def _unreachable(self) -> None:
         self._timer = None
         work = self.work
-        # A queue that is drained (SQD) has not begun to send; in RTS the time begins anew.
+        # In SQD nothing is being sent; in RTS the time starts anew.
         if work is not None and work.queuePair.state == QPState.RTS and self._unsent:
             self._fail(self._unsent[0], WCStatus.RETRY_EXC_ERR)
 
-    # -- what the peer did
+    # -- from the peer
 
     def acknowledged(self, position: int) -> None:
         """
-        The peer has taken everything before a position of the medium, and whatever it
-        refused there is known.
+        The peer has consumed everything before a position of the medium, and all its refusals up to there
+        have arrived.
         """
         if self.work is not None:
             self._acknowledged = max(self._acknowledged, position)
@@ -238,46 +237,47 @@ class Requester(SendQueue):
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
-        An answer came: a refusal, or a READ's bytes.
+        A response came: a refusal, or data for a READ or an atomic.
         """
         if opcode != ACKNOWLEDGE:
             self._responded(opcode, buffer, start, stop)
+        # A refusal of another length is ignored: a peer's fault must not raise here.
         elif stop - start == REFUSAL.size:
             syndrome, _, position = REFUSAL.unpack_from(buffer, start)
             self._refused(syndrome, position)
 
     def _responded(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        A part of the answer to the oldest READ or atomic came.
-        """
         work, asked = self.work, self._asked
         if work is None or not asked:
-            return  # Of one that is forgotten, or of none.
+            # A response to a request that was flushed, or to none.
+            return
         question = asked[0]
         status = question.take(work.queuePair.path, work.pd, opcode, buffer, start, stop)
         if status is not _SUCCESS:
             self._fail(question, status)
         elif question.answered:
             asked.popleft()
-            # Who answers has taken the request and all before it; a refusal would have
-            # come earlier.
+            # A response acknowledges everything before it, too (Linux rxe_comp.c check_psn()): a
+            # refusal of an earlier request would have come first, as the medium keeps order.
             self.acknowledged(question.position)
 
     def _refused(self, syndrome: int, position: int) -> None:
-        """
-        The peer refused the record that ends at a position; 0 stands for the oldest READ
-        or atomic, whose answer broke off.
-        """
         operation = self._at(position)
         work = self.work
         if operation is None or work is None:
-            return  # Of something that is forgotten.
+            # A refusal of a request that was completed or flushed.
+            return
         attributes = work.attributes
+        # The responder still owes responses to READs before it, and would cut those off by failing
+        # now.
         if syndrome == LATER:
             work.count("completer_retry_err")
             self._repeat(operation, _LATER_SECONDS)
         elif syndrome & _SYNDROME_MASK == RNR:
             work.count("rcvd_rnr_err")
+            # IBTA vol. 1 9.7.5.2.8: wait at least the coded time, rnr_retry times at most.  While
+            # a READ before it is outstanding it goes on retrying: completions are in order, so
+            # that it could not fail yet.
             exhausted = operation.rnrRefusals >= attributes.rnrRetries
             if exhausted and attributes.rnrRetries != _FOR_EVER and not self._answerBefore(operation):
                 self._fail(operation, WCStatus.RNR_RETRY_EXC_ERR)
@@ -286,8 +286,8 @@ class Requester(SendQueue):
             self._repeat(operation, rnrSeconds(syndrome))
         elif syndrome == ABSENT:
             if not position:
-                # It was taken and will not be answered; to repeat it would repeat what is
-                # behind it and was done.
+                # Position 0: the request was consumed and its response will not come.  A repeat
+                # would execute the requests behind it a second time.
                 self._fail(operation, WCStatus.RETRY_EXC_ERR)
                 return
             if operation.absences >= attributes.retries:
@@ -301,18 +301,16 @@ class Requester(SendQueue):
 
     def knows(self, position: int) -> bool:
         """
-        Whether the record that ends at a position of the medium was, or may have been, one of
-        this queue.
+        Whether the record that ends at a position of the medium is, or may have been, one of this queue.
         """
         return position <= self._acknowledged or self._at(position) is not None
 
     def _at(self, position: int) -> Operation | None:
-        """
-        The operation whose record ends at a position of the medium.
-        """
+        # Position 0 means the oldest READ or atomic.
         if not position:
             return self._asked[0] if self._asked else None
         path = None if self.work is None else self.work.queuePair.path
+        # A position is the peer's word: outside of what is outstanding it names no request.
         if path is None or not self._acknowledged < position <= path.position():
             return None
         for operation in self._onTheWay:
@@ -323,18 +321,11 @@ class Requester(SendQueue):
         return None
 
     def _answerBefore(self, operation: Operation) -> bool:
-        """
-        Whether an answer to a READ or atomic before an operation is still to come.
-        """
         return bool(self._asked) and self._asked[0].position < operation.position
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
-        """
-        Take an operation and all after it back, and send them again after a time.
-
-        @param seconds: how long; L{None} is for ever (IBTA vol. 1 9.9.2.4.1: a timeout of
-            0 never ends).
-        """
+        # Go back to an operation and send it and all behind it again.  Without a time the wait
+        # never ends: IBTA vol. 1 9.9.2.4.1 has timeout 0 as infinite.
         work = self.work
         assert work is not None
         onTheWay, unsent = self._onTheWay, self._unsent
@@ -344,6 +335,8 @@ class Requester(SendQueue):
             last = onTheWay.pop()
             if self._asked and self._asked[-1] is last:
                 self._asked.pop()
+            # A local error behind the refused request is forgotten: it may be gone when it is sent
+            # again.
             last.status = _SUCCESS
             last.rewind()
             unsent.appendleft(last)
@@ -362,7 +355,7 @@ class Requester(SendQueue):
         self._pausing = False
         self._go()
 
-    # -- ends
+    # -- completion
 
     def _complete(self) -> None:
         work, onTheWay = self.work, self._onTheWay
@@ -379,6 +372,7 @@ class Requester(SendQueue):
 
     def _succeed(self, work: WorkQueues, operation: Operation) -> None:
         work.messagesSent += 1
+        # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
         if operation.flags & _SIGNALED and operation.id is not None:
             completion = WorkCompletion(
                 operation.id,
@@ -390,20 +384,16 @@ class Requester(SendQueue):
             work.complete(work.sendCompletions, completion)
 
     def _fail(self, operation: Operation, status: WCStatus) -> None:
-        """
-        Complete an operation with an error, after all before it: the peer has taken those,
-        or it would not have come to this one.  What is behind it is flushed by the queue
-        pair, which fails.
-
-        A READ or atomic before it whose answer has not come is what fails, as if its peer
-        were gone: nobody answers after a fatal refusal, and L{LATER} makes sure that nobody
-        has to.
-        """
+        # Everything before the operation is done: the peer refuses in order.  What is behind it is
+        # flushed when the queue pair goes to ERR.
         work, onTheWay, unsent = self.work, self._onTheWay, self._unsent
         assert work is not None
         queuePair = work.queuePair
         while onTheWay and onTheWay[0] is not operation:
             before = onTheWay[0]
+            # A READ or atomic whose response is outstanding fails in its place: a responder is
+            # silent after a fatal NAK.  L{LATER} keeps a responder of this package from getting
+            # here.
             if before.asks and not before.answered:
                 operation, status = before, WCStatus.RETRY_EXC_ERR
                 break
@@ -411,26 +401,29 @@ class Requester(SendQueue):
             self._succeed(work, before)
         queue = onTheWay or unsent
         if not queue:
-            return  # A completion was lost, or who heard of one ended the queue pair.
+            # A completion was lost to a full queue, or the program closed the queue pair in a
+            # callback.
+            return
         queue.popleft()
         if status in _EXHAUSTED:
             work.count(_EXHAUSTED[status])
-        self._pausing = True  # Who hears of it may post, but nothing goes any more.
+        # The completion's callback may post; nothing is sent any more.
+        self._pausing = True
         self._push(work, operation, status)
         kind = operation.completionOpcode.name
         text = f"a {kind} of queue pair {queuePair.number} ended with {status.name}"
         if work.unreachable is not None:
             text += f": {work.unreachable}"
-        if self.work is not None:  # Who heard of it did not begin anew.
+        # The callback may have reset the queue pair: that one must not go to ERR.
+        if self.work is not None:
             self._stop(work, QueuePairError(text))
 
     def _stop(self, work: WorkQueues, reason: Exception) -> None:
         work.queuePair.fail(reason)
 
     def _push(self, work: WorkQueues, operation: Operation, status: WCStatus) -> None:
-        """
-        Queue the completion of an operation that ended badly, signalled or not.
-        """
+        # IBTA vol. 1 10.7.3.1: an error completes even where success would be unsignaled (Linux
+        # rxe_comp.c, do_complete()).
         operation.abandon(work)
         if operation.id is not None:
             work.sendCompletions.push(
@@ -440,9 +433,9 @@ class Requester(SendQueue):
 
     def flush(self, first: WCStatus) -> None:
         """
-        Complete everything, in order, with WR_FLUSH_ERR.
+        Complete everything in order with WR_FLUSH_ERR.
 
-        @param first: the status of the first, if it is the one that failed.
+        @param first: the status of the oldest instead, if it is the one that failed.
         """
         work, status = self.work, first
         assert work is not None
@@ -456,7 +449,7 @@ class Requester(SendQueue):
 
     def close(self) -> None:
         """
-        Forget everything; what the medium still knows of this queue does nothing.
+        Forget everything; notifications that the medium still has for this queue do nothing.
         """
         work, self.work = self.work, None
         self._cancelTimer()

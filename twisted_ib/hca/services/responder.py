@@ -1,13 +1,13 @@
 """
-The receive queue of a reliable connection, and what the peer does to memory.
+The receive queue of a reliable connection, and the peer's access to memory.
 
-Each record is looked at in the order that Linux's rxe keeps to (C{rxe_resp.c}; IBTA vol. 1
-9.7.4): sequence of codes, what the queue pair permits, whether a receive is there, length,
-key.  What is wrong is answered with the syndrome of IBTA vol. 1 9.7.5.2; an RNR leaves
-everything as it was, any other brings the queue pair to ERR.
+Checks on a record are in the order of Linux rxe (C{rxe_resp.c}; IBTA vol. 1 9.7.4): opcode sequence,
+access flags of the queue pair, receive available, length, R_Key.  A failed check is answered with the
+syndrome of IBTA vol. 1 9.7.5.2; an RNR NAK leaves everything as it was, any other NAK brings the queue
+pair to ERR.
 
-A message goes into a receive that was posted, or to the queue pair's consumer if that has
-promised to take some (C{queuePair.posted}); promises are used first.
+A message goes into a posted receive, or to the queue pair's consumer if that has promised receives
+(C{queuePair.posted}); promised ones are used first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.services.work import WorkQueues
 
-#: A refusal that no completion tells of -> the event (IBTA vol. 1 11.6.3.2).
+#: NAK syndrome -> event, if no completion reports it (IBTA vol. 1 11.6.3.2).
 _EVENTS = {
     NAK_INVALID_REQUEST: EventType.QP_REQ_ERR,
     NAK_REMOTE_ACCESS: EventType.QP_ACCESS_ERR,
@@ -59,11 +59,11 @@ _EVENTS = {
 
 class Refused(Exception):
     """
-    A record is answered with a refusal.
+    A record is refused.
 
-    @ivar syndrome: which; 0 if the record is taken, and only this side's queue pair ends.
-    @ivar status: how the receive that it used up ends, if it used up one.
-    @ivar reason: what the peer did, for a sentence; or nothing.
+    @ivar syndrome: of the NAK; 0 if the record is executed, and only the local queue pair fails.
+    @ivar status: the completion status of the receive in use, if there is one.
+    @ivar reason: what the peer did, for an error text; or nothing.
     """
 
     def __init__(self, syndrome: int, status: WCStatus = WCStatus.WR_FLUSH_ERR, reason: str = "") -> None:
@@ -75,9 +75,9 @@ class Refused(Exception):
 
 class Responder:
     """
-    Takes the peer's requests.
+    Executes the peer's requests.
 
-    @ivar work: the pair of queues it belongs to.
+    @ivar work: the work queues it belongs to; L{None} once closed.
     """
 
     __slots__ = (
@@ -99,19 +99,23 @@ class Responder:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
         self._answers = Answers(work)
-        self._fresh = True  # Nothing has come.
-        # The message that has begun and not ended: None, or whether it is a WRITE.
+        # No record has arrived yet: the first one raises COMM_EST.
+        self._fresh = True
+        # The message in progress: None, or whether it is a WRITE.
         self._writing: bool | None = None
-        self._receive: ReceiveRequest | None = None  # of a SEND
-        self._parts: Reassembly | None = None  # of a SEND for the consumer
+        # The receive in use by a SEND.
+        self._receive: ReceiveRequest | None = None
+        # Reassembly of a SEND for the consumer.
+        self._parts: Reassembly | None = None
         self._room = self._done = 0
-        self._address = self._key = self._length = 0  # of a WRITE
+        # The RETH of a WRITE: Middle and Last packets do not repeat it (IBTA vol. 1 9.2.1).
+        self._address = self._key = self._length = 0
 
     # -- posting
 
     def enqueue(self, request: ReceiveRequest) -> None:
         """
-        Take a receive; the state was checked.
+        Accept a receive; the caller checked the state.
 
         @raise ResourceLimitError: the queue is full.
         """
@@ -121,13 +125,13 @@ class Responder:
         if work.queuePair.state == QPState.ERR:
             self.flush()
 
-    # -- what the peer asks for
+    # -- from the peer
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        Take a record.
+        Receive a record.
 
-        @return: 0, or the syndrome of a refusal.
+        @return: 0, or the syndrome of a NAK.
         """
         work = self.work
         assert work is not None
@@ -136,6 +140,8 @@ class Responder:
         if self._fresh and opcode != RESUME and not self._establish(work):
             return ABSENT
         queuePair = work.queuePair
+        # Shortcut for a stream's message, which is nearly all of the traffic.  Not while responses
+        # are owed: atomics before it must be executed first (IBTA vol. 1 9.4.5).
         if opcode == SEND_ONLY and queuePair.posted and self._writing is None and not self._answers.owed:
             if stop - start <= queuePair.maxMessage:
                 queuePair.posted -= 1
@@ -147,41 +153,40 @@ class Responder:
             self._take(work, opcode, buffer, start, stop)
         except Refused as refused:
             syndrome = refused.syndrome
+            # IBTA vol. 1 9.7.5.2.8: an RNR NAK changes no state; the peer sends the same request
+            # again.
             if syndrome & ~0x1F != RNR:
                 if not self._answers.owed:
                     self._fail(work, refused.status, syndrome, refused.reason)
                     return syndrome
-                # The queue pair's end would cut off the answers to READs before it.
+                # Failing now would cut off responses to earlier READs: the peer is asked to repeat
+                # the request, and is refused when those are out.
                 syndrome = LATER
             else:
                 work.count("send_rnr_err")
             path = queuePair.path
+            # A packet transport repeats from the refused packet only (IBTA vol. 1 9.7.5.2.8), a
+            # fabric of operations from the beginning of the message.
             if not (inside and path is not None and path.inPackets):
                 self._rewind()
             return syndrome
         return 0
 
     def _establish(self, work: WorkQueues) -> bool:
-        """
-        The first record came.
-
-        @return: whether the queue pair still takes it: who hears of it may end that.
-        """
+        # The event's handler may close or fail the queue pair; then the record is not for it any
+        # more.
         self._fresh = False
         work.established()
         return self.work is not None and work.queuePair.state != QPState.ERR
 
     def _misaddressed(self, work: WorkQueues) -> int:
-        """
-        A record of another service: on a wire it would be dropped silently.
-        """
+        # A record of another service is dropped silently, as in Linux rxe_recv.c
+        # check_type_state().
         work.count("unreliable_misaddressed")
         return 0
 
     def _rewind(self) -> None:
-        """
-        The message that has begun comes again, from its beginning.
-        """
+        # The message in progress will come again from its beginning: give its receive back.
         self._writing = None
         receive, self._receive = self._receive, None
         if receive is not None:
@@ -194,17 +199,24 @@ class Responder:
     def _take(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int) -> None:
         code = opcode & OPERATION_MASK
         if code == RESUME:
-            return  # Nothing was refused.
+            # RESUME after nothing was refused.
+            return
         shape = SHAPES.get(code)
         if shape is None:
             self._takeQuestion(work, code, buffer, start, stop)
             return
         isWrite, begins, ends, extra = shape
+        # Linux rxe_resp.c check_op_seq(): behind First or Middle only Middle or Last of the same
+        # kind.
         if begins is not (self._writing is None) or not (begins or self._writing is isWrite):
             raise Refused(NAK_INVALID_REQUEST)
         if isWrite:
+            # Linux rxe_resp.c check_op_valid(): what the queue pair does not grant is an invalid
+            # request (0x61), not an access error, and comes before the R_Key is looked at.
             if not work.attributes.access & REMOTE_WRITE:
                 raise Refused(NAK_INVALID_REQUEST)
+            # A WRITE with immediate needs its receive at the end only, but is refused before the
+            # payload of this record is written.
             if extra and not (work.queuePair.posted or self._receives):
                 raise Refused(RNR | work.attributes.minRNRTimer)
             if begins:
@@ -218,6 +230,7 @@ class Responder:
             (value,) = extra.unpack_from(buffer, start)
             start += extra.size
         self._place(work, opcode, buffer, start, stop, ends)
+        # After the payload is placed, as in Linux rxe_resp.c execute().
         if extra is INVALIDATE:
             self._invalidate(work, value)
         if ends:
@@ -227,9 +240,6 @@ class Responder:
                 self._ended(work, isWrite, extra, value, bool(opcode & SOLICITED))
 
     def _beginSend(self, work: WorkQueues) -> None:
-        """
-        A SEND begins: it needs a receive.
-        """
         queuePair = work.queuePair
         if queuePair.posted:
             queuePair.posted -= 1
@@ -244,11 +254,8 @@ class Responder:
         self._writing = False
 
     def _beginWrite(self, work: WorkQueues, buffer: Any, start: int, stop: int) -> int:
-        """
-        A WRITE begins: its key must open all that it names.
-
-        @return: where the record goes on.
-        """
+        # Returns where the payload begins.  The whole length is checked now, so that a WRITE
+        # without the right to all of it writes nothing (IBTA vol. 1 9.7.4).
         self._address, self._key, self._length = self._reth(work, buffer, start, stop, REMOTE_WRITE)
         self._done = 0
         self._writing = True
@@ -257,14 +264,10 @@ class Responder:
     def _reth(
         self, work: WorkQueues, buffer: Any, start: int, stop: int, access: int
     ) -> tuple[int, int, int]:
-        """
-        Parse and check the header that names memory here.
-
-        @return: address, key and length.
-        """
         if stop - start < RETH.size:
             raise Refused(NAK_INVALID_REQUEST)
         address, key, length = RETH.unpack_from(buffer, start)
+        # Linux rxe_resp.c check_length(): a DMA length above 2^31 is an invalid request.
         if length > limits.MESSAGE_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
         try:
@@ -274,16 +277,21 @@ class Responder:
         return address, key, length
 
     def _place(self, work: WorkQueues, opcode: int, buffer: Any, start: int, stop: int, ends: bool) -> None:
+        # A reference to memory that is not shared, or that is too long, is the peer's fault.
         source = payload(work.queuePair.path, opcode, buffer, start, stop)
         if source is None:
             raise Refused(NAK_REMOTE_OPERATIONAL)
         count, done = len(source), self._done
         if not count and not (ends and not done):
-            raise Refused(NAK_INVALID_REQUEST)  # Only a message of nothing has such a record.
+            # Linux rxe_resp.c check_length(): a Last packet has at least one byte; only an Only
+            # may be empty.
+            raise Refused(NAK_INVALID_REQUEST)
         if self._answers.owed:
             self._executeAtomics()
         try:
             if self._writing:
+                # Rights were checked for the RETH's length: no byte beyond it may be written, nor
+                # may the message end early (Linux rxe_resp.c check_rkey(), resid).
                 if done + count > self._length or ends is not (done + count == self._length):
                     raise Refused(NAK_INVALID_REQUEST)
                 if count:
@@ -297,42 +305,37 @@ class Responder:
             elif (parts := self._parts) is not None:
                 parts.add(source)
                 if parts.dropped:
-                    raise Refused(NAK_REMOTE_OPERATIONAL)  # This was who held most.
+                    # The device's memory for incomplete messages is used up, and this one had most
+                    # of it.
+                    raise Refused(NAK_REMOTE_OPERATIONAL)
             else:
                 assert self._receive is not None
-                # Receives that are shared are in their queue's domain (IBTA vol. 1 10.2.9.1).
+                # Receives of a shared queue are in its protection domain (IBTA vol. 1 10.2.9.1).
                 pd = work.pd if work.shared is None else work.shared.pd
                 scatter(locate(pd, self._receive.pieces, done, count, LOCAL_WRITE), source)
         except MemoryAccessError:
             if self._writing:
                 raise Refused(NAK_REMOTE_ACCESS) from None
+            # The receive's own list is at fault: the peer gets 0x63, as with Linux rxe_resp.c's
+            # RESPST_ERR_MALFORMED_WQE, the program LOC_PROT_ERR (IBTA vol. 1 11.6.2).
             raise Refused(NAK_REMOTE_OPERATIONAL, WCStatus.LOC_PROT_ERR) from None
         self._done = done + count
 
     def _executeAtomics(self) -> None:
-        """
-        What is written or sent comes behind the atomics before it, though their turn to be
-        answered may not have come (IBTA vol. 1 C9-28).
-        """
         try:
+            # IBTA vol. 1 9.4.5, C9-28: what is written or sent comes after the atomics before it,
+            # even if their responses are still to be sent.
             self._answers.execute()
         except MemoryAccessError:
             raise Refused(NAK_REMOTE_ACCESS) from None
 
     def _dropParts(self) -> None:
-        """
-        Keep nothing of a message for the consumer any more.
-        """
         parts, self._parts = self._parts, None
         if parts is not None:
             parts.drop()
 
     def _write(self, work: WorkQueues, done: int, source: memoryview) -> None:
-        """
-        Write a part of a WRITE.
-
-        @raise MemoryAccessError: the right to the memory is gone.
-        """
+        # Checked again per record: the region may be deregistered during a long WRITE.
         count = len(source)
         view, offset = work.pd.memory.check(
             self._key, self._address + done, count, REMOTE_WRITE, work.pd, work.queuePair
@@ -340,29 +343,24 @@ class Responder:
         view[offset : offset + count] = source
 
     def _invalidate(self, work: WorkQueues, key: int) -> None:
-        """
-        A SEND ends a key.  If it cannot, the peer's request is done all the same, but
-        the receive ends badly (Linux's rxe_resp.c, C{RESPST_ERR_INVALIDATE_RKEY}).
-        """
         try:
             work.pd.memory.invalidate(key, work.queuePair)
         except MemoryAccessError:
+            # The peer's SEND is acknowledged all the same; the receive completes with an error
+            # (Linux rxe_resp.c, RESPST_ERR_INVALIDATE_RKEY).
             raise Refused(0, WCStatus.REM_INV_REQ_ERR) from None
 
     def _ended(
         self, work: WorkQueues, isWrite: bool, extra: Struct | None, value: int, solicited: bool
     ) -> None:
-        """
-        A message is complete: so is the receive that it used.
-
-        @param value: what C{extra} says.
-        """
         queuePair = work.queuePair
         if self._parts is not None or (isWrite and queuePair.posted):
             self._hand(queuePair, isWrite, extra, value)
             return
         receive, self._receive = self._receive, None
         if isWrite:
+            # IBTA vol. 1 10.7.2.2, C10-87: a WRITE uses up a receive only if it has an immediate
+            # and is done.
             receive = self._receives.take()
         assert receive is not None
         flags = 0
@@ -380,9 +378,6 @@ class Responder:
         work.complete(work.receiveCompletions, completion, solicited)
 
     def _hand(self, queuePair: QueuePair, isWrite: bool, extra: Struct | None, value: int) -> None:
-        """
-        Hand a message to the consumer, which promised to take it.
-        """
         parts, self._parts = self._parts, None
         consumer = queuePair.consumer
         if isWrite:
@@ -402,9 +397,12 @@ class Responder:
             raise Refused(NAK_INVALID_REQUEST)
         path = work.queuePair.path
         if self._writing is not None and (path is None or not path.inPackets):
-            # In packets it is one that comes again: their transport looks at the sequence.
+            # A packet transport checks the sequence itself; a READ amidst a message is a duplicate
+            # there.
             raise Refused(NAK_INVALID_REQUEST)
         attributes = work.attributes
+        # More READs and atomics than max_dest_rd_atomic: 0x61 (IBTA vol. 1 9.7.4).  Linux
+        # rxe_resp.c check_resource() recycles the oldest instead and trusts the requester.
         access = REMOTE_READ if code == READ_REQUEST else REMOTE_ATOMIC
         if not attributes.access & access or len(self._answers.owed) >= attributes.peerReads:
             raise Refused(NAK_INVALID_REQUEST)
@@ -415,13 +413,10 @@ class Responder:
         if stop - start != RETH.size:
             raise Refused(NAK_INVALID_REQUEST)
         work.messagesReceived += 1
+        # Counted when it is accepted, as the MSN is (C9-148; Linux rxe_resp.c execute()).
         self._answers.add(ReadAnswer(address, key, length))
 
     def _takeAtomic(self, work: WorkQueues, code: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        Begin to answer an atomic: the key is looked at before the alignment, as Linux's
-        rxe_resp.c does.
-        """
         if stop - start != ATOMIC.size:
             raise Refused(NAK_INVALID_REQUEST)
         address, key, operand, compare = ATOMIC.unpack_from(buffer, start)
@@ -429,26 +424,26 @@ class Responder:
             work.pd.memory.check(key, address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair)
         except MemoryAccessError:
             raise Refused(NAK_REMOTE_ACCESS) from None
+        # Key before alignment, as in Linux rxe_resp.c: a misaligned address without a right is an
+        # access error.
         if address % ATOMIC_BYTES:
             raise Refused(NAK_INVALID_REQUEST)
         work.messagesReceived += 1
         self._answers.add(AtomicAnswer(address, key, operand, compare if code == COMPARE_SWAP else None))
 
-    # -- ends
+    # -- errors and flush
 
     def _fail(self, work: WorkQueues, status: WCStatus, syndrome: int, reason: str = "") -> None:
-        """
-        Complete the receive in use with an error, and bring the queue pair to ERR.
-
-        @param reason: what the peer did.
-        """
+        # Complete the receive in use with an error, then bring the queue pair to ERR: the flush of
+        # the others must come behind it, as completions are in posting order.
         receive, self._receive = self._receive, None
         self._dropParts()
         queuePair = work.queuePair
         if receive is not None:
             self._receives.end(receive, status)
         if self.work is None:
-            return  # Who heard of it ended the queue pair.
+            # The completion's callback closed the queue pair.
+            return
         if syndrome in _EVENTS and (receive is None or status is WCStatus.WR_FLUSH_ERR):
             queuePair.raiseEvent(_EVENTS[syndrome])
         what = reason or "asked for what it may not"
@@ -458,7 +453,7 @@ class Responder:
 
     def flush(self) -> None:
         """
-        Complete all receives, in order, with WR_FLUSH_ERR.
+        Complete all receives in order with WR_FLUSH_ERR.
         """
         self._answers.close()
         self._writing = None
@@ -470,7 +465,7 @@ class Responder:
 
     def close(self) -> None:
         """
-        Forget everything; what the medium still knows of this queue does nothing.
+        Forget everything; notifications that the medium still has for this queue do nothing.
         """
         self._dropParts()
         self._rewind()

@@ -1,16 +1,15 @@
 """
-The answers to a peer's READs and atomics, in the order of the requests.
+Responses to a peer's READs and atomics, in the order of the requests.
 
-The bytes go through the medium, as it has room, or the record refers to memory that the
-peer can map.  A peer that reads as fast as it is answered does not keep others from their
-turn, however many queue pairs it reads by: answers go on in the next turn of the device when
-its path has had some records in this one.  Rights are asked for each
-record: what is deregistered is not read any more.
+A READ response goes through the medium as it has room, or a record refers to memory that the peer can map.
+A peer that reads as fast as it is answered does not starve others, however many queue pairs it reads by:
+once its path has had its records for this turn, its responses go on in the device's next turn.  Rights are
+checked for each record, so that deregistered memory is not read any more.
 
-An atomic is executed when it is its turn, once, and its answer kept until it is published
-(IBTA vol. 1 9.4.5: the responder executes READs and atomics in order).  A message behind it
-brings its turn forward: SENDs, WRITEs and atomics are executed in the order in which they
-came, and only READs may be later (C9-28; 10.8.3.3: a requester that minds uses a fence).
+An atomic is executed once, when its turn comes, and its result kept until it is published (IBTA vol. 1
+9.4.5: the responder executes READs and atomics in order).  A message behind it executes it earlier: SENDs,
+WRITEs and atomics are executed in order of arrival, and only READs may be later (C9-28; 10.8.3.3: a
+requester that needs more order uses a fence).
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ _64_BITS = (1 << 64) - 1
 
 class ReadAnswer:
     """
-    One READ.
+    The response to one READ.
 
-    @ivar source: the memory that is read, as a list of one.
-    @ivar length: bytes asked for.
+    @ivar source: the memory to read, as a list of one element.
+    @ivar length: bytes requested.
     @ivar sent: bytes that are in the medium.
     @ivar done: whether all records are.
     """
@@ -70,6 +69,9 @@ class ReadAnswer:
         @return: False if the medium has no room for it.
         @raise MemoryAccessError: the right to the memory is gone.
         """
+        # Checked again per record, and not only when the request came: a region that is
+        # deregistered during a long READ must not leak what its memory holds next.  Linux
+        # rxe_resp.c read_reply() looks the rkey up again, too (rxe_recheck_mr()).
         sent, asker = self.sent, work.queuePair
         reference, count = refer(path, work.pd, self.source, sent, self.length - sent, REMOTE_READ, asker)
         body: Any = reference or locate(work.pd, self.source, sent, count, REMOTE_READ, asker)
@@ -82,6 +84,8 @@ class ReadAnswer:
             opcode |= REFERENCE
         if not path.post(opcode << 24 | remote, b"", body, len(reference) or count):
             return False
+        # Only now does it count as sent: a record that found no room is made anew later, with the
+        # rights of then.
         work.recordsSent += 1
         self.sent = sent + count
         self.done = ends
@@ -90,13 +94,11 @@ class ReadAnswer:
 
 class AtomicAnswer:
     """
-    One atomic.
+    The response to one atomic.
 
-    @ivar address: of the eight bytes.
-    @ivar key: that opens them.
-    @ivar compare: what a compare-and-swap expects; L{None} for a fetch-and-add.
-    @ivar operand: what is put there, or added.
-    @ivar done: whether the answer is in the medium.
+    @ivar compare: the value that a compare-and-swap expects; L{None} for a fetch-and-add.
+    @ivar operand: the value to store, or to add.
+    @ivar done: whether the response is in the medium.
     """
 
     __slots__ = ("_answer", "address", "compare", "done", "key", "operand")
@@ -111,16 +113,18 @@ class AtomicAnswer:
 
     def execute(self, work: WorkQueues) -> None:
         """
-        Execute it, unless that was done.
+        Execute it once.
 
         @raise MemoryAccessError: the right to the memory is gone.
         """
+        # An atomic must never execute twice (IBTA vol. 1 9.4.5): the result also marks that it was
+        # done, while it waits for room or for READs before it.
         if not self._answer:
             self._answer = ATOMIC_RESULT.pack(self._execute(work))
 
     def publish(self, work: WorkQueues, path: Any, remote: int) -> bool:
         """
-        Publish the answer.
+        Publish the response.
 
         @return: False if the medium has no room for it.
         @raise MemoryAccessError: the right to the memory is gone.
@@ -133,15 +137,12 @@ class AtomicAnswer:
         return True
 
     def _execute(self, work: WorkQueues) -> int:
-        """
-        Do what was asked, in host byte order.
-
-        @return: what was there before.
-        @raise MemoryAccessError: the right to the memory is gone.
-        """
         view, offset = work.pd.memory.check(
             self.key, self.address, ATOMIC_BYTES, REMOTE_ATOMIC, work.pd, work.queuePair
         )
+        # Values are in host byte order in memory and big-endian on the wire, as in Linux rxe_mr.c.
+        # No lock: one reactor thread executes the atomics of a device, so they are atomic among
+        # its queue pairs only.
         old: int = ATOMIC_VALUE.unpack_from(view, offset)[0]
         if self.compare is None:
             new = old + self.operand & _64_BITS
@@ -152,35 +153,27 @@ class AtomicAnswer:
 
 
 class _Silence:
-    """
-    A queue pair ends that owes answers.  The requests were taken, so position 0 stands for
-    them: the oldest that waits for an answer.
-    """
-
     __slots__ = ("_body", "_path", "_word")
 
     def __init__(self, path: Any, queuePair: Any) -> None:
-        """
-        @param path: the way to who waits.
-        @param queuePair: the queue pair.
-        """
+        # Notifies the requester of a queue pair that ended with responses outstanding.  The
+        # requests were consumed, so position 0 stands for them: the oldest request that awaits its
+        # response.
         self._path = path
         self._word = ACKNOWLEDGE << 24 | queuePair.remote
         self._body = REFUSAL.pack(ABSENT, queuePair.number, 0)
 
     def resume(self) -> None:
-        """
-        Say so, now or when there is room.
-        """
+        # In the reserve for refusals, room that data never uses: a full medium must not delay it.
         if not self._path.postReserved(self._word, self._body, False):
             self._path.wantSpace(self)
 
 
 class ResponseOrder:
     """
-    Whose answers have their turn, of those that go to one peer.
+    Round robin of the queue pairs whose responses go to one peer.
 
-    @ivar used: how many records answered the peer in this turn of the device.
+    @ivar used: how many response records the peer was sent in this turn of the device.
     """
 
     __slots__ = ("_device", "_isDirty", "_turn", "_waiting", "used")
@@ -193,22 +186,24 @@ class ResponseOrder:
 
     def left(self) -> int:
         """
-        How many records may answer the peer yet in this turn of the device.
+        How many more response records the peer may get in this turn of the device.
         """
+        # Counted per peer, not per queue pair: a peer must not get more by opening more queue
+        # pairs.
         if self._turn != self._device.turns:
             self._turn, self.used = self._device.turns, 0
         return max(0, limits.RECORDS_PER_TURN - self.used)
 
     def wait(self, answers: Answers) -> None:
         """
-        These go on when all that wait have had their turn.
+        Let these continue when all that wait have had their turn.
         """
         self._waiting[answers] = None
         self._mark()
 
     def leave(self, answers: Answers) -> None:
         """
-        These do not go on; harmless if they do not wait.
+        Remove these; harmless if they do not wait.
         """
         self._waiting.pop(answers, None)
 
@@ -219,7 +214,7 @@ class ResponseOrder:
 
     def endOfBatch(self) -> None:
         """
-        The next batch.
+        The next turn: continue with those that wait longest.
         """
         self._isDirty = False
         try:
@@ -227,16 +222,16 @@ class ResponseOrder:
                 answers, _ = self._waiting.popitem(False)
                 answers.resume()
         finally:
+            # Also after an exception: those that still wait would otherwise never be called again.
             self._mark()
 
 
 class Answers:
     """
-    The answers that one responder owes, in the order of the requests.
+    The responses that one responder owes, in the order of the requests.
 
-    @ivar work: the pair of queues it belongs to; L{None} once closed.
-    @ivar owed: the answers.
-    @ivar _path: where it waits, for room or the next batch, if it does: while any is owed.
+    @ivar work: the work queues it belongs to; L{None} once closed.
+    @ivar owed: the responses.
     """
 
     __slots__ = ("_path", "owed", "work")
@@ -244,11 +239,13 @@ class Answers:
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
         self.owed: deque[ReadAnswer | AtomicAnswer] = deque()
+        # Where it waits for room or for its next turn, if it does; set only while responses are
+        # owed.
         self._path: Any = None
 
     def add(self, answer: ReadAnswer | AtomicAnswer) -> None:
         """
-        Answer a request, now or when there is room.
+        Respond to a request, now or when there is room.
         """
         self.owed.append(answer)
         if self._path is None:
@@ -258,8 +255,8 @@ class Answers:
         """
         Execute the atomics that wait for their turn.
 
-        @raise MemoryAccessError: the right to one's memory is gone; it keeps its turn, to be
-            refused then.
+        @raise MemoryAccessError: the right to one's memory is gone; it stays queued and is refused in its
+            turn.
         """
         work = self.work
         assert work is not None
@@ -276,8 +273,7 @@ class Answers:
 
     def close(self) -> None:
         """
-        Owe nothing any more.  Who waits for an answer hears that there is none: on a wire it
-        would ask in vain until its retries are used up.
+        Drop all that is owed; the peer is notified if it waits for a response.
         """
         work, self.work = self.work, None
         path, self._path = self._path, None
@@ -285,14 +281,14 @@ class Answers:
             path.wantNoSpace(self)
             if path.turns is not None:
                 path.turns.leave(self)
+            # On a wire the requester would retry until retry_cnt is used up (IBTA vol. 1
+            # 9.9.2.1.1).  This medium loses nothing, so the requester has no timer for it and must
+            # be notified.
             if path.alive and work is not None:
                 _Silence(path, work.queuePair).resume()
         self.owed.clear()
 
     def _publish(self) -> None:
-        """
-        Publish what the medium takes, up to so many records.
-        """
         work, owed = self.work, self.owed
         if work is None or work.queuePair.path is None or not owed:
             return
@@ -302,6 +298,8 @@ class Answers:
         try:
             for _ in range(left):
                 if turns is not None:
+                    # Counted before it is sent: an attempt that finds no room has cost the turn as
+                    # much.
                     turns.used += 1
                 if not owed[0].publish(work, path, remote):
                     self._wait(path)
@@ -315,22 +313,20 @@ class Answers:
             self._refuse(work, path, remote)
 
     def _refuse(self, work: WorkQueues, path: Any, remote: int) -> None:
-        """
-        The memory went before the answer was out.  The request was taken, so position 0
-        stands for it: the oldest that waits for an answer.
-        """
+        # The memory went away before the response was out (NAK of IBTA vol. 1 9.7.5.2).  The
+        # request was consumed, so position 0 stands for it: the oldest request that awaits its
+        # response.
         queuePair = work.queuePair
         body = REFUSAL.pack(NAK_REMOTE_ACCESS, queuePair.number, 0)
         if path.post(ACKNOWLEDGE << 24 | remote, b"", body, len(body)):
+            # No receive is in use that could complete with an error, so an asynchronous event
+            # reports it (IBTA vol. 1 11.6.3.2).
             queuePair.raiseEvent(EventType.QP_ACCESS_ERR)
             queuePair.fail(QueuePairError(f"memory that queue pair {queuePair.number} gave is gone"))
         else:
             self._wait(path)
 
     def _turns(self, work: WorkQueues, path: Any) -> ResponseOrder | None:
-        """
-        Who gives turns; nobody where there is no device.
-        """
         device = work.queuePair.device
         if device is not None and path.turns is None:
             path.turns = ResponseOrder(device)

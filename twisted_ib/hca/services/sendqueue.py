@@ -1,8 +1,7 @@
 """
-A send queue as its program sees it: what is posted, and what the program waits for.
+The posting side of a send queue: accepted requests, and notifications that the program asked for.
 
-How the requests are done is a matter of the
-L{Requester<twisted_ib.hca.services.requester.Requester>}.
+L{Requester<twisted_ib.hca.services.requester.Requester>} sends and completes the requests.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 _SIGNALED = int(SendFlags.SIGNALED)
 _FLUSHING = frozenset((QPState.SQE, QPState.ERR))
 
-#: What somebody waits for: room for more requests; that all are in the medium; that all
-#: are done; that all that were started are.
+#: Notifications the consumer waits for: room for more requests; all posted to the medium; all
+#: completed; all that were started completed (SQD).
 _ROOM, _SENT, _IDLE, _DRAINED = 1, 2, 4, 8
 
 
@@ -33,12 +32,11 @@ class SendQueue:
     """
     The requests of one send queue, in order.
 
-    An operation is first in C{_unsent}; when its last record is in the medium, or when it
-    cannot be sent, it goes to C{_onTheWay}; from there it completes.
+    An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
+    moves to C{_onTheWay}; from there it completes.
 
-    @cvar operations: what it can do, by opcode.
-    @ivar work: the pair of queues it belongs to; L{None} once closed.
-    @ivar _awaited: what somebody waits for.
+    @cvar operations: the supported operations by opcode.
+    @ivar work: the work queues it belongs to; L{None} once closed.
     """
 
     __slots__ = ("_awaited", "_onTheWay", "_unsent", "work")
@@ -53,15 +51,15 @@ class SendQueue:
 
     def pump(self) -> None:
         """
-        Do what can be done now.
+        Send what can be sent now.
         """
         raise NotImplementedError
 
     def flush(self, first: WCStatus) -> None:
         """
-        Complete everything, in order, with WR_FLUSH_ERR.
+        Complete everything in order with WR_FLUSH_ERR.
 
-        @param first: the status of the first, if it is the one that failed.
+        @param first: the status of the oldest request instead, if it is the one that failed.
         """
         raise NotImplementedError
 
@@ -69,9 +67,9 @@ class SendQueue:
 
     def enqueue(self, request: SendRequest) -> None:
         """
-        Take a request; the state was checked.
+        Accept a request; the caller checked the state.
 
-        @raise QueuePairError: the queue pair cannot do this.
+        @raise QueuePairError: the queue pair does not support this.
         @raise ResourceLimitError: the queue is full.
         """
         work = self.work
@@ -81,6 +79,9 @@ class SendQueue:
         if operation is None:
             raise QueuePairError(f"queue pair {number} does not do {request.opcode!r}")
         made = operation(request)
+        # max_rd_atomic is 0: refused when posted.  In SQE and ERR it is accepted and flushed like
+        # any other, as a program that posts after an error awaits the completion (IBTA vol. 1
+        # 10.3.1).
         if made.asks and not work.attributes.reads and work.queuePair.state not in _FLUSHING:
             raise QueuePairError(f"queue pair {number} may not have READs or atomics on the way")
         if work.signalAll:
@@ -91,14 +92,15 @@ class SendQueue:
         self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
     ) -> bool:
         """
-        Take a SEND of bytes; the state was checked.
+        Accept a SEND of bytes; the caller checked the state.
 
-        @return: whether all that is posted is in the medium.
+        @return: whether everything posted is in the medium.
         @raise ResourceLimitError: the queue is full.
         """
         work = self.work
         assert work is not None
-        self.canPost()  # The consumer hears of room if there is none.
+        # If the queue is full, _append raises; this call arms the notification for that case.
+        self.canPost()
         self._append(work, Inline(payload, length, immediate, id, solicited))
         if self._unsent:
             self._awaited |= _SENT
@@ -106,12 +108,9 @@ class SendQueue:
         return True
 
     def _append(self, work: WorkQueues, operation: Operation) -> None:
-        """
-        Queue an operation and do what can be done.
-
-        @raise ResourceLimitError: the queue is full.
-        """
         queuePair, unsent = work.queuePair, self._unsent
+        # A request occupies the queue until it completes, not only until it is sent:
+        # libibverbs/verbs.h's max_send_wr counts outstanding requests.
         if len(unsent) + len(self._onTheWay) >= work.capabilities.sends:
             raise ResourceLimitError(f"the send queue of queue pair {queuePair.number} is full")
         unsent.append(operation)
@@ -130,7 +129,7 @@ class SendQueue:
 
     def canPost(self) -> bool:
         """
-        Whether there is a place; if not, the consumer hears when there are many.
+        Whether the queue has room; if not, the consumer is notified when it is half empty.
         """
         work = self.work
         assert work is not None
@@ -141,7 +140,7 @@ class SendQueue:
 
     def idle(self) -> bool:
         """
-        Whether all that was posted is done; if not, the consumer hears when it is.
+        Whether everything posted is completed; if not, the consumer is notified when it is.
         """
         if self._unsent or self._onTheWay:
             self._awaited |= _IDLE
@@ -150,25 +149,24 @@ class SendQueue:
 
     def refused(self) -> bool:
         """
-        Whether the oldest that is not done was refused for want of a receive, however often it
-        was sent again since.
+        Whether the oldest request that is not done was refused for want of a receive, at least once.
         """
         queue = self._onTheWay or self._unsent
         return bool(queue) and queue[0].rnrRefusals > 0
 
     def drained(self) -> bool:
         """
-        Whether nothing that was started is on its way (SQD).
+        Whether everything that was started is done (SQD).
         """
         return not self._onTheWay and not (self._unsent and self._unsent[0].started)
 
     def awaitDrained(self) -> None:
         """
-        Have SQ_DRAINED raised when L{drained} becomes true.
+        Raise SQ_DRAINED when L{drained} becomes true.
         """
         self._awaited |= _DRAINED
 
-    # -- who waits
+    # -- notifications
 
     def _tell(self) -> None:
         work, unsent = self.work, self._unsent
@@ -176,6 +174,8 @@ class SendQueue:
             return
         queuePair, awaited = work.queuePair, self._awaited
         count = len(unsent) + len(self._onTheWay)
+        # Room is announced at half, not at one free entry: else a busy producer would be woken per
+        # completion.
         true = 0 if unsent else _SENT
         if not unsent and 2 * count <= work.capabilities.sends:
             true |= _ROOM
@@ -183,8 +183,11 @@ class SendQueue:
             true |= _IDLE
         if awaited & _DRAINED and self.drained():
             true |= _DRAINED
+        # Cleared before the calls below: the consumer may post, and so wait, again in them.
         self._awaited = awaited & ~true
         true &= awaited
+        # IBTA vol. 1 11.6.3.1: the event is for SQD only; a queue pair that failed meanwhile
+        # reports that instead.
         if true & _DRAINED and queuePair.state == QPState.SQD:
             queuePair.raiseEvent(EventType.SQ_DRAINED)
         if true & ~_DRAINED and queuePair.state not in _FLUSHING:

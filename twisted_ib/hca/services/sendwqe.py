@@ -1,10 +1,10 @@
 """
 A send request on its way into the medium.
 
-A message is cut into records as long as the medium takes them, with the codes of the base
-transport header: First, Middle, Last, or Only (IBTA vol. 1 9.2.1).  Where the bytes lie in
-memory that the peer can map, a record carries a reference in their place: the peer's
-process copies them, once, and a record may then stand for more bytes than it could hold.
+A message is split into records as long as the medium accepts, with the opcodes of the base transport
+header: First, Middle, Last, or Only (IBTA vol. 1 9.2.1).  If the bytes lie in memory that the peer can
+map, a record carries a reference instead: the peer's process copies them, once, and one record may stand
+for more bytes than it could hold.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from twisted_ib.hca.memory.memory import ProtectionDomain
     from twisted_ib.hca.services.work import WorkQueues
 
-#: Messages of at least this many bytes may be pulled from offered memory.
+#: Messages of at least this many bytes may be pulled from shared memory; shorter ones are copied.
 PULL_LEAST = 16 * 1024
 
-#: By what is done: codes of an only, first, middle and last record, and of the completion.
+#: By send opcode: the opcodes of an only, first, middle and last record, and of the completion.
 _CODES = {
     SendOpcode.SEND: (SEND_ONLY, SEND_FIRST, SEND_MIDDLE, SEND_LAST, WCOpcode.SEND),
     SendOpcode.SEND_WITH_IMM: (
@@ -86,22 +86,21 @@ _WRITES = frozenset((SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM))
 
 class Operation:
     """
-    What all send requests have in common on their way.
+    Base of all send operations.
 
-    @cvar asks: whether it is done only when an answer has come.
-    @cvar isLast: whether it begins only when all before it is done.
-    @ivar id: the program's number for it; L{None} if it has no completion, however it
-        ends.
-    @ivar flags: its flags, as a plain integer: those of an IntFlag cost ten times as much.
-    @ivar length: its bytes.
+    @cvar asks: whether it completes only when its response has come (READ, atomic).
+    @cvar isLast: whether it starts only when everything before it is done.
+    @ivar id: the program's wr_id; L{None} if it has no completion, however it ends.
+    @ivar flags: L{SendFlags} as a plain integer: operations on an IntFlag cost ten times as much.
+    @ivar length: payload bytes.
     @ivar begun: whether one of its records is in the medium.
     @ivar position: of the medium, after its latest record there.
-    @ivar records: how many records were published, repeats included.
-    @ivar status: how it ended, if it ended badly.
+    @ivar records: how many records were published, including repeats.
+    @ivar status: its completion status so far.
     @ivar rnrRefusals: how often it was refused for want of a receive.
-    @ivar absences: how often for want of a queue pair.
-    @ivar answered: whether the answer has come.
-    @ivar completionOpcode: what its completion calls it.
+    @ivar absences: how often it was refused for want of a queue pair.
+    @ivar answered: whether the response has come.
+    @ivar completionOpcode: the L{WCOpcode} of its completion.
     """
 
     __slots__ = (
@@ -131,27 +130,29 @@ class Operation:
     @property
     def started(self) -> bool:
         """
-        Whether it was ever sent, also if it waits to be repeated.
+        Whether it was ever sent, including if it waits to be repeated.
         """
+        # SQD completes what was started and starts nothing new (IBTA vol. 1 10.3.1): a request
+        # that drew an RNR NAK counts as started although none of its records is in the medium now.
         return self.begun or self.rnrRefusals > 0 or self.absences > 0
 
     def rewind(self) -> None:
         """
-        It must be sent anew.
+        Reset it, to be sent anew.
         """
         self.position = 0
         self.begun = self.answered = False
 
     def abandon(self, work: WorkQueues) -> None:
         """
-        It ends badly, or nobody will ever know how.
+        Release what it holds; called if it fails, is flushed or is forgotten.
         """
 
     def publish(self, path: Any, remote: int, pd: ProtectionDomain) -> bool:
         """
-        Publish those of its records that are not published.
+        Publish the records that are not published yet.
 
-        @param path: the way to the peer.
+        @param path: the path to the peer.
         @param remote: the peer's queue pair number.
         @param pd: the protection domain of the queue pair.
 
@@ -163,10 +164,9 @@ class Operation:
 
 class MessageOperation(Operation):
     """
-    A SEND or a WRITE.
+    A SEND or an RDMA WRITE.
 
-    @ivar request: the request.
-    @ivar inline: its bytes, if the request has them; else they are in memory.
+    @ivar inline: the payload if the request carries it; else it is in memory.
     @ivar sent: how many bytes are in the medium.
     """
 
@@ -196,10 +196,14 @@ class MessageOperation(Operation):
             reference, count, payload = self._payload(path, pd, start)
             ends = start + count == length
             opcode, header = self._header(ends)
+            # Bit 0x40 is free for this: on a wire it marks reliable datagrams, which nobody
+            # implements.
             if reference:
                 opcode |= REFERENCE
             if not path.post(opcode << 24 | remote, header, payload, reference or count):
                 return False
+            # State changes only after a record went: a call that found no room is repeated from
+            # the same byte.
             self.begun = True
             self.records += 1
             self.sent = start + count
@@ -208,13 +212,8 @@ class MessageOperation(Operation):
                 return True
 
     def _payload(self, path: Any, pd: ProtectionDomain, start: int) -> tuple[int, int, Any]:
-        """
-        The payload of the next record.
-
-        @param start: its first byte, counted in the message.
-
-        @return: the size of a reference to it, or 0; its bytes; what to put in the record.
-        """
+        # Returns the size of a reference or 0, the bytes the record stands for, and what to put
+        # into it.
         left, inline = self.length - start, self.inline
         if inline is not None:
             if left == self.length <= limits.INLINE_MESSAGE:
@@ -225,15 +224,12 @@ class MessageOperation(Operation):
         reference, count = refer(path, pd, pieces, start, left, LOCAL_READ)
         if reference:
             return len(reference), count, reference
+        # Rights are checked per record (IBTA vol. 1 10.6): the program may deregister the region
+        # while a long message waits for room.
         found = locate(pd, pieces, start, count, LOCAL_READ)
         return 0, count, found[0] if len(found) == 1 else found
 
     def _header(self, ends: bool) -> tuple[int, bytes]:
-        """
-        The code and the headers of the next record.
-
-        @param ends: whether it is the last.
-        """
         request = self.request
         only, first, middle, last, _ = _CODES[request.opcode]
         header = b""
@@ -242,12 +238,16 @@ class MessageOperation(Operation):
         else:
             opcode = only if ends else first
             if request.opcode in _WRITES:
+                # IBTA vol. 1 9.2.1, table 38: the RETH is in the First or Only packet alone; it
+                # has the length of the whole message.
                 header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
         if ends:
             if request.opcode in _WITH_IMMEDIATE:
                 header += IMMEDIATE.pack(request.immediate)
             elif request.opcode == SendOpcode.SEND_WITH_INV:
                 header = INVALIDATE.pack(request.invalidateKey)
+            # The event is for the receive's completion, so only the record that ends the message
+            # has the bit.
             if self.flags & _SOLICITED_FLAG:
                 opcode |= SOLICITED
         return opcode, header
@@ -255,7 +255,7 @@ class MessageOperation(Operation):
 
 class Inline(MessageOperation):
     """
-    A SEND of bytes that has no request, and no completion unless it has a number.
+    A SEND of bytes that has no request, and no completion unless it has a wr_id.
 
     @ivar immediate: 32 bits for the peer, or L{None}.
     """
@@ -266,12 +266,12 @@ class Inline(MessageOperation):
         self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
     ) -> None:
         """
-        Nothing of it is sent.
-
         @param payload: bytes-like, or a list of bytes-like objects.
         @param length: bytes in C{payload}.
-        @param solicited: whether the peer's completion is.
+        @param solicited: whether the peer's completion is solicited.
         """
+        # Records are slices of the payload: a list that needs several is joined once, not searched
+        # per record.
         if length > limits.INLINE_MESSAGE and payload.__class__ is list:
             payload = b"".join(payload)
         self.inline = payload
@@ -294,9 +294,7 @@ class Inline(MessageOperation):
 
 class RespondedOperation(Operation):
     """
-    A request that is done when its answer has come.
-
-    @ivar request: the request.
+    A request that completes when its response has come.
     """
 
     __slots__ = ("request",)
@@ -305,11 +303,6 @@ class RespondedOperation(Operation):
     request: SendRequest
 
     def _ask(self, path: Any, word: int, header: bytes) -> bool:
-        """
-        Publish the only record.
-
-        @return: False if the medium has no room for it.
-        """
         if not path.post(word, header, b"", 0):
             return False
         self.begun = True
@@ -318,16 +311,11 @@ class RespondedOperation(Operation):
         return True
 
     def _place(self, pd: ProtectionDomain, start: int, source: memoryview) -> WCStatus:
-        """
-        Put a part of the answer where the program wants it.
-
-        @param start: its first byte, counted in the answer.
-
-        @return: C{SUCCESS}, or how the request ends now.
-        """
         try:
             target = locate(pd, self.request.pieces, start, len(source), LOCAL_WRITE)
         except MemoryAccessError:
+            # The program's own list became invalid; the response is thrown away and the request
+            # fails, as in Linux rxe_comp.c do_read().
             return WCStatus.LOC_PROT_ERR
         scatter(target, source)
         return WCStatus.SUCCESS
@@ -336,16 +324,16 @@ class RespondedOperation(Operation):
         self, path: Any, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
         """
-        Take a part of the answer.
+        Receive a part of the response.
 
-        @return: C{SUCCESS}, or how the request ends now.
+        @return: C{SUCCESS}, or the status that the request ends with now.
         """
         raise NotImplementedError
 
 
 class Read(RespondedOperation):
     """
-    A READ.
+    An RDMA READ.
 
     @ivar received: how many bytes have come.
     """
@@ -370,6 +358,8 @@ class Read(RespondedOperation):
         See L{Operation.publish}.
         """
         request = self.request
+        # For the error only: a list that cannot be written fails before the peer is asked, with
+        # LOC_PROT_ERR.
         locate(pd, request.pieces, 0, self.length, LOCAL_WRITE)
         header = RETH.pack(request.remoteAddress, request.remoteKey, self.length)
         return self._ask(path, READ_REQUEST << 24 | remote, header)
@@ -386,6 +376,8 @@ class Read(RespondedOperation):
             return WCStatus.BAD_RESP_ERR
         first, last = shape
         end = self.received + len(source)
+        # First, Middle, Last or Only must fit what is still missing, as in Linux rxe_comp.c
+        # check_ack().  A peer must not write more bytes than it was asked for.
         if first is not (not self.received) or last is not (end == self.length) or end > self.length:
             return WCStatus.BAD_RESP_ERR
         status = self._place(pd, self.received, source)
@@ -397,7 +389,7 @@ class Read(RespondedOperation):
 
 class Atomic(RespondedOperation):
     """
-    A compare-and-swap or a fetch-and-add: its answer is what was there before.
+    A compare-and-swap or a fetch-and-add; its result is the old value.
     """
 
     __slots__ = ("completionOpcode",)
@@ -417,6 +409,8 @@ class Atomic(RespondedOperation):
         if self.completionOpcode is WCOpcode.COMP_SWAP:
             opcode, new, compare = COMPARE_SWAP, request.swap, request.compare
         else:
+            # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0:
+            # see Linux rxe_req.c, init_req_packet().
             opcode, new, compare = FETCH_ADD, request.compare, 0
         header = ATOMIC.pack(request.remoteAddress, request.remoteKey, new, compare)
         return self._ask(path, opcode << 24 | remote, header)
@@ -445,35 +439,37 @@ def refer(
     queuePair: object = None,
 ) -> tuple[bytes, int]:
     """
-    Refer to the bytes of the next record, if the peer can map where they lie.
-
-    Only a region's own key becomes a reference.  What a peer has mapped it can read as long
-    as it likes, and all of the region; a memory window shall open its own bytes, and only
-    until it is revoked, so what is read through one travels in the records.
+    Refer to the bytes of the next record, if the peer can map the memory they lie in.
 
     @param start: the first byte, counted in the message.
     @param left: bytes of the message from there on.
     @param access: the right that is needed.
-    @param queuePair: the queue pair whose peer asks, if one does.
+    @param queuePair: the queue pair whose peer reads, if one does.
 
-    @return: the packed reference, or nothing if the bytes must travel themselves; and
-        how many bytes the record stands for.
+    @return: the packed reference, or nothing if the record must carry the bytes; and how many bytes the
+        record stands for.
 
     @raise MemoryAccessError: the right is missing.
     """
     if left >= PULL_LEAST:
         piece, offset = find(pieces, start)
         count = min(piece.length - offset, left, limits.PULL_MOST)
+        # Only a region's own key becomes a reference.  A peer can read all of a region that it has
+        # mapped, as long as it likes; a memory window opens its own bytes only, and only until it
+        # is invalidated (IBTA vol. 1 10.6.7.2), so what is read through a window travels in the
+        # records.
         region = pd.memory.regions.get(piece.key)
         if region is not None and region.segment is not None and count >= PULL_LEAST:
             _, offset = pd.memory.check(piece.key, piece.address + offset, count, access, pd, queuePair)
             number = path.offer(region.segment)
+            # 0 if too many segments are shared already or the peer cannot map: then the bytes are
+            # copied.
             if number:
                 return headers.REFERENCE.pack(number, count, offset), count
     return b"", min(left, limits.INLINE_MESSAGE)
 
 
-#: What needs the peer, by opcode.
+#: Operations that involve the peer, by opcode.
 OPERATIONS: dict[SendOpcode, Callable[[SendRequest], Operation]] = {
     SendOpcode.SEND: MessageOperation,
     SendOpcode.SEND_WITH_IMM: MessageOperation,

@@ -1,17 +1,16 @@
 """
-Unreliable connections over a fabric of operations.
+Unreliable connections (UC) over a fabric of operations.
 
-They are reliable connections without answers (IBTA vol. 1 9.8.2): SEND and WRITE, with an
-immediate or without, and nothing that would ask the peer for something.  A message that the
-peer cannot use, because it has no receive for it, because a key does not open what it names
-or because its codes are out of sequence, is dropped whole and counted there; a receive that
-it had begun to fill is there for the next.  The requester hears nothing.  Its request is
-done when the peer has taken it out of the medium, used or not: until then what it refers to
-must stay.  That a peer is gone is not heard of either: what is sent to it is lost.
+A UC is a reliable connection without responses (IBTA vol. 1 9.8.2): SEND and RDMA WRITE, with or without
+immediate.  The responder drops and counts a whole message if it has no receive for it, if a key is not
+valid, or if the opcodes are out of sequence; a receive that was partly filled is used for the next
+message.  The requester is not notified.  A request completes when the peer has consumed it from the
+medium, executed or not, since references in it must stay valid until then.  A lost peer is not reported
+either: messages to it are lost.
 
-What is wrong on the sender's side brings the queue pair to SQE (IBTA vol. 1 10.3.1.6).
+An error on the sender's side brings the queue pair to SQE (IBTA vol. 1 10.3.1.6).
 
-On the seam the codes are those of reliable connections and L{UNRELIABLE}.
+On the seam, opcodes are those of reliable connections plus L{UNRELIABLE}.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from twisted_ib.hca.services.sendwqe import Operation
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
 
-#: How long messages of an unreliable connection wait until the way to the peer is found.
+#: How long, in seconds, messages of an unreliable connection wait for the path to the peer.
 UNRELIABLE_WAIT_SECONDS = 5.0
 
 _BEGINNINGS = frozenset(
@@ -50,13 +49,13 @@ _BEGINNINGS = frozenset(
 
 class UnreliableRequester(Requester):
     """
-    The send queue.
-
-    @ivar _gone: whether the peer is: what is sent is lost.
+    The send queue of an unreliable connection.
     """
 
     __slots__ = ("_gone",)
 
+    # IBTA vol. 1 9.8.2: UC has no READs and no atomics, as those need a response.  SEND with
+    # invalidate exists for reliable connections only.
     operations = {
         opcode: RELIABLE[opcode]
         for opcode in (
@@ -72,6 +71,7 @@ class UnreliableRequester(Requester):
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)
+        # Whether the peer is lost; what is sent is lost, too.
         self._gone = False
 
     def pump(self) -> None:
@@ -81,11 +81,14 @@ class UnreliableRequester(Requester):
         super().pump()
         while self._gone and self.work is not None and self._onTheWay:
             self._complete()
-            super().pump()  # LOCAL_INV waits for what is before it.
+            # Completing makes way for a LOCAL_INV, which waits for everything before it.
+            super().pump()
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
         if not self._gone:
             return super()._publish(operation, work)
+        # Position 0 is acknowledged already, so that the request completes at once, and with
+        # success: IBTA vol. 1 9.8.2 has no acknowledgement that could tell the difference.
         operation.position = 0
         self._lose(work)
         return True
@@ -96,10 +99,8 @@ class UnreliableRequester(Requester):
             device.count("messages_lost")
 
     def _awaitPath(self, work: WorkQueues) -> None:
-        """
-        There is no way to the peer yet.  A wire would lose what is sent now; it waits as
-        long as the way may take to be found.
-        """
+        # A wire would lose what is sent before the route is known.  Here it waits as long as
+        # resolving the path may take; else the first messages of each connection would be lost.
         if self._timer is None:
             self._timer = work.timers.start(UNRELIABLE_WAIT_SECONDS, self._unreachable)
 
@@ -114,12 +115,13 @@ class UnreliableRequester(Requester):
         See L{Requester.pathFound}.
         """
         self._gone = False
-        self._acknowledged = 0  # Positions are the path's.
+        # Positions count bytes of one path and begin anew with the next.
+        self._acknowledged = 0
         super().pathFound()
 
     def pathLost(self) -> None:
         """
-        The peer is gone, and what was on its way may have arrived or not.
+        The path broke: whatever is on its way completes, as it may have arrived or not.
         """
         self._gone, self._waiting = True, False
         for operation in self._onTheWay:
@@ -130,7 +132,7 @@ class UnreliableRequester(Requester):
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
         """
-        Nothing is asked, so nothing that comes is an answer.
+        Ignore a response: a UC requester expects none.
         """
 
     def _stop(self, work: WorkQueues, reason: Exception) -> None:
@@ -139,45 +141,51 @@ class UnreliableRequester(Requester):
 
 class UnreliableResponder(Responder):
     """
-    The receive queue.
-
-    @ivar _dropping: whether the rest of a message is dropped.
+    The receive queue of an unreliable connection.
     """
 
     __slots__ = ("_dropping",)
 
     def __init__(self, work: WorkQueues) -> None:
         super().__init__(work)
+        # Whether the rest of a message is dropped: Linux rxe_resp.c calls this qp->resp.drop_msg.
         self._dropping = False
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        Take a record, or drop it.
+        Receive a record, or drop it.
 
-        @return: 0, or the syndrome of a refusal to a sender that is not of this service.
+        @return: 0, or the NAK syndrome for a sender that is not of this service.
         """
         work = self.work
         assert work is not None
         if not opcode & UNRELIABLE:
-            # To a reliable requester it is as if there were no queue pair.
+            # Silence would let a reliable requester wait for ever here, where no packet is lost
+            # and nothing times out: it is refused as if there were no such queue pair.
             return 0 if opcode & OPERATION_MASK == RESUME else ABSENT
         if self._fresh and not self._establish(work):
             return 0
         code = opcode & ~UNRELIABLE
+        # Linux rxe_resp.c check_psn() for UC: any First or Only ends the dropping and begins a new
+        # message.
         if code & OPERATION_MASK in _BEGINNINGS:
             if self._writing is not None:
-                self._drop(work)  # Of that the end is missing.
+                # The message before it has no Last packet: it is incomplete.
+                self._drop(work)
             self._dropping = False
         elif self._dropping:
             return 0
         try:
             if code & OPERATION_MASK > WRITE_ONLY_IMMEDIATE:
+                # READs, atomics and SEND with invalidate have higher opcodes; UC does not have
+                # them.
                 raise Refused(0)
             self._take(work, code, buffer, start, stop)
         except Refused as refused:
             if refused.status == WCStatus.LOC_PROT_ERR:
-                # The receive names what it may not: the program's error, and no message
-                # would get past it.
+                # The receive's own scatter list is invalid (IBTA vol. 1 9.9.3): the program's
+                # error.  To drop the message and keep the receive would have every later message
+                # fail on it.
                 self._fail(work, refused.status, refused.syndrome)
             else:
                 self._drop(work)

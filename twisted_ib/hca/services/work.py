@@ -1,12 +1,10 @@
 """
-The keyed path of a queue pair: work requests that name memory and end in completions.
+The work queues of a queue pair: work requests that name memory and end in completions.
 
-The stream path of L{twisted_ib.hca.queues.queuepair} copies what it is given and forgets it.
-Here a program posts work requests; each stays until it is known how it ended.  A
-L{WorkQueues} is the pair of them that hangs on a queue pair: the send queue belongs to
-the L{Requester}, the receive queue to the L{Responder}.
-
-How a send and a receive queue work is a matter of the service: L{SERVICES}.
+The stream path of L{twisted_ib.hca.queues.queuepair} copies what it is given and forgets it.  Here a
+program posts work requests, and each is kept until its result is known.  A L{WorkQueues} is the pair of
+work queues of one queue pair: the send queue is run by the L{Requester}, the receive queue by the
+L{Responder}, in the classes of the queue pair's service: L{SERVICES}.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 
-#: Names of C{struct ibv_qp_attr}, and what they are here.
+#: Names in C{struct ibv_qp_attr} -> names in L{Attributes}.
 _ATTRIBUTES = {
     "qp_access_flags": "access",
     "min_rnr_timer": "minRNRTimer",
@@ -52,6 +50,8 @@ _ATTRIBUTES = {
     "rnr_retry": "rnrRetries",
     "qkey": "queueKey",
 }
+# The widths of the fields that carry these on the wire or in the CM's REQ; the bounds of READs are
+# this package's own.  pkey_index and port_num: a device has one P_Key and one port.
 _RANGES = {
     "min_rnr_timer": (0, 31),
     "max_rd_atomic": (0, limits.READS),
@@ -65,7 +65,7 @@ _RANGES = {
     "port_num": (1, 1),
 }
 
-#: The classes of send and receive queue, by the type of queue pair.
+#: The requester and responder classes of each type of queue pair.
 SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
     QPType.RC: (Requester, Responder),
     QPType.UC: (UnreliableRequester, UnreliableResponder),
@@ -73,6 +73,7 @@ SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
 }
 
 _INLINE_FLAG = int(SendFlags.INLINE)
+# IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
 
 
@@ -80,21 +81,17 @@ class WorkQueues:
     """
     The two work queues of a queue pair.
 
-    @ivar queuePair: the queue pair.
-    @ivar pd: its protection domain.
-    @ivar sendCompletions: where send requests complete.
-    @ivar receiveCompletions: where receive requests complete.
+    @ivar sendCompletions: the CQ where send requests complete.
+    @ivar receiveCompletions: the CQ where receive requests complete.
     @ivar timers: the device's.
     @ivar capabilities: the sizes of the queues.
-    @ivar attributes: what it was told by L{QueuePair.modify}.
-    @ivar shared: the shared receive queue that it takes receives from, or L{None}.
-    @ivar signalAll: whether all send requests complete, signalled or not
-        (C{sq_sig_all}).
-    @ivar recordsSent: records that were published, answers and repeats included.
-    @ivar recordsReceived: records that came.
+    @ivar attributes: what L{QueuePair.modify} has set.
+    @ivar shared: the shared receive queue, or L{None}.
+    @ivar signalAll: whether all send requests complete, signaled or not (C{sq_sig_all}).
+    @ivar recordsSent: records published, including responses and repeats.
     @ivar messagesSent: send requests that were done.
     @ivar messagesReceived: the peer's messages and operations that were done.
-    @ivar unreachable: why the way to the peer was not found, if it was not.
+    @ivar unreachable: why the path to the peer was not found, if it was not.
     """
 
     __slots__ = (
@@ -129,9 +126,9 @@ class WorkQueues:
         signalAll: bool = False,
     ) -> None:
         """
-        Hang the work queues on a queue pair in RESET.
+        Attach work queues to a queue pair in RESET.
 
-        @raise ResourceLimitError: C{capabilities} has too much.
+        @raise ResourceLimitError: C{capabilities} asks for too much.
         @raise QueuePairError: the queue pair's service has no work queues.
         """
         self.capabilities = capabilities or Capabilities()
@@ -150,6 +147,8 @@ class WorkQueues:
         self.recordsSent = self.recordsReceived = self.messagesSent = self.messagesReceived = 0
         self._isClosed = False
         self._renew()
+        # Held last: whatever raises above leaves no references behind (ibv_dealloc_pd and
+        # ibv_destroy_cq refuse while they are held).
         pd.hold("queue pairs")
         if shared is not None:
             shared.hold("queue pairs")
@@ -163,10 +162,12 @@ class WorkQueues:
         """
         Post a send request.
 
-        @raise QueuePairError: the state forbids it, or the request cannot be.
-        @raise MemoryAccessError: the bytes that it shall carry itself cannot be read.
+        @raise QueuePairError: the state forbids it, or the request is not valid.
+        @raise MemoryAccessError: the bytes to send inline cannot be read.
         @raise ResourceLimitError: the send queue is full.
         """
+        # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR it is accepted and flushed at
+        # once.
         if self.queuePair.state < QPState.RTS:
             raise self._wrongState("send")
         request.check(self.capabilities.pieces, self.capabilities.inline)
@@ -175,17 +176,15 @@ class WorkQueues:
         self.requester.enqueue(request)
 
     def _gathered(self, request: SendRequest) -> SendRequest:
-        """
-        A request whose bytes are taken now (IBV_SEND_INLINE).
-
-        @raise QueuePairError: it cannot carry them.
-        @raise MemoryAccessError: the keys of its pieces do not open them.
-        """
+        # IBV_SEND_INLINE: the bytes are copied now, so that the program may reuse the buffer when
+        # the call returns (libibverbs/verbs.h).
         pieces = request.pieces
         length = total(pieces)
         most = self.capabilities.inline
         if length > most:
             raise QueuePairError(f"a request has at most {most} bytes inline, not {length}")
+        # libibverbs ignores the lkeys of inline data; here they are checked, as an address is no
+        # pointer and means nothing without its region.
         data = b"".join(locate(self.pd, pieces, 0, length, LOCAL_READ))
         request = evolve(request, pieces=(), inline=data)
         request.check(0, most)
@@ -200,22 +199,21 @@ class WorkQueues:
         solicited: bool = False,
     ) -> bool:
         """
-        Send bytes without a request or a region; they are kept until the peer has taken
-        them.
+        Send bytes without a request or a region; they are kept until the peer has consumed them.
 
         @param payload: bytes-like, or a list of bytes-like objects; it must not change.
         @param length: bytes in C{payload}.
         @param immediate: 32 bits for the peer, if any.
-        @param id: the number of its completion; without it there is none, and if the SEND
-            fails the queue pair does.
-        @param solicited: whether the peer's completion is.
+        @param id: the wr_id of its completion; without it there is none, and if the SEND fails the queue
+            pair does.
+        @param solicited: whether the peer's completion is solicited.
 
-        @return: whether the medium has all that was posted; if not, C{consumer.resume()}
-            is called when it has.
+        @return: whether the medium has everything posted; if not, C{consumer.resume()} is called when it
+            has.
 
         @raise QueuePairError: the state forbids it, or it is longer than C{maxMessage}.
-        @raise ResourceLimitError: the send queue is full; C{consumer.resume()} is called
-            when it is half empty.
+        @raise ResourceLimitError: the send queue is full; C{consumer.resume()} is called when it is half
+            empty.
         """
         queuePair = self.queuePair
         if queuePair.state not in _POSTING:
@@ -229,16 +227,15 @@ class WorkQueues:
 
     def canPost(self) -> bool:
         """
-        Whether the send queue has a place; if not, C{consumer.resume()} is called when it
-        is half empty.
+        Whether the send queue has room; if not, C{consumer.resume()} is called when it is half empty.
         """
         answer: bool = self.requester.canPost()
         return answer
 
     def idle(self) -> bool:
         """
-        Whether everything that was posted to the send queue is done; if not,
-        C{consumer.resume()} is called when it is.
+        Whether everything posted to the send queue is done; if not, C{consumer.resume()} is called when it
+        is.
         """
         answer: bool = self.requester.idle()
         return answer
@@ -254,9 +251,11 @@ class WorkQueues:
         """
         Post a receive request.
 
-        @raise QueuePairError: the state forbids it, or the request cannot be.
+        @raise QueuePairError: the state forbids it, or the request is not valid.
         @raise ResourceLimitError: the receive queue is full.
         """
+        # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are posted before the peer can
+        # send.
         if self.queuePair.state == QPState.RESET:
             raise self._wrongState("receive")
         if self.shared is not None:
@@ -267,9 +266,6 @@ class WorkQueues:
         self.responder.enqueue(request)
 
     def _wrongState(self, verb: str) -> QueuePairError:
-        """
-        The error of a verb in a state that forbids it.
-        """
         queuePair = self.queuePair
         return QueuePairError(f"queue pair {queuePair.number} takes no {verb} in {queuePair.state.name}")
 
@@ -277,10 +273,9 @@ class WorkQueues:
 
     def check(self, state: QPState, attributes: dict[str, Any]) -> None:
         """
-        Look at a transition before it happens.
+        Check a transition before it happens.
 
-        @raise QueuePairError: an attribute's value is not possible, or the send queue
-            has not drained.
+        @raise QueuePairError: an attribute's value is out of range, or the send queue has not drained.
         """
         for name, value in attributes.items():
             if name in _RANGES:
@@ -288,6 +283,8 @@ class WorkQueues:
                 if not lowest <= value <= highest:
                     raise QueuePairError(f"{name} is {lowest} to {highest}, not {value}")
         old = self.queuePair.state
+        # IBTA vol. 1 10.3.1: while the queue drains only ERR and RESET are allowed (Linux rxe_qp.c
+        # refuses, too): the requests that are still on their way use the old attributes.
         if old == QPState.SQD and state in (QPState.RTS, QPState.SQD) and not self.requester.drained():
             raise QueuePairError(f"the send queue of queue pair {self.queuePair.number} has not drained")
 
@@ -309,6 +306,8 @@ class WorkQueues:
                 self._awaitDrained()
 
     def _awaitDrained(self) -> None:
+        # The event comes also if nothing was to drain: a program waits for it after each RTS ->
+        # SQD.
         if self.requester.drained():
             self.queuePair.raiseEvent(EventType.SQ_DRAINED)
         else:
@@ -316,20 +315,24 @@ class WorkQueues:
 
     def failed(self, reason: Exception) -> None:
         """
-        The queue pair went to ERR by itself: everything that is posted ends now.
+        The queue pair went to ERR by itself: complete everything posted.
         """
+        # A lost path is what packets would find out by timeouts: the oldest request gets the
+        # status of these.
         lost = isinstance(reason, PathLostError)
         self._flush(WCStatus.RETRY_EXC_ERR if lost else WCStatus.WR_FLUSH_ERR)
 
     def closed(self) -> None:
         """
-        The queue pair is gone; harmless if it was before.
+        The queue pair was destroyed; harmless if repeated.
         """
         if self._isClosed:
             return
         self._isClosed = True
         self._reset()
         self.pd.release("queue pairs")
+        # IBTA vol. 1 10.6.7.2: a type 2B window belongs to its queue pair and must not open
+        # anything without it.
         self.pd.memory.freeWindows(self.queuePair)
         if self.shared is not None:
             self.shared.release("queue pairs")
@@ -355,13 +358,13 @@ class WorkQueues:
 
     def pathFailed(self, error: Exception) -> None:
         """
-        The way to the peer was not found.
+        The path to the peer was not found.
         """
         self.unreachable = error
 
     def stopped(self, reason: Exception) -> None:
         """
-        The queue pair went to SQE: the sends that are posted end now.
+        The queue pair went to SQE: flush the posted sends.
         """
         self.requester.flush(WCStatus.WR_FLUSH_ERR)
 
@@ -371,17 +374,13 @@ class WorkQueues:
         self.responder = responder(self)
 
     def _flush(self, first: WCStatus) -> None:
-        """
-        Complete all that is posted: sends in order, then receives in order.
-        """
+        # IBTA vol. 1 10.3.1: sends in order, then receives in order.
         self.requester.flush(first)
         self.responder.flush()
 
     def _reset(self) -> None:
-        """
-        Forget all that is posted, without completions (IBTA vol. 1 10.3.1).  What the
-        medium still holds of the old queues finds nobody.
-        """
+        # IBTA vol. 1 10.3.1: everything posted is forgotten without completions.  New queue
+        # objects are made, as the medium may still notify the old ones, which now do nothing.
         self.requester.close()
         self.responder.close()
         self.attributes = Attributes()
@@ -390,7 +389,7 @@ class WorkQueues:
 
     def traffic(self) -> tuple[int, int, int, int]:
         """
-        What went by since the queue pair was made.
+        Traffic since the queue pair was made.
 
         @return: records sent and received, messages sent and received.
         """
@@ -408,8 +407,10 @@ class WorkQueues:
 
     def established(self) -> None:
         """
-        The peer's first message came; before RTS that is news (IBTA vol. 1 11.6.3.1).
+        The peer's first message came; in RTR that raises COMM_EST (IBTA vol. 1 11.6.3.1).
         """
+        # The RTU was lost or is late, and the message proves that the peer is connected: programs
+        # call rdma_notify() then (Linux cm.c, ib_cm_notify()).
         if self.queuePair.state == QPState.RTR:
             self.queuePair.raiseEvent(EventType.COMM_EST)
 
@@ -418,6 +419,8 @@ class WorkQueues:
         Queue a completion; if it is lost the queue pair fails.
         """
         if not queue.push(completion, solicited):
+            # IBTA vol. 1 11.6.3.2: a CQ overrun is fatal for the queue pair.  Linux rxe_comp.c
+            # differs: it ignores that a send completion was lost.
             self.queuePair.raiseEvent(EventType.QP_FATAL)
             self.queuePair.fail(
                 QueuePairError(f"a completion of queue pair {self.queuePair.number} found its queue full")

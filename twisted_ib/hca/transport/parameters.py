@@ -1,5 +1,5 @@
 """
-What the two ends of a connection have agreed on, and who uses the connection.
+The negotiated parameters of a connection, and the interface to its user.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-#: A packet without BTH, pad and invariant CRC: operation code, flags, PSN, extended headers,
-#: payload.  The last two are bytes-like; what a consumer puts before its data is at the end of
-#: the headers, so the pad is that of both together.
+#: A packet without BTH, pad and invariant CRC: opcode, flags, PSN, extended headers, payload.  The
+#: last two are bytes-like; the header that a stream puts before its data is at the end of the
+#: extended headers, so the pad count is that of both together.
 Packet = tuple[int, int, int, bytes, Any]
 
-#: Flags of a packet: the bits that they are in the BTH's second and ninth octet.
+#: Flags of a packet: SE with its value in octet 1 of the BTH, and AckReq, which is the high bit of
+#: octet 8 there.
 SOLICITED_EVENT = 0x80
 ACKNOWLEDGE_REQUEST = 0x01
 
@@ -21,23 +22,25 @@ ACKNOWLEDGE_REQUEST = 0x01
 @frozen
 class ConnectionParameters:
     """
-    What modify_qp takes to RTR and RTS, and what the connection manager knows of the way.
+    The attributes of modify_qp to RTR and RTS, and what the connection manager knows of the path.
 
     @ivar mtu: the path MTU in bytes.
     @ivar firstPSN: of the first packet sent (C{sq_psn}).
-    @ivar expectedPSN: of the first packet expected (C{rq_psn}).
-    @ivar retries: C{retry_cnt}: 0 to 7; 7 is seven (IBTA vol. 1 9.9.2.1.1, unlike rxe).
-    @ivar rnrRetries: C{rnr_retry}: 0 to 7; 7 is for ever.
-    @ivar timeout: the local ACK timeout in seconds; L{None} is for ever.
+    @ivar expectedPSN: of the first packet received (C{rq_psn}).
+    @ivar retries: C{retry_cnt}, 0 to 7; 7 is seven (IBTA vol. 1 9.9.2.1.1, unlike rxe).
+    @ivar rnrRetries: C{rnr_retry}, 0 to 7; 7 is infinite.
+    @ivar timeout: the local ACK timeout in seconds; L{None} is infinite.
     @ivar minRNRTimer: the code of C{min_rnr_timer}.
-    @ivar reads: READs and atomics on the way to the peer (C{max_rd_atomic}).
-    @ivar peerReads: the peer's that are remembered (C{max_dest_rd_atomic}).
-    @ivar roundTrip: what the connection manager has measured, in seconds, or L{None}.
+    @ivar reads: outstanding READs and atomics to the peer (C{max_rd_atomic}).
+    @ivar peerReads: the peer's READs and atomics that are remembered (C{max_dest_rd_atomic}).
+    @ivar roundTrip: measured by the connection manager, in seconds, or L{None}.
     """
 
     mtu: int
     firstPSN: int
     expectedPSN: int
+    # Linux rxe_comp.c does not count down at 7, so that it retries for ever; in IBTA vol. 1
+    # 9.9.2.1.1 only rnr_retry has an infinite value.
     retries: int = 7
     rnrRetries: int = 7
     timeout: float | None = None
@@ -49,47 +52,43 @@ class ConnectionParameters:
 
 class User(Protocol):
     """
-    Who uses a connection: the path of one queue pair.
+    The user of a connection: the path of one queue pair.
     """
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        A record arrived: see L{QueuePair.delivered
-        <twisted_ib.hca.queues.queuepair.QueuePair.delivered>}.
+        A record arrived: see L{QueuePair.delivered <twisted_ib.hca.queues.queuepair.QueuePair.delivered>}.
 
-        @return: 0, or the syndrome of a refusal.
+        @return: 0, or the syndrome of a NAK.
         """
 
     def continued(self, opcode: int, parts: list[Any], size: int) -> int:
         """
-        Middle packets of a message arrived: what L{delivered} hears of, in pieces.
+        Several Middle packets of a message arrived together.
 
-        @param parts: their payloads, bytes-like, not to be used after the batch.
+        @param parts: their payloads, bytes-like, valid until the end of the batch.
         @param size: bytes in them.
-        @return: 0, or the syndrome of a refusal.
+        @return: 0, or the syndrome of a NAK.
         """
 
     def acknowledged(self, position: int) -> None:
         """
-        The peer has done everything up to a record.
-
-        @param position: that record's.
+        The peer has executed every record up to and including the one at C{position}.
         """
 
     def refused(self, position: int, syndrome: int) -> None:
         """
-        The peer will not do a record, or does not answer; nothing is sent any more.
+        The peer refused the record at C{position}, or does not answer; nothing is sent any more.
 
-        @param position: that record's.
-        @param syndrome: a NAK's, or one of L{twisted_ib.hca.base.operation}.
+        @param syndrome: of a NAK, or one of L{twisted_ib.hca.base.operation}.
         """
 
     def resumed(self) -> None:
         """
-        There is room again after C{post} had none.
+        There is room again after C{post} returned False.
         """
 
     def count(self, name: str) -> None:
         """
-        Something happened that is counted.
+        Add one to a counter.
         """

@@ -1,8 +1,8 @@
 """
-Packet sequence numbers: 24 bits, which wrap (IBTA vol. 1 9.7.1; Linux's C{psn_compare}).
+Packet sequence numbers: 24 bits, which wrap (IBTA vol. 1 9.7.1; Linux C{rxe_verbs.h}, C{psn_compare}).
 
-A connection counts packets in numbers that do not wrap and has the low 24 bits of them on the
-wire, so that only what arrives must be compared.
+A connection counts packets in numbers that do not wrap and puts their low 24 bits on the wire, so that
+only received PSNs need modular arithmetic.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Final
 
 from twisted_ib.hca.wire.headers import PSN_MASK
 
-#: Half of all numbers: so far before or behind another one a number is on that side of it.
+#: Half of the number space: differences below this are ahead, the others behind (as RFC 1982
+#: section 3.2).
 HALF: Final = 1 << 23
 
 
 def extended(psn: int, near: int) -> int:
     """
-    The number that has these low bits and is nearest to another one.
+    The number nearest to C{near} that has these low 24 bits.
 
     @param psn: 24 bits, from a packet.
     @param near: a number that does not wrap.
@@ -28,8 +29,8 @@ def extended(psn: int, near: int) -> int:
 
 def packets(length: int, mtu: int) -> int:
     """
-    How many packets, and so numbers, a message or the answer to a READ takes; a message of
-    nothing takes one (IBTA vol. 1 9.7.3.2).
+    How many packets, and so PSNs, a message or a READ response needs; an empty one needs one (IBTA vol. 1
+    9.7.3.2).
 
     @param length: in bytes.
     @param mtu: the path MTU in bytes.

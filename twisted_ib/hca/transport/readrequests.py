@@ -1,5 +1,5 @@
 """
-READs and atomics on their way to the peer, and where the packets of an answer belong.
+Outstanding READs and atomics, and where the packets of a response belong.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from twisted_ib.hca.wire.opcodes import (
     READ_RESPONSE_ONLY,
 )
 
-#: The bits of a syndrome that say which kind it is; all are 0 in an acknowledgement.
+#: The bits of an AETH syndrome that have its kind; 0 in an ACK (IBTA vol. 1 9.7.5.2).
 SYNDROME_MASK: Final = 0xE0
 QUESTIONS: Final = frozenset((READ_REQUEST, COMPARE_SWAP, FETCH_ADD))
-#: A READ's response -> whether it begins and ends an answer; bytes of its AETH.
+#: READ response opcode -> whether it begins and ends a response; bytes of its AETH.
 _RESPONSES: Final = {
     READ_RESPONSE_FIRST: (True, False, AETH.size),
     READ_RESPONSE_MIDDLE: (False, False, 0),
     READ_RESPONSE_LAST: (False, True, AETH.size),
     READ_RESPONSE_ONLY: (True, True, AETH.size),
 }
-#: The code of a record of an answer, by whether it is the first and the last one.
+#: The opcode of a response record, by whether it is the first and the last one.
 _ANSWER: Final = {
     (True, False): READ_RESPONSE_FIRST,
     (False, False): READ_RESPONSE_MIDDLE,
@@ -41,13 +41,13 @@ _ANSWER: Final = {
 
 class ReadRequest:
     """
-    A READ or an atomic: what L{Record
-    <twisted_ib.hca.transport.segmentation.Record>} is to messages.
+    A READ or an atomic; the counterpart of L{Record <twisted_ib.hca.transport.segmentation.Record>} for
+    messages.
 
-    @ivar code: its operation code.
+    @ivar code: its opcode.
     @ivar header: its extended header.
     @ivar length: bytes that a READ asks for.
-    @ivar asked: the numbers that a READ was asked for from, of those that are not answered.
+    @ivar asked: PSNs at which a request for a part was sent, as far as not answered.
     """
 
     __slots__ = ("asked", "code", "end", "header", "length", "position", "start")
@@ -57,9 +57,7 @@ class ReadRequest:
 
     def __init__(self, code: int, header: bytes, position: int, start: int, mtu: int) -> None:
         """
-        Number the packets of the answer.
-
-        @param start: the number of the request, and so of the first packet of its answer.
+        @param start: the PSN of the request, and of the first packet of the response.
         """
         self.code = code
         self.header = header
@@ -69,33 +67,37 @@ class ReadRequest:
         self.asked: set[int] = set()
         if code == READ_REQUEST:
             self.length = RETH.unpack(header)[2]
+        # A READ takes as many PSNs as its response has packets (IBTA vol. 1 9.7.3.2; Linux
+        # rxe_req.c update_wqe_psn()).
         self.end = start + packets(self.length, mtu)
 
     def partEnd(self, at: int) -> int:
         """
-        The number after the part of the answer that a number is in.  Parts are counted from
-        the beginning, so that what is asked for again is within what was asked for
-        (Linux's C{rxe_resp.c}, C{duplicate_request}, wants that).
+        The PSN after the part of the response that a PSN is in.
         """
+        # Parts are counted from the beginning: a retried READ must be a subset of one that was
+        # sent (IBTA vol. 1 9.4.4; Linux rxe_resp.c duplicate_request() drops any other).
         at -= self.start
         return min(self.end, self.start + at + limits.TRANSPORT_READ - at % limits.TRANSPORT_READ)
 
     def partBegins(self, at: int) -> bool:
         """
-        Whether a part begins at a number.
+        Whether a part begins at a PSN.
         """
         return (at - self.start) % limits.TRANSPORT_READ == 0
 
     def ask(self, at: int, mtu: int) -> Packet:
         """
-        Make the request for the answer, or for the rest of a part of it.
+        Make the request packet for a part, or for the rest of one.
 
-        @param at: the number of its first packet.
+        @param at: the PSN of its first response packet.
         """
         header = self.header
         if self.code == READ_REQUEST:
             offset = (at - self.start) * mtu
             stop = min(self.length, (self.partEnd(at) - self.start) * mtu)
+            # IBTA vol. 1 9.4.4: a retried READ need only ask for what is missing, by its own PSN
+            # and address.
             if offset or stop < self.length:
                 address, key, _ = RETH.unpack(header)
                 header = RETH.pack(address + offset & 0xFFFFFFFFFFFFFFFF, key, stop - offset)
@@ -106,10 +108,10 @@ class ReadRequest:
         self, code: int, number: int, buffer: Any, start: int, stop: int, mtu: int
     ) -> tuple[int, int] | None:
         """
-        Look at a packet of the answer to a READ.
+        Check a packet of a READ response.
 
-        @return: the code that it has counted in the whole answer, and where its payload
-            begins; or L{None} if it does not belong there.
+        @return: its opcode within the whole response, and where its payload begins; L{None} if it does not
+            belong there.
         """
         row = _RESPONSES.get(code)
         if row is None:
@@ -117,6 +119,8 @@ class ReadRequest:
         begins, ends, header = row
         last = number + 1 == self.end
         length = self.length - (number - self.start) * mtu if last else mtu
+        # First and Only are valid only where a request was sent: after a retry a response may
+        # begin anew amidst a part, as Linux rxe_comp.c check_ack() knows, but nowhere else.
         if (
             stop - start != header + length
             or (header and buffer[start] & SYNDROME_MASK)

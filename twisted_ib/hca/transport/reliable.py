@@ -17,11 +17,13 @@ _CODE_MASK: Final = 0x7F
 
 def joined(payload: Any) -> Any:
     """
-    Copy what a record carries, unless it cannot change.
+    Copy a record's payload, unless it cannot change.
 
     @param payload: bytes-like, or a list of bytes-like objects.
-    @return: bytes, or a view of some.
+    @return: bytes, or a view of bytes.
     """
+    # Kept until acknowledged, for retransmission: a buffer that the caller may change would be
+    # sent with other bytes, and another ICRC, the second time.
     if payload.__class__ is bytes or (payload.__class__ is memoryview and payload.obj.__class__ is bytes):
         return payload
     return b"".join(payload) if payload.__class__ is list else bytes(payload)
@@ -31,9 +33,8 @@ class ReliableConnection:
     """
     One end of a reliable connection (RC).
 
-    Nothing in here reads a clock: whoever moves the packets calls L{tick} at the L{deadline},
-    and L{outputs} as long as it is L{pending}.  What the peer sends can have any code, any
-    number and any length.
+    It reads no clock: the caller calls L{tick} at the L{deadline}, and L{outputs} while it is L{pending}.
+    Packets from the peer may have any opcode, PSN and length.
 
     @ivar remote: the peer's queue pair number.
     """
@@ -42,33 +43,33 @@ class ReliableConnection:
 
     def __init__(self, terms: ConnectionParameters, remote: int, user: User) -> None:
         """
-        Begin.
-
         @param remote: the peer's queue pair number.
-        @param user: who hears of what happens.
+        @param user: is notified of what happens.
         """
         self.remote = remote
         self._requester = Requester(terms, user)
         self._responder = Responder(terms, user)
+        # Requests and responses take turns: else a peer that reads all the time would keep this
+        # end from sending.
         self._requestsFirst = False
 
     def modify(self, terms: ConnectionParameters) -> None:
         """
-        The terms have changed: the queue pair went to RTS, or was changed in SQD.  PSNs count
-        as long as none was used.
+        The parameters have changed: the queue pair went to RTS, or was modified in SQD.  PSNs count until
+        one was used.
         """
         self._requester.modify(terms)
         self._responder.modify(terms)
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """
-        Take a record of the queue pair, a request or a response.
+        Accept a record of the queue pair, a request or a response.
 
-        @param opcode: the operation code, perhaps with L{SOLICITED}.
-        @param header: extended headers; or first bytes of a stream's message.
+        @param opcode: the opcode, perhaps with L{SOLICITED}.
+        @param header: extended headers, or the first bytes of a stream's message.
         @param payload: bytes-like, or a list of bytes-like objects; copied if it is not bytes.
         @param length: bytes in C{payload}.
-        @param position: what L{User} hears of a request by; increases.
+        @param position: identifies a request to L{User}; increases.
         @return: False if there is no room now.
         """
         code = opcode & _CODE_MASK
@@ -80,15 +81,15 @@ class ReliableConnection:
 
     def postNow(self, header: bytes, payload: Any, position: int, now: float) -> list[Packet] | None:
         """
-        Take a small SEND that may leave at once.
+        Accept a small SEND that may leave at once.
 
-        @return: its packet; L{None} if it is to be given to L{post}.
+        @return: its packet; L{None} if it must go through L{post}.
         """
         return self._requester.postNow(SEND_ONLY, header, joined(payload), position, now)
 
     def refuse(self, syndrome: int) -> None:
         """
-        The queue pair cannot answer the oldest READ or atomic after all: its memory is gone.
+        The queue pair cannot complete its oldest response: the memory is gone.
 
         @param syndrome: of a NAK.
         """
@@ -100,10 +101,10 @@ class ReliableConnection:
         """
         A packet came.
 
-        @param opcode: its operation code, perhaps with L{SOLICITED}.
-        @param acknowledge: whether it asks for an acknowledgement.
-        @param buffer: has its extended headers and payload, without pad, from C{start} to
-            C{stop}; used during this call only.
+        @param opcode: its opcode, perhaps with L{SOLICITED}.
+        @param acknowledge: whether it has AckReq.
+        @param buffer: has its extended headers and payload, without pad, from C{start} to C{stop}; valid
+            during this call.
         """
         code = opcode & _CODE_MASK
         if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
@@ -113,35 +114,36 @@ class ReliableConnection:
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """
-        Middle packets of a message came, one behind the other.
+        Middle packets of a message came, with consecutive PSNs.
 
-        @param code: their operation code.
-        @param psn: the number of the first.
-        @param acknowledge: whether one of them asks for an acknowledgement.
-        @param parts: their payloads, which have one size; used during this call only, and until
-            the user's C{settle}.
-        @return: whether they were the expected ones; if not L{receive} has to look at each.
+        @param code: their opcode.
+        @param psn: the PSN of the first.
+        @param acknowledge: whether one of them has AckReq.
+        @param parts: their payloads, of equal size; valid until the user's C{settle}.
+        @return: whether they were the expected ones; if not, each must go through L{receive}.
         """
         return self._responder.continued(code, psn, acknowledge, parts)
 
     @property
     def owes(self) -> bool:
         """
-        Whether an acknowledgement waits that L{outputs} was patient with, or will make.
+        Whether an acknowledgement is owed, deferred or not.
         """
         return self._responder.owes
 
     def outputs(self, budget: int, now: float, patient: bool = False) -> list[Packet]:
         """
-        Make packets of what may be sent now; responses and requests have turns.
+        Make packets of what may be sent now.
 
-        @param budget: so many at most, at least two.
-        @param patient: whether an acknowledgement may wait for those of packets that soon come; who asks
-            so has to ask again without, soon.
+        @param budget: maximum, at least two.
+        @param patient: whether an acknowledgement may be deferred; the caller must call again without it
+            soon.
         """
         out: list[Packet] = []
         self._requestsFirst = first = not self._requestsFirst
         if first:
+            # One packet is kept for the responder: an acknowledgement must not wait for a full
+            # window.
             self._requester.outputs(budget - 1, now, out)
             self._responder.outputs(budget - len(out), out, patient)
         else:
@@ -151,26 +153,25 @@ class ReliableConnection:
 
     def pending(self) -> bool:
         """
-        @return: whether L{outputs} would make some.
+        @return: whether L{outputs} would make packets.
         """
         return self._responder.pending() or self._requester.pending()
 
     def deadline(self) -> float | None:
         """
-        @return: when L{tick} has something to do, in seconds, or L{None}.
+        @return: when to call L{tick}, in seconds, or L{None}.
         """
         return self._requester.deadline()
 
     def tick(self, now: float) -> None:
         """
-        Do what is due.
+        Handle expired timers.
         """
         self._requester.tick(now)
 
     def close(self) -> None:
         """
-        The queue pair is gone: ask and answer nothing any more.  A refusal that it owes is
-        still in L{outputs}.
+        The queue pair is gone: send and accept nothing any more; L{outputs} still has a NAK that is owed.
         """
         self._requester.close()
         self._responder.close()

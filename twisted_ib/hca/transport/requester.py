@@ -1,20 +1,18 @@
 """
-The requester of a reliable connection over packets (IBTA vol. 1 9.7.3, 9.7.5, 9.9.2; Linux's
-C{rxe_req.c} and C{rxe_comp.c}).
+The requester of a reliable connection over packets (IBTA vol. 1 9.7.3, 9.7.5, 9.9.2; Linux C{rxe_req.c},
+C{rxe_comp.c}).
 
-Records are numbered when they are posted and kept until they are acknowledged.  C{_unsent} has
-those that are not, or not wholly, sent, C{_sent} those on their way; to send again is to take
-all of C{_sent} back.  The oldest number that is not acknowledged divides what is done from what
-is not: everything before it is done, READs and atomics because their answers came.
+Records are numbered when posted and kept until acknowledged.  C{_unsent} has those not, or not wholly,
+sent, C{_sent} those on their way; a retransmission (go-back-N) takes all of C{_sent} back.  Everything
+before the oldest unacknowledged PSN is done, READs and atomics because their responses have come.
 
-What is waited for:
+Timers:
 
-  - nothing is on the way: nothing;
-  - something is: an acknowledgement, until C{_probeAt}; then all is sent again, one packet at
-    first.  After the timeout, C{retries} + 1 times, the peer counts as silent.  That time begins
-    anew when it acknowledges something, and after it has asked to wait; it is counted while
-    this end is awake;
-  - the peer had no receive: C{_pauseUntil}; nothing is sent, nothing else is waited for.
+  - nothing is outstanding: none;
+  - something is: C{_probeAt}; then everything is sent again, one packet first.  After C{retries} + 1
+    timeouts the peer counts as dead.  That time starts anew when it acknowledges something, and after an
+    RNR wait; it counts only while this process runs;
+  - RNR: C{_pauseUntil}; nothing is sent and nothing else awaited.
 """
 
 from __future__ import annotations
@@ -41,17 +39,17 @@ from twisted_ib.hca.wire.headers import (
 )
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, ATOMIC_ACKNOWLEDGE, READ_REQUEST, READ_RESPONSE_MIDDLE
 
-#: A requester asks for an acknowledgement after so many packets, at the latest.
+#: AckReq is set at least once in so many packets (Linux rxe_req.c: 64, too).
 TRANSPORT_ACKNOWLEDGE = 64
 
-#: rnr_retry: this many is for ever.
+#: rnr_retry: 7 is infinite.
 _FOR_EVER: Final = 7
 _NAK: Final = 0x60
 
 
 class Requester:
     """
-    Sends requests and takes their responses.
+    Sends requests and receives their responses.
     """
 
     __slots__ = (
@@ -90,9 +88,10 @@ class Requester:
         self._pacing = SendWindow(terms.timeout, terms.roundTrip, terms.retries)
         self._unsent: deque[Record | ReadRequest] = deque()
         self._sent: deque[Record | ReadRequest] = deque()
-        # The numbers after what was posted, was sent at least once, is sent next, and is oldest.
+        # The PSNs after what was posted and after what was ever sent; the next to send; the oldest
+        # unacknowledged.
         self._end = self._top = self._next = self._una = terms.firstPSN
-        #: For each READ and atomic on the way, the number after its answer.
+        #: The PSN after the response, for each outstanding READ and atomic.
         self._asking: deque[int] = deque()
         self._held = 0
         self._full = self._ended = False
@@ -102,13 +101,14 @@ class Requester:
         self._patience = self._silence()
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
-        # Up to where a loss was counted once, and what was acknowledged was counted for the window.
+        # Losses before _recover have shrunk the window already (RFC 6582 section 3.2);
+        # acknowledgements up to _counted have grown it.
         self._recover = self._counted = terms.firstPSN
 
     def modify(self, terms: ConnectionParameters) -> None:
         """
-        The terms have changed: the queue pair went to RTS, or was changed while it was drained
-        (SQD), or a round trip was measured.  The first PSN counts only if nothing was posted.
+        The parameters have changed: the queue pair went to RTS, was modified while drained (SQD), or a
+        round trip was measured.  The first PSN counts only if nothing was posted.
         """
         if self._end == self._terms.firstPSN:
             self._end = self._top = self._next = self._una = terms.firstPSN
@@ -123,9 +123,9 @@ class Requester:
 
     def post(self, code: int, solicited: int, header: bytes, body: bytes, position: int) -> bool:
         """
-        Take a request.
+        Accept a request.
 
-        @return: False if there is no room; the user hears when there is.
+        @return: False if there is no room; the user is notified when there is.
         """
         if self._ended:
             return True
@@ -149,8 +149,8 @@ class Requester:
         self, code: int, header: bytes, body: bytes, position: int, now: float
     ) -> list[Packet] | None:
         """
-        Take a request of one packet which may be sent at once, since nothing is before it and there is
-        room: L{post} and L{outputs} together, for a small message on its critical path.
+        Accept a request of one packet that may be sent at once, as nothing is before it and there is room:
+        L{post} and L{outputs} together, for small messages on the critical path.
 
         @return: the packet; L{None} if it has to be posted.
         """
@@ -188,12 +188,10 @@ class Requester:
         return self._next < self._limit()
 
     def _limit(self) -> int:
-        """
-        The number up to which messages may be sent now.  While something is on the way whose
-        acknowledgement makes room, no part of the window that is smaller than a half is filled,
-        unless it takes all that waits: packets that leave together cost less (the sender's part of
-        what TCP calls the silly window, RFC 1122 4.2.3.4).
-        """
+        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122
+        # section 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half
+        # a window is not filled, unless that sends everything; packets that leave together cost
+        # less.
         at, una, window = self._next, self._una, self._pacing.window
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
@@ -201,10 +199,8 @@ class Requester:
         return limit
 
     def _mayAsk(self, question: Any) -> bool:
-        """
-        Whether the next part of a READ, or an atomic, may be sent: so many may be on the way,
-        and their answers fit into the window; one always does.
-        """
+        # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the
+        # window; one always may.
         onTheWay = self._next - self._una
         return not onTheWay or (
             len(self._asking) < (self._terms.reads or 1)
@@ -215,9 +211,9 @@ class Requester:
         """
         Make packets of what may be sent now.
 
-        @param budget: so many at most.
+        @param budget: maximum.
         @param now: the time in seconds.
-        @param out: where they are appended.
+        @param out: list to append them to.
         """
         unsent = self._unsent
         before = len(out)
@@ -230,7 +226,9 @@ class Requester:
             record = unsent[0]
             if record.__class__ is Record:
                 if at >= limit or (limit < record.end <= at + half and at > self._una):
-                    break  # Nothing fits, or not all of one for which there will be room.
+                    # Nothing fits, or only a part of a record that will fit wholly after an
+                    # acknowledgement.
+                    break
                 stop = min(record.end, limit, at + budget - len(out))
                 record.cut(at, stop, mtu, out, ask)
                 if stop > ask:
@@ -249,16 +247,18 @@ class Requester:
             self._published(out, now)
 
     def _published(self, out: list[Packet], now: float) -> None:
-        """
-        Packets go: have the last one acknowledged, since who knows when others follow.
-        """
+        # AckReq on the last packet: nothing may follow for long, and without it the responder need
+        # not acknowledge (IBTA vol. 1 9.7.5.1.2).
         code, flags, psn, header, body = out[-1]
         if not flags & ACKNOWLEDGE_REQUEST:
             out[-1] = code, flags | ACKNOWLEDGE_REQUEST, psn, header, body
         if self._next > self._top:
             if self._top == self._una:
-                self._since = now  # Nothing was on the way.
+                # Nothing was outstanding: the peer's silence is counted from now on.
+                self._since = now
             self._top = self._next
+            # One packet at a time is timed, and only on its first transmission (RFC 6298 section
+            # 3, Karn).
             if self._timed < 0:
                 self._timed, self._timedAt = self._next - 1, now
         if self._probeAt is None:
@@ -270,7 +270,7 @@ class Requester:
         """
         A response came.
 
-        @param code: its operation code, of an acknowledgement or of an answer.
+        @param code: its opcode: of an acknowledgement, a READ response or an atomic acknowledgement.
         """
         if self._ended:
             return
@@ -295,15 +295,10 @@ class Requester:
         )
 
     def _acknowledge(self, syndrome: int, number: int, now: float) -> None:
-        """
-        An acknowledgement came, positive or negative.
-
-        @param syndrome: of its AETH.
-        @param number: the number that it has.
-        """
         kind = syndrome & SYNDROME_MASK
         if number >= self._top or (number < self._una and kind == 0):
-            # Of what was never sent; or old, which says nothing.
+            # For a PSN that was never sent, or an old duplicate: ignored.  A forged or stale ACK
+            # must not complete requests.
             if number >= self._top:
                 self._user.count("responses_unexpected")
             return
@@ -311,31 +306,35 @@ class Requester:
             if not self._done(number + 1, now):
                 self._gap(now)
         elif number < self._una:
-            self._user.count("responses_stale")  # What it was about is done by now.
+            # An old NAK: what it refused was repeated and is done.
+            self._user.count("responses_stale")
         elif kind == RNR:
             self._user.count("rcvd_rnr_err")
+            # An RNR NAK acknowledges what is before its PSN (IBTA vol. 1 9.7.5.2.8); if a READ
+            # there is unanswered, its response was lost, and it is repeated first.
             if not self._done(number, now):
                 self._gap(now)
             else:
                 self._pause(syndrome, now)
         elif syndrome == NAK_SEQUENCE:
+            # The NAK has the PSN that the responder expects: everything before is acknowledged
+            # (IBTA vol. 1 9.7.5.2.3; Linux rxe_comp.c check_ack()).
             self._user.count("rcvd_seq_err")
             self._done(number, now)
             self._repeat(now)
         elif kind == _NAK:
+            # Unknown NAK codes are operational errors, as in Linux rxe_comp.c.
             if not NAK_INVALID_REQUEST <= syndrome <= NAK_REMOTE_OPERATIONAL:
                 syndrome = NAK_REMOTE_OPERATIONAL
             self._done(number, now)
             self._fail(syndrome, number)
         else:
-            self._user.count("responses_malformed")  # Reserved.
+            # Kind 010 and above 011 are reserved (IBTA vol. 1 9.7.5.2).
+            self._user.count("responses_malformed")
 
     def _done(self, number: int, now: float) -> bool:
-        """
-        The peer has done what is before a number.
-
-        @return: False if a READ or atomic before it is not answered: that was lost.
-        """
+        # Returns False if a READ or atomic before the PSN is not answered: its response was lost.
+        # An ACK alone does not complete those (Linux rxe_comp.c check_psn(), COMPST_ERROR_RETRY).
         whole, position, held = True, -1, self._held
         una = self._una
         while True:
@@ -362,9 +361,8 @@ class Requester:
         return whole
 
     def _progress(self, number: int, now: float) -> None:
-        """
-        All before a number is done: the time that the peer has begins anew.
-        """
+        # The timeout starts anew with each progress (IBTA vol. 1 9.7.6.1.3), and so do the retry
+        # counts.
         self._pacing.progressed(number - self._counted, now - self._silentAt, now - self._since)
         self._una = self._counted = number
         if self._next < number:
@@ -382,15 +380,13 @@ class Requester:
         if self._next == number:
             self._probeAt = None
         elif self._probeAt is None:
-            self._arm(now)  # Else L{tick} finds that there is time left.
+            # If the timer runs, L{tick} finds that there is time left: cheaper than moving it with
+            # each ACK.
+            self._arm(now)
 
     def _middle(self, psn: int, length: int, now: float) -> bool:
-        """
-        Take the expected packet of a long answer, from amidst a part of it: what L{_answer}
-        does, in short.
-
-        @return: whether it was such a packet.
-        """
+        # Shortcut of L{_answer} for the expected Middle packet of a long READ; returns whether it
+        # was one.
         una = self._una
         queue = self._sent or self._unsent
         if psn != una & PSN_MASK or una >= self._top or not queue or self._pauseUntil is not None:
@@ -412,19 +408,20 @@ class Requester:
         return True
 
     def _answer(self, code: int, number: int, buffer: Any, start: int, stop: int, now: float) -> None:
-        """
-        A packet of the answer to a READ, or that of an atomic, came.
-        """
         if not self._una <= number < self._top:
             if number >= self._top:
                 self._user.count("responses_unexpected")
             return
+        # A response acknowledges everything before it (Linux rxe_comp.c check_psn()).  One ahead
+        # of the expected PSN shows a loss; one behind it cannot get here.
         if not self._done(number, now) or number != self._una:
             self._gap(now)
             return
         queue = self._sent or self._unsent
         question = queue[0]
         if question.__class__ is not ReadRequest or number < question.start:
+            # IBTA vol. 1 11.6.2: Bad Response Error; the expected PSN with a response that does
+            # not fit is no loss.
             self._fail(BAD_RESPONSE, number)
             return
         if question.code == READ_REQUEST:
@@ -444,6 +441,7 @@ class Requester:
         else:
             start += AETH.size
         ends = number + 1 == question.end
+        # Before the user is called: it may post, and the request must not look outstanding then.
         if ends:
             queue.popleft()
         self._progress(number + 1, now)
@@ -451,7 +449,7 @@ class Requester:
         if ends:
             self._user.acknowledged(question.position)
 
-    # -- sending again
+    # -- retransmission
 
     def _goBack(self) -> None:
         sent = self._sent
@@ -463,28 +461,26 @@ class Requester:
         self._probeAt = None
 
     def _gap(self, now: float) -> None:
-        """
-        An answer was lost, or a part of one: something came that is behind it.  Ask for it
-        once; if that is lost, too, the time tells.
-        """
+        # A response was lost: something behind it came.  Repeat once; if that is lost, too, the
+        # timer repeats it.
         if self._lostAt != self._una:
             self._repeat(now)
 
     def _repeat(self, now: float) -> None:
-        """
-        The oldest packet, or its answer, was lost, and what was behind it is not.  That
-        counts as a retry where the time does not limit them (IBTA vol. 1 9.9.2.1.1).
-        """
+        # Go back to the oldest unacknowledged PSN.  It counts as a retry where no timeout limits
+        # them (IBTA vol. 1 9.9.2.1.1).
         if self._ended or self._pauseUntil is not None or self._una == self._top:
             return
         if self._lostAt == self._una and now - self._lostTime < self._pacing.roundTrip():
-            return  # It is on its way again.
+            # Retransmitted less than a round trip ago: further NAKs are about the first attempt.
+            return
         terms = self._terms
         if not terms.retries or (terms.timeout is None and self._retries >= terms.retries):
             self._fail(SILENT, self._una)
             return
         self._retries += 1
         self._user.count("completer_retry_err")
+        # Once per window, as in RFC 6582: all losses of one burst are one sign of congestion.
         if self._una >= self._recover:
             self._pacing.lost(self._next - self._una)
             self._recover = self._top
@@ -492,11 +488,10 @@ class Requester:
         self._goBack()
 
     def _pause(self, syndrome: int, now: float) -> None:
-        """
-        The peer has no receive for the oldest packet: wait, and send it again.
-        """
         if self._ended or self._pauseUntil is not None:
-            return  # Of the same attempt.
+            # Another RNR NAK of the same attempt.
+            return
+        # IBTA vol. 1 9.7.5.2.8: wait at least the coded time, rnr_retry times.
         limit = self._terms.rnrRetries
         if limit != _FOR_EVER and self._rnrRetries >= limit:
             self._fail(RNR_EXHAUSTED, self._una)
@@ -505,24 +500,20 @@ class Requester:
         self._goBack()
         self._pauseUntil = now + rnrSeconds(syndrome)
 
-    # -- time
+    # -- timers
 
     def _silence(self) -> float | None:
-        """
-        How long the peer may be silent, in seconds: the timeout of the terms, but none is
-        shorter than the shortest time until something is sent again (IBTA vol. 1 9.9.2.1.1
-        lets a timeout be up to four times as long as was asked for).
-        """
+        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.9.2.1.1 permits up to
+        # four times what was asked for, and a reactor's turn may take longer than a timeout of
+        # microseconds.
         timeout = self._terms.timeout
         if timeout is None:
             return None
         return max(timeout, limits.TRANSPORT_RESEND_LEAST) * (self._terms.retries + 1)
 
     def _arm(self, now: float) -> None:
-        """
-        Something is on the way: wait for its acknowledgement.
-        """
         patience = self._patience
+        # With retry_cnt 0 nothing is sent twice: only the peer's time limit remains.
         if not self._terms.retries:
             self._probeAt = None if patience is None else self._since + patience
             return
@@ -534,49 +525,53 @@ class Requester:
 
     def deadline(self) -> float | None:
         """
-        @return: when L{tick} has something to do, in seconds, or L{None}.
+        @return: when to call L{tick}, in seconds, or L{None}.
         """
         return self._probeAt if self._pauseUntil is None else self._pauseUntil
 
     def tick(self, now: float) -> None:
         """
-        Do what is due.
+        Handle the expired timer.
         """
         if self._pauseUntil is not None:
             if now >= self._pauseUntil:
+                # The RNR wait is not counted as silence.
                 self._pauseUntil = None
                 self._since = now
             return
         if self._probeAt is None or now < self._probeAt:
             return
-        # What this end slept through is no silence of the peer's.
+        # A suspended or stalled process must not blame its peer for the time in which it read
+        # nothing.
         self._since += now - self._probeAt
         patience = self._patience
         if patience is not None and now >= self._since + patience:
             self._fail(SILENT, self._una)
             return
         if not self._terms.retries or now < self._armedAt + self._pacing.resendSeconds():
-            self._arm(self._armedAt)  # Something came since then.
+            # Something was acknowledged since the timer was set.
+            self._arm(self._armedAt)
             return
         self._user.count("completer_retry_err")
+        # RFC 6298 section 5.5: back off; RFC 5681 section 3.1: go on with a window of one packet.
         self._pacing.silent(self._next - self._una)
         self._silentAt = now
         self._recover = self._top
         self._goBack()
 
-    # -- the end
+    # -- failure and close
 
     def _fail(self, syndrome: int, number: int) -> None:
-        """
-        The request that a number belongs to is not done, and nothing behind it is.
-        """
         if self._ended:
-            return  # Who heard of something before it has closed.
+            # A callback has closed the queue pair already.
+            return
         position = 0
         for queue in (self._sent, self._unsent):
             for record in queue:
                 if record.start <= number < record.end:
                     position = record.position
+        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1
+        # 9.9.2).
         self.close()
         self._user.refused(position, syndrome)
 

@@ -1,16 +1,14 @@
 """
-The responder of a reliable connection over packets (IBTA vol. 1 9.7.4, 9.7.5, 9.7.7; Linux's
-C{rxe_resp.c}).
+The responder of a reliable connection over packets (IBTA vol. 1 9.7.4, 9.7.5, 9.7.7; Linux C{rxe_resp.c}).
 
-A request with the expected number is looked at for its place in its message and for its length;
-what remains to be looked at, and to be done, is its user's.  One that comes too early is
-refused once (NAK of the sequence) until the expected one comes.  One that comes again is done
-again if it is a READ, answered again if it is an atomic, and acknowledged again if it is
-anything else (IBTA vol. 1 9.7.5.1.5).
+A request with the expected PSN is checked for its place in the message and for its length; the user checks
+the rest and executes it.  An early one draws one NAK (PSN sequence error) until the expected one comes.  A
+duplicate READ is executed again, a duplicate atomic is answered again, any other duplicate is acknowledged
+again (IBTA vol. 1 9.7.5.1.5).
 
-Acknowledgements are merged: when packets are asked for, one goes that says how far the requests
-were done.  Neither it nor a refusal overtakes the answers to READs and atomics before it, which
-come from the user, in the order of the requests, perhaps later.
+Acknowledgements are coalesced: one acknowledges all requests up to its PSN.  Neither it nor a NAK
+overtakes the responses to READs and atomics before it, which the user posts in the order of the requests,
+perhaps later.
 """
 
 from __future__ import annotations
@@ -44,22 +42,21 @@ from twisted_ib.hca.wire.opcodes import (
     Kind,
 )
 
-#: A responder that is patient acknowledges after so many, at the latest.
+#: A deferred acknowledgement is sent after so many packets, at the latest.
 TRANSPORT_DEFERRED = 16
-#: Bytes of answers to a peer's READs that wait to be sent; one record more than that.
+#: Bytes of posted READ responses that wait to be sent; one more record than that is accepted.
 TRANSPORT_ANSWERS = 512 * 1024
 
 _SYNDROME_MASK: Final = 0xE0
 _CODE_MASK: Final = 0x7F
-#: What the user gets in place of a packet that belongs nowhere: a code that nobody has, which
-#: it refuses as an invalid request.
+#: An opcode that nobody has: the user gets it in place of a packet out of sequence, and refuses it
+#: as an invalid request.
 INVALID: Final = 0x18
-#: Kinds of messages, as what a responder is inside of; 0 is between messages.
+#: Kinds of messages, for the message in progress; 0 is between messages.
 _SEND, _WRITE, _READ, _ATOMIC, _OTHER = 1, 2, 3, 4, 5
 _KINDS: Final = {Kind.SEND: _SEND, Kind.WRITE: _WRITE, Kind.READ: _READ, Kind.ATOMIC: _ATOMIC}
-#: The code of a request -> its kind, whether it begins and ends a message, bytes of its headers,
-#: whether its payload is of the path MTU, the least bytes of it if not, and whether there may be
-#: more.
+#: Request opcode -> its kind; whether it begins and ends a message; bytes of its headers; whether
+#: its payload is exactly the path MTU; if not, its least bytes and whether it may have more.
 REQUESTS: Final = {
     code: (
         _KINDS.get(row.kind, _OTHER),
@@ -80,7 +77,7 @@ _ANSWERS: Final = frozenset(
 
 class Responder:
     """
-    Takes requests and sends their responses.
+    Receives requests and sends their responses.
     """
 
     __slots__ = (
@@ -110,25 +107,26 @@ class Responder:
         self._expected = terms.expectedPSN
         self._msn = 0
         self._inside = 0
-        #: Whether what is behind the expected packet is dropped in silence.
+        #: Whether packets behind the expected one are dropped silently, as a NAK was sent (rxe:
+        #: sent_psn_nak).
         self._refused = False
-        #: Whether the user is to get the expected packet again, when its answers are out.
+        #: Whether the user will want the expected packet again, when its responses are out.
         self._later = False
-        #: Whether a request was refused for good.
+        #: Whether a request drew a fatal NAK.
         self._dead = False
-        #: The refusal to send: syndrome and number.
+        #: The NAK to send: syndrome and PSN.
         self._nak: tuple[int, int] | None = None
-        #: Whether an acknowledgement is owed, and the first number that it is owed for.
+        #: Whether an acknowledgement is owed, and the first PSN it is owed for.
         self._owes = False
         self._wanted = 0
         # rxe rounds the number of READs up to a power of two.
         self._remembered = 0
         self._asked: deque[RememberedRequest] = deque()
-        #: Answers that the user has not posted all of.
+        #: Responses that the user has not posted all of.
         self._makes: deque[Response] = deque()
-        #: What it has posted: the answer, the first number, the bytes.
+        #: Posted parts: the response, the first PSN, the bytes.
         self._ready: deque[tuple[Response, int, Any]] = deque()
-        #: READs that are to be done again.
+        #: READs to be executed again.
         self._again: deque[RememberedRequest] = deque()
         self._held = 0
         self._full = False
@@ -136,9 +134,10 @@ class Responder:
 
     def modify(self, terms: ConnectionParameters) -> None:
         """
-        The terms have changed; the expected PSN only counts at first.
+        The parameters have changed; the expected PSN counts only at first.
         """
         self._terms = terms
+        # Rounded up as in Linux rxe_qp.c: its peer may have as many outstanding.
         self._remembered = 1 << max(0, terms.peerReads - 1).bit_length()
 
     # -- up
@@ -147,23 +146,26 @@ class Responder:
         """
         A request came.
 
-        @param opcode: its operation code, perhaps with the solicited event bit.
-        @param acknowledge: whether it asks for an acknowledgement.
+        @param opcode: its opcode, perhaps with the solicited event bit.
+        @param acknowledge: whether it has AckReq.
         """
         row = REQUESTS.get(opcode & _CODE_MASK)
+        # Dropped silently, as Linux rxe_recv.c does where rxe_opcode.c has no row.
         if row is None:
             self._user.count("opcode_unknown")
             return
         expected = self._expected
         number = extended(psn, expected)
         if self._dead:
-            return  # A queue pair in ERR is silent.
+            # A queue pair in ERR answers nothing (IBTA vol. 1 10.3.1).
+            return
         if number != expected:
             if number > expected:
                 self._early()
             else:
                 self._repeated(opcode & _CODE_MASK, number, buffer, start, stop)
             return
+        # The order of Linux rxe_resp.c: PSN, opcode sequence, then length (IBTA vol. 1 9.7.4).
         kind, begins, ends, header, full, least, more = row
         inside, length, mtu = self._inside, stop - start - header, self._terms.mtu
         if (inside and (begins or inside != kind)) or not (inside or begins):
@@ -177,10 +179,14 @@ class Responder:
             if syndrome:
                 self._refuse(syndrome, number)
                 return
+            # Only now: a refused packet keeps its PSN and is sent again with it (IBTA vol. 1
+            # 9.7.5.2.8).
             self._expected = number + 1
             self._refused = self._later = False
             if self._nak is not None and not self._dead:
-                self._nak = None  # It came before the refusal went.
+                # The expected packet came before the NAK was sent.
+                self._nak = None
+            # The MSN counts messages, not packets (IBTA vol. 1 9.7.7).
             if ends:
                 self._inside = 0
                 self._msn += 1
@@ -191,7 +197,7 @@ class Responder:
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """
-        Middle packets of a message came: what L{asked} does with each, for all of them.
+        Middle packets of a message came: L{asked} for all of them at once.
 
         @return: whether they were expected; if not, nothing has changed.
         """
@@ -221,22 +227,21 @@ class Responder:
             self._wanted = number
 
     def _early(self) -> None:
-        """
-        A packet came before the expected one: say so, once (IBTA vol. 1 9.7.5.2.3).
-        """
+        # IBTA vol. 1 9.7.5.2.3: one NAK per gap (Linux rxe_resp.c check_psn(), sent_psn_nak); one
+        # per packet would have a go-back-N requester start again with each.
         self._user.count("out_of_seq_request")
         if not self._refused and not self._dead:
             self._refused = True
             self._nak = NAK_SEQUENCE, self._expected
 
     def _invalid(self, number: int) -> None:
-        """
-        The expected packet belongs nowhere, or is too long or too short.
-        """
+        # The user fails its queue pair and raises the event; its syndrome is used if it has one.
         self._refuse(self._user.delivered(INVALID, b"", 0, 0) or NAK_INVALID_REQUEST, number)
 
     def _refuse(self, syndrome: int, number: int) -> None:
         if syndrome & _SYNDROME_MASK == RNR:
+            # RNR: packets behind it are dropped silently.  Linux rxe_resp.c differs: they draw one
+            # sequence NAK.
             self._refused, self._later = True, False
             self._nak = syndrome, number
         elif syndrome == LATER:
@@ -244,26 +249,27 @@ class Responder:
         elif syndrome != ABSENT:
             self._dead = self._refused = True
             self._later = False
-            self._makes.clear()  # The user's queue pair has ended: nothing more comes of them.
+            # The user's queue pair is in ERR: no more responses come from it.
+            self._makes.clear()
             self._again.clear()
             if not NAK_INVALID_REQUEST <= syndrome <= NAK_REMOTE_OPERATIONAL:
                 syndrome = NAK_REMOTE_OPERATIONAL
             self._nak = syndrome, number
 
     def _question(self, opcode: int, number: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        A READ or atomic came, or something else that is asked of nobody here.
-        """
         header = bytes(buffer[start:stop])
         code = opcode & _CODE_MASK
         if REQUESTS[code][0] == _OTHER:
             self._invalid(number)
             return
+        # More than max_dest_rd_atomic outstanding: invalid request (IBTA vol. 1 9.7.4).  Linux
+        # rxe_resp.c trusts its requester and recycles the oldest.
         if not self._remember():
             self._invalid(number)
             return
         if not self._mayMake():
-            return  # It comes again, when those are made.
+            # Dropped silently; its requester repeats it, and by then some are done.
+            return
         asked = RememberedRequest(code, number, header, self._terms.mtu, self._msn + 1)
         self._asked.append(asked)
         answer = asked.answer = Response(asked, number, asked.end)
@@ -274,6 +280,7 @@ class Responder:
             self._makes.remove(answer)
             self._refuse(syndrome, number)
             return
+        # A READ uses up the PSNs of all its response packets (IBTA vol. 1 9.7.3.2).
         self._expected = asked.end
         self._msn += 1
         self._refused = self._later = False
@@ -281,16 +288,14 @@ class Responder:
             self._nak = None
 
     def _remember(self) -> bool:
-        """
-        Make room for one READ or atomic more: the oldest is forgotten.
-
-        @return: False if the oldest is not answered: the peer asks for more at a time than it may.
-        """
         asked = self._asked
         if len(asked) >= self._remembered:
+            # Returns False if the oldest is not answered: the peer has more outstanding than it
+            # may.
             if not asked[0].isAnswered:
                 return False
-            # Who asks for more has all of that: if it is answered again, nobody waits for it.
+            # A new request beyond the limit shows that the peer has the oldest response: a
+            # duplicate of it in progress is not needed any more.
             oldest = asked.popleft()
             oldest.again = None
             if oldest.answer is not None:
@@ -298,22 +303,22 @@ class Responder:
         return True
 
     def _mayMake(self) -> bool:
-        """
-        Whether the user may be asked for one answer more: it has the same bound, and answers
-        that are made again count there, too.
-        """
+        # The user has the same bound, and counts repeated READs, too.
         return len(self._makes) < (self._terms.peerReads or 1)
 
-    # -- what has come before
+    # -- duplicates
 
     def _repeated(self, code: int, number: int, buffer: Any, start: int, stop: int) -> None:
         self._user.count("duplicate_request")
         kind, _, _, header, _, _, _ = REQUESTS[code]
         if kind == _OTHER:
             return
+        # IBTA vol. 1 9.7.5.1.5: not executed again, but acknowledged again, as the acknowledgement
+        # may be what was lost (Linux rxe_resp.c duplicate_request()).
         if kind < _READ:
             self._want(number)
             return
+        # The length was not checked for duplicates: the header must be there before it is parsed.
         if stop - start != header:
             return
         for asked in self._asked:
@@ -334,16 +339,21 @@ class Responder:
         answer = asked.answer
         if answer is not None:
             if not answer.isVoid and part[0] >= answer.sent:
-                return  # It is still to come.
-            # What is behind what was lost is of no use.
+                # It is not sent yet, and will be.
+                return
+            # A requester drops what is behind a lost packet, so the rest of this response is of no
+            # use.
             self._void(answer)
             asked.again = part
             if answer.at < answer.end:
-                return  # The user still makes it.
+                # The user still posts it; it must not get a second one for the same request
+                # meanwhile.
+                return
             asked.answer = None
         elif asked.again is not None:
             asked.again = part
-            return  # It waits for its turn.
+            # It is queued already.
+            return
         asked.again = part
         self._again.append(asked)
 
@@ -364,6 +374,8 @@ class Responder:
             (start, end, header), asked.again = asked.again, None
             answer = asked.answer = Response(asked, start, end)
             self._makes.append(answer)
+            # The right to the memory is checked again, as it may be gone (Linux rxe_resp.c
+            # rxe_recheck_mr()).
             syndrome = self._user.delivered(READ_REQUEST, header, 0, len(header))
             if syndrome:
                 if answer in self._makes:
@@ -376,10 +388,10 @@ class Responder:
 
     def post(self, code: int, body: bytes) -> bool:
         """
-        Take a part of the oldest answer that the user makes.
+        Accept a part of the oldest response that the user makes.
 
-        @param code: of a READ's response, or of an atomic's.
-        @return: False if there is no room; the user hears when there is.
+        @param code: the opcode, of a READ response or an atomic acknowledgement.
+        @return: False if there is no room; the user is notified when there is.
         """
         makes = self._makes
         if not makes:
@@ -398,6 +410,7 @@ class Responder:
             self._held += len(body)
         if answer.at == answer.end:
             makes.popleft()
+            # Now that the user is done with it the repeated READ may start.
             if answer.isVoid:
                 answer.asked.answer = None
                 self._again.append(answer.asked)
@@ -405,7 +418,7 @@ class Responder:
 
     def refuse(self, syndrome: int) -> None:
         """
-        The user cannot make the rest of its oldest answer.
+        The user cannot make the rest of its oldest response.
 
         @param syndrome: of a NAK.
         """
@@ -425,7 +438,7 @@ class Responder:
     @property
     def owes(self) -> bool:
         """
-        Whether an acknowledgement waits.
+        Whether an acknowledgement is owed.
         """
         return self._owes
 
@@ -433,22 +446,19 @@ class Responder:
         return self._full and self._held <= TRANSPORT_ANSWERS // 2
 
     def _mayAcknowledge(self) -> bool:
-        """
-        Whether something that is owed an acknowledgement was done before what is not
-        answered yet.
-        """
+        # Whether a request before the oldest unanswered READ is owed an acknowledgement.
         return self._owes and bool(self._makes) and self._wanted < self._makes[0].start
 
     def outputs(self, budget: int, out: list[Packet], patient: bool = False) -> None:
         """
         Make packets of what may be sent now.
 
-        @param budget: so many at most.
-        @param out: where they are appended.
-        @param patient: whether an acknowledgement of a few packets may wait.
+        @param budget: maximum.
+        @param out: list to append them to.
+        @param patient: whether an acknowledgement of a few packets may be deferred.
         """
         if not (self._ready or self._makes or self._again or self._later or self._full) and not self._nak:
-            # Nothing but an acknowledgement, as most of the time.
+            # Fast path: nothing but an acknowledgement, as usual.
             if self._owes and not (patient and self._expected - self._wanted < TRANSPORT_DEFERRED):
                 self._reply(out)
             return
@@ -461,9 +471,12 @@ class Responder:
             elif self._makes or self._again:
                 if not self._dead and self._mayAcknowledge():
                     first = self._makes[0]
+                    # An ACK with a PSN in or behind the READ would acknowledge it without its
+                    # response, and the requester would take that for a lost one (IBTA vol. 1
+                    # 9.7.5.1.2).
                     self._acknowledge(ACK, first.start - 1, first.asked.msn - 1, out)
                     self._wanted = first.start
-                    # Whether any behind it wants one is not known.
+                    # Packets behind the READ may or may not have asked for one: it stays owed.
                 break
             else:
                 self._reply(out)
@@ -473,15 +486,15 @@ class Responder:
             self._user.resumed()
 
     def _reply(self, out: list[Packet]) -> None:
-        """
-        All answers are out: refuse or acknowledge what is owed that.
-        """
+        # The user is ready for the request that it put off: a sequence NAK asks for it again,
+        # without using up the requester's RNR retries.
         if self._later:
             self._later = False
             self._nak = NAK_SEQUENCE, self._expected
         if self._nak is not None:
             (syndrome, number), self._nak = self._nak, None
             self._acknowledge(syndrome, number, self._msn, out)
+            # A NAK acknowledges all before its PSN, too (IBTA vol. 1 9.7.5.2).
             self._owes = False
         elif self._owes:
             self._owes = False
@@ -492,11 +505,6 @@ class Responder:
         out.append((ACKNOWLEDGE, 0, number & PSN_MASK, header, b""))
 
     def _sendAnswers(self, budget: int, out: list[Packet]) -> None:
-        """
-        Make packets of the answers that the user has posted.
-
-        @param budget: until C{out} has so many.
-        """
         ready, mtu = self._ready, self._terms.mtu
         while ready and len(out) < budget:
             answer, at, body = ready.popleft()
@@ -515,13 +523,14 @@ class Responder:
                     ready.appendleft((answer, stop, rest))
                     self._held += len(rest)
                     return
+            # A response that was replaced meanwhile must not count as the request's.
             if answer.sent == answer.end and asked.answer is answer:
                 asked.answer = None
                 asked.isAnswered = asked.isAnswered or answer.end == asked.end
 
     def close(self) -> None:
         """
-        Take nothing any more; what is owed for what was done is still sent.
+        Accept nothing any more; what is owed for executed requests is still sent.
         """
         self._dead = True
         self._makes.clear()

@@ -1,5 +1,5 @@
 """
-The peer's READs and atomics that are remembered, and their answers.
+The peer's remembered READs and atomics, and the responses to them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from twisted_ib.hca.wire.opcodes import (
 
 class RememberedRequest:
     """
-    A READ or atomic of the peer that is remembered (IBTA vol. 1 9.7.5.1.5).
+    A READ or atomic of the peer, remembered for duplicates (IBTA vol. 1 9.7.5.1.5).
 
-    @ivar start: its number.
-    @ivar end: the number after its answer.
-    @ivar code: its operation code.
-    @ivar address: that a READ begins at.
-    @ivar key: that a READ gives.
-    @ivar length: bytes that a READ asks for.
-    @ivar msn: how many messages were done when it was.
-    @ivar isAnswered: whether all of its answer was sent at least once.
-    @ivar result: the answer of an atomic, once there is one.
-    @ivar answer: the latest answer to a READ, until all of it is sent.
-    @ivar again: the part that was asked for again and is not begun: its first number, the
-        number after it, and its header.
+    @ivar start: its PSN.
+    @ivar end: the PSN after its response.
+    @ivar code: its opcode.
+    @ivar address: of a READ, from its RETH; C{key} and C{length} likewise.
+    @ivar msn: the MSN after it.
+    @ivar isAnswered: whether its whole response was sent at least once.
+    @ivar result: the response to an atomic, once it was executed.
+    @ivar answer: the latest response to a READ, until it is sent.
+    @ivar again: the part that was requested again and is not begun: its first PSN, the PSN after it, and
+        its header.
     """
 
     __slots__ = (
@@ -59,26 +57,33 @@ class RememberedRequest:
             self.address, self.key, self.length = RETH.unpack(header)
         self.end = start + packets(self.length, mtu)
         self.isAnswered = False
+        # IBTA vol. 1 9.4.5: a duplicate of an atomic is answered with the stored result and never
+        # executed again.
         self.result: bytes | None = None
         self.answer: Response | None = None
         self.again: tuple[int, int, bytes] | None = None
 
     def header(self) -> bytes:
         """
-        @return: the AETH of the answer: the MSN counts what is answered.
+        @return: the AETH of the response; its MSN counts the request itself.
         """
+        # First and Last of one response have the same MSN (Linux rxe_resp.c: a READ counts when
+        # accepted, C9-148).
         return AETH.pack(ACK << 24 | self.msn & PSN_MASK)
 
     def part(self, at: int, header: bytes, mtu: int) -> tuple[int, int, bytes] | None:
         """
-        Look at a READ that has come again.
+        Check a repeated READ.
 
-        @param at: its number.
-        @param header: its extended header.
-        @return: for L{again}; L{None} if it is another READ, or asks for more.
+        @param at: its PSN.
+        @param header: its RETH.
+        @return: the value for L{again}; L{None} if it is another READ, or asks for more.
         """
         address, key, length = RETH.unpack(header)
         offset = (at - self.start) * mtu
+        # IBTA vol. 1 9.4.4: a retried READ is a subset of the original.  Anything else would read
+        # memory by a PSN whose right was checked for other bytes; Linux rxe_resp.c
+        # duplicate_request() drops it, too.
         if key != self.key or address != self.address + offset & 0xFFFFFFFFFFFFFFFF:
             return None
         if offset + length > self.length:
@@ -88,15 +93,14 @@ class RememberedRequest:
 
 class Response:
     """
-    An answer that the user makes: to a READ, or a part of one, or to an atomic.
+    A response that the user makes: to a READ, a part of one, or an atomic.
 
-    @ivar asked: what it answers.
-    @ivar start: its first number.
-    @ivar at: the number of what the user posts next.
-    @ivar sent: the number after what was sent.
-    @ivar end: the number after its last packet.
-    @ivar isVoid: whether it is not sent any more: a part that was sent is missing, and has
-        been asked for again.
+    @ivar asked: the request.
+    @ivar start: its first PSN.
+    @ivar at: the PSN of what the user posts next.
+    @ivar sent: the PSN after what was sent.
+    @ivar end: the PSN after its last packet.
+    @ivar isVoid: whether it is not sent any more: a part that was sent was lost, and requested again.
     """
 
     __slots__ = ("asked", "at", "end", "isVoid", "sent", "start")
@@ -109,13 +113,13 @@ class Response:
 
     def cut(self, at: int, stop: int, mtu: int, body: Any, out: list[Packet]) -> None:
         """
-        Make packets of a part of the answer to a READ.
+        Split a part of a READ response into packets.
 
-        @param at: the number of the first one.
-        @param stop: the number after the last one.
+        @param at: the first PSN.
+        @param stop: the PSN after the last one.
         @param mtu: the path MTU in bytes.
         @param body: the bytes from there on.
-        @param out: where they are appended.
+        @param out: list to append the packets to.
         """
         start, last, append = self.start, self.end - 1, out.append
         view = body if stop - at == 1 and len(body) <= mtu else memoryview(body)
@@ -123,6 +127,7 @@ class Response:
         for number in range(at, stop):
             data = view[offset : offset + mtu]
             offset += mtu
+            # IBTA vol. 1 9.2.1, table 38: a Middle packet has no AETH.
             if start < number < last:
                 append((READ_RESPONSE_MIDDLE, 0, number & PSN_MASK, b"", data))
                 continue

@@ -1,8 +1,8 @@
 """
-Records are cut into packets (IBTA vol. 1 9.7.3.1: all but the last have the path MTU).
+Segmentation of records into packets (IBTA vol. 1 9.7.3.1: all but the last have the path MTU).
 
-A record is a part of a message: it has the code of a First, Middle, Last or Only packet, the
-extended headers of one that has that code, and more bytes than fit into it.
+A record is a part of a message: it has the opcode of a First, Middle, Last or Only packet, that packet's
+extended headers, and more bytes than fit into one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from twisted_ib.hca.wire.opcodes import (
     WRITE_ONLY_IMMEDIATE,
 )
 
-#: The code of a record -> those of its packets if it has several: first, middle and last.
+#: Record opcode -> opcodes of its packets if it needs several: first, middle and last.
 _SEVERAL: Final = {
     SEND_FIRST: (SEND_FIRST, SEND_MIDDLE, SEND_MIDDLE),
     SEND_MIDDLE: (SEND_MIDDLE, SEND_MIDDLE, SEND_MIDDLE),
@@ -46,8 +46,8 @@ _SEVERAL: Final = {
     WRITE_ONLY: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST),
     WRITE_ONLY_IMMEDIATE: (WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST_IMMEDIATE),
 }
-#: The code of a record -> bytes of its extended headers; of those, bytes that are in its first
-#: packet if it has several; whether it ends a message.
+#: Record opcode -> bytes of its extended headers; how many of them go into its first packet if it
+#: needs several; whether it ends a message.
 SHAPES: Final = {
     code: (
         OPCODES[code].layout.size,
@@ -60,11 +60,11 @@ SHAPES: Final = {
 
 class Record:
     """
-    A part of a message that is cut into packets.
+    A part of a message, to be sent as packets.
 
-    @cvar asks: whether it is done only when its answer has come.
-    @ivar start: the number of its first packet.
-    @ivar end: the number after its last one.
+    @cvar asks: whether it completes only when its response has come.
+    @ivar start: the PSN of its first packet.
+    @ivar end: the PSN after its last one.
     @ivar position: the user's.
     @ivar size: its bytes.
     @ivar ends: whether it ends a message.
@@ -90,19 +90,18 @@ class Record:
         self, code: int, solicited: int, header: bytes, body: Any, position: int, start: int, mtu: int
     ) -> None:
         """
-        Number the packets.
-
-        @param code: an operation code of a SEND or a WRITE.
+        @param code: an opcode of a SEND or a WRITE.
         @param solicited: L{SOLICITED_EVENT} for its last packet, or 0.
         @param header: the extended headers, perhaps with the first bytes of the payload.
         @param body: the rest, bytes.
-        @param start: the number of the first packet.
+        @param start: the PSN of the first packet.
         @param mtu: the path MTU in bytes.
         """
         size, first, self.ends = SHAPES[code]
         lead = len(header) - size
         if lead and (lead & 3 or lead > mtu):
-            # Only what is padded like the whole, and fits, may stay apart.
+            # A stream's header stays apart from its data, to save a copy, only if it keeps the pad
+            # count (a multiple of 4 bytes) and fits the first packet.
             body, header, lead = header[size:] + body, header[:size], 0
         self._code = code
         self._solicited = solicited
@@ -118,6 +117,8 @@ class Record:
         else:
             self.end = start - (-length // mtu)
             self._body = memoryview(body)
+            # IBTA vol. 1 9.2.1, table 38: the RETH goes into the first packet, immediate and IETH
+            # into the last.
             if first == size:
                 self._head = header
                 self._tail = b""
@@ -129,12 +130,11 @@ class Record:
         """
         Make packets.
 
-        @param at: the number of the first one.
-        @param stop: the number after the last one.
+        @param at: the first PSN.
+        @param stop: the PSN after the last one.
         @param mtu: the path MTU in bytes.
-        @param out: where they are appended.
-        @param acknowledge: the number of one that asks for an acknowledgement, if it is in the
-            middle of the record.
+        @param out: list to append them to.
+        @param acknowledge: the PSN of a packet that gets AckReq, if it is a Middle one.
         """
         start, end, body, append = self.start, self.end, self._body, out.append
         if end - start == 1:
@@ -147,6 +147,8 @@ class Record:
         offset = (at - start) * mtu - self._lead
         for number in range(at, min(stop, end - 1)):
             flags = ACKNOWLEDGE_REQUEST if number == acknowledge else 0
+            # SE and the pad are for the last packet only: Middle packets have the path MTU, a
+            # multiple of 4.
             append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
             offset += mtu
         if stop == end and at < end:

@@ -1,34 +1,34 @@
 """
-How much a requester has on the way, and how soon it sends again.
+The congestion window and the retransmission timeout of a requester.
 
-The window grows and shrinks as TCP's does (RFC 5681 without its fast recovery: the receiver
-keeps nothing that is out of order, so that all behind a loss is sent again); the time is that
-of RFC 6298, from acknowledgements of packets that were sent once; but what is acknowledged after
-it was sent again ends the backing off, too, unless that comes so soon that it was not needed
-(RFC 4015, without its timestamps).  InfiniBand itself has
-neither: its fabrics lose nothing and its timeout is said by the program.  What is sent here
-before that timeout is over is not one of its retries.
+The window grows and shrinks as TCP's (RFC 5681, without fast recovery, as the receiver keeps nothing out
+of order and everything behind a loss is sent again).  The timeout is that of RFC 6298, measured from
+packets sent once; but an acknowledgement of a retransmitted packet ends the backoff, too, unless it comes
+so soon that the retransmission was not needed (RFC 4015, without its timestamps).  InfiniBand has neither:
+its links are lossless and the program sets the timeout.  Retransmissions before that timeout are not
+counted as retries.
 """
 
 from __future__ import annotations
 
 from twisted_ib import limits
 
-#: Of those, the first ones of a connection, until it is known what the way takes.
+#: The initial window, in packets, until the round trip is known.
 TRANSPORT_WINDOW_FIRST = 32
+#: The longest retransmission timeout, in seconds; more where three round trips take longer.
 TRANSPORT_RESEND_MOST = 2.0
-#: The same before a round trip was measured.
+#: The retransmission timeout before a round trip was measured (RFC 6298 section 2.1 has 1 second).
 TRANSPORT_RESEND_FIRST = 0.5
 
-#: So far backed off, the time may be shorter than a round trip.
+#: Backed off this far, the timeout may simply be shorter than the round trip.
 _OFTEN = 16
 
 
 class SendWindow:
     """
-    The window and the clock of one requester.
+    The window and the retransmission timer of one requester.
 
-    @ivar window: packets that may be on the way.
+    @ivar window: packets that may be outstanding.
     """
 
     __slots__ = (
@@ -47,19 +47,17 @@ class SendWindow:
 
     def __init__(self, timeout: float | None, roundTrip: float | None, retries: int = 7) -> None:
         """
-        Nothing was sent.
-
         @param timeout: the local ACK timeout in seconds, or L{None}.
-        @param roundTrip: in seconds, if it is known.
+        @param roundTrip: in seconds, if known.
         @param retries: C{retry_cnt}.
         """
         self.window = min(TRANSPORT_WINDOW_FIRST, limits.TRANSPORT_WINDOW)
         self._threshold = limits.TRANSPORT_WINDOW
         self._grown = 0
         self._backoff = 1
-        #: Seconds that a round trip may take, as long as none was measured.
+        #: A guess of the round trip in seconds, while none was measured.
         self._guess = 0.0
-        #: The window and its threshold before there was silence, until it surely was one.
+        #: The window and threshold before a timeout, until it is certain that it was not spurious.
         self._before: tuple[int, int] | None = None
         self._smooth: float | None = None
         self._deviation = 0.0
@@ -71,8 +69,8 @@ class SendWindow:
 
     def limit(self, timeout: float | None, retries: int) -> None:
         """
-        Know the local ACK timeout: what is silent for so long is sent again, unless a round
-        trip takes longer, or may do so; then it is some times before all is over.
+        Set the local ACK timeout: silence that long causes a retransmission, unless a round trip takes
+        longer, or may; the connection fails only after several of them.
 
         @param timeout: in seconds, or L{None}.
         @param retries: C{retry_cnt}.
@@ -82,16 +80,17 @@ class SendWindow:
 
     def measured(self, seconds: float) -> None:
         """
-        A packet that was sent once was acknowledged (RFC 6298 section 2).
-
-        @param seconds: after so long.
+        A packet that was sent once was acknowledged after C{seconds} (RFC 6298 section 2).
         """
         smooth = self._smooth
         if smooth is None:
             if seconds > self._resend:
-                self._undo()  # What seemed to be silence was the way.
+                # The timeout was spurious: the round trip is longer than the initial value.
+                self._undo()
             self._smooth, self._deviation = seconds, seconds / 2
         else:
+            # RFC 6298 section 2.3: beta 1/4, alpha 1/8; the deviation first, as it uses the old
+            # mean.
             self._deviation += (abs(smooth - seconds) - self._deviation) / 4
             self._smooth = smooth + (seconds - smooth) / 8
         self._resend = self._smooth + 4 * self._deviation
@@ -99,22 +98,22 @@ class SendWindow:
 
     def told(self, roundTrip: float | None) -> None:
         """
-        Somebody else has measured a round trip, which counts if nobody here has.
+        Another layer has measured a round trip; it counts if none was measured here.
 
-        @param roundTrip: in seconds, if it is known.
+        @param roundTrip: in seconds, if known.
         """
         if self._smooth is None and roundTrip is not None:
             self.measured(roundTrip)
 
     def roundTrip(self) -> float:
         """
-        @return: seconds that a round trip takes; 0 if that is not known.
+        @return: the smoothed round trip in seconds; 0 if not known.
         """
         return self._smooth or 0.0
 
     def resendSeconds(self) -> float:
         """
-        @return: after how many seconds without progress the oldest packet is sent again.
+        @return: seconds without progress after which the oldest packet is sent again.
         """
         wanted = self._resend * self._backoff
         if wanted <= limits.TRANSPORT_RESEND_LEAST:
@@ -122,6 +121,8 @@ class SendWindow:
         most, smooth, timeout = TRANSPORT_RESEND_MOST, self._smooth, self._timeout
         if smooth is not None:
             most = max(most, 3 * smooth)
+        # Half of the time after which the peer counts as dead: there must be room for at least one
+        # more attempt (IBTA vol. 1 9.9.2.1.1).
         if timeout is not None:
             silence = timeout * (self._retries + 1)
             if smooth is None:
@@ -134,20 +135,24 @@ class SendWindow:
         """
         Packets were acknowledged.
 
-        @param seconds: so long after the latest silence.
-        @param waited: so long after others were.
+        @param seconds: time since the latest timeout.
+        @param waited: time since the previous acknowledgement.
         """
         if self._smooth is not None:
+            # An acknowledgement sooner than half a round trip after the retransmission cannot be
+            # for it: the timeout was spurious, and _undo() restores the window as RFC 4015 does.
             if seconds > self._smooth / 2:
                 self._backoff = 1
                 self._before = None
             else:
                 self._undo()
         elif self._backoff >= _OFTEN:
-            # It was sent again each time before it was acknowledged: perhaps that is why.
+            # Each packet was sent again before its acknowledgement came: perhaps the round trip is
+            # that long.  Karn's rule (RFC 6298 section 3) would never measure it.
             self._guess = 1.25 * waited
         window = self.window
         if window < limits.TRANSPORT_WINDOW:
+            # RFC 5681 section 3.1: slow start below the threshold, one packet per window above.
             if window < self._threshold:
                 self.window = min(window + packets, self._threshold)
             else:
@@ -158,33 +163,29 @@ class SendWindow:
 
     def lost(self, onTheWay: int) -> None:
         """
-        A packet was lost, and others came after it.
+        A packet was lost, and later ones arrived.
 
-        @param onTheWay: packets that were on the way.
+        @param onTheWay: packets that were outstanding.
         """
         self.window = self._threshold = self._half(onTheWay)
         self._grown = 0
 
     def _undo(self) -> None:
-        """
-        A silence was none: nothing was lost.
-        """
         if self._before is not None:
             (self.window, self._threshold), self._before = self._before, None
 
     def _half(self, onTheWay: int) -> int:
-        """
-        Half of what was on the way; but two, or it would take a time of silence to notice that
-        the next one is lost (RFC 5681 section 3.1).
-        """
+        # RFC 5681 section 3.1: half of what is outstanding, but at least two, as with one packet a
+        # loss shows only by a timeout.
         return min(max(2, min(onTheWay, self.window) // 2), limits.TRANSPORT_WINDOW)
 
     def silent(self, onTheWay: int) -> None:
         """
-        Nothing came for L{resendSeconds}.
+        A timeout: nothing came for L{resendSeconds}.
 
-        @param onTheWay: packets that were on the way.
+        @param onTheWay: packets that were outstanding.
         """
+        # At repeated timeouts the threshold stays (RFC 5681 section 3.1).
         if self.window > 1:
             if self._before is None:
                 self._before = self.window, self._threshold

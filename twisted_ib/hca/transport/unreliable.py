@@ -1,9 +1,9 @@
 """
-An unreliable connection over packets (IBTA vol. 1 9.8.2; Linux's C{check_psn} for UC in
-C{rxe_resp.c}): nothing is acknowledged, and of a message with a packet lost the rest is dropped.
+An unreliable connection over packets (IBTA vol. 1 9.8.2; Linux C{rxe_resp.c}, C{check_psn} for UC):
+nothing is acknowledged, and a message with a lost packet is dropped from there on.
 
-Copies are dropped, too: a packet that comes a little behind the expected one.  IBTA would begin
-a message with it; but then a network that copies would have messages arrive twice.
+Duplicates are dropped, too: packets a little behind the expected PSN.  IBTA would begin a message with
+one; but then a network that duplicates packets would deliver messages twice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from twisted_ib.hca.transport.responder import REQUESTS
 from twisted_ib.hca.transport.segmentation import Record
 from twisted_ib.hca.wire.opcodes import UNRELIABLE, WRITE_ONLY_IMMEDIATE
 
-#: Packets of an unreliable connection that come so far behind the expected one are copies.
+#: Packets up to so many PSNs behind the expected one are duplicates.
 TRANSPORT_BEHIND = 1024
 
 _CODE_MASK: Final = 0x7F
-#: A code of this service without L{UNRELIABLE}; what is above it only others have.
+#: The bits of a UC opcode without L{UNRELIABLE}; higher ones are other services'.
 _OPERATION_MASK: Final = 0x1F
 #: See L{REQUESTS}.
 _REQUESTS: Final = {code | UNRELIABLE: REQUESTS[code] for code in range(WRITE_ONLY_IMMEDIATE + 1)}
@@ -32,8 +32,8 @@ _REQUESTS: Final = {code | UNRELIABLE: REQUESTS[code] for code in range(WRITE_ON
 
 class UnreliableConnection:
     """
-    One end of an unreliable connection (UC): see L{ReliableConnection
-    <twisted_ib.hca.transport.reliable.ReliableConnection>}, which has the same shape.
+    One end of an unreliable connection (UC), with the interface of L{ReliableConnection
+    <twisted_ib.hca.transport.reliable.ReliableConnection>}.
 
     @ivar remote: the peer's queue pair number.
     """
@@ -53,10 +53,8 @@ class UnreliableConnection:
 
     def __init__(self, terms: ConnectionParameters, remote: int, user: User) -> None:
         """
-        Begin.
-
         @param remote: the peer's queue pair number.
-        @param user: who hears of what happens.
+        @param user: is notified of what happens.
         """
         self.remote = remote
         self._terms = terms
@@ -66,12 +64,12 @@ class UnreliableConnection:
         self._held = 0
         self._full = False
         self._expected = terms.expectedPSN
-        #: The kind of the message that has begun; 0 between messages, or while one is dropped.
+        #: The kind of the message in progress; 0 between messages, or while one is dropped.
         self._inside = 0
 
     def modify(self, terms: ConnectionParameters) -> None:
         """
-        The terms have changed; the first PSN counts only if nothing was posted.
+        The parameters have changed; the first PSN counts only if nothing was posted.
         """
         if self._end == self._terms.firstPSN:
             self._end = self._next = terms.firstPSN
@@ -79,7 +77,7 @@ class UnreliableConnection:
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """
-        Take a record of the queue pair.
+        Accept a record of the queue pair.
 
         @return: False if there is no room now.
         """
@@ -113,11 +111,13 @@ class UnreliableConnection:
             return
         expected = self._expected
         number = extended(psn, expected)
+        # Linux rxe_resp.c check_psn() differs: it begins a message with any First or Only.
         if 0 < expected - number <= TRANSPORT_BEHIND:
             self._user.count("duplicate_request")
             return
         kind, begins, ends, header, full, least, _ = row
         length, mtu = stop - start - header, self._terms.mtu
+        # IBTA vol. 1 9.8.2: the expected PSN follows the received one, whatever was lost between.
         self._expected = number + 1
         if number != expected:
             self._user.count("out_of_seq_request")
@@ -129,12 +129,12 @@ class UnreliableConnection:
         self._inside = 0 if ends else kind
         self._user.delivered(opcode, buffer, start, stop)
 
-    #: Nothing is acknowledged.
+    #: Always False: UC acknowledges nothing.
     owes = False
 
     def outputs(self, budget: int, now: float, patient: bool = False) -> list[Packet]:
         """
-        Make packets; a record whose packets are all made counts as acknowledged.
+        Make packets; a record counts as acknowledged when all its packets are made.
         """
         out: list[Packet] = []
         unsent, mtu, position = self._unsent, self._terms.mtu, -1
@@ -147,6 +147,7 @@ class UnreliableConnection:
                 unsent.popleft()
                 self._held -= record.size
                 position = record.position
+        # IBTA vol. 1 9.8.2: a UC request completes when it was sent.
         if position >= 0:
             self._user.acknowledged(position)
         if (
@@ -160,19 +161,19 @@ class UnreliableConnection:
 
     def pending(self) -> bool:
         """
-        @return: whether L{outputs} would make some.
+        @return: whether L{outputs} would make packets.
         """
         return bool(self._unsent)
 
     def deadline(self) -> float | None:
         """
-        @return: L{None}: nothing is waited for.
+        @return: L{None}: there are no timers.
         """
         return None
 
     def tick(self, now: float) -> None:
         """
-        Nothing is due, ever.
+        Nothing: there are no timers.
         """
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class DatagramTestCase(SynchronousTestCase):
 
     def wire(self) -> list[tuple[int, bytes]]:
         """
-        What is in the medium: words and bytes.
+        The records in the medium: words and bytes.
         """
         return [(word, data) for _, word, data in self.p.ends[0].records]
 

@@ -51,7 +51,7 @@ class HCA:
 
     def __init__(self, guid: int) -> None:
         """
-        It knows nobody.
+        It knows no peer.
         """
         self.guid = guid
         self.gid = guidGID(guid)

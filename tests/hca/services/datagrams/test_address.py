@@ -137,7 +137,7 @@ class VectorTests(SynchronousTestCase):
 
     def test_nobody(self) -> None:
         """
-        Without a GID nobody can be reached.
+        Without a GID a vector reaches nothing.
         """
         self.assertRaises(QueuePairError, AddressVector(0).check)
         self.assertRaises(QueuePairError, AddressVector(GID, isGlobal=False).check)
@@ -166,7 +166,7 @@ class AddressTestCase(SynchronousTestCase):
 
     def arrived(self) -> list[str]:
         """
-        What came into the medium.
+        The records that came into the medium.
         """
         found = [data[1:].decode() for _, data in self.path.records]
         assert all(word == WORD and data[:1] == b"H" for word, data in self.path.records)
@@ -199,7 +199,7 @@ class HandleTests(AddressTestCase):
 
     def test_busy(self) -> None:
         """
-        What is held cannot go.
+        A handle that is held cannot be closed.
         """
         self.handle.hold("others")
         self.assertRaises(ResourceBusyError, self.handle.close)
@@ -265,7 +265,7 @@ class DepartureTests(AddressTestCase):
 
     def test_copied(self) -> None:
         """
-        What waits is a copy: the program has its memory back.
+        A waiting datagram is a copy: the program may reuse its memory.
         """
         data = bytearray(b"before")
         self.handle.send(WORD, b"H", memoryview(data), 6)
@@ -295,7 +295,7 @@ class DepartureTests(AddressTestCase):
 
     def test_nobody(self) -> None:
         """
-        Who is not there gets nothing; the next datagram asks again.
+        Datagrams to an unreachable address are lost; the next one starts a new lookup.
         """
         for error in (NoListenerError("nobody"), OSError("no descriptors")):
             self.device.error = error
@@ -313,7 +313,7 @@ class DepartureTests(AddressTestCase):
 
     def test_full(self) -> None:
         """
-        What finds no room waits for it, in order and up to the bound.
+        Datagrams that find no room wait for it, in order and up to the bound.
         """
         self.device.path = self.path
         self.path.room = 1
@@ -331,7 +331,7 @@ class DepartureTests(AddressTestCase):
 
     def test_pathLost(self) -> None:
         """
-        What waited for room in a path that is gone is lost; then another is asked for.
+        Datagrams that wait for room in a path that breaks are lost; then another path is looked up.
         """
         self.device.path = self.path
         self.path.room = 1
@@ -365,7 +365,8 @@ class DepartureTests(AddressTestCase):
 
     def test_outlivesHandle(self) -> None:
         """
-        What waits still goes when its handle is closed, and the way is forgotten then.
+        Waiting datagrams are still sent when their handle is closed; then the entry of the address
+        is forgotten.
         """
         self.send("answer")
         self.handle.close()
@@ -393,7 +394,7 @@ class DepartureTests(AddressTestCase):
 
     def test_outlivesHandleInVain(self) -> None:
         """
-        The same when nobody is there.
+        The same when the address is unreachable.
         """
         self.send("answer")
         self.handle.close()

@@ -85,7 +85,7 @@ class SendTests(DatagramTestCase):
 
     def test_unsignalled(self) -> None:
         """
-        What is not signalled completes silently, unless all are.
+        Unsignaled requests complete silently, unless all are signaled.
         """
         self.a.datagram(7, self.b, flags=0)
         self.a.work.signalAll = True
@@ -171,7 +171,7 @@ class SendTests(DatagramTestCase):
 
     def test_nobodyThere(self) -> None:
         """
-        What is sent to nobody is done, and counted.
+        A datagram to an unreachable address is done, and counted.
         """
         self.a.datagram(7, self.a.handle(guidGID(0xC1)), number=18)
         self.assertEqual(self.a.statuses(), [(7, OK)])
@@ -179,7 +179,7 @@ class SendTests(DatagramTestCase):
 
     def test_stalledReceiver(self) -> None:
         """
-        One who takes nothing keeps the queue from nobody else; what waits comes in order.
+        A stalled receiver does not block the queue for others; what waits arrives in order.
         """
         self.connect(capacity=200)
         for id in range(5):

@@ -59,7 +59,7 @@ class ReceiveTests(DatagramTestCase):
 
     def test_solicited(self) -> None:
         """
-        A queue that waits for solicited completions hears of those only.
+        A queue armed for solicited completions is notified of those only.
         """
         calls: list[Any] = []
         self.b.receives.onCompletion = calls.append
@@ -166,7 +166,7 @@ class ReceiveTests(DatagramTestCase):
 
     def test_otherSource(self) -> None:
         """
-        Who claims to be another HCA than the one at the path's end is not heard.
+        A datagram with another source GID than that of the HCA at the path's end is dropped.
         """
         self.b.receive(7, piece(self.target))
         data = bytearray(record("01020304", 28))
@@ -178,7 +178,7 @@ class ReceiveTests(DatagramTestCase):
 
     def test_otherDestination(self) -> None:
         """
-        What is for another HCA is not taken.
+        A datagram for another HCA is dropped.
         """
         self.b.receive(7, piece(self.target))
         data = bytearray(record("01020304", 28))
@@ -187,7 +187,7 @@ class ReceiveTests(DatagramTestCase):
 
     def test_group(self) -> None:
         """
-        What is sent to a group comes to each queue pair in it, with the group in the GRH.
+        A datagram to a group comes to each queue pair in it, with the group in the GRH.
         """
         self.b.hca.attached[GROUP] = [self.b.qp]
         self.a.hca.paths[GROUP] = self.p.ends[0]
@@ -255,7 +255,7 @@ class ReceiveTests(DatagramTestCase):
 
 class TrafficTests(DatagramTestCase):
     """
-    What queue pairs moved.
+    The traffic counters of queue pairs.
     """
 
     def test_traffic(self) -> None:

@@ -62,7 +62,7 @@ class SendTests(UnreliableTestCase):
 
     def test_unused(self) -> None:
         """
-        What the peer cannot use is done all the same, and in order.
+        Requests that the peer cannot use are done all the same, and in order.
         """
         self.post(1, SEND)
         self.post(2, WRITE, remoteKey=1)
@@ -97,7 +97,7 @@ class SendTests(UnreliableTestCase):
 
     def test_signalled(self) -> None:
         """
-        What is not signalled completes silently, unless all are.
+        Unsignaled requests complete silently, unless all are signaled.
         """
         for signalAll in (False, True):
             self.connect(signalAll=signalAll)
@@ -107,7 +107,7 @@ class SendTests(UnreliableTestCase):
 
     def test_refused(self) -> None:
         """
-        What would need an answer, and what the service has no code for, is not taken.
+        Requests that need a response, or that the service has no opcode for, are refused.
         """
         for opcode in (
             SendOpcode.RDMA_READ,
@@ -120,7 +120,7 @@ class SendTests(UnreliableTestCase):
 
     def test_fullMedium(self) -> None:
         """
-        What finds no room waits for it; nothing is lost.
+        Records that find no room wait for it; nothing is lost.
         """
         self.connect(capacity=300)
         for id in range(20):
@@ -175,7 +175,7 @@ class SendTests(UnreliableTestCase):
 
     def test_answers(self) -> None:
         """
-        What comes as if it were an answer changes nothing.
+        A record with a response's opcode changes nothing.
         """
         self.post(1, WRITE)
         for opcode in (0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12, 0x4D):
@@ -192,7 +192,8 @@ class GoneTests(UnreliableTestCase):
 
     def test_dies(self) -> None:
         """
-        Nobody tells an unreliable connection: what was sent and what will be is done.
+        An unreliable connection does not learn that its peer is gone: requests before and after
+        that are done.
         """
         self.post(1, WRITE)
         self.p.die(self.b)
@@ -247,7 +248,7 @@ class GoneTests(UnreliableTestCase):
 
     def test_found(self) -> None:
         """
-        What is sent before the path is found waits for it.
+        Requests posted before the path is found wait for it.
         """
         self.unconnected()
         self.post(1, WRITE)
@@ -299,7 +300,7 @@ class GoneTests(UnreliableTestCase):
 
     def test_specialQueuePairs(self) -> None:
         """
-        What is sent to queue pairs 0 and 1 is lost as well.
+        Messages to queue pairs 0 and 1 are lost as well.
         """
         for number in (0, 1):
             self.connect(state=QPState.RESET)

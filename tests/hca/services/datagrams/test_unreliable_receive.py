@@ -56,7 +56,7 @@ class ReceiveTests(UnreliableTestCase):
 
     def test_endedWhileEstablished(self) -> None:
         """
-        Who ends the queue pair over the first message does not get it.
+        A program that ends the queue pair at the COMM_EST event does not get the first message.
         """
         for how in ("ERR", "RESET", "close"):
             self.connect(state=QPState.RTR, shared=4)
@@ -80,7 +80,7 @@ class ReceiveTests(UnreliableTestCase):
 
     def test_solicited(self) -> None:
         """
-        A queue that waits for solicited completions hears of those only.
+        A queue armed for solicited completions is notified of those only.
         """
         calls: list[Any] = []
         self.b.receives.onCompletion = calls.append
@@ -242,7 +242,7 @@ class ReceiveTests(UnreliableTestCase):
 
     def test_reliable(self) -> None:
         """
-        A reliable requester finds nobody here.
+        A reliable requester is refused as if there were no queue pair.
         """
         self.assertEqual(self.b.qp.delivered(0x04, b"x", 0, 1), 0x40)
         self.assertEqual(self.b.qp.delivered(0x0C, bytes(16), 0, 16), 0x40)

@@ -33,8 +33,8 @@ class HostileTests(SynchronousTestCase):
 
     def test_datagrams(self) -> None:
         """
-        Whatever comes is received whole or dropped whole and counted; nothing is raised,
-        and the queue pair goes on.
+        Any record is received whole or dropped whole and counted; nothing is raised, and the queue
+        pair goes on.
         """
         rng = random.Random(SEED)
         p = DatagramPair()
@@ -74,8 +74,8 @@ class HostileTests(SynchronousTestCase):
 
     def test_connection(self) -> None:
         """
-        Whatever comes, nothing is refused, nothing that was not granted is written, each
-        receive completes once, and then a whole message still arrives.
+        With any records, nothing is refused, nothing that was not granted is written, each receive
+        completes once, and then a whole message still arrives.
         """
         rng = random.Random(SEED)
         p = UnreliablePair()
@@ -130,8 +130,8 @@ class SequenceTests(SynchronousTestCase):
         """
         Call verbs on C{a}; its peer sends sometimes.
 
-        What must hold: no exception but the declared ones; each request that was taken
-        completes once and in order, or is forgotten by a RESET; nothing is left at the end.
+        Invariants: no exception but the declared ones; each accepted request completes once and in
+        order, or is forgotten by a RESET; nothing is left at the end.
         """
         a, b = p.a, p.b
         region = a.register(200)
