@@ -28,7 +28,7 @@ def _close(protocol: Any) -> None:
 
 class BelongingContract(StreamContract):
     """
-    What a reactor has to do with a stream.
+    The reactor and its streams.
     """
 
     def test_readers(self) -> None:
@@ -63,8 +63,8 @@ class BelongingContract(StreamContract):
 
     def test_putOff(self) -> None:
         """
-        What a protocol puts off with C{callLater(0)} comes before the answer to what it writes, and before
-        the end that it or its peer asks for meanwhile.
+        Calls that a protocol schedules with C{callLater(0)} come before the answer to what it writes, and
+        before the end that it or its peer asks for meanwhile.
         """
 
         async def steps(reactor: Any) -> None:
@@ -167,7 +167,7 @@ class BelongingContract(StreamContract):
 
     def test_forgotten(self) -> None:
         """
-        What is over is kept by nobody.
+        Nothing keeps a connection that is over.
         """
         kept: list[Any] = []
 

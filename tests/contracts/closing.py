@@ -30,7 +30,7 @@ class ClosingContract(StreamContract):
 
     def test_inOrder(self) -> None:
         """
-        What was written before a close arrives before the end, and both ends are told that it was one.
+        Bytes written before a close arrive before the end, and both ends are notified of an orderly close.
         """
 
         async def steps(reactor: Any) -> None:
@@ -46,7 +46,7 @@ class ClosingContract(StreamContract):
 
     def test_writeBehindClose(self) -> None:
         """
-        What is written in the turn of a close, behind it, leaves, too.
+        Bytes written in the turn of a close, behind it, leave, too.
         """
 
         async def steps(reactor: Any) -> None:
@@ -223,7 +223,7 @@ class ClosingContract(StreamContract):
 
     def test_pausedAtTheEnd(self) -> None:
         """
-        Who pauses with the last data hears of the end when reading again.
+        A protocol that pauses with the last data hears of the end when reading again.
         """
 
         async def steps(reactor: Any) -> None:
@@ -267,7 +267,7 @@ class ClosingContract(StreamContract):
 
     def test_closeWithUnread(self) -> None:
         """
-        Who closes without having read all has closed, to both.
+        A close without having read all is a close to both ends.
         """
 
         async def steps(reactor: Any) -> None:
@@ -311,7 +311,7 @@ class ReentryContract(StreamContract):
             self.carrier.connect(reactor, "127.0.0.1", port.getHost().port, Calling(client))
             await self.until(reactor, lambda: client.log and server.log)
             if name != "made":
-                # What comes after a close makes TCP reset the connection.
+                # Data after a close makes TCP reset the connection.
                 client.transport.write(b"question")
             if name == "read":
                 client.transport.loseWriteConnection()

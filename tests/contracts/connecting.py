@@ -154,7 +154,7 @@ class ConnectingContract(StreamContract):
 
     def test_timeout(self) -> None:
         """
-        Who waits in a full backlog gives up after the timeout.
+        A request that waits in a full backlog fails after the timeout.
         """
 
         async def steps(reactor: Any) -> None:

@@ -1,7 +1,6 @@
 """
-Who may reach whom on a fabric: tests to mix into a
-L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside those of L{tests.contracts.path} and
-L{tests.contracts.peers}.
+Reachability on a fabric: tests to mix into a L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside those of
+L{tests.contracts.path} and L{tests.contracts.peers}.
 """
 
 from __future__ import annotations

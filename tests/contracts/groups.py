@@ -142,8 +142,8 @@ class GroupContract:
 
     def test_group(self: Any) -> None:
         """
-        What is sent to a group reaches every attached queue pair once, on every HCA, the
-        sender's and the sender too if attached; nobody else, whatever the number says.
+        A datagram to a group reaches every attached queue pair once, on every HCA, the sender's and the
+        sender too if attached; no other, whatever the number is.
         """
         a, b, c = (self.device() for _ in range(3))
         one, two, three, four, five = (DatagramSide(device) for device in (a, a, b, b, c))

@@ -173,8 +173,7 @@ class KeyedContract:
 
     def test_givenBackAtOnce(self: Any) -> None:
         """
-        What was answered is the reader's, although the owner gives the memory back
-        before the reader looks.
+        Data that was read is the reader's, although the owner releases the memory before the reader looks.
         """
         self.connect()
         target = self.two.allocate(b"x" * 50000)
@@ -294,8 +293,8 @@ class KeyedContract:
 
     def test_violations(self: Any) -> None:
         """
-        What is not granted is refused, in one record or many, by the bytes or by
-        reference, and not a byte changes.
+        An access that is not granted is refused, in one record or many, by the bytes or by reference, and not
+        a byte changes.
         """
         for verb, new, size in (
             (WRITE, "register", 10),

@@ -113,8 +113,8 @@ class MeetingContract:
 
     def test_eitherFirst(self: Any) -> None:
         """
-        Whoever is ready first, and whoever has the lower GUID, and whoever has dialled
-        whom before: the two meet on the two ends of one path, the lower one's.
+        The two queue pairs get the two ends of one path, the one of the lower GUID, whichever is ready first,
+        has the lower GUID or has dialled before.
         """
         for dialled in (False, True):
             for guids in permutations((LOW, HIGH)):
@@ -181,8 +181,8 @@ class MeetingContract:
 
     def test_absentForgotten(self: Any) -> None:
         """
-        What a queue pair sent to a number that was not there does not stand in the way of
-        the next one that sends to it.
+        A message that a queue pair sent to a number that was not there does not delay the next queue pair
+        that sends to it.
         """
         a, b = self.deviceOf(LOW), self.deviceOf(HIGH)
         pair = MeetingSide(a, HIGH), MeetingSide(b, LOW)
@@ -295,9 +295,8 @@ class MeetingContract:
 
     def test_anyOrder(self: Any) -> None:
         """
-        Whatever happened before, in any order (queue pairs ready, sending, reset, devices
-        served or not, paths lost at one end or the other): two queue pairs that are made
-        ready then have the two ends of one path.
+        After any history, in any order (queue pairs ready, sending, reset, devices served or not, paths lost
+        at one end or the other), two queue pairs that are made ready have the two ends of one path.
         """
         for seed in range(25):
             try:
@@ -447,8 +446,8 @@ class MeetingContract:
 
     def test_itsOwnOrder(self: Any) -> None:
         """
-        What follows a refused message of a queue pair that is connected to itself does not
-        overtake it when a receive is posted meanwhile.
+        Messages behind a refused one, of a queue pair that is connected to itself, do not overtake it when a
+        receive is posted meanwhile.
         """
         a = self.deviceOf(HIGH)
         side = MeetingSide(a, HIGH)

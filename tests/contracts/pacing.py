@@ -196,7 +196,7 @@ class PacingContract(StreamContract):
 
     def test_registeredAfterTheEnd(self) -> None:
         """
-        Who registers when all is over is stopped at once.
+        A producer registered when all is over is stopped at once.
         """
 
         async def steps(reactor: Any) -> None:
@@ -273,7 +273,7 @@ class PacingContract(StreamContract):
 
 class FacesContract(StreamContract):
     """
-    What can be asked of a transport, and written to it.
+    A transport's properties, and writes to it.
     """
 
     def test_writes(self) -> None:
@@ -384,7 +384,7 @@ class FacesContract(StreamContract):
 
     def test_logContext(self) -> None:
         """
-        What a protocol logs in its calls names its connection.
+        A protocol's log entries in its calls name its connection.
         """
 
         async def steps(reactor: Any) -> None:

@@ -1,5 +1,5 @@
 """
-What every path does: records in order, back-pressure, reserves, refusals.
+Tests for every path: records in order, back-pressure, reserves, refusals.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class FlowContract(Base):
 
     def test_bound(self) -> None:
         """
-        What is not taken is bounded; a refused post publishes nothing.
+        Records that are not accepted are bounded; a refused post publishes nothing.
         """
         a, b, one, two = self.takers()
         n = fill(one)
@@ -185,8 +185,8 @@ class FlowContract(Base):
 
     def test_queuePair(self) -> None:
         """
-        What the medium does not take of a queue pair's messages is sent from
-        the head on, in order, and then its consumer goes on.
+        Messages of a queue pair that the medium does not accept are sent from the head on, in order, and then
+        its consumer goes on.
         """
         a, b, path, other = self.joined()
         ends = []
@@ -287,8 +287,7 @@ class FlowContract(Base):
 
     def test_waiterLeaves(self) -> None:
         """
-        Whoever is closed while it waits is not kept: a peer that never reads
-        cannot make those who wait grow.
+        A waiter that is closed is not kept: a peer that never reads cannot make the list of waiters grow.
         """
         a, _, path, _ = self.joined()
         fill(Taker(path, 60, 99))
@@ -370,13 +369,12 @@ class FlowContract(Base):
 
 class RefusalContract(Base):
     """
-    What is not taken is refused before it is acknowledged.
+    Records that are not accepted are refused before they are acknowledged.
     """
 
     def test_acknowledged(self) -> None:
         """
-        Whoever keeps what it sent hears of each record when it is taken, in
-        order, and not before.
+        A sender that keeps its records is notified of each when it is consumed, in order, and not before.
         """
         a, b, one, _ = self.takers()
         positions = [one.postKept(b"%d" % n) for n in range(5)]

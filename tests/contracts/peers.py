@@ -45,8 +45,7 @@ class ServiceContract(Base):
 
     def test_found(self) -> None:
         """
-        Whoever listens is found under its address and under its wildcard, and
-        knows who comes.
+        A listener is found under its address and under its wildcard, and gets the address of the peer.
         """
         cases = (("127.0.0.1", "127.0.0.1"), ("", "127.0.0.1"), ("::", "::1"), ("::", "127.0.0.1"))
         for bound, asked in cases:
@@ -86,7 +85,7 @@ class ServiceContract(Base):
 
     def test_free(self) -> None:
         """
-        What is withdrawn, and what a closed HCA had, is free again.
+        An address that is withdrawn, and those of a closed HCA, are free again.
         """
         a, b = self.device(), self.device()
         a.listen(SDP, "", 7001, LISTENER).close()
@@ -222,7 +221,7 @@ class SleepContract(Base):
 
     def test_waitsAsleep(self) -> None:
         """
-        Who begins to wait for room while the device sleeps is told too.
+        A waiter for room that begins while the device sleeps is notified too.
         """
         a, b, one, _ = self.asleep()
         while one.post(b"x" * 8000):
@@ -239,7 +238,7 @@ class SleepContract(Base):
 
     def test_late(self) -> None:
         """
-        Who has something to do is not sent to sleep.
+        A device with something to do is not put to sleep.
         """
         a, b, one, _ = self.asleep()
         one.post(b"late")
@@ -251,7 +250,7 @@ class SleepContract(Base):
 
     def test_outsideOfATurn(self) -> None:
         """
-        What is published outside of a turn asks for one, once a batch.
+        A record published outside of a turn asks for one, once a batch.
         """
         a, _, one, _ = self.asleep()
         asked: list[int] = []
@@ -281,7 +280,7 @@ class SleepContract(Base):
 
     def test_room(self) -> None:
         """
-        Who waits for room is woken when there is some.
+        A waiter for room is woken when there is some.
         """
         a, b, one, _ = self.asleep()
         while one.post(b"x" * 8000):
@@ -301,8 +300,7 @@ class SleepContract(Base):
 
     def test_acknowledgement(self) -> None:
         """
-        Who waits to hear that a record was taken is woken, be the record its
-        first or not.
+        A sender that waits for a record to be consumed is woken, be the record its first or not.
         """
         a, b, one, _ = self.asleep()
         for n in range(1, 4):
@@ -320,8 +318,8 @@ class SleepContract(Base):
 
     def test_dirty(self) -> None:
         """
-        Who gathers is called once, after all records of the batch, and the
-        device neither sleeps nor calls itself idle before that.
+        A consumer that gathers is called once, after all records of the batch, and the device neither sleeps
+        nor reports itself idle before that.
         """
         a, b, one, two = self.asleep()
         ends: list[int] = []
@@ -359,8 +357,8 @@ class DeathContract(Base):
 
     def test_closed(self) -> None:
         """
-        What it had published is taken; then all that is bound fails, with the
-        reason, and the service is gone.
+        Records that it had published are consumed; then all that is bound fails, with the reason, and the
+        service is gone.
         """
         a, b, one, two = self.takers()
         more = Taker(one.path, 30, 31)
@@ -431,8 +429,7 @@ class DeathContract(Base):
 
     def test_posts(self) -> None:
         """
-        Whoever posts before the end is known does not hear of it by an
-        exception.
+        A post before the end is known raises no exception for it.
         """
         a, b, one, _ = self.takers()
         b.close()

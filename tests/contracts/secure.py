@@ -323,7 +323,7 @@ class SecureContract(StreamContract):
 
     def test_startTLSBeforeQueued(self) -> None:
         """
-        What was written in the clear before C{startTLS} leaves in the clear, however much it is.
+        Bytes written in the clear before C{startTLS} leave in the clear, however many they are.
         """
 
         async def steps(reactor: Any) -> None:

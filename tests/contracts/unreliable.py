@@ -1,5 +1,5 @@
 """
-What unreliable connections and datagrams do between HCAs: tests to mix into a
+Unreliable connections and datagrams between HCAs: tests to mix into a
 L{HCATestCase<tests.hca.hcas.HCATestCase>}, beside L{tests.contracts.groups}.
 """
 
@@ -65,8 +65,7 @@ class UnreliableContract:
 
     def test_atOnce(self: Any) -> None:
         """
-        What is sent before the path is found arrives, whoever's GUID is lower, if the
-        peer was ready.
+        Messages sent before the path is found arrive, whichever GUID is lower, if the peer was ready.
         """
         for _ in range(6):
             one, two = UnreliableSide(self.device()), UnreliableSide(self.device())
@@ -118,7 +117,7 @@ class UnreliableContract:
 
     def test_refusedByNobody(self: Any) -> None:
         """
-        What is dropped leaves both ends as they were.
+        A dropped message leaves both ends as they were.
         """
         one, two = self.sides()
         target = two.register(10)
@@ -216,7 +215,7 @@ class UnreliableContract:
 
     def test_stalledDies(self: Any) -> None:
         """
-        What waited for somebody who dies waits no more, and what comes later is lost.
+        Messages that waited for a peer which dies wait no more, and later ones are lost.
         """
         a, b = self.device(), self.device()
         one, two = DatagramSide(a), DatagramSide(b)

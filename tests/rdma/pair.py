@@ -91,7 +91,7 @@ class Recorder(Plain):
 
 class Owner:
     """
-    Who made a transport.
+    The owner of a transport.
     """
 
     maxMessageSize = limits.RDMA_MESSAGE
@@ -196,7 +196,7 @@ class Asker:
 
     def __init__(self, messages: Any, device: Any, port: int) -> None:
         """
-        @param messages: Who is to be joined.
+        @param messages: The connection to set up.
         """
         self.messages, self.device, self.port = messages, device, port
         self.reply: REP | None = None

@@ -340,7 +340,7 @@ class AbortTests(PairTestCase):
 
 class HandshakeTests(PairTestCase):
     """
-    What REQ and REP say.
+    The contents of REQ and REP.
     """
 
     def test_req(self) -> None:

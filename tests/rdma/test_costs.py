@@ -1,5 +1,5 @@
 """
-What a message costs: objects that are made, functions that are called, bytes that are copied.
+The costs of a message: objects made, functions called, bytes copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sink(Recorder):
 
 class ObjectTests(PairTestCase):
     """
-    What is made and called.
+    Objects made and functions called.
     """
 
     polled = True

@@ -121,7 +121,7 @@ class PortTestCase(PairTestCase):
 
 class PortTests(PortTestCase):
     """
-    What a port does with REQs.
+    Processing of REQs by a port.
     """
 
     def test_accepts(self) -> None:
@@ -143,7 +143,7 @@ class PortTests(PortTestCase):
 
     def test_atOnce(self) -> None:
         """
-        What the server writes in C{connectionMade}, and its end, reach the client, in order.
+        Bytes that the server writes in C{connectionMade}, and its end, reach the client, in order.
         """
 
         class Hasty(Recorder):

@@ -114,7 +114,7 @@ class Clients(Told):
 
 class RDMATestsMixin(Driven):
     """
-    What every reactor and device must do.
+    Tests for every reactor and device.
 
     @cvar device: Its name.
     """
@@ -388,7 +388,7 @@ class ReactorTests(ReactorBuilder):
 
 class ArgumentTests(ReactorBuilder):
     """
-    What makes no sense raises before anything is opened.
+    Invalid arguments raise before anything is opened.
     """
 
     def test_arguments(self) -> None:

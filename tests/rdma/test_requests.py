@@ -184,7 +184,7 @@ class RequestTests(RequestTestCase):
 
     def test_resultBeforeMessage(self) -> None:
         """
-        What ended before a message came is told before the message.
+        A completion before a message is reported before the message.
         """
         told: list[Any] = []
         self.two.heard.hook = lambda data: self.two.write(b"answer")
@@ -232,7 +232,7 @@ class RequestTests(RequestTestCase):
 
     def test_fields(self) -> None:
         """
-        What does not fit into a request raises, and nothing stays.
+        Arguments that do not fit into a request raise, and nothing stays.
         """
         one = self.one
         for call in (
@@ -252,8 +252,8 @@ class RequestTests(RequestTestCase):
 
     def test_kinds(self) -> None:
         """
-        What is no integer, no region or no bytes raises TypeError with its name at once, and
-        neither the request nor what comes behind it suffers.
+        An argument that is no integer, no region or no bytes raises TypeError with its name at once, and
+        neither the request nor later ones suffer.
         """
         one: Any = self.one
         address, key = self.address, self.key
@@ -397,7 +397,7 @@ class ErrorTests(RequestTestCase):
 
     def test_afterEnd(self) -> None:
         """
-        What is asked for after the end fails as flushed; a message without report is dropped.
+        A request after the end fails as flushed; a message without report is dropped.
         """
         mine = self.one.registerMemory(8)
         self.two.loseConnection()
@@ -419,8 +419,8 @@ class ErrorTests(RequestTestCase):
 
     def test_outstanding(self) -> None:
         """
-        What is outstanding when the connection ends fails before the protocol hears of it, in
-        order, also what had not left.
+        Requests outstanding when the connection ends fail before the protocol hears of it, in order, also
+        those that were not sent.
         """
         for end in ("abort here", "abort there", "peer closes"):
             one, two = self.pair.connected()
@@ -462,7 +462,8 @@ class CancelTests(RequestTestCase):
 
     def test_onTheWay(self) -> None:
         """
-        What has left is done all the same; its result goes nowhere, and nothing stays.
+        A cancelled request that was sent is executed all the same; its result goes nowhere, and nothing
+        stays.
         """
         for done in (
             self.one.fetchAdd(self.address, self.key, 1),
@@ -477,7 +478,7 @@ class CancelTests(RequestTestCase):
 
     def test_waiting(self) -> None:
         """
-        What has not left never does.
+        A cancelled request that was not sent never is.
         """
         self.two.pauseProducing()
         for _ in range(sender.RDMA_SENDS):
@@ -552,7 +553,7 @@ class RegionTests(RequestTestCase):
 
     def test_refused(self) -> None:
         """
-        What cannot be registered raises by name.
+        Memory that cannot be registered raises by name.
         """
         wrong: Any
         for wrong, access in ((0, None), (-1, 1), (bytes(8), 1), (8, 2), (8, 1 << 30), (True - 2, 1)):

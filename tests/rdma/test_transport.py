@@ -147,7 +147,7 @@ class MessageTests(PairTestCase):
 
     def test_peerSendsTooLong(self) -> None:
         """
-        What a peer sends beyond it ends the connection, at both ends, by name.
+        A longer message from a peer ends the connection, at both ends, by name.
         """
         for length in (65537, 131072):
             raw, transport = self.pair.raw()
@@ -226,7 +226,7 @@ class MessageTests(PairTestCase):
 
     def test_protocolRaises(self) -> None:
         """
-        What the protocol raises is logged and ends its connection, in order for the peer.
+        An exception of the protocol is logged and ends its connection, in order for the peer.
         """
         one, two = self.pair.connected()
         two.heard.hook = lambda data: 1 // 0
@@ -247,7 +247,7 @@ class PolledMessageTests(MessageTests):
 
 class EarlyTests(PairTestCase):
     """
-    What comes before there is a protocol.
+    Messages that come before there is a protocol.
     """
 
     def test_early(self) -> None:
@@ -486,8 +486,8 @@ class PacingTests(PairTestCase):
 
     def test_moreThanSends(self) -> None:
         """
-        What the send queue has no place for waits behind it, in order, requests and messages
-        alike, and leaves some in each turn.
+        Requests and messages that find the send queue full wait behind it, in order, and some leave in each
+        turn.
         """
         self.patch(sender, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
@@ -508,7 +508,7 @@ class PacingTests(PairTestCase):
 
     def test_someInEachTurn(self) -> None:
         """
-        What waits leaves some in each turn; what is asked for meanwhile waits behind it.
+        Some waiting requests leave in each turn; those made meanwhile wait behind them.
         """
         self.patch(sender, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()

@@ -103,7 +103,7 @@ class WindowTests(PairTestCase):
 
     def test_outside(self) -> None:
         """
-        What is beside the window stays closed.
+        Memory outside of the window stays closed.
         """
         window = self.two.grant(self.region, _WINDOW, 8, 16)
         self.assertDenied(self.one.rdmaWrite(b"xx", window.address + 15, window.remoteKey))
@@ -210,7 +210,7 @@ class WindowTests(PairTestCase):
 
     def test_refused(self) -> None:
         """
-        What cannot be opened raises by name, and leaves nothing.
+        A window that cannot be opened raises by name, and leaves nothing.
         """
         grant = self.two.grant
         for offset, length in ((0, 0), (64, None), (-1, 8), (60, 5), (0, -1)):

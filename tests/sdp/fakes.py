@@ -27,7 +27,7 @@ class FakeReactor(Clock):
     """
     A clock, and a resolver whose answers come when the test says so.
 
-    @ivar receivers: Who waits for the addresses of which name.
+    @ivar receivers: The waiting receivers, by name.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class FakeReactor(Clock):
 
 class FakeQueuePair:
     """
-    What a transport needs of a queue pair to come and go.
+    A queue pair with as much as a transport needs to open and close.
     """
 
     def __init__(self, number: int) -> None:
@@ -136,7 +136,7 @@ class FakeConnection:
     def __init__(self, destination: object = FakePath("path"), user: Any = None) -> None:
         """
         @param destination: The path.
-        @param user: Who is told.
+        @param user: The object to notify.
         """
         self.destination = destination
         self.user = user
@@ -197,7 +197,7 @@ class FakeService:
 
     def __init__(self, device: FakeDevice, address: str, port: int, listener: Any) -> None:
         """
-        @param listener: Who gets requests.
+        @param listener: The receiver of requests.
         """
         self.device, self.address, self.port, self.listener = device, address, port, listener
 
@@ -217,7 +217,7 @@ class FakeRoute:
 
     def __init__(self, address: str, port: int, user: Any) -> None:
         """
-        @param user: Who is told.
+        @param user: The object to notify.
         """
         self.address, self.port, self.user = address, port, user
 
@@ -344,7 +344,7 @@ class FakeChannel:
     """
     A device in a reactor.
 
-    @ivar users: Who holds it.
+    @ivar users: Its holders.
     @ivar counters: What was counted.
     @cvar polled: Whether the reactor looks at the device by itself.
     """

@@ -36,7 +36,7 @@ class HandReactor(Clock):
     """
     A reactor that looks at its descriptors once per L{turn}.
 
-    @ivar readers: Who reads.
+    @ivar readers: The readers.
     @ivar changes: How often that changed.
     @ivar triggers: What is to be called when it stops.
     """
@@ -68,7 +68,7 @@ class HandReactor(Clock):
 
     def getReaders(self) -> list[Any]:
         """
-        @return: Who reads.
+        @return: The readers.
         """
         return list(self.readers)
 
@@ -383,7 +383,7 @@ class _Asker:
 
     def __init__(self, stream: Any, device: Device, port: int) -> None:
         """
-        @param stream: Who is to be joined.
+        @param stream: The stream to connect.
         """
         self.stream, self.device, self.port = stream, device, port
 

@@ -164,7 +164,7 @@ class SuccessTests(ConnectorTestCase):
 
     def test_bindAddress(self) -> None:
         """
-        What the user has bound is the local end.
+        The address that the user has bound is the local end.
         """
         for bound, host, port in [
             (("127.0.0.2", 1234), "127.0.0.2", 1234),
@@ -275,7 +275,7 @@ class FailureTests(ConnectorTestCase):
 
     def test_badPort(self) -> None:
         """
-        What is no port number, nor the name of a service, is an error at once.
+        A port that is neither a number nor the name of a service is an error at once.
         """
         wrong: list[Any] = [0, -1, 65536, None]
         for port in wrong:
@@ -420,8 +420,8 @@ class FailureTests(ConnectorTestCase):
 
     def test_factoryRaisesOnFailure(self) -> None:
         """
-        What C{clientConnectionFailed} raises is logged and does not reach who
-        brought the news: the CM, the device, the timeout or the user.
+        An exception of C{clientConnectionFailed} is logged and does not reach the source of the failure: the
+        CM, the device, the timeout or the user.
         """
         self.patch(self.factory, "clientConnectionFailed", self._raise(ZeroDivisionError("mistake")))
 
@@ -458,9 +458,8 @@ class FailureTests(ConnectorTestCase):
 
     def test_factoryRaisesOnStart(self) -> None:
         """
-        What C{startedConnecting} raises is for who called C{connect}, as with
-        TCP; if that is the factory when it hears of a failure or a loss, it is
-        logged.
+        An exception of C{startedConnecting} goes to the caller of C{connect}, as with TCP; if that is the
+        factory when it hears of a failure or a loss, it is logged.
         """
         lost = self.connected()
         failed = self.request()
@@ -506,7 +505,7 @@ class FailureTests(ConnectorTestCase):
 
     def test_late(self) -> None:
         """
-        What the CM or the device say after the end is ignored.
+        Events of the CM or the device after the end are ignored.
         """
         connector = self.begin()
         [route] = self.device.routes
@@ -554,7 +553,7 @@ class FailureTests(ConnectorTestCase):
 
     def test_protocolRaises(self) -> None:
         """
-        What C{connectionMade} raises is logged and ends the connection.
+        An exception of C{connectionMade} is logged and ends the connection.
         """
 
         def makeConnection(transport: Any) -> None:

@@ -303,9 +303,8 @@ class ConnectionTests(EndpointTestCase):
 
     async def test_dataBehindReply(self) -> None:
         """
-        What the server sends in C{connectionMade} does not come before the next
-        turn of the client's reactor, as with TCP: who gets its protocol from
-        C{ClientCreator} misses nothing.
+        Bytes that the server sends in C{connectionMade} do not come before the next turn of the client's
+        reactor, as with TCP: a protocol got from C{ClientCreator} misses nothing.
         """
 
         class Greeter(Collector):
@@ -456,7 +455,7 @@ class ErrorTests(EndpointTestCase):
 
     def test_strings(self) -> None:
         """
-        What can be seen in the string is seen when it is parsed.
+        Errors visible in the string are found when it is parsed.
         """
         for text in ["sdp:65536", "sdp:-1", "sdp:http", "sdp:1:backlog=x", "sdp:", "sdp:1.5"]:
             self.assertRaises(ValueError, serverFromString, self.reactor, text)

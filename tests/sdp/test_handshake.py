@@ -218,8 +218,7 @@ class PassiveTests(SynchronousTestCase):
 
     def test_badRequests(self) -> None:
         """
-        What is no Hello is a L{WireError}: empty, another message, another
-        version.
+        Private data without a Hello is a L{WireError}: empty, another message, another version.
         """
         bad = [REQ(), REQ(privateData=bytes(92))]
         for offset, value in [(0, 1), (7, 0x5B), (16, 0x33), (17, 0x50), (19, 0), (11, 1)]:

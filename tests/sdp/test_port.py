@@ -178,7 +178,7 @@ class ListenTests(PortTestCase):
 
     def test_badPort(self) -> None:
         """
-        What is no port number is a L{ValueError}, before anything is opened.
+        A value that is no port number is a L{ValueError}, before anything is opened.
         """
         wrong: list[Any] = [-1, 65536, "http", None, 1.5]
         for number in wrong:
@@ -187,8 +187,8 @@ class ListenTests(PortTestCase):
 
     def test_errors(self) -> None:
         """
-        What the device raises becomes a C{CannotListenError} in one line; the
-        factory is not started and the device not held.
+        An error of the device becomes a C{CannotListenError} in one line; the factory is not started and the
+        device not held.
         """
         for reason, number in [
             (ServiceInUseError("x"), errno.EADDRINUSE),
@@ -269,8 +269,7 @@ class StopTests(PortTestCase):
 
     def test_stopFactoryFails(self) -> None:
         """
-        What the factory raises at its stop fails the Deferred; the port is
-        closed.
+        An exception of the factory at its stop fails the Deferred; the port is closed.
         """
         port = self.listen()
         self.patch(self.factory, "doStop", lambda: 1 // 0)
@@ -456,7 +455,7 @@ class AcceptTests(PortTestCase):
 
     def test_protocolRaises(self) -> None:
         """
-        What C{connectionMade} raises is logged, and the port goes on.
+        An exception of C{connectionMade} is logged, and the port goes on.
         """
 
         def makeConnection(transport: Any) -> None:
@@ -557,7 +556,7 @@ class BacklogTests(PortTestCase):
 
     def test_order(self) -> None:
         """
-        What waits is accepted before what comes later.
+        Waiting requests are accepted before later ones.
         """
         port = self.listen()
         port.pauseProducing()
@@ -586,7 +585,7 @@ class BacklogTests(PortTestCase):
 
     def test_queueBound(self) -> None:
         """
-        What waits for the next turns has a bound too.
+        The requests that wait for the next turns have a bound too.
         """
         port = self.listen(backlog=5)
         for number in range(limits.ACCEPTS_PER_TURN + limits.LISTEN_BACKLOG):

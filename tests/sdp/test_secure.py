@@ -27,7 +27,7 @@ _LONG = 1 << 20
 
 class Inner(Recorder):
     """
-    What TLS is for.
+    The protection that TLS gives.
     """
 
 
@@ -120,7 +120,7 @@ class SecureAbortTests(SecureTestCase):
 
 class SecureRegisteredTests(SecureTestCase):
     """
-    What a protocol in TLS, whose transport is a protocol of TLS, finds there of ISDPTransport.
+    ISDPTransport as a protocol in TLS finds it, whose transport is a protocol of TLS.
     """
 
     def setUp(self) -> None:
@@ -163,7 +163,7 @@ class SecureRegisteredTests(SecureTestCase):
 
     def test_noRegion(self) -> None:
         """
-        What is no region of this connection is refused, as without TLS.
+        A region that is not of this connection is refused, as without TLS.
         """
         other: Any = self.receiver.transport
         with self.assertRaises(TypeError):

@@ -22,7 +22,7 @@ from twisted_ib.sdp.protocol import wire
 
 class _Connector:
     """
-    Who made a client.
+    The factory of a client.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Acting(RecordingProtocol):
 
 class EndTestsMixin:
     """
-    What both ends do.
+    Tests of both ends.
     """
 
     def make(self) -> Any:
@@ -97,8 +97,8 @@ class EndTestsMixin:
 
     def test_nextTurn(self: Any) -> None:
         """
-        What comes in the turn of C{connectionMade} is delivered in the batch
-        of the next turn; then it goes straight to the protocol.
+        Data that comes in the turn of C{connectionMade} is delivered in the batch of the next turn; later
+        data goes straight to the protocol.
         """
         end = self.attached()
         self.assertTrue(end.reading)
@@ -129,7 +129,7 @@ class EndTestsMixin:
 
     def test_offeredEarly(self: Any) -> None:
         """
-        What is offered to be read in that turn is read in the next, though nothing else comes.
+        A SrcAvail received in that turn is read in the next, though nothing else comes.
         """
         end = self.attached()
         end.openExtensions()
@@ -224,7 +224,7 @@ class ServerTests(EndTestsMixin, SynchronousTestCase):
 
     def test_raises(self) -> None:
         """
-        What C{connectionMade} raises goes to the port, as with TCP.
+        An exception of C{connectionMade} goes to the port, as with TCP.
         """
         self.assertRaises(ZeroDivisionError, self.attached, lambda transport: 1 // 0)
 
@@ -257,7 +257,7 @@ class ClientTests(EndTestsMixin, SynchronousTestCase):
 
     def test_raises(self) -> None:
         """
-        What C{connectionMade} raises is logged and ends the connection.
+        An exception of C{connectionMade} is logged and ends the connection.
         """
         end = self.make()
         self.channel.acquire(end)
@@ -276,8 +276,8 @@ class ClientTests(EndTestsMixin, SynchronousTestCase):
 
     def test_lostWhileLost(self) -> None:
         """
-        Who hears of the end by a Deferred and ends the connection once more does not have the
-        connector told twice.
+        A callback that learns of the end by a Deferred and ends the connection once more does not have the
+        connector notified twice.
         """
         end = self.attached()
         waits: Deferred[None] = Deferred()

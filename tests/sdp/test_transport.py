@@ -106,7 +106,7 @@ class WriteTests(PairTestCase):
 
     def test_subclass(self) -> None:
         """
-        What derives from bytes is bytes.
+        A subclass of bytes counts as bytes.
         """
 
         class Bytes(bytes):
@@ -398,7 +398,7 @@ class ProducerTests(PairTestCase):
 
     def test_resumeRaises(self) -> None:
         """
-        What C{resumeProducing} raises is logged and ends the connection.
+        An exception of C{resumeProducing} is logged and ends the connection.
         """
         one, two = self.pair.connected()
         producer = Producer()
@@ -448,8 +448,7 @@ class UpcallTests(PairTestCase):
 
     def test_logSystem(self) -> None:
         """
-        What a protocol logs is marked with its connection's name; afterwards
-        nothing is.
+        A protocol's log entries are marked with its connection's name; afterwards none is.
         """
         for polled in (False, True):
             one, two = self.pair.connected()
@@ -474,8 +473,7 @@ class UpcallTests(PairTestCase):
 
     def test_halfClosedRaises(self) -> None:
         """
-        What C{readConnectionLost} or C{writeConnectionLost} raises ends the
-        connection.
+        An exception of C{readConnectionLost} or C{writeConnectionLost} ends the connection.
         """
         for name in ("readConnectionLost", "writeConnectionLost"):
             protocol = HalfRecorder()

@@ -1,11 +1,11 @@
 """
-Messages and RDMA for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorTime}.
+RDMA messaging for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorTime}.
 
-L{listenRDMA} and L{connectRDMA} are C{listenTCP} and C{connectTCP} for messages; the reactor
-C{ib} has them as methods (L{twisted_ib.interfaces.IReactorRDMA}).  The endpoints are
-L{RDMAServerEndpoint} and L{RDMAClientEndpoint}, as strings C{ib:PORT} and C{ib:HOST:PORT}.  What a
-transport can do is in L{twisted_ib.interfaces.IRDMATransport}, what a protocol may take in
-L{twisted_ib.interfaces.IRDMAProtocol}; L{Access} has the rights on memory.
+L{listenRDMA} and L{connectRDMA} correspond to C{listenTCP} and C{connectTCP}; the reactor C{ib} has them as
+methods (L{twisted_ib.interfaces.IReactorRDMA}).  The endpoints are L{RDMAServerEndpoint} and
+L{RDMAClientEndpoint}, as strings C{ib:PORT} and C{ib:HOST:PORT}.  Transports provide
+L{twisted_ib.interfaces.IRDMATransport}, protocols may provide L{twisted_ib.interfaces.IRDMAProtocol};
+L{Access} has the access rights of memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when used: whoever takes a codec or a machine from here does not load ports and reactors.
+    # PEP 562: ports and reactors are imported on first use, so that importing a codec or the machine from
+    # this package does not load them.
     if name == "Access":
         from twisted_ib.hca.memory import access
 

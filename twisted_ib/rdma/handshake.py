@@ -1,9 +1,8 @@
 """
-What REQ and REP say for messages: the RDMA-CM's header, and the users' private data.
+Connection setup of messages: REQ and REP with the RDMA-CM header and the users' private data.
 
-A service id is one of C{RDMA_PS_TCP}, so that any program of librdmacm can call or be called
-(IBTA vol. 1 annex A11).  The other numbers are what such programs use by default; a peer that
-finds no receive is asked again for as long as it takes (rnr_retry 7).
+Service ids are those of C{RDMA_PS_TCP}, so that any librdmacm program can connect or be connected to (IBTA
+vol. 1 annex A11).  Other values are such programs' defaults; RNR retries are unlimited (rnr_retry 7).
 """
 
 from __future__ import annotations
@@ -20,29 +19,32 @@ from twisted_ib.rdma.messages import Messages
 
 PORT_SPACE = int(PortSpace.TCP)
 
-#: Timeout code of the CM: about half a second between two REQs.
+#: CM response timeout code: 0.54 s.  rdma_cm uses 20, which is 4.3 s (cma.c CMA_CM_RESPONSE_TIMEOUT).
 _CM_RESPONSE_TIMEOUT = 17
-#: The most that a REQ can say.
+#: The largest value of Max CM Retries, a 4-bit field (rdma_cm's too: cma.c CMA_MAX_CM_RETRIES).
 _CM_RETRIES = 15
+#: The largest value; for RNR it means without limit (IBTA vol. 1 9.7.5.2.8).
 _RETRIES = 7
-#: Timeout code of a peer whose queue pair is not there: 67 ms.
+#: Local ACK Timeout code for a peer whose queue pair is not there: 67 ms.
 _ACK_TIMEOUT = 14
-#: The same over a fabric of packets, which loses some: 4.3 s, and so many times as often as one asks
-#: again; it asks again much earlier by itself.
+#: The same over a fabric of packets, which loses some: 4.3 s, times the retries.  The transport itself
+#: retransmits much earlier.
 _PACKET_ACK_TIMEOUT = limits.PACKET_STREAM_TIMEOUT_CODE
-#: Timer code of a peer that finds no receive: 1.28 ms.  Each message that it sends in vain costs
-#: a copy, and half of this is what a protocol waits that reads again.
+#: RNR NAK timer code: 1.28 ms.  Each message sent in vain costs a copy, and a protocol that resumes reading
+#: waits half of this on average.  Linux cm.c leaves 0, which means 655 ms.
 _RNR_TIMER = 14
-#: The code of 4096 bytes.
+#: Path MTU code: 4096 bytes (IBTA vol. 1 12.7.13).
 _MTU = 5
-#: What the peer may do, if it has a key of memory that grants it too.
+#: The peer's access rights, given an R_Key whose memory allows it too.  Linux cm.c grants READ and atomics
+#: whenever responder resources are not 0 (cm_init_qp_init_attr).
 _ACCESS = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 
 def request(messages: Messages, local: Address, peer: Address) -> REQ:
     """
-    Make the REQ of an active side.
+    Return the REQ of an active side.
     """
+    # The 36 bytes before the user's private data (cma.c struct cma_hdr), which leave 56 of the REQ's 92.
     header = RDMACMHeader(local.host, local.port, peer.host)
     return REQ(
         serviceID=serviceID(PORT_SPACE, peer.port),
@@ -61,38 +63,36 @@ def request(messages: Messages, local: Address, peer: Address) -> REQ:
 
 def requested(message: REQ) -> RDMACMHeader:
     """
-    Read the header of a REQ.
+    Parse the RDMA-CM header of a REQ.
 
-    @raise WireError: There is none.
+    @raise WireError: It has none.
     """
     return RDMACMHeader.parse(message.privateData)
 
 
 def addresses(header: RDMACMHeader) -> tuple[str, str]:
     """
-    Give the two IP addresses of a header: the passive side's and the active side's.
+    Return the addresses in a header: the passive side's, the active side's.
     """
     return header.destination, header.source
 
 
 def sourcePort(header: RDMACMHeader) -> int:
     """
-    Give the port number of the active side.
+    Return the active side's port number.
     """
     return header.sourcePort
 
 
 def _depths(message: REQ | REP) -> tuple[int, int]:
-    """
-    Give how many READs and atomics of the peer are answered at a time, and how many may be on
-    the way to it.
-    """
+    # (READs and atomics served, outstanding).  IBTA vol. 1 12.7: the peer's initiator depth bounds what it
+    # wants of us, its responder resources bound what we may have outstanding.
     return min(limits.RDMA_READS, message.initiatorDepth), min(limits.RDMA_READS, message.responderResources)
 
 
 def reply(messages: Messages, message: REQ, header: RDMACMHeader) -> REP:
     """
-    Make the REP of a passive side.
+    Return the REP of a passive side.
     """
     served, asked = _depths(message)
     return REP(
@@ -100,13 +100,14 @@ def reply(messages: Messages, message: REQ, header: RDMACMHeader) -> REP:
         responderResources=served,
         initiatorDepth=asked,
         rnrRetryCount=_RETRIES,
+        # A REP has no RDMA-CM header; all 196 bytes are the user's (cma.c cma_accept_ib).
         privateData=messages.privateData,
     )
 
 
 def accepted(messages: Messages, connection: Any, message: REQ, header: RDMACMHeader) -> None:
     """
-    Join a passive side to the peer that asked.
+    Connect a passive side, after its REP was made.
     """
     messages.peerPrivateData = message.privateData[HEADER_BYTES:]
     _join(messages, connection, message)
@@ -114,7 +115,7 @@ def accepted(messages: Messages, connection: Any, message: REQ, header: RDMACMHe
 
 def replied(messages: Messages, connection: Any, message: REP) -> None:
     """
-    Join an active side to the peer that answered.
+    Connect an active side to the peer that replied.
     """
     messages.peerPrivateData = message.privateData
     _join(messages, connection, message)
@@ -128,6 +129,8 @@ def _join(messages: Messages, connection: Any, message: REQ | REP) -> None:
     expected, mtu, timeout = 0, _MTU, _ACK_TIMEOUT
     if proposal is not None:
         expected, mtu, timeout = proposal.expectedPSN, proposal.mtu, _PACKET_ACK_TIMEOUT
+    # An acceptor that does not wait is ready before its REP is sent, since data may follow at once (IBTA vol.
+    # 1 12.9.8; cma.c cma_accept_ib).
     modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
     modify(
         QPState.RTR,
@@ -135,15 +138,18 @@ def _join(messages: Messages, connection: Any, message: REQ | REP) -> None:
         path_mtu=mtu,
         dest_qp_num=message.localQPN,
         rq_psn=expected,
+        # The responder's limit: READs beyond it are NAKed as invalid requests (IBTA vol. 1 9.7.4).
         max_dest_rd_atomic=served,
         min_rnr_timer=_RNR_TIMER,
     )
     modify(
         QPState.RTS,
+        # IBTA vol. 1 12.7: a message's starting PSN is the one that its sender expects first (Linux cm.c
+        # cm_init_qp_rts_attr).
         sq_psn=message.startingPSN,
         timeout=timeout,
         retry_cnt=_RETRIES,
-        # The peer says how often it wants to be asked again; to pause is no error here.
+        # Without limit, whatever the peer announces: here RNR is flow control, not an error.
         rnr_retry=_RETRIES,
         max_rd_atomic=asked,
     )

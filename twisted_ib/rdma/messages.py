@@ -1,14 +1,10 @@
 """
-One connection of messages without Twisted's faces: messages and requests out, messages in,
-and the end.
+One connection of messages below Twisted's transport API: messages and requests sent, messages received, and
+the end.
 
-A L{Messages} adds to a L{Sender} the receiving half and the end of both; it is the consumer of
-the queue pair.  Receives are promises: while the protocol reads there are always some, and none
-while it does not, so that the peer is answered RNR and asks again.
-
-Nothing is told from within the core: what broke and what has room is remembered, and told at the
-end of the batch.  What Twisted calls a transport stands on top of it
-(L{twisted_ib.rdma.transport}).
+L{Messages} adds the receiving half and the end of both halves to L{Sender}; it is the consumer of the queue
+pair. Nothing is reported from within the core: losses and free space are recorded and reported at the end of
+the batch. L{twisted_ib.rdma.transport} puts a Twisted transport on top.
 """
 
 from __future__ import annotations
@@ -23,8 +19,11 @@ from twisted_ib.rdma.sender import Sender
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
+# Receives are a count here, not buffers.  While the protocol reads there are always some; while it does not
+# there are none, and the peer gets an RNR NAK and retries (IBTA vol. 1 9.7.5.2.8).
 _RECEIVES = limits.RDMA_RECEIVES
-#: What the DREQ says of a connection that is not closed but given up.
+#: Private data of the DREQ that aborts a connection.  The CM has one disconnect for what are FIN and RST in
+#: TCP; a librdmacm peer sends none, and so always closes in order.
 ABORTED = b"aborted"
 
 
@@ -38,15 +37,14 @@ class Messages(Sender):
     """
     Messages over one queue pair.
 
-    @ivar privateData: What this end says in its REQ or REP.
-    @ivar peerPrivateData: What the peer said in its own.
-    @ivar connection: The CM's side of this connection.
-    @ivar reading: Whether the application wants messages.
-    @ivar attached: Whether there is an application at all.
-    @ivar held: What came while it did not: pairs of the immediate (or L{None}) and the
-        message, or how many bytes were written; L{None} when there is nothing.
-    @ivar heldBytes: Bytes of those messages.
-    @ivar loss: Why the connection is over, until the application is told.
+    @ivar privateData: Private data of our REQ or REP; C{peerPrivateData} of the peer's.
+    @ivar connection: The CM's connection.
+    @ivar reading: Whether the application reads.
+    @ivar attached: Whether there is an application.
+    @ivar held: Messages that arrived while it did not read: (immediate or L{None}, message or bytes written);
+        L{None} if there is nothing.
+    @ivar heldBytes: Bytes of the messages in C{held}.
+    @ivar loss: Why the connection ended, until the application is notified.
     """
 
     __slots__ = (
@@ -62,7 +60,7 @@ class Messages(Sender):
 
     def __init__(self, channel: DeviceChannel, maxMessageSize: int, privateData: bytes) -> None:
         """
-        Make the queue pair.
+        Create the queue pair.
 
         @raise ResourceLimitError: There are too many.
         """
@@ -75,32 +73,33 @@ class Messages(Sender):
         self.held: deque[tuple[int | None, bytes | int]] | None = None
         self.heldBytes = 0
         self.loss: Exception | None = None
-        # What comes before there is a protocol is held for it.
+        # Messages that arrive before there is a protocol are held for it: data may follow the REP at once
+        # (IBTA vol. 1 12.9.8).
         self.queuePair.posted = _RECEIVES
 
-    # -- what the transport implements
+    # -- implemented by the transport
 
     def deliver(self, immediate: int | None, message: bytes | int) -> None:
         """
-        Hand a message, or how many bytes were written, to the application.
+        Deliver a message, or the number of bytes that the peer wrote, to the application.
         """
         raise NotImplementedError
 
     def lost(self, reason: Exception) -> None:
         """
-        Tell the application that the connection is over: L{Ended}, or it broke.
+        Notify the application of the end: L{Ended}, or the connection broke.
         """
         raise NotImplementedError
 
     def drained(self) -> None:
         """
-        Nothing waits, and the medium has taken everything.
+        Handle an empty send queue, with nothing pending in the medium.
         """
         raise NotImplementedError
 
     def discarding(self) -> bool:
         """
-        @return: Whether the application has closed and takes no messages any more.
+        Return whether the application has closed and accepts no more messages.
         """
         raise NotImplementedError
 
@@ -108,17 +107,18 @@ class Messages(Sender):
 
     def resume(self) -> None:
         """
-        The send queue has room, or has taken everything, or is done: go on, but not from
-        within it.
+        Schedule the end of the batch after the send queue got room or became empty.
         """
+        # Not from here: this is called from within the send queue.
         self.stuck = False
         self.cork()
 
     def endOfBatch(self) -> None:
         """
-        The turn is over: tell what happened, send what waits.
+        Report what happened in the turn, and send what waits.
         """
         self.corked = False
+        # Completions first: a Deferred fires before the messages that followed its completion.
         if self.completions:
             self.tellCompletions()
         if self.held is not None and self.reading:
@@ -135,9 +135,10 @@ class Messages(Sender):
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
         """
-        A message arrived: see L{QueuePair.delivered}.
+        Process a message: see L{QueuePair.delivered}.
         """
         message = buffer[start:stop]
+        # The common case, without the calls of _arrived.
         if self.reading and self.held is None and not self.completions and message.__class__ is bytes:
             self.queuePair.posted = _RECEIVES
             self.deliver(None, message)
@@ -146,20 +147,18 @@ class Messages(Sender):
 
     def immediateReceived(self, immediate: int | None, buffer: Any, start: int, stop: int) -> None:
         """
-        A message arrived, with immediate data.
+        Process a message with immediate data.
         """
         self._arrived(immediate, bytes(buffer[start:stop]))
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
         """
-        The peer wrote, with immediate data.
+        Process an RDMA WRITE with immediate data (IBTA vol. 1 9.4.3).
         """
         self._arrived(immediate, length)
 
     def _arrived(self, immediate: int | None, message: bytes | int) -> None:
-        """
-        Deliver what arrived, or hold it.  What completed before it is told before it.
-        """
+        # In the order in which they happened: a completion before a message is reported before it.
         if self.completions:
             self.tellCompletions()
         if self.reading and self.held is None:
@@ -169,9 +168,8 @@ class Messages(Sender):
             self._hold(immediate, message)
 
     def _hold(self, immediate: int | None, message: bytes | int) -> None:
-        """
-        Keep what the application does not want yet; after it has closed nobody will.
-        """
+        # After a close nobody reads.  Receives stay posted, so that the peer's SENDs complete and it can end
+        # in order.
         if not self.attached or self.discarding():
             self.queuePair.posted = _RECEIVES
             return
@@ -179,12 +177,13 @@ class Messages(Sender):
             self.held = deque()
         self.held.append((immediate, message))
         if message.__class__ is bytes:
+            # Held bytes of all connections have one budget: paused readers cannot exhaust memory.
             self.heldBytes += len(message)
             self.channel.device.hold(self, len(message))
 
     def read(self) -> None:
         """
-        Deliver what was held, while the application wants it.
+        Deliver what was held, while the application reads.
         """
         held = self.held
         while held and self.reading:
@@ -200,7 +199,7 @@ class Messages(Sender):
 
     def readAgain(self) -> None:
         """
-        The application reads again: what was held comes at the end of the batch.
+        Resume reading; held messages are delivered at the end of the batch.
         """
         self.reading = True
         if self.held is None:
@@ -210,7 +209,7 @@ class Messages(Sender):
 
     def budgetExceeded(self) -> None:
         """
-        This connection holds most of what there is no more memory for.
+        Abort: this connection holds the most when memory for held messages is exhausted.
         """
         self._broken(ResourceLimitError("too many bytes wait for a protocol that does not read"))
 
@@ -224,8 +223,10 @@ class Messages(Sender):
 
     def peerDisconnected(self, connection: Any) -> None:
         """
-        The CM says that the peer disconnected (DREQ), or confirmed ours.
+        Handle the peer's DREQ, or its DREP to ours.
         """
+        # DREQ private data has a fixed size and is padded with zeros (Linux ib_cm.h
+        # IB_CM_DREQ_PRIVATE_DATA_SIZE), hence a comparison of the beginning.
         if connection.disconnectData.startswith(ABORTED):
             self._broken(PathLostError("the peer aborted the connection"), False)
         else:
@@ -233,55 +234,48 @@ class Messages(Sender):
 
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
-        The CM says that the peer does not want the REP.
+        Handle the peer's REJ of our REP.
         """
         self._broken(PathLostError("the peer did not want the connection after all"), False)
 
     def unreachable(self, connection: Any) -> None:
         """
-        The CM says that the peer does not answer the REP.
+        Handle a REP that was never answered.
         """
         self._broken(PathLostError("the peer did not answer"), False)
 
     def failed(self, reason: Exception) -> None:
         """
-        The queue pair is in error: see L{QueuePair.fail}.
+        Handle a queue pair in the error state: see L{QueuePair.fail}.
         """
+        # No DREQ after the loss of the path that would carry it.
         self._broken(reason, not isinstance(reason, PathLostError))
 
     def _broken(self, reason: Exception, disconnect: bool = True) -> None:
-        """
-        The connection is over; it is told at the end of the batch.
-
-        @param disconnect: Whether the peer may not know.
-        """
         if self.loss is None:
             self.loss = reason
+        # The CM connection has ended: there is nothing to disconnect.
         if not disconnect:
             self.connection = None
         self.cork()
 
     def _over(self) -> None:
-        """
-        Tell the end, behind what was held.  As with a stream, the application hears of a peer
-        that closed when it reads, or when it sends or closes itself.
-        """
+        # As with a stream, the application is notified behind what was held: of an orderly end when it reads
+        # or closes, of a loss at once.
         loss = self.loss
         assert loss is not None
         self._end()
         if not self.attached:
             return
         if self.held and self.reading:
-            return  # It is too early, or the application paused again.
+            # The application has paused again; the rest follows when it reads.
+            return
         if isinstance(loss, Ended) and not self.reading and not self.discarding():
             return
         self._dropHeld()
         self.lost(loss)
 
     def _end(self, disconnectData: bytes = ABORTED) -> None:
-        """
-        Nothing more is sent or taken; the peer is told, if it may not know.
-        """
         connection, self.connection = self.connection, None
         self.closeQueuePair()
         if connection is not None:
@@ -289,23 +283,24 @@ class Messages(Sender):
 
     def reset(self) -> None:
         """
-        End the connection so that the peer sees it as lost.
+        Abort the connection; the peer sees it as lost.
         """
         self._dropHeld()
         self._end()
 
     def detach(self) -> None:
         """
-        The application's part is over: end the connection in order, unless it is over already.
+        Close the connection in order, unless it has ended; the application's part is over.
         """
         self.attached = False
         self.reading = False
         self._dropHeld()
+        # No private data: an orderly end, as rdma_disconnect in librdmacm sends it.
         self._end(b"")
 
     def destroy(self) -> None:
         """
-        The handshake failed: destroy the queue pair.
+        Destroy the queue pair of a failed handshake.
         """
         self.connection = None
         self._end()

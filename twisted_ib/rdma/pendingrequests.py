@@ -1,6 +1,5 @@
 """
-What a connection was asked for and has not told the end of: a Deferred, and where the answer
-comes.
+Requests of a connection that are not completed: a Deferred, and the memory for the result.
 """
 
 from __future__ import annotations
@@ -15,88 +14,84 @@ from twisted_ib.errors import WorkCompletionError
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 
-#: What makes the result of where the answer came and the completed length.
+#: Makes a request's result from its memory and the completed length.
 Result = Callable[[bytes | bytearray, int], Any]
 
 
 def nothing(buffer: bytes | bytearray, length: int) -> None:
     """
-    There is no result but that it is done.
+    Return no result.
     """
 
 
 def count(buffer: bytes | bytearray, length: int) -> int:
     """
-    @return: How many bytes came.
+    Return the number of bytes received.
     """
     return length
 
 
 def content(buffer: bytes | bytearray, length: int) -> bytes:
     """
-    @return: The bytes that came.
+    Return the bytes received.
     """
     return bytes(buffer)
 
 
 def integer(buffer: bytes | bytearray, length: int) -> int:
     """
-    @return: The 64 bits that came.
+    Return the 64 bits received.
     """
+    # Atomics are big-endian on the wire and in host order in memory (IBTA vol. 1 9.4.5; Linux rxe_mr.c
+    # rxe_mr_do_atomic_op).
     return int.from_bytes(buffer, sys.byteorder)
 
 
 class PendingRequest:
     """
-    One request.
+    A request that is not completed.
 
-    @ivar deferred: Fires with the result; L{None} once cancelled or fired.
-    @ivar opcode: What was asked for.
-    @ivar buffer: Memory that is there for this request only.
+    @ivar deferred: Fires with the result; L{None} once it was cancelled or has fired.
+    @ivar buffer: Memory of this request alone.
     @ivar scratch: Its registration, or L{None}.
     """
 
     __slots__ = ("_result", "buffer", "deferred", "opcode", "scratch")
 
     def __init__(self, opcode: WCOpcode, result: Result = nothing, buffer: bytes | bytearray = b"") -> None:
-        """
-        It waits.
-
-        @param result: Makes what the Deferred fires with.
-        """
         self.deferred: Deferred[Any] | None = Deferred(self._cancelled)
         self.opcode = opcode
         self.buffer = buffer
+        # Kept until the completion, also after a cancel: the HCA may write to it until then.
         self.scratch: MemoryRegion | None = None
         self._result = result
 
     def _cancelled(self, deferred: Deferred[Any]) -> None:
-        """
-        Nobody waits for it any more; C{CancelledError} is the Deferred's own.
-        """
+        # A posted request cannot be taken back; the Deferred itself fails with CancelledError.
         self.deferred = None
 
     def completed(self, completion: WorkCompletion) -> None:
         """
-        It ended; tell.
+        Fire the Deferred for a completion.
         """
         status = WCStatus(completion.status)
         if status == WCStatus.SUCCESS:
             deferred, self.deferred = self.deferred, None
             if deferred is not None:
+                # byteLength is what the responder sent, which for a READ is all that was asked for.
                 deferred.callback(self._result(self.buffer, completion.byteLength))
         else:
             self.failed(status)
 
     def failed(self, status: WCStatus) -> None:
         """
-        It ended badly; tell.
+        Fail the Deferred for an error completion.
         """
         self.refused(WorkCompletionError(status, status.name, self.opcode.name))
 
     def refused(self, reason: Exception) -> None:
         """
-        It could not even be posted; tell.
+        Fail the Deferred of a request that could not be posted.
         """
         deferred, self.deferred = self.deferred, None
         if deferred is not None:

@@ -1,11 +1,6 @@
 """
-The two ends of a connection of messages.
-
-The active side of messages.
-
-The passive side of messages; and the two classic calls, L{listenRDMA} and L{connectRDMA}.
-
-Messages as endpoints, to be used like C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+Messages for Twisted: L{listenRDMA} and L{connectRDMA}, their port, connector and transports, and the
+endpoints, used like C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
 
 Nothing is opened before C{listen} or C{connect} is called.
 """
@@ -32,7 +27,7 @@ if TYPE_CHECKING:
 
 class RDMAServer(ServerTransport, RDMATransport):
     """
-    The transport of a passive side.
+    The transport of an accepted connection, like L{twisted.internet.tcp.Server}.
     """
 
     __slots__ = SERVER_FIELDS
@@ -47,7 +42,7 @@ class RDMAServer(ServerTransport, RDMATransport):
 
 class RDMAClient(ClientTransport, RDMATransport):
     """
-    The transport of an active side.
+    The transport of an active side, like L{twisted.internet.tcp.Client}.
     """
 
     __slots__ = CLIENT_FIELDS
@@ -62,14 +57,15 @@ class RDMAClient(ClientTransport, RDMATransport):
 
 def checkPrivateData(privateData: bytes, most: int) -> bytes:
     """
-    Refuse what has no place in a message of the CM.
+    Check private data for a CM message.
 
-    @param most: Bytes that it has.
-    @raise TypeError: It is not bytes.
+    @param most: Its room, in bytes.
+    @raise TypeError: It is not L{bytes}.
     @raise ValueError: It is too long.
     """
     if not isinstance(privateData, bytes):
         raise TypeError("privateData must be bytes")
+    # CM private data has no length field (Linux ib_cm.h ib_cm_data_size): what does not fit cannot be sent.
     if len(privateData) > most:
         raise ValueError(f"privateData has at most {most} bytes here, not {len(privateData)}")
     return privateData
@@ -77,9 +73,9 @@ def checkPrivateData(privateData: bytes, most: int) -> bytes:
 
 def checkMessageSize(maxMessageSize: int) -> int:
     """
-    Refuse what cannot be the size of a message.
+    Check a maximum message size.
 
-    @raise ValueError: It is no number, or out of range.
+    @raise ValueError: It is not an integer, or out of range.
     """
     if not isinstance(maxMessageSize, int) or not 0 < maxMessageSize <= limits.RDMA_MESSAGE_MOST:
         raise ValueError(f"maxMessageSize is 1 to {limits.RDMA_MESSAGE_MOST}, not {maxMessageSize!r}")
@@ -88,9 +84,9 @@ def checkMessageSize(maxMessageSize: int) -> int:
 
 class RDMAConnector(Connector):
     """
-    What C{connectRDMA} gives.
+    The connector that L{connectRDMA} returns.
 
-    @ivar privateData: What the peer is told in the REQ.
+    @ivar privateData: Sent to the peer in the REQ.
     @ivar maxMessageSize: The longest message, in bytes, each way.
     """
 
@@ -101,7 +97,7 @@ class RDMAConnector(Connector):
     def __init__(self, *arguments: Any, privateData: bytes, maxMessageSize: int) -> None:
         """
         @param arguments: Those of L{Connector}.
-        @raise ValueError: An argument makes no sense.
+        @raise ValueError: An argument is invalid.
         """
         self.privateData = checkPrivateData(privateData, REQ_USER_BYTES)
         self.maxMessageSize = checkMessageSize(maxMessageSize)
@@ -110,9 +106,9 @@ class RDMAConnector(Connector):
 
 class RDMAPort(Port):
     """
-    What C{listenRDMA} gives.
+    The listening port that L{listenRDMA} returns.
 
-    @ivar privateData: What each peer is told in the REP.
+    @ivar privateData: Sent to each peer in the REP.
     @ivar maxMessageSize: The longest message, in bytes, each way.
     """
 
@@ -125,7 +121,7 @@ class RDMAPort(Port):
     def __init__(self, *arguments: Any, privateData: bytes, maxMessageSize: int) -> None:
         """
         @param arguments: Those of L{Port}.
-        @raise ValueError: An argument makes no sense.
+        @raise ValueError: An argument is invalid.
         """
         self.privateData = checkPrivateData(privateData, REP_USER_BYTES)
         self.maxMessageSize = checkMessageSize(maxMessageSize)
@@ -143,18 +139,17 @@ def listenRDMA(
     maxMessageSize: int = limits.RDMA_MESSAGE,
 ) -> IListeningPort:
     """
-    Listen on a port for messages: see L{twisted_ib.interfaces.IReactorRDMA.listenRDMA}.
+    Listen for messages: see L{twisted_ib.interfaces.IReactorRDMA.listenRDMA}.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: The port, 0 for any that is free; or a C{Binding}.
-    @param factory: Makes the protocols.
+    @param port: 0 for any free port; or a C{Binding}.
     @param interface: The address to bind; all IPv4 addresses by default.
-    @param backlog: How many requests wait while the port does not accept.
+    @param backlog: Connection requests queued while the port does not accept.
     @param device: The HCA's name; the host's default by default.
-    @param privateData: What each peer is told in the REP, at most 196 bytes.
+    @param privateData: Sent to each peer in the REP, at most 196 bytes.
     @param maxMessageSize: The longest message, in bytes, each way.
-    @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} makes no sense.
-    @raise CannotListenError: The port cannot be had.
+    @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} is invalid.
+    @raise CannotListenError: The port is not available.
     """
     listening = RDMAPort(
         port,
@@ -184,17 +179,14 @@ def connectRDMA(
     """
     Connect to such a port: see L{twisted_ib.interfaces.IReactorRDMA.connectRDMA}.
 
-    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
-        resolver, if C{host} is a name.
-    @param host: The peer's address or name.
-    @param port: The peer's port.
-    @param factory: Makes the protocol and hears of failure and loss.
-    @param timeout: The seconds to wait for the connection.
-    @param bindAddress: The local host and port to connect from, a pair or a C{Binding}.
+    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
+    @param factory: A L{ClientFactory}, notified of failure and loss.
+    @param timeout: Seconds.
+    @param bindAddress: The local host and port, as a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.
-    @param privateData: What the peer is told in the REQ, at most 56 bytes.
+    @param privateData: Sent to the peer in the REQ, at most 56 bytes.
     @param maxMessageSize: The longest message, in bytes, each way.
-    @raise ValueError: An argument makes no sense.
+    @raise ValueError: An argument is invalid.
     """
     connector = RDMAConnector(
         host,
@@ -213,8 +205,7 @@ def connectRDMA(
 
 class RDMAServerEndpoint(ServerEndpoint):
     """
-    Listens for messages; besides the arguments of L{ServerEndpoint} it takes C{privateData} and
-    C{maxMessageSize}, as L{listenRDMA}.
+    Listens for messages; accepts C{privateData} and C{maxMessageSize} too, like L{listenRDMA}.
     """
 
     listenCall = staticmethod(listenRDMA)
@@ -222,8 +213,7 @@ class RDMAServerEndpoint(ServerEndpoint):
 
 class RDMAClientEndpoint(ClientEndpoint):
     """
-    Connects for messages; besides the arguments of L{ClientEndpoint} it takes C{privateData} and
-    C{maxMessageSize}, as L{connectRDMA}.
+    Connects for messages; accepts C{privateData} and C{maxMessageSize} too, like L{connectRDMA}.
     """
 
     connectCall = staticmethod(connectRDMA)

@@ -1,10 +1,8 @@
 """
-The sending half of a connection of messages: what is posted, what waits, what was asked for, and
-the memory that is registered for it.
+The sending half of a message connection: posted and waiting requests, and registered memory.
 
-A L{Sender} has a queue pair with work queues, and is the place where these complete.  What the
-send queue has no place for waits here, in order.  What completed is remembered and told at the
-end of the batch, not from within the core.
+A L{Sender} has a queue pair with work queues and acts as their completion queue.  Requests that find the send
+queue full wait here, in order.
 """
 
 from __future__ import annotations
@@ -34,28 +32,25 @@ if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.internet.channel import DeviceChannel
 
-#: Send requests that one connection has on the way; more wait behind them.
+#: Depth of the send queue; more requests wait behind it.
 RDMA_SENDS = 128
-#: Messages and requests that wait behind those leave in one turn, before others have theirs.
+#: Waiting requests that are posted in one turn, before other connections get theirs.
 RDMA_SENDS_PER_FLUSH = 64
 
 
 class Sender:
     """
-    What one end of a connection sends and asks for.
+    One end's send queue, pending requests and memory.
 
-    @ivar channel: The device in its reactor.
-    @ivar thread: The thread that may use it.
+    @ivar thread: The id of the thread that may use it.
     @ivar maxMessageSize: The longest message each way, in bytes.
-    @ivar queuePair: The queue pair.
-    @ivar pd: Its protection domain, which is nobody else's.
-    @ivar work: Its work queues.
+    @ivar pd: The protection domain of this connection alone.
+    @ivar work: The work queues.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
-    @ivar stuck: Whether the medium or the peer does not take what was posted, for now.
-    @ivar asked: The requests whose end is not told, by number.
-    @ivar waiting: What the send queue has no place for: tuples of a request or L{None}, the
-        bytes of a message, their number, the immediate, and the number in C{asked} or L{None}.
-        L{None} when there is nothing.
+    @ivar stuck: Whether the medium or the peer does not accept more for now.
+    @ivar asked: Pending requests by number.
+    @ivar waiting: Requests behind a full send queue: (request or L{None}, message bytes, their number,
+        immediate, number in C{asked} or L{None}); L{None} if there are none.
     """
 
     __slots__ = (
@@ -76,7 +71,7 @@ class Sender:
 
     def __init__(self, channel: DeviceChannel, maxMessageSize: int) -> None:
         """
-        Make the queue pair.
+        Create the queue pair.
 
         @raise ResourceLimitError: There are too many.
         """
@@ -92,6 +87,8 @@ class Sender:
         self.queuePair: QueuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = maxMessageSize
         try:
+            # A domain per connection: an R_Key given to one peer is refused on another's queue pair (IBTA
+            # vol. 1 9.7.4).
             self.pd = device.memory.allocateDomain()
         except HCAError:
             self.queuePair.close()
@@ -101,35 +98,37 @@ class Sender:
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, places)
 
-    # -- what the transport implements
+    # -- implemented by the transport
 
     def filled(self) -> None:
         """
-        The medium, or the peer, does not take more for now.
+        Handle a send queue that accepts no more for now.
         """
         raise NotImplementedError
 
     def usable(self) -> bool:
         """
-        @return: Whether the application may still ask for something.
+        Return whether the application may still post requests.
         """
         raise NotImplementedError
 
     def checkCaller(self) -> None:
         """
+        Check the calling thread.
+
         @raise WrongThreadError: This is not the reactor's thread.
         """
         raise NotImplementedError
 
     def forked(self) -> None:
         """
-        In a forked child: no thread may use this.
+        Disable the connection in a forked child, where no thread may use it.
         """
         self.thread = 0
 
     def cork(self) -> None:
         """
-        Have C{endOfBatch} called.
+        Schedule C{endOfBatch}.
         """
         if not self.corked:
             self.corked = True
@@ -141,18 +140,20 @@ class Sender:
         self, payload: Any, length: int, immediate: int | None = None, number: int | None = None
     ) -> None:
         """
-        Send a message, or let it wait.
+        Post a message, or let it wait.
 
         @param payload: Bytes, or a list of them.
-        @param length: How many.
-        @param number: In C{asked}, if somebody waits for the end.
+        @param length: Their number.
+        @param number: In C{asked}, if a Deferred waits for the completion.
         """
+        # Never past a waiting request: a queue pair executes requests in posting order (IBTA vol. 1 9.5).
         if self.waiting is None:
             try:
                 if not self.work.postInline(payload, length, immediate, number):
                     self.stuck = True
                     self.filled()
                 return
+            # The send queue is full; the message waits.
             except ResourceLimitError:
                 pass
             except QueuePairError:
@@ -161,9 +162,6 @@ class Sender:
         self._wait((None, payload, length, immediate, number))
 
     def _wait(self, entry: tuple[SendRequest | None, Any, int, int | None, int | None]) -> None:
-        """
-        Let something wait for a place in the send queue.
-        """
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.append(entry)
@@ -171,22 +169,25 @@ class Sender:
 
     def flush(self) -> None:
         """
-        Post what waits, as far as there are places.
+        Post what waits, as far as the send queue has room.
         """
         waiting = self.waiting
         assert waiting is not None
         left = RDMA_SENDS_PER_FLUSH
         while waiting:
             if not left:
-                self.cork()  # Others have a turn.
+                # Other connections get a turn.
+                self.cork()
                 return
             if not self.work.canPost():
                 return
             left -= 1
             request, payload, length, immediate, number = waiting.popleft()
             if number is not None and self.asked[number].deferred is None:
-                self._forget(number)  # Cancelled before it left.
+                # Cancelled before it was posted.
+                self._forget(number)
                 continue
+            # post appends to C{waiting} if it is set; without it, it posts.
             self.waiting = None
             try:
                 if request is not None:
@@ -201,11 +202,11 @@ class Sender:
 
     def ask(self, asked: PendingRequest, **fields: Any) -> Deferred[Any]:
         """
-        Post a request whose end somebody wants to know.
+        Post a request.
 
-        @param fields: Of its L{SendRequest}.
-        @return: What fires then.
-        @raise QueuePairError: One of them does not fit.
+        @param fields: Those of its L{SendRequest}.
+        @return: Fires when it has completed.
+        @raise QueuePairError: A field is invalid.
         """
         deferred = asked.deferred
         assert deferred is not None
@@ -219,6 +220,7 @@ class Sender:
                 if name in fields:
                     fields[name] = whole(name, fields[name])
             request = SendRequest(number, **fields)
+            # Before it waits: an invalid request fails in the caller, not in a later turn.
             request.check(1)
         except BaseException:
             self._forget(number)
@@ -231,9 +233,9 @@ class Sender:
 
     def askSend(self, asked: PendingRequest, payload: bytes, immediate: int | None) -> Deferred[Any]:
         """
-        Post a message whose end somebody wants to know.
+        Post a message.
 
-        @return: What fires then.
+        @return: Fires when it has completed.
         """
         deferred = asked.deferred
         assert deferred is not None
@@ -255,13 +257,11 @@ class Sender:
         if number is not None:
             asked = self.asked[number]
             self._forget(number)
+            # Requests posted in the error state complete flushed (IBTA vol. 1 10.3.1.7).
             asked.failed(WCStatus.WR_FLUSH_ERR)
         self.cork()
 
     def _refused(self, number: int | None, reason: Exception) -> None:
-        """
-        A request cannot be posted on this connection at all.
-        """
         assert number is not None
         asked = self.asked[number]
         self._forget(number)
@@ -274,7 +274,7 @@ class Sender:
 
     def discard(self) -> None:
         """
-        Send nothing of what waits; who waits for its end hears with all others.
+        Drop what waits; its Deferreds fail with all others at the end.
         """
         self.waiting = None
 
@@ -282,25 +282,26 @@ class Sender:
 
     def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:
         """
-        A request ended; it is told at the end of the batch.
+        Store a completion, which is reported at the end of the batch.
         """
+        # A callback may post or close, which must not happen inside the core's delivery.
         self.completions.append(completion)
         self.cork()
         return True
 
     def hold(self, kind: str) -> None:
         """
-        The work queues complete here: see L{twisted_ib.hca.base.refcount.RefCounted}.
+        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}.
         """
 
     def release(self, kind: str) -> None:
         """
-        They do no more.
+        Do nothing, like L{hold}.
         """
 
     def tellCompletions(self) -> None:
         """
-        Fire the Deferreds of what ended, in the order of posting.
+        Fire the Deferreds of completed requests, in posting order.
         """
         completions = self.completions
         while completions:
@@ -313,10 +314,11 @@ class Sender:
 
     def failAll(self) -> None:
         """
-        The connection is over: so is everything asked for, after what is known to have ended.
+        Fail all pending requests, after reporting those known to be completed.
         """
         self.tellCompletions()
         self.waiting = None
+        # An errback may post again, so the dictionary is read anew each time.
         while self.asked:
             number = next(iter(self.asked))
             asked = self.asked[number]
@@ -335,11 +337,13 @@ class Sender:
 
     def open(self, region: RDMARegion, access: int, piece: SGE) -> RDMAWindow:
         """
-        Open a part of a region: see L{twisted_ib.interfaces.IRDMATransport.grant}.
+        Bind a memory window to a part of a region: see L{twisted_ib.interfaces.IRDMATransport.grant}.
 
         @param piece: That part.
         """
         memory = self.channel.device.memory
+        # IBTA vol. 1 10.6.7.2: a type 2 window belongs to one queue pair, so its R_Key is of no use to other
+        # peers, and it can be revoked without deregistering the region.
         window = memory.allocateWindow(self.pd, WindowType.TYPE_2)
         try:
             memory.bind(
@@ -371,9 +375,11 @@ class Sender:
         """
         Register the memory of one request.
 
-        @return: Its name, if there is any of it.
+        @return: Its scatter/gather list, empty for no bytes.
         """
         length = len(asked.buffer)
+        # Zero bytes need no registration: no key is checked for them (IBTA vol. 1 9.7.4; Linux rxe_resp.c
+        # check_rkey).
         if not length or self.queuePair.path is None:
             return ()
         asked.scratch = region = self.channel.device.memory.register(asked.buffer, access, self.pd)
@@ -381,20 +387,21 @@ class Sender:
 
     def pieces(self, region: RDMARegion, offset: int, length: int | None) -> Sequence[SGE]:
         """
-        Name a part of a region.
+        Return the scatter/gather list of a part of a region.
 
-        @raise MemoryAccessError: It is none of this connection, or has no such bytes.
+        @raise MemoryAccessError: It is not of this connection, or has no such bytes.
         """
         piece = self._regions.piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def closeQueuePair(self) -> None:
         """
-        Nothing more is sent or taken; what was asked for fails, and memory is given back.
+        Destroy the queue pair, fail all pending requests and release memory.
         """
         queuePair = self.queuePair
         if queuePair.device is None:
             return
+        # First the queue pair: while it exists the peer's requests may still touch the memory.
         queuePair.close()
         self.failAll()
         self._regions.close()

@@ -1,5 +1,5 @@
 """
-The Twisted transport of messages and RDMA.
+The Twisted transport for messages and RDMA.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _64_BITS = 1 << 64
 )
 class RDMATransport(Transport, Messages):
     """
-    One connection of messages as Twisted sees it.
+    A message connection as a Twisted transport.
 
     All methods belong to the reactor's thread.
 
-    @ivar immediate: The immediate data of the message that is being delivered, or L{None}.
+    @ivar immediate: The immediate data of the message being delivered, or L{None}.
     """
 
     __slots__ = (*FIELDS, "_known", "_takesMessages", "immediate")
 
     provider = "rdma"
 
-    #: Who made it, and knows C{maxMessageSize} and C{privateData}.
+    #: The port or connector, with C{maxMessageSize} and C{privateData}.
     owner: Any
 
     def __init__(
@@ -62,10 +62,6 @@ class RDMATransport(Transport, Messages):
         local: IPv4Address | IPv6Address,
         peer: IPv4Address | IPv6Address,
     ) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
         owner = self.owner
         Messages.__init__(self, channel, owner.maxMessageSize, owner.privateData)
         self._begin(local, peer)
@@ -75,6 +71,8 @@ class RDMATransport(Transport, Messages):
 
     def checkCaller(self) -> None:
         """
+        Check the calling thread.
+
         @raise WrongThreadError: This is not the reactor's thread.
         @raise DeviceClosedError: This is a forked child.
         """
@@ -98,6 +96,7 @@ class RDMATransport(Transport, Messages):
         length = len(data)
         if length > self.maxMessageSize:
             raise self._tooLong(length)
+        # As in twisted.internet.abstract.FileDescriptor, a write after the end is dropped without an error.
         if self.connected and not self._aborting:
             self.post(data, length)
             if self.producer is not None:
@@ -105,7 +104,7 @@ class RDMATransport(Transport, Messages):
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
-        Send one message that is made of pieces.
+        Send one message made of pieces.
 
         @raise TypeError: One of them is not L{bytes}; then nothing is sent.
         @raise MessageTooLongError: They are too long together; nothing was sent.
@@ -123,18 +122,15 @@ class RDMATransport(Transport, Messages):
                 self._pace(length)
 
     def _pace(self, length: int) -> None:
-        """
-        The producer wrote a message: more than a buffer's worth pauses it, and it may be due for
-        more.
-        """
+        # A producer is paused by a large message, as by TCP's buffer, and is due for more at the end of the
+        # batch.
         if length > self.bufferSize:
             self.filled()
         self.cork()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
-        See L{interfaces.IConsumer}.  A pull producer is asked again when what was written has
-        left.
+        See L{interfaces.IConsumer}.  A pull producer is asked again when what was written has been sent.
         """
         super().registerProducer(producer, streaming)
         if self.connected:
@@ -144,9 +140,6 @@ class RDMATransport(Transport, Messages):
         return MessageTooLongError(f"a message has at most {self.maxMessageSize} bytes, not {length}")
 
     def _checkLength(self, length: int) -> None:
-        """
-        @raise MessageTooLongError: A message is too long.
-        """
         if length > self.maxMessageSize:
             raise self._tooLong(length)
 
@@ -156,7 +149,7 @@ class RDMATransport(Transport, Messages):
         """
         See L{IRDMATransport.send}.
 
-        @param data: Bytes-like; what can change is copied.
+        @param data: Bytes-like; mutable data is copied.
         """
         self.checkCaller()
         payload = octets(data)
@@ -189,9 +182,12 @@ class RDMATransport(Transport, Messages):
         """
         self.checkCaller()
         length = whole("length", length)
+        # IBTA vol. 1 9.7.7.1.3: a message has at most 2^31 bytes.
         if not 0 <= length <= limits.MESSAGE_BYTES:
             raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
         if region is None:
+            # Memory of its own for each request: it may be given up by a cancel while the HCA still writes to
+            # it.
             asked = PendingRequest(WCOpcode.RDMA_READ, content, bytearray(length))
             pieces = self.scratch(asked, LOCAL_WRITE)
         else:
@@ -247,6 +243,7 @@ class RDMATransport(Transport, Messages):
             asked = PendingRequest(WCOpcode.RDMA_WRITE)
             pieces = self.pieces(data, offset, length)
         else:
+            # octets copies mutable data: the HCA reads it after this call has returned.
             payload = octets(data)
             offset = whole("offset", offset)
             size = len(payload) - offset if length is None else whole("length", length)
@@ -279,6 +276,7 @@ class RDMATransport(Transport, Messages):
         See L{IRDMATransport.fetchAdd}.
         """
         opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
+        # IBTA vol. 1 9.4.5: the sum is taken modulo 2^64, so a negative addend subtracts.
         addend = whole("what to add", add) % _64_BITS
         return self._atomic(WCOpcode.FETCH_ADD, opcode, remoteAddress, remoteKey, addend, 0)
 
@@ -286,6 +284,7 @@ class RDMATransport(Transport, Messages):
         self, what: WCOpcode, opcode: SendOpcode, address: int, key: int, compare: int, swap: int
     ) -> Deferred[int]:
         self.checkCaller()
+        # The responder returns the original 64 bits (IBTA vol. 1 9.4.5).
         asked = PendingRequest(what, integer, bytearray(ATOMIC_BYTES))
         return self.ask(
             asked,
@@ -312,6 +311,8 @@ class RDMATransport(Transport, Messages):
         """
         self.checkCaller()
         pieces = self.pieces(region, offset, length)
+        # IBTA vol. 1 10.6.7.2.3, o10-37.2.40: only a window of type 1 can be bound to no bytes, which unbinds
+        # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
         return self.open(region, whole("access", access), pieces[0])
@@ -320,7 +321,7 @@ class RDMATransport(Transport, Messages):
 
     def unsent(self) -> int:
         """
-        @return: How many bytes of messages wait, for a place among those on the way or for the medium.
+        Return the bytes of messages waiting for the send queue or for the medium.
         """
         return super().unsent() + sum([entry[2] for entry in self.waiting or ()])
 
@@ -328,22 +329,23 @@ class RDMATransport(Transport, Messages):
 
     def usable(self) -> bool:
         """
-        @return: Whether the application may still ask for something.
+        Return whether the application may still post requests.
         """
         return bool(self.connected) and not self._aborting and self.queuePair.path is not None
 
     def discarding(self) -> bool:
         """
-        @return: Whether the application has closed and takes no messages any more.
+        Return whether the application has closed and accepts no more messages.
         """
         return bool(self.disconnecting or self._aborting)
 
     def deliver(self, immediate: int | None, message: bytes | int) -> None:
         """
-        Hand a message to the protocol, or tell it that memory was written; its exceptions end
-        the connection.
+        Deliver a message, or the number of bytes written, to the protocol; an exception of its ends the
+        connection.
         """
         protocol = self.protocol
+        # A protocol can be replaced; the interface test is worth one per protocol.
         if protocol is not self._known:
             self._known = protocol
             self._takesMessages = IRDMAProtocol.providedBy(protocol)
@@ -366,7 +368,7 @@ class RDMATransport(Transport, Messages):
 
     def lost(self, reason: Exception) -> None:
         """
-        The connection is over.
+        End the connection.
         """
         if self.connected and not self._aborting:
             done = isinstance(reason, Ended)
@@ -374,24 +376,27 @@ class RDMATransport(Transport, Messages):
 
     def drained(self) -> None:
         """
-        Everything written has left: more from the producer, or the end, when the peer has taken
-        everything and answered.
+        Resume the producer, or close: everything was sent and acknowledged.
         """
         if not self.connected or self._aborting:
             return
         producer: Any = self.producer
         if producer is not None and (not self.streamingProducer or self.producerPaused):
             if self.work.refused() and not self.work.idle():
-                return  # It is in the medium, but the peer does not read.
+                # It is in the medium, but the peer answers RNR: it does not read.
+                return
             self.producerPaused = False
             self._tell(producer.resumeProducing)
+        # A close waits for the peer's acknowledgements: a DREQ may overtake messages (Linux cm.c: it travels
+        # on QP1).
         elif self.disconnecting and self.work.idle():
             self.connectionLost(CONNECTION_DONE)
 
     def stopReading(self) -> None:
         """
-        Take no messages until C{startReading}: the peer has to wait, unless this end closes,
-        which for messages nobody wants must not depend on them.
+        Pause: post no receives until C{startReading}.
         """
         self.reading = False
+        # While closing, receives stay posted: the peer's pending messages would otherwise block its own
+        # close.
         self.queuePair.posted = limits.RDMA_RECEIVES if self.disconnecting else 0

@@ -1,14 +1,13 @@
 """
-The Sockets Direct Protocol (IBTA vol. 1, annex A4): byte streams as TCP's, over reliable
-queue pairs.
+The Sockets Direct Protocol (IBTA vol. 1 annex A4): byte streams like TCP's, over reliable connected queue
+pairs.
 
-L{listenSDP} and L{connectSDP} are C{listenTCP} and C{connectTCP}; the endpoints are
+L{listenSDP} and L{connectSDP} correspond to C{listenTCP} and C{connectTCP}; the endpoints are
 L{SDPServerEndpoint} and L{SDPClientEndpoint}, as strings C{sdp:PORT} and C{sdp:HOST:PORT}.
 
-Inside: C{port} makes connections, C{transport} is what protocols write to.  A C{stream} moves bytes
-between a transport and a queue pair, by its C{sender} and C{receiver}; C{extensions} adds zero copy
-(C{zerocopysend}, C{zerocopyreceive}) and urgent data to a stream that uses them.  C{protocol} is pure:
-what the messages say and in which order, without Twisted and without I/O.
+Inside: C{port} opens connections, C{transport} is what protocols write to, C{stream} moves bytes between a
+transport and a queue pair.  C{extensions} adds zero copy (C{zerocopysend}, C{zerocopyreceive}) and urgent
+data to a stream that uses them.  C{protocol} is the core: message formats and rules, without Twisted or I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when used: whoever takes a codec or a machine from here does not load ports and reactors.
+    # PEP 562: ports and reactors are imported on first use, so that importing a codec or the machine from
+    # this package does not load them.
     if name in ("SDPClientEndpoint", "SDPServerEndpoint", "connectSDP", "listenSDP"):
         from twisted_ib.sdp import port
 

@@ -1,7 +1,7 @@
 """
-What a stream has that uses more of SDP than Data: zero copy, flow-control modes, urgent data.
+The part of a stream that uses more of SDP than Data: zero copy, flow-control modes and urgent data.
 
-It is made when the first of these is used, by either end.
+It is made when either end first uses one of these.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ _PRESENT = wire.Flags.OOB_PRES.value
 
 class Extensions:
     """
-    The part of a stream that not every stream has.
+    A stream's optional half.
 
-    @ivar stream: The stream.
-    @ivar machine: Its machine.
-    @ivar keyed: Its memory; L{None} until it is used.
-    @ivar sourcing: What it sends.
-    @ivar sinking: What it receives.
-    @ivar over: Whether the application has heard, or is about to hear, of the end.
-    @ivar orphans: Who waits for the end of what will not be sent.
-    @ivar asked: Whether a ChRcvBuf was sent and not answered; L{None} before the first.
+    @ivar machine: The stream's machine, extended.
+    @ivar keyed: The stream's memory; L{None} until it is used.
+    @ivar orphans: Deferreds of discarded sends, which fail at the end.
+    @ivar asked: Whether a ChRcvBuf is unanswered; L{None} before the first.
+    @ivar over: Whether the application has been, or is being, notified of the end.
     """
 
     __slots__ = ("asked", "keyed", "machine", "orphans", "over", "stream", "zeroCopyReceive", "zeroCopySend")
@@ -55,7 +52,7 @@ class Extensions:
 
     def openRDMA(self) -> StreamRDMA:
         """
-        Its memory, made when first needed.
+        Return the stream's memory, made when first needed.
 
         @raise MemoryRegionError: The connection has ended.
         """
@@ -68,7 +65,7 @@ class Extensions:
 
     def tell(self) -> None:
         """
-        Tell what was read and written.
+        Report completed READs and WRITEs.
         """
         if self.keyed is not None and self.keyed.completions:
             self.keyed.tell()
@@ -77,15 +74,18 @@ class Extensions:
 
     def take(self, buffer: Any, start: int, stop: int) -> None:
         """
-        A message came that is not just Data, nor one of the end or of buffer sizes.
+        Process a message other than plain Data, DisConn, AbortConn and buffer resizing.
 
-        @raise SDPError: It is not what the protocol allows.
-        @raise SDPWireError: Likewise.
+        @raise SDPError: The protocol forbids the message.
+        @raise SDPWireError: The message is malformed.
         """
+        # Transfers completed before this message are reported before it; a callback may end the connection.
         self.tell()
         if self.stream.queuePair.path is None:
-            return  # Who heard of it ended the connection.
+            # A callback has ended the connection.
+            return
         flags = self.machine.flags
+        # Checked before the machine, since the change itself drops the SrcAvails that we are reading.
         if self.machine.control == wire.MID.MODE_CHANGE and stop - start > wire.BSDH_BYTES:
             if buffer[start + wire.BSDH_BYTES] == wire.Transition.PIPELINED_TO_COMBINED:
                 self.zeroCopyReceive.checkReports(self.machine.acknowledged)
@@ -101,18 +101,17 @@ class Extensions:
         if act is not None:
             act(self, message, result)
         if self.zeroCopyReceive.unread() and not self.stream.attached:
-            self.stream.reset()  # The application has closed: as TCP answers with a reset.
+            # A close with unread data, or with an unread SrcAvail, is abortive (IBTA vol. 1 annex A4.5.3.2;
+            # OpenIB sdp_inet.c sdp_inet_release), as TCP answers with RST.
+            self.stream.reset()
         self.stream.cork()
 
     def _payload(self, payload: bytes, flags: int, place: Any) -> None:
-        """
-        Bytes of the stream, the last of which may be urgent.
-
-        @param place: The SinkAvail that they have used up, if they did.
-        """
         stream: Any = self.stream
         protocol = stream.protocol
         urgent = b""
+        # OOB_PRES: the last byte is the urgent one.  Without ISDPUrgentProtocol it stays in the stream, like
+        # SO_OOBINLINE.
         if flags & _PRESENT and stream.attached and ISDPUrgentProtocol.providedBy(protocol):
             payload, urgent = payload[:-1], payload[-1:]
         if payload:
@@ -121,7 +120,9 @@ class Extensions:
             else:
                 stream.hold(payload)
         elif place is not None:
-            self.zeroCopyReceive.withdrawn([place], True)  # Nothing came to it, but its turn is over.
+            # The message consumed the SinkAvail although no stream byte is left for it: the buffer goes back
+            # empty.
+            self.zeroCopyReceive.withdrawn([place], True)
         if urgent and stream.attached:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
 
@@ -133,6 +134,7 @@ class Extensions:
         self.zeroCopySend.unoffer(offers, True)
 
     def _sinkAvail(self, message: wire.SinkAvail, result: Any) -> None:
+        # Not as Data: what the voided SrcAvails offered can be written into the SinkAvail.
         self.zeroCopySend.unoffer(result[1], False)
 
     def _written(self, message: wire.RdmaWrCompl, place: Any) -> None:
@@ -148,11 +150,10 @@ class Extensions:
 
     def changeMode(self, transition: wire.Transition) -> bool:
         """
-        Change the flow-control mode of the direction in which this end sends; or end the
-        peer's Buffered mode.
+        Change the flow-control mode of the sending direction, or end the peer's Buffered mode.
 
-        @return: False if it must wait: for credits, or for what is on its way.
-        @raise SDPError: The mode in force has no such change.
+        @return: False if it must wait, for credits or for transfers in flight.
+        @raise SDPError: The mode in force has no such transition.
         """
         stream = self.stream
         zero = self.machine.zero
@@ -163,6 +164,7 @@ class Extensions:
             if self.zeroCopySend.takes(0):
                 return False
         queuePair = stream.queuePair
+        # Owed control messages were produced under the mode in force, so they go first.
         if queuePair.path is None or stream.owes is not None or not queuePair.canPost():
             return False
         message = self.machine.changeMode(transition, stream.queuePair.posted)
@@ -174,8 +176,10 @@ class Extensions:
 
     def askSize(self) -> None:
         """
-        Ask the peer once to take longer messages.
+        Send a ChRcvBuf, once, to ask for larger receives at the peer.
         """
+        # Once only: OFED grants what it can and otherwise answers the old size (sdp_rx.c
+        # sdp_handle_resize_request).
         if self.asked is None:
             self.asked = True
             size = limits.INLINE_MESSAGE + wire.BSDH_BYTES
@@ -183,15 +187,17 @@ class Extensions:
 
     def sizeAnswered(self, size: int) -> None:
         """
-        The peer says what it takes.  OFED's counts the payload, others all of the message: the
-        less of both is safe.
+        Process a ChRcvBufAck.
 
         @raise SDPError: Nothing was asked.
         """
         if not self.asked:
             raise SDPError("ChRcvBufAck, but nothing was asked")
         self.asked = False
+        # OFED's value counts the payload, others count the whole message; the smaller reading is safe for
+        # both.
         payload = min(size - wire.BSDH_BYTES, limits.INLINE_MESSAGE)
+        # Growth only: a smaller answer cannot shrink receives that were announced in Hello and are posted.
         if payload > self.machine.maxPayload:
             self.machine.maxPayload = payload
 
@@ -199,30 +205,30 @@ class Extensions:
 
     def inUse(self) -> bool:
         """
-        Whether the peer has memory of ours to read or write, or we some of its: an end now is
-        one in the middle.
+        Return whether SrcAvails or WRITEs are outstanding, so that a close now is abortive.
         """
         return self.zeroCopySend.unfinished() or self.zeroCopyReceive.unread()
 
     def discard(self) -> None:
         """
-        Send nothing of what waits.
+        Drop all queued sends.
         """
         self.orphans += self.zeroCopySend.discard()
 
     def fail(self, reason: Failure) -> None:
         """
-        The connection is over: tell those who wait for the end of what was not sent.
+        Fail the Deferreds of discarded sends: the connection has ended.
         """
         self.over = True
         self.discard()
         orphans, self.orphans = self.orphans, []
         for deferred in orphans:
+            # The memory was released when the sends were discarded; only the notification is left.
             deferred.errback(reason)
 
     def close(self) -> None:
         """
-        The queue pair is gone.
+        Release memory after the queue pair was destroyed.
         """
         self.zeroCopyReceive.close()
         keyed, self.keyed = self.keyed, None

@@ -1,9 +1,9 @@
 """
-Hello and HelloAck: how the two ends of a stream come to know each other.
+SDP connection setup: Hello in the private data of the CM REQ, HelloAck in that of the REP (IBTA vol. 1 annex
+A4).
 
-Hello travels in the private data of the CM's REQ, HelloAck in that of the REP.
-They say how many receives of what size each side has posted, which is all that
-the other needs to begin to send (IBTA vol. 1, annex A4).
+They announce how many receives of which size each side has posted, which is all that the other needs to start
+sending.
 """
 
 from __future__ import annotations
@@ -34,42 +34,41 @@ from twisted_ib.sdp.protocol.wire import (
 from twisted_ib.sdp.stream import Stream
 from twisted_ib.sdp.streamrdma import READ_DEPTH
 
-#: The RDMA-CM port space of SDP; service ids are C{0x1pppp}.
+#: The RDMA-CM port space of SDP.
+# Service ids are C{0x1pppp} (annex A4; OpenIB sdp_dev.h SDP_MSG_SERVICE_ID_MASK).  rdma_cm builds the same
+# value from RDMA_PS_SDP (cma.c cma_get_service_id), a port space apart from TCP's, which upstream Linux has
+# removed.
 PORT_SPACE = 0x0001
 
-#: Timeout code of the CM: about half a second between two REQs.
+#: CM response timeout code: 0.54 s.
 CM_RESPONSE_TIMEOUT = 17
-#: The most that a REQ can say.
+#: The largest value of Max CM Retries, a 4-bit field.
 CM_RETRIES = 15
 _RETRIES = 7
-#: LocalRcvSz and ActRcvSz.
+#: LocalRcvSz and ActRcvSz, base header included.
 _RECEIVE_BYTES = limits.INLINE_MESSAGE + BSDH_BYTES
-#: MaxAdverts: with more than one, Pipelined mode is possible.
+#: MaxAdverts; more than one makes Pipelined mode possible.
 _ADVERTS = limits.SDP_ADVERTS
-#: A Hello with its header.  Each connection has one, for which no L{Hello} is made: that is the
-#: readable twin, and says what is wrong with one that is not as it should be.
+#: BSDH and Hello in one layout, since every connection has one and L{Hello} objects cost time.  L{Hello} is
+#: the documented twin, and finds the error in a Hello that does not pass the checks here.
 _HELLO = Struct(BSDH.format + Hello.layout.format.removeprefix(">"))
 _LEAST_RECEIVE = BSDH_BYTES + limits.SDP_LEAST_PAYLOAD
-#: The flags that a Hello may not have.
+#: Flags that are illegal in a Hello.
 _WRONG_FLAGS = 7 & ~Hello.legalFlags.value
 _MID = MID.HELLO.value
 _EXTENDED = Capabilities.EXTENDED_MAX_ADVERTS.value
-#: HelloAcks that are remembered: those of one version of a program are all the same.
+#: HelloAcks cached; those of one program version are all equal.
 _REMEMBERED = 64
 
 
 class Greeting(NamedTuple):
     """
-    What a Hello says.
+    A received Hello.
 
-    @ivar buffers: Receives that the active side has posted.
-    @ivar majorVersion: The version that it offers.
-    @ivar ipVersion: 4 or 6.
+    @ivar buffers: Receives posted by the active side.
     @ivar adverts: Its MaxAdverts, or the extended one.
-    @ivar localReceiveBytes: The size of its receives, base header included.
-    @ivar localPort: Its port.
-    @ivar sourceAddress: 16 bytes.
-    @ivar destinationAddress: Likewise.
+    @ivar localReceiveBytes: Its receive size, base header included.
+    @ivar sourceAddress: 16 bytes; C{destinationAddress} likewise.
     """
 
     buffers: int
@@ -84,22 +83,14 @@ class Greeting(NamedTuple):
 
 def serviceID(port: int) -> int:
     """
-    Give the service id of an SDP port.
-
-    @param port: 0 to 65535.
-    @return: the service id.
+    Return the service id of an SDP port.
     """
     return PORT_SPACE << 16 | port
 
 
 def request(stream: Stream, local: Address, peer: Address) -> REQ:
     """
-    Make the REQ of an active side.
-
-    @param stream: the one to be connected.
-    @param local: its own address.
-    @param peer: the address that it calls.
-    @return: the message, with Hello as private data.
+    Return the REQ of an active side, with Hello as its private data.
     """
     queuePair, host = stream.queuePair, peer.host
     hello = _HELLO.pack(
@@ -119,6 +110,8 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
         packAddress(host),
         0,
     )
+    # rdma_cm adds no header of its own for RDMA_PS_SDP: private data starts with the BSDH (cma.c
+    # cma_format_hdr).
     return REQ(
         serviceID=PORT_SPACE << 16 | peer.port,
         localQPN=queuePair.number,
@@ -128,6 +121,9 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
         localCMResponseTimeout=CM_RESPONSE_TIMEOUT,
         maxCMRetries=CM_RETRIES,
         retryCount=_RETRIES,
+        # An RNR NAK is not an error here.  OFED leaves this 0 (sdp_cma.c sdp_cma_handler), so that one
+        # missing receive kills its queue pair: all receives in Bufs are posted before Hello or HelloAck is
+        # sent.
         rnrRetryCount=_RETRIES,
         privateData=hello,
     )
@@ -135,10 +131,9 @@ def request(stream: Stream, local: Address, peer: Address) -> REQ:
 
 def requested(message: REQ) -> Greeting:
     """
-    Read the Hello of a REQ.
+    Parse the Hello of a REQ.
 
-    @param message: as it came.
-    @raise WireError: There is none.
+    @raise WireError: It has none, or an invalid one.
     """
     data = message.privateData
     if len(data) < HELLO_BYTES:
@@ -161,6 +156,7 @@ def requested(message: REQ) -> Greeting:
         or receiveBytes < _LEAST_RECEIVE
         or (ipVersion != 4 and ipVersion != 6)
     ):
+        # Raises the error that says what is wrong.
         Hello.parse(data[:HELLO_BYTES])
         raise SDPWireError("a REQ has no Hello")
     if ip & _EXTENDED and extended:
@@ -170,11 +166,7 @@ def requested(message: REQ) -> Greeting:
 
 def addresses(hello: Greeting) -> tuple[str, str]:
     """
-    Give the two IP addresses of a Hello: the passive side's and the active
-    side's.
-
-    @param hello: of a REQ.
-    @return: their texts, without scopes.
+    Return the addresses in a Hello: the passive side's, the active side's.
     """
     return (
         unpackAddress(hello.destinationAddress, hello.ipVersion),
@@ -184,23 +176,18 @@ def addresses(hello: Greeting) -> tuple[str, str]:
 
 def sourcePort(hello: Greeting) -> int:
     """
-    Give the port number of the active side.
-
-    @param hello: of a REQ.
+    Return the active side's port number.
     """
     return hello.localPort
 
 
 def reply(stream: Stream, message: REQ, hello: Greeting) -> REP:
     """
-    Make the REP of a passive side.
-
-    @param stream: the one to be connected.
-    @param message: what is answered.
-    @param hello: its Hello.
-    @return: the message, with HelloAck as private data.
+    Return the REP of a passive side, with HelloAck as its private data.
     """
     queuePair = stream.queuePair
+    # The major version that was offered: OpenIB rejects 2, and OFED's rdma_cm rejects 1 (cma.c
+    # cma_verify_rep).
     version = VERSION if hello.majorVersion == VERSION >> 4 else 0x11 * hello.majorVersion
     return REP(
         localQPN=queuePair.number,
@@ -213,13 +200,6 @@ def reply(stream: Stream, message: REQ, hello: Greeting) -> REP:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _acknowledgement(receives: int, version: int) -> bytes:
-    """
-    Make a HelloAck.
-
-    @param receives: How many are posted.
-    @param version: As it is answered.
-    @return: 196 bytes.
-    """
     return HelloAck(
         buffers=receives, version=version, maximumAdverts=_ADVERTS, actualReceiveBytes=_RECEIVE_BYTES
     ).pack()
@@ -227,14 +207,8 @@ def _acknowledgement(receives: int, version: int) -> bytes:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _acknowledged(data: bytes) -> tuple[int, int, int]:
-    """
-    Read a HelloAck.
-
-    @param data: 196 bytes.
-    @return: The peer's posted receives, the size of one, its MaxAdverts.
-    @raise WireError: It is none that we can use.
-    """
     hello = HelloAck.parse(data)
+    # The answer repeats the offered major version; another one is a peer that did not understand the Hello.
     if hello.majorVersion != VERSION >> 4:
         raise WireError(f"HelloAck has major version {hello.majorVersion}, asked was {VERSION >> 4}")
     return hello.buffers, hello.actualReceiveBytes, hello.maximumAdverts
@@ -242,24 +216,21 @@ def _acknowledged(data: bytes) -> tuple[int, int, int]:
 
 def accepted(stream: Stream, connection: Any, message: REQ, hello: Greeting) -> None:
     """
-    Join the stream of a passive side to the peer that asked.
+    Connect the stream of a passive side.
 
-    @param stream: the one to be connected.
-    @param connection: of the communication manager.
-    @param message: the REQ that was accepted.
-    @param hello: its Hello.
+    @param connection: The CM's connection.
+    @param message: The REQ that was accepted.
     """
     _join(stream, connection, message, hello.buffers, hello.localReceiveBytes, hello.adverts)
 
 
 def replied(stream: Stream, connection: Any, message: REP) -> None:
     """
-    Join the stream of an active side to the peer that answered.
+    Connect the stream of an active side.
 
-    @param stream: the one to be connected.
-    @param connection: of the communication manager.
-    @param message: the answer.
-    @raise WireError: The answer holds no HelloAck that we can use.
+    @param connection: The CM's connection.
+    @param message: The peer's REP.
+    @raise WireError: It has no valid HelloAck.
     """
     receives, receiveBytes, adverts = _acknowledged(message.privateData[:HELLO_ACK_BYTES])
     _join(stream, connection, message, receives, receiveBytes, adverts)
@@ -273,19 +244,15 @@ def _join(
     receiveBytes: int,
     adverts: int,
 ) -> None:
-    """
-    Let both ends' queue pairs talk.
-
-    @param receives: The peer's, that are posted.
-    @param receiveBytes: The size of one.
-    @param adverts: The peer's MaxAdverts.
-    """
     payload = receiveBytes - BSDH_BYTES
-    if payload >= limits.INLINE_MESSAGE:  # Equal, too: all streams have the same object.
+    # Also when equal: all streams then share one integer object.
+    if payload >= limits.INLINE_MESSAGE:
         payload = limits.INLINE_MESSAGE
     stream.connection = connection
     connection.user = stream
     stream.machine.opened(receives, payload, adverts)
+    # IBTA vol. 1 12.7: the peer's responder resources bound the READs that we have outstanding (OFED
+    # announces 4).
     if message.responderResources < READ_DEPTH:
         stream.reads = message.responderResources
     stream.queuePair.connect(connection.destination, message.localQPN, message)

@@ -1,10 +1,9 @@
 """
-Bytes that a stream has to send, as the application handed them over.
+Queues of what a stream has to send.
 
-Pieces are not joined until they leave: a large one goes out in slices of
-itself, and few small ones as a list, each copied once, into the medium.
-
-What waits to be sent beside bytes that go as Data.
+L{SendBuffer} has bytes that go as Data.  Its pieces are not joined before they are sent: a large one is sent
+as slices of itself, a few small ones as a list, each copied once, into the medium.  L{PendingSend} is
+registered memory, L{Urgent} an urgent byte; they wait in the same order.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from twisted_ib import limits
 from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.internet.region import RDMARegion
 
-#: From this many pieces on one join is cheaper than a copy of each.
+#: With more pieces than this one join is cheaper than a copy of each.
 _JOIN = 16
-#: A slice shorter than this is not worth a message's last bytes.
+#: The shortest slice worth splitting a piece for at the end of a message.
 _SMALL = 4096
 
 Payload = bytes | memoryview | list[bytes | memoryview]
@@ -29,8 +28,8 @@ class SendBuffer:
     """
     A queue of bytes objects.
 
-    @ivar pieces: What waits, in order.  Append with L{append} only.
-    @ivar size: Bytes that wait.
+    @ivar pieces: The queue; append with L{append} only.
+    @ivar size: Bytes queued.
     """
 
     __slots__ = ("_offset", "pieces", "size")
@@ -42,21 +41,21 @@ class SendBuffer:
 
     def append(self, data: bytes) -> None:
         """
-        Queue C{data}, which may not be empty.
+        Queue C{data}, which must not be empty.
         """
         self.pieces.append(data)
         self.size += len(data)
 
     def clear(self) -> None:
         """
-        Forget everything.
+        Drop everything.
         """
         self.pieces.clear()
         self.size = self._offset = 0
 
     def takeAll(self) -> bytes:
         """
-        Take everything.
+        Remove and return everything.
         """
         pieces = self.pieces
         if self._offset:
@@ -67,10 +66,10 @@ class SendBuffer:
 
     def take(self, most: int = limits.INLINE_MESSAGE) -> tuple[Payload, int]:
         """
-        Take the next message's bytes.
+        Remove the next message's bytes.
 
-        @param most: How many at most.
-        @return: The bytes (or a list of them) and how many they are.
+        @param most: Upper bound.
+        @return: The bytes (or a list of them) and their number.
         """
         pieces = self.pieces
         if self.size <= most and not self._offset:
@@ -84,12 +83,10 @@ class SendBuffer:
         first = pieces[0]
         if len(first) - self._offset >= most:
             return self._slice(first, most), most
+        # Several pieces per message: one Send costs more than the copy of a small piece.
         return self._gather(most)
 
     def _slice(self, piece: bytes, n: int) -> bytes | memoryview:
-        """
-        Take C{n} bytes of the first piece, which has that many.
-        """
         offset = self._offset
         end = offset + n
         self.size -= n
@@ -100,6 +97,7 @@ class SendBuffer:
             self._offset = end
         if n == len(piece):
             return piece
+        # A view, not a copy: the piece is immutable, and the medium copies it once.
         return memoryview(piece)[offset:end]
 
     def _gather(self, most: int) -> tuple[Payload, int]:
@@ -109,6 +107,7 @@ class SendBuffer:
         while pieces and n < most:
             piece = pieces[0]
             k = min(len(piece) - self._offset, most - n)
+            # Splitting a piece for a few bytes would add a fragment to this message and to the next.
             if n and k < _SMALL and k < len(piece) - self._offset:
                 break
             taken.append(self._slice(piece, k))
@@ -122,35 +121,29 @@ class SendBuffer:
 
 class Urgent:
     """
-    An urgent byte that waits for its turn.
-
-    @ivar byte: It.
+    An urgent byte in the queue.
     """
 
     __slots__ = ("byte",)
 
     def __init__(self, byte: bytes) -> None:
-        """
-        @param byte: One byte.
-        """
         self.byte = byte
 
 
 class PendingSend:
     """
-    Memory that waits to be sent, or is being sent.
+    Memory to be sent by zero copy, or being sent.
 
-    @ivar region: What the application registered, or L{None} for bytes that it wrote.
-    @ivar memory: What is registered of it: a region that belongs to this item alone if
-        C{region} is L{None}.
-    @ivar view: The bytes that it has.
-    @ivar start: Where in C{memory} they begin.
-    @ivar at: How many of them are sent, or being sent.
-    @ivar moving: WRITEs that are not done.
-    @ivar offered: Whether it is in an offer.
-    @ivar exposed: What the peer may read meanwhile, or L{None}.
+    @ivar region: The application's registered region, or L{None} for bytes that it wrote.
+    @ivar memory: The memory region; it belongs to this item alone if C{region} is L{None}.
+    @ivar view: The bytes to send.
+    @ivar start: Their offset in C{memory}.
+    @ivar at: Bytes of C{view} sent or being sent.
+    @ivar moving: WRITEs in flight.
+    @ivar offered: Whether a SrcAvail for it is outstanding.
+    @ivar exposed: The registration that the peer may read meanwhile, or L{None}.
     @ivar plain: Whether it goes as Data after all.
-    @ivar deferred: Fires when its memory may be used again.
+    @ivar deferred: Fires when the application may use the memory again.
     """
 
     __slots__ = (
@@ -181,12 +174,13 @@ class PendingSend:
     @property
     def left(self) -> int:
         """
-        Bytes that are not sent.
+        Bytes not sent.
         """
         return len(self.view) - self.at
 
     def cancelled(self, deferred: Deferred[None]) -> None:
         """
-        Nobody waits for it any more; it goes all the same.
+        Forget a cancelled Deferred; the data is still sent.
         """
+        # The bytes have their place in the stream: leaving them out would corrupt it for the peer.
         self.deferred = None

@@ -1,12 +1,6 @@
 """
-The two ends of a connection, as L{twisted.internet.tcp} has C{Server} and
-C{Client}.
-
-The active side of SDP.
-
-The passive side of SDP; and the two classic calls, L{listenSDP} and L{connectSDP}.
-
-SDP as endpoints, to be used like C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+SDP for Twisted: L{listenSDP} and L{connectSDP}, their port, connector and transports, and the endpoints, used
+like C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
 
 Nothing is opened before C{listen} or C{connect} is called.
 """
@@ -39,29 +33,18 @@ if TYPE_CHECKING:
 
 
 class _SDPEnd(ConnectedTransport):
-    """
-    What both have that not every end has.
-    """
-
     __slots__ = ()
 
     prompt: bool
     extensions: Extensions | None
 
     def begin(self, protocol: IProtocol | None) -> bool:
-        """
-        See L{ConnectedTransport.begin}.
-        """
         if innermostTLS(protocol) is not None:
             self.prompt = False
         return ConnectedTransport.begin(self, protocol)
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:
-        """
-        The next turn has come: what was offered to be read is read from now on.
-
-        @param shared: As of L{ConnectedTransport.nextTurn}.
-        """
+        # SrcAvails received before the protocol had a turn are read from now on.
         if self._settling is not None and self.extensions is not None:
             self.cork()
         ConnectedTransport.nextTurn(self, shared)
@@ -69,7 +52,7 @@ class _SDPEnd(ConnectedTransport):
 
 class SDPServer(_SDPEnd, ServerTransport, SDPTransport):
     """
-    The transport of a passive side.
+    The transport of an accepted connection, like L{twisted.internet.tcp.Server}.
     """
 
     __slots__ = SERVER_FIELDS
@@ -77,7 +60,7 @@ class SDPServer(_SDPEnd, ServerTransport, SDPTransport):
 
 class SDPClient(_SDPEnd, ClientTransport, SDPTransport):
     """
-    The transport of an active side.
+    The transport of an active side, like L{twisted.internet.tcp.Client}.
     """
 
     __slots__ = CLIENT_FIELDS
@@ -85,7 +68,7 @@ class SDPClient(_SDPEnd, ClientTransport, SDPTransport):
 
 class SDPConnector(Connector):
     """
-    What C{connectSDP} gives.
+    The connector that L{connectSDP} returns.
     """
 
     handshake = handshake
@@ -95,7 +78,7 @@ class SDPConnector(Connector):
 
 class SDPPort(Port):
     """
-    What C{listenSDP} gives.
+    The listening port that L{listenSDP} returns.
     """
 
     handshake = handshake
@@ -114,16 +97,15 @@ def listenSDP(
     device: str | None = None,
 ) -> IListeningPort:
     """
-    Listen on an SDP port, as C{reactor.listenTCP} does on a TCP port.
+    Listen on an SDP port, like C{reactor.listenTCP}.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: The port, 0 for any that is free; or a C{Binding}.
-    @param factory: Makes the protocols.
-    @param backlog: How many requests wait while the port does not accept.
+    @param port: 0 for any free port; or a C{Binding}.
+    @param backlog: Connection requests queued while the port does not accept.
     @param interface: The address to bind; all IPv4 addresses by default.
     @param device: The HCA's name; the host's default by default.
     @raise ValueError: C{port} is not a port number.
-    @raise CannotListenError: The port cannot be had.
+    @raise CannotListenError: The port is not available.
     """
     listening = SDPPort(port, factory, backlog, interface, reactor, device)
     listening.startListening()
@@ -140,17 +122,15 @@ def connectSDP(
     device: str | None = None,
 ) -> IConnector:
     """
-    Connect to an SDP port, as C{reactor.connectTCP} does to a TCP port.
+    Connect to an SDP port, like C{reactor.connectTCP}.
 
-    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
-        resolver, if C{host} is a name.
-    @param host: The peer's address or name.
-    @param port: The peer's port, or the name of its service.
-    @param factory: Makes the protocol and hears of failure and loss.
-    @param timeout: The seconds to wait for the connection.
-    @param bindAddress: The local host and port to connect from, a pair or a C{Binding}.
+    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
+    @param port: The port, or the name of its service.
+    @param factory: A L{ClientFactory}, notified of failure and loss.
+    @param timeout: Seconds.
+    @param bindAddress: The local host and port, as a pair or a C{Binding}.
     @param device: The HCA's name; the host's default by default.
-    @raise ValueError: C{port} or C{bindAddress} makes no sense.
+    @raise ValueError: C{port} or C{bindAddress} is invalid.
     @raise ServiceNameUnknownError: There is no such service.
     """
     connector = SDPConnector(host, port, factory, timeout, bindAddress, reactor, device)

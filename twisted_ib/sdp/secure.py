@@ -1,5 +1,5 @@
 """
-What differs on a transport once C{startTLS} was called.
+The TLS side of an SDP transport, after C{startTLS} (as in C{twisted.internet._newtls}).
 """
 
 from __future__ import annotations
@@ -8,23 +8,25 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-#: How deep protocols are looked for in others.
+#: How many wrapped protocols are searched.
 _DEPTH = 16
 
 
 def innermostTLS(protocol: Any) -> Any:
     """
-    Find the protocol of TLS that is nearest to the application.
+    Return the TLS protocol nearest to the application in a chain of wrapped protocols, or L{None}.
 
-    @param protocol: What a transport has; any, or L{None}.
-    @return: It; L{None} if there is none.
+    @param protocol: A transport's protocol; any, or L{None}.
     """
     found = None
+    # Not imported: pyOpenSSL is optional, and while the module is not loaded no protocol can be one of its.
     tls: Any = sys.modules.get("twisted.protocols.tls")
     if tls is not None:
         for _ in range(_DEPTH):
             if isinstance(protocol, tls.TLSMemoryBIOProtocol):
                 found = protocol
+            # The attributes of ProtocolWrapper (twisted.protocols.policies) and of endpoints'
+            # _WrappingProtocol.
             inner = getattr(protocol, "wrappedProtocol", None)
             protocol = getattr(protocol, "_wrappedProtocol", None) if inner is None else inner
             if protocol is None:
@@ -34,20 +36,19 @@ def innermostTLS(protocol: Any) -> Any:
 
 def wrapsTLS(protocol: Any) -> bool:
     """
-    Whether a protocol is one of TLS, or has one in it.
-
-    Such a one says in its C{abortConnection} that TLS is shut down, and then aborts, which
-    discards over TCP what it said; the peer is not to see an end in order.
+    Return whether a protocol is, or contains, a TLS protocol.
 
     @param protocol: Any, or L{None}.
     """
+    # TLS sends close_notify in its C{abortConnection} and then aborts.  Over TCP the abort discards that
+    # alert; here too the peer must see a loss, not an orderly end.
     return innermostTLS(protocol) is not None
 
 
 class SecureMixin:
     """
-    What differs once C{startTLS} was called: the application's calls go to the
-    TLS protocol, which uses the plain methods.
+    The application's calls, once C{startTLS} was called: they go to the TLS protocol, which uses the plain
+    methods.
     """
 
     __slots__ = ()
@@ -65,9 +66,7 @@ class SecureMixin:
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
-        Send pieces through TLS.
-
-        @param data: the pieces, C{bytes}.
+        Send pieces of L{bytes} through TLS.
         """
         if self.connected:
             self.protocol.writeSequence(data)
@@ -81,16 +80,13 @@ class SecureMixin:
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
-        Let the TLS protocol pace the producer.
-
-        @param producer: who writes.
-        @param streaming: whether it writes until it is paused.
+        Register the producer with the TLS protocol, which paces it.
         """
         self.protocol.registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
         """
-        Forget the producer.
+        Unregister the producer.
         """
         self.protocol.unregisterProducer()
 
@@ -100,10 +96,11 @@ _secured: dict[type, type] = {}
 
 def secured(plain: type) -> type:
     """
-    @return: The class of C{plain} transports in TLS.
+    Return the TLS variant of a transport class.
     """
     if issubclass(plain, SecureMixin):
         return plain
+    # One class per plain class: an assignment to __class__ needs the same layout, hence the empty __slots__.
     found = _secured.get(plain)
     if found is None:
         found = _secured[plain] = type("Secure" + plain.__name__, (SecureMixin, plain), {"__slots__": ()})

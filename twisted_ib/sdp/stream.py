@@ -1,17 +1,17 @@
 """
-One SDP connection without Twisted's faces: bytes out, bytes in, and the end.
+One SDP connection below Twisted's transport API: bytes sent, bytes received, and the end.
 
-What Twisted calls a transport stands on top of a L{Stream} (L{twisted_ib.sdp.transport}).
+L{twisted_ib.sdp.transport} puts a Twisted transport on top of a L{Stream}.
 
-Sending: where the reactor polls, the first write of a turn leaves at once; the rest of the turn (elsewhere
-all of it) is gathered and leaves at the end of the batch, or when there is much of it.
+Sending: where the reactor polls, the first write of a turn is sent at once; the rest of the turn (elsewhere
+all of it) is gathered and sent at the end of the batch, or earlier if there is much of it.
 
-Receiving: bytes go to the application as they come, or are held while it does not read; then the receives
+Receiving: bytes are delivered as they arrive, or held while the application does not read; then the receives
 that carried data are not posted again, and the peer's credits run out.
 
-Closing: C{closeWrite} queues the DisConn behind the data; C{detach} ends the
-application's part, after which the stream lives on by itself, as a closed
-socket does in a kernel, until the peer has answered or has waited too long.
+Closing: C{closeWrite} queues the DisConn behind the data.  C{detach} ends the application's part; the stream
+then continues by itself, as a closed socket does in a kernel, until the peer has answered or a timeout ends
+it.
 """
 
 from __future__ import annotations
@@ -42,31 +42,32 @@ from twisted_ib.sdp.zerocopyreceive import Placed
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
-#: A turn's writes are flushed when less than this of a message is left.
+#: Gathered bytes are sent when less than this of a message is left.
 GATHER_LEFT = 16 * 1024
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
 _DISCONN, _DISCONN_SENT = MID.DISCONN.value, Input.DISCONN_SENT
 _MESSAGE = limits.INLINE_MESSAGE
-#: States in which stream data may be sent; an enumeration's hash costs a Python call.
+# Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
+#: States in which stream data may be sent.
 _ESTABLISHED, _CLOSE_WAIT = State.ESTABLISHED, State.CLOSE_WAIT
-#: Below this many they are posted again.
+#: Receives are posted again below this many.
 SDP_RECEIVES_LOW = 32
-#: Receives of a connection while memory is short: data needs three credits
-#: (annex A4, CA4-82), and one message without data must leave as many.
+#: Receives of a connection while memory is short: data needs three credits (annex A4 CA4-82), and one message
+#: without data must leave as many.
 SDP_RECEIVES_LEAST = 4
-#: Receives that are left for control messages when data has come.
+#: Receives that must remain for control messages when data has arrived (CA4-82).
 SDP_CONTROL_RECEIVES = 2
 _RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
 _DISCONN, _ABORT_CONN, _DISCONN_CAME = MID.DISCONN.value, MID.ABORT_CONN.value, Input.DISCONN
-#: The messages that may carry stream bytes, and what else they have behind the header.
+#: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
 _BODIES = {
     int(MID.DATA): 0,
     int(MID.SRC_AVAIL): SrcAvail.layout.size,
     int(MID.SINK_AVAIL): SinkAvail.layout.size,
 }
-#: Marks the end of stream among held bytes.
+#: Marks the end of stream in L{Stream.held}.
 END = None
-# Names of this module are looked up faster than those of others.
+# Globals of this module are looked up faster than attributes of others.
 _PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
 _ABORT_CONN, _DISCONN_CAME, _DREQ = MID.ABORT_CONN.value, Input.DISCONN, Input.DREQ
 _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
@@ -78,32 +79,28 @@ _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
 
 class Stream:
     """
-    A stream of bytes over one queue pair.
+    A byte stream over one queue pair.
 
-    @ivar channel: The device in its reactor.
-    @ivar thread: The thread that may use it.
-    @ivar connection: The CM's side of this connection.
-    @ivar room: Bytes that may still be gathered in this turn; below zero every
-        write takes the slow way.
+    @ivar thread: The id of the thread that may use it.
+    @ivar connection: The CM's connection.
+    @ivar room: Bytes that may still be gathered in this turn; below zero every write takes the slow path.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
-    @ivar owes: Control messages that wait for credits: id, body and flags.
-    @ivar extensions: What it has that uses more of SDP than Data, or L{None}.
-    @ivar longest: Bytes of the longest message that its path carries well.
-    @ivar reads: READs that the peer answers at a time, once connected.
-    @ivar prompt: Whether the first write of a turn leaves at once.
-    @ivar direct: Whether such a write has nothing to do with the end of its batch: nobody waits for that,
-        neither a producer nor a close, and there are no C{extensions}.  Found out at the end of a batch in
-        which nothing was left to do.
-    @ivar batch: The batch in which something was written last.
-    @ivar ending: Whether a DisConn is to be sent and is not in the medium yet.
-    @ivar saidEnd: Whether it has its number: nothing may follow it.
-    @ivar reading: Whether the application wants data.
-    @ivar held: Bytes that came while it did not, or what came to a place of its, then
-        perhaps the end of stream (L{None}) or the loss (an exception); L{None} when there is
-        nothing.
-    @ivar heldBytes: How many bytes those are.
-    @ivar attached: Whether there is an application at all.
-    @cvar messageBytes: The most that one message brings.
+    @ivar owes: Control messages waiting for credits: (id, body, flags).
+    @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
+    @ivar longest: Payload of the longest message that the path carries well.
+    @ivar reads: READs that the peer serves at a time, once connected.
+    @ivar prompt: Whether the first write of a turn is sent at once.
+    @ivar direct: Whether such a write needs nothing at the end of its batch: there is no producer, no close
+        and no C{extensions}.  Determined at the end of a batch that left nothing to do.
+    @ivar batch: The batch of the last write.
+    @ivar ending: Whether a DisConn is due and not in the medium yet.
+    @ivar saidEnd: Whether the DisConn is numbered: nothing may follow it.
+    @ivar reading: Whether the application reads.
+    @ivar held: Input that arrived while it did not: bytes, filled places, then perhaps the end of stream
+        (L{None}) or the loss (an exception); L{None} if there is nothing.
+    @ivar heldBytes: Bytes in C{held}.
+    @ivar attached: Whether there is an application.
+    @cvar messageBytes: The largest payload that we receive in one message.
     """
 
     __slots__ = (
@@ -127,7 +124,7 @@ class Stream:
         "thread",
     )
 
-    # For most connections; a transport has a dictionary for what changes.
+    # Defaults of most connections; a transport has a dictionary for those that change.
     attached = True
     longest = messageBytes = limits.INLINE_MESSAGE
     prompt: Any = Computed(lambda stream: stream.channel.polled)
@@ -135,16 +132,12 @@ class Stream:
     saidEnd = False
 
     def __init__(self, channel: DeviceChannel) -> None:
-        """
-        Make a queue pair, with all its receives posted.
-
-        @param channel: The device in its reactor.
-        @raise ResourceLimitError: there are too many queue pairs.
-        """
         self.channel = channel
         self.thread = channel.device.thread
         self.connection: Any = None
         self.queuePair: QueuePair = channel.device.createQueuePair(self)
+        # Posted before the Hello or HelloAck that announces them: OFED treats one missing receive as fatal,
+        # since it leaves rnr_retry 0 (sdp_cma.c sdp_cma_handler).
         self.queuePair.posted = limits.SDP_RECEIVES
         self.machine = Machine(limits.SDP_RECEIVES)
         self.buffer: SendBuffer | None = None
@@ -156,58 +149,56 @@ class Stream:
         self.held: deque[bytes | Placed | Exception | None] | None = None
         self.heldBytes = 0
 
-    # -- what the transport implements
+    # -- implemented by the transport
 
     bufferSize: int
 
     def writing(self) -> bool:
         """
-        @return: Whether the application waits to write more, or to close.
+        Return whether the application waits to write more, or to close.
         """
         raise NotImplementedError
 
     def drained(self) -> None:
         """
-        The send buffer is empty and the medium has taken everything.
+        Handle an empty send buffer, with nothing pending in the medium.
         """
         raise NotImplementedError
 
     def filled(self) -> None:
         """
-        More than C{bufferSize} bytes wait.
+        Handle a send buffer of more than C{bufferSize} bytes.
         """
         raise NotImplementedError
 
     def deliver(self, data: bytes) -> None:
         """
-        Hand stream bytes to the application.
-
-        @param data: not empty.
+        Deliver stream bytes, at least one, to the application.
         """
         raise NotImplementedError
 
     def endOfStream(self) -> None:
         """
-        Tell the application that the peer sends no more.
+        Notify the application that the peer sends no more.
         """
         raise NotImplementedError
 
     def lost(self, reason: Exception) -> None:
         """
-        Tell the application that the connection broke.
-
-        @param reason: why; at most once.
+        Notify the application, at most once, that the connection broke.
         """
         raise NotImplementedError
 
     def leaving(self) -> bool:
         """
-        @return: Whether the application has closed and reads no more.
+        Return whether the application has closed and reads no more.
         """
         raise NotImplementedError
 
     def checkCaller(self) -> None:
         """
+        Check the calling thread.
+
         @raise WrongThreadError: This is not the reactor's thread.
         @raise DeviceClosedError: This is a forked child.
         """
@@ -215,14 +206,13 @@ class Stream:
 
     def forked(self) -> None:
         """
-        In a forked child: no thread may use this.
+        Disable the stream in a forked child, where no thread may use it.
         """
         self.thread = 0
 
     def traffic(self) -> tuple[int, int, int, int]:
         """
-        @return: For L{Traffic<twisted_ib.hca.device.counters.Traffic>}: each message is one record,
-            and has its number.
+        Return the counts for L{Traffic<twisted_ib.hca.device.counters.Traffic>}: each message is one record.
         """
         machine = self.machine
         return machine.sequence, machine.received, machine.sequence, machine.received
@@ -231,14 +221,14 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """
-        Queue or send C{data}, which is not empty: the slow way, for the first
-        write of a turn and for large ones.
+        Queue or send C{data}, which is not empty: the slow path, for the first write of a turn and for large
+        ones.
         """
         queuePair, buffer = self.queuePair, self.buffer
         n = len(data)
         if queuePair.path is None:
-            # The application, not reading, has not heard of the end: it hears
-            # of it at the end of the batch.
+            # The application, which does not read, was not notified of the end yet; the end of the batch does
+            # it.
             self.cork()
             return
         state = self.machine.state
@@ -249,6 +239,8 @@ class Stream:
             first, self.batch = self.batch != device.batch, device.batch
             self.corked = True
             device.markDirty(self)
+            # No Nagle: the first write of a turn goes at once, later ones gather.  OFED waits for an
+            # acknowledgement instead, for 100 ms at most (sdp.h SDP_NAGLE_TIMEOUT).
             if first and buffer is None and self.prompt and queuePair.pending is None:
                 extensions = self.extensions
                 if n <= self.machine.maxPayload and (
@@ -278,10 +270,10 @@ class Stream:
 
     def block(self) -> None:
         """
-        What is written from now on waits behind more than bytes: have every write take the slow
-        way, and every message that comes look whether something can go on.
+        Let every write wait behind something other than bytes.
         """
         self._sync()
+        # Below zero every write takes the slow path; with a buffer, every received message calls resume.
         self.room = -1
         if self.buffer is None:
             self.buffer = SendBuffer()
@@ -289,7 +281,7 @@ class Stream:
 
     def cork(self) -> None:
         """
-        Have C{endOfBatch} called when the batch ends.
+        Schedule C{endOfBatch}.
         """
         if not self.corked:
             self.corked = True
@@ -309,15 +301,18 @@ class Stream:
         if self.owes is not None:
             self._payOwed()
             if self.owes is not None:
-                return  # Among it may be what belongs before these bytes: RdmaWrCompl.
+                # An owed RdmaWrCompl belongs before these bytes in the stream.
+                return
         most, longest = machine.maxPayload, self.longest
         left = limits.MESSAGES_PER_FLUSH
         while buffer.size:
             if not left:
-                # The peer takes them as fast as they come: others have a turn.
+                # The peer consumes them as fast as they are sent: other connections get a turn.
                 self.cork()
                 break
             left -= 1
+            # IBTA vol. 1 annex A4 CA4-82.  Stalled on credits with small messages, it is worth asking for
+            # larger receives; OFED does so at the same moment.
             if machine.limit - machine.sequence < 3:
                 if most < _MESSAGE:
                     self._askSize()
@@ -333,7 +328,7 @@ class Stream:
 
     def resume(self) -> None:
         """
-        There is room in the medium, or there are credits: go on.
+        Continue after the medium got room or credits arrived.
         """
         try:
             self._proceed()
@@ -341,12 +336,10 @@ class Stream:
             self.violated(error)
             return
         if self.machine.told - self.machine.received < _CREDITS_LOW:
-            self._credit()  # What found the medium full would never be told.
+            # An update that found the medium full would otherwise never be sent.
+            self._credit()
 
     def _proceed(self) -> None:
-        """
-        Send what is owed and queued; when all has left, say so.
-        """
         if self.owes is not None:
             self._payOwed()
         if self.extensions is not None and not self._proceedExtensions(self.extensions):
@@ -354,20 +347,17 @@ class Stream:
         if self.buffer is not None:
             self.flush()
             if self.buffer.size or self.corked:
-                return  # If corked, the end of the batch comes back here.
+                # If corked, the end of the batch calls this again.
+                return
             self.buffer = self.append = None
         if self.corked or self.queuePair.pending is not None:
             return
+        # DisConn goes behind all data and all SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
         if self.ending:
             self.sendDisconn()
         self.drained()
 
     def _proceedExtensions(self, extensions: Extensions) -> bool:
-        """
-        Go on with all that is not just Data, behind what is gathered.
-
-        @return: Whether nothing of it is left.
-        """
         extensions.zeroCopyReceive.proceed()
         if self.buffer is not None:
             self.flush()
@@ -381,7 +371,7 @@ class Stream:
 
     def discard(self) -> None:
         """
-        Forget what the application wrote and has not left.
+        Drop what the application wrote and was not sent.
         """
         self.buffer = self.append = None
         self.room = -1
@@ -392,9 +382,6 @@ class Stream:
     # -- control messages
 
     def _control(self, mid: int, body: bytes = b"", flags: int = 0) -> None:
-        """
-        Send a control message, now or when there are credits for it.
-        """
         if self.owes is None and self.queuePair.canPost():
             message = self.machine.controlMessage(mid, self.queuePair.posted, body, flags)
             if message is not None:
@@ -403,6 +390,8 @@ class Stream:
         if self.owes is None:
             self.owes = deque()
         self.owes.append((mid, body, flags))
+        # Each receive yields one answer at most; more owed ones mean that the peer asks without granting
+        # credits.
         if len(self.owes) > limits.SDP_RECEIVES:
             raise SDPError("the peer asks for answers and does not take them")
 
@@ -419,12 +408,10 @@ class Stream:
             self.owes = None
 
     def _credit(self) -> None:
-        """
-        Tell the peer of posted receives, if no data does and it should know.
-        """
         queuePair, machine = self.queuePair, self.machine
         if queuePair.pending is not None or queuePair.path is None:
             return
+        # IBTA vol. 1 annex A4: empty Data is the credit update; it is due only if no data carries the news.
         if machine.owesUpdate(queuePair.posted):
             header = machine.update(queuePair.posted)
             if header is not None:
@@ -440,8 +427,7 @@ class Stream:
 
     def sendDisconn(self) -> None:
         """
-        Everything has left: say that no more comes.  It is said when the
-        message is in the medium; before that the state does not change.
+        Send the DisConn.  The state changes only when the message is in the medium.
         """
         if self.machine.state not in (_ESTABLISHED, _CLOSE_WAIT):
             self.ending = False
@@ -450,6 +436,7 @@ class Stream:
         if queuePair.pending is not None:
             return
         if not self.saidEnd:
+            # Nothing of this direction may follow a DisConn, so what is owed goes first.
             if self.owes is not None:
                 return
             message = self.machine.controlMessage(_DISCONN, queuePair.posted)
@@ -464,7 +451,7 @@ class Stream:
 
     def openExtensions(self) -> Extensions:
         """
-        @return: What the stream has that uses more of SDP than Data, made when first needed.
+        Return the extensions, made when first needed.
         """
         extensions = self.extensions
         if extensions is None:
@@ -479,15 +466,13 @@ class Stream:
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
         """
-        A message arrived: see L{QueuePair.delivered}.
+        Process a message: see L{QueuePair.delivered}.
 
-        What most messages are is done here: stream bytes for a connection that is open and has no
-        C{extensions}.  The checks are those of L{Machine.receive}, which has all other messages to itself,
-        and finds what is wrong with one that does not pass them here.
+        The common case is handled here without further calls: stream bytes for an open connection without
+        C{extensions}.  The checks are those of L{Machine.receive}, which handles all other messages and finds
+        the error in those that fail here.
 
-        @param buffer: the medium's own, for this call only.
-        @param start: offset of the message.
-        @param stop: offset after it.
+        @param buffer: The medium's own, for this call only.
         """
         machine = self.machine
         length = stop - start
@@ -519,11 +504,6 @@ class Stream:
             self.resume()
 
     def _receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
-        """
-        Any message.
-
-        @return: The stream bytes that came, perhaps none; L{None} if all is done.
-        """
         machine = self.machine
         try:
             data = machine.receive(buffer, start, stop)
@@ -535,39 +515,29 @@ class Stream:
         return data
 
     def _replace(self, payload: bool) -> bool:
-        """
-        A message has used a receive.
-
-        While the application does not read, those that carried data are not
-        posted again and those that did not are, so that control messages can
-        always come and data cannot.
-
-        @return: False if the message came without the credits it needs.
-        """
         queuePair = self.queuePair
+        # IBTA vol. 1 annex A4 CA4-82: data leaves at least two credits.
         if payload and queuePair.posted < SDP_CONTROL_RECEIVES:
             self.violated(SDPError("data with fewer than three credits (CA4-82)"))
             return False
         if not self._isPaused():
             self._postReceives()
+        # While the application does not read, receives that carried data are not posted again and others are,
+        # so that control messages always get through and data does not.  OFED keeps two posted beyond
+        # SO_RCVBUF (sdp_rx.c sdp_post_recvs_needed).
         elif not payload:
             queuePair.posted += 1
         return True
 
     def _isPaused(self) -> bool:
-        """
-        @return: Whether there is an application and it does not read.
-        """
         return self.attached and (self.held is not None or not self.reading)
 
     def _postReceives(self) -> None:
-        """
-        Promise to take more messages: all, or few if memory is short.
-        """
         queuePair = self.queuePair
         if queuePair.path is None:
             return
         full = _RECEIVES
+        # Every posted receive is a promise to buffer a whole message.
         if self.channel.device.receiveBudget.heldBytes > limits.HELD_BYTES // 2:
             full = SDP_RECEIVES_LEAST
         if full > queuePair.posted:
@@ -581,11 +551,14 @@ class Stream:
             if stop - start != BSDH_BYTES:
                 raise SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
             end = _DISCONN_CAME if mid == _DISCONN else Input.ABORTCONN
+            # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may
+            # end the connection.
             if mid == _DISCONN and self.extensions is not None:
                 self.extensions.zeroCopyReceive.ended()
             self._act(self.machine.feed(end))
         elif mid == MID.CH_RCV_BUF:
-            # Refused by answering with the size in force.
+            # Refused by answering the size in force, as OpenIB always does (sdp_rcvd.c
+            # sdp_rcvd_resize_buff_ack).
             ChRcvBuf.parse(buffer, start, stop)
             size = limits.INLINE_MESSAGE
             self._control(MID.CH_RCV_BUF_ACK, size.to_bytes(4, "big"))
@@ -593,6 +566,7 @@ class Stream:
             answer = ChRcvBufAck.parse(buffer, start, stop)
             self.openExtensions().sizeAnswered(answer.receiveBytes)
         elif mid == MID.SUSP_COMM:
+            # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
             service = SuspComm.parse(buffer, start, stop).serviceID
             raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
         elif mid == MID.SUSP_COMM_ACK:
@@ -609,22 +583,24 @@ class Stream:
 
     def hold(self, data: bytes | Placed) -> None:
         """
-        Keep what the application does not want to read yet.
+        Hold bytes that the application does not read yet.
         """
         if not self.attached:
-            # The application has closed: as TCP answers with a reset.
+            # Data after the application has closed is answered with a reset, as TCP does (RFC 9293 section
+            # 3.6.1).
             self.reset()
             return
         if self.held is None:
             self.held = deque()
         self.held.append(data)
         if isinstance(data, bytes):
+            # Held bytes of all connections have one budget: paused readers cannot exhaust memory.
             self.heldBytes += len(data)
             self.channel.device.hold(self, len(data))
 
     def holdAgain(self, data: bytes) -> None:
         """
-        Keep what the application did not take of what was given to it.
+        Hold delivered bytes that the application did not accept.
         """
         if self.held is None:
             self.held = deque()
@@ -634,7 +610,7 @@ class Stream:
 
     def read(self) -> None:
         """
-        Deliver what was held, while the application wants it.
+        Deliver what was held, while the application reads.
         """
         held = self.held
         if held is None:
@@ -671,13 +647,13 @@ class Stream:
 
     def readAgain(self) -> None:
         """
-        The application reads again: what was held comes at the end of the batch.
-        Without any the receives may still be down to those of a paused reader.
+        Resume reading; held bytes are delivered at the end of the batch.
         """
         self.reading = True
         if self.extensions is not None:
             self.cork()
         if self.held is None:
+            # Even without held bytes, receives may be down to those of a paused reader.
             if self.queuePair.posted < _LOW:
                 self._postReceives()
                 self._credit()
@@ -685,13 +661,11 @@ class Stream:
             self.cork()
 
     def _streamEnded(self) -> None:
-        """
-        All is read: tell of the end.
-        """
         if self.extensions is not None:
             self.extensions.zeroCopyReceive.returnPlaces()
             if not self.attached:
-                return  # Who heard of it ended the connection.
+                # A callback has ended the connection.
+                return
         self.endOfStream()
 
     def _release(self) -> None:
@@ -704,7 +678,7 @@ class Stream:
 
     def endOfBatch(self) -> None:
         """
-        The turn is over: everything gathered leaves.
+        Send everything gathered in the turn.
         """
         if self.buffer is not None:
             self._sync()
@@ -716,17 +690,13 @@ class Stream:
             self.violated(error)
 
     def _batchEnded(self) -> None:
-        """
-        Tell what came, and go on.
-
-        @raise SDPError: The peer asks for too much.
-        """
         if self.extensions is not None:
             self.extensions.tell()
         if self.held is not None and self.reading:
             self.read()
             if self.queuePair.path is None:
-                return  # Who has written or closed meanwhile is dirty again.
+                # A callback that wrote or closed has marked the stream dirty again.
+                return
         if self.corked:
             return
         if self.queuePair.path is not None:
@@ -735,11 +705,8 @@ class Stream:
             self._proceedWithout()
 
     def _proceedWithout(self) -> None:
-        """
-        The queue pair has ended and the application, which does not read, has
-        written or closed: that fails if the peer reset the connection, and is
-        in vain if it closed.
-        """
+        # The queue pair has ended, and the application, which does not read, has written or closed.  As with
+        # TCP that fails after a reset, and has no effect after an orderly close.
         loss = self.held[-1] if self.held else None
         if isinstance(loss, Exception):
             self._broken(loss)
@@ -750,9 +717,7 @@ class Stream:
 
     def peerDisconnected(self, connection: Any) -> None:
         """
-        The CM says that the peer disconnected (DREQ), or confirmed ours.
-
-        @param connection: of the communication manager.
+        Handle the peer's DREQ, or its DREP to ours.
         """
         try:
             self._act(self.machine.feed(_DREQ))
@@ -761,18 +726,13 @@ class Stream:
 
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
-        The CM says that the peer does not want the REP.
-
-        @param connection: of the communication manager.
-        @param rejection: what the peer said.
+        Handle the peer's REJ of our REP.
         """
         self.peerDisconnected(connection)
 
     def unreachable(self, connection: Any) -> None:
         """
-        The CM says that the peer does not answer the REP.
-
-        @param connection: of the communication manager.
+        Handle a REP that was never answered.
         """
         self.peerDisconnected(connection)
 
@@ -785,6 +745,7 @@ class Stream:
             self._disconnect()
             self._ended()
         elif action == Action.RESET:
+            # Collected before the queue pair is closed, which drops what was to be sent.
             writes = self.buffer is not None or self.queuePair.pending is not None
             writes = writes or self.writing()
             self._closeQueuePair()
@@ -797,11 +758,8 @@ class Stream:
             self._disconnect()
 
     def _resetByPeer(self, reason: Exception, writes: bool) -> None:
-        """
-        The peer has reset the connection.  As with TCP the application hears of
-        it behind what it has not read; if it does not read, when it reads again
-        or writes, and at once if it is writing.
-        """
+        # As with TCP the application is notified behind what it has not read: when it reads again or writes,
+        # and at once if it is writing.
         if self.attached and self._isPaused() and (self.reading or not writes):
             self._loseLater(reason)
         else:
@@ -815,9 +773,7 @@ class Stream:
             self.cork()
 
     def _ended(self) -> None:
-        """
-        The end of the stream came; it waits behind bytes not read yet.
-        """
+        # The end waits behind bytes that were not read.
         if not self.attached:
             return
         if self.held is None and self.reading:
@@ -828,19 +784,14 @@ class Stream:
             self.held.append(END)
 
     def _abortMessage(self) -> None:
-        """
-        AbortConn, if it can be sent at all; DREQ alone says as much.
-        """
         queuePair = self.queuePair
+        # Best effort, since the DREQ alone has the same effect (IBTA vol. 1 annex A4.5.3.2).
         if queuePair.pending is None and queuePair.path is not None:
             message = self.machine.controlMessage(MID.ABORT_CONN, queuePair.posted)
             if message is not None:
                 queuePair.postInline(message, b"", 0)
 
     def _disconnect(self) -> None:
-        """
-        Tell the CM to disconnect; nothing more is sent or taken.
-        """
         connection = self.connection
         self._closeQueuePair()
         if connection is not None:
@@ -857,7 +808,7 @@ class Stream:
 
     def reset(self) -> None:
         """
-        End the connection so that the peer sees it as lost.
+        Abort the connection; the peer sees it as lost.
         """
         self.discard()
         self._release()
@@ -866,9 +817,7 @@ class Stream:
 
     def violated(self, error: Exception) -> None:
         """
-        The peer broke the protocol: reset, and count it.
-
-        @param error: what it did.
+        Abort the connection after a protocol violation by the peer, and count it.
         """
         self.channel.device.count("sdp_protocol_errors")
         self.reset()
@@ -876,46 +825,43 @@ class Stream:
 
     def failed(self, reason: Exception) -> None:
         """
-        The queue pair is in error: see L{QueuePair.fail}.
-
-        @param reason: what happened.
+        Handle a queue pair in the error state: see L{QueuePair.fail}.
         """
         writes = self.buffer is not None or self.queuePair.pending is not None or self.writing()
+        # No DREQ: the path that would carry it is gone.
         if isinstance(reason, PathLostError):
             self.machine.state = State.CLOSED
             self._closeQueuePair()
         else:
             self.reset()
         if self.held and (self.reading or (END in self.held and not writes)):
-            # What was published is valid, the peer's DisConn above all.
+            # Messages received before the error are valid, the peer's DisConn above all.
             self._loseLater(reason)
         else:
             self._broken(reason)
 
     def budgetExceeded(self) -> None:
         """
-        This connection holds most of what there is no more memory for.
+        Abort: this connection holds the most when memory for held bytes is exhausted.
         """
         self.reset()
         self._broken(ResourceLimitError("too many bytes wait for a paused reader"))
 
     def _broken(self, reason: Exception) -> None:
-        """
-        Tell the application, if there is one, that the connection is lost.
-        """
         self._release()
         if self.attached:
             self.lost(reason)
 
     def detach(self) -> None:
         """
-        The application's part is over: finish with the peer alone.
+        End the application's part and finish with the peer alone.
 
-        What it wrote still leaves.  If it did not read all, the connection is
-        reset, as TCP does it.
+        What was written is still sent.  With unread data the connection is reset, as TCP does it.
         """
         self.attached = False
         self.reading = False
+        # IBTA vol. 1 annex A4: a close with unread data or an unread SrcAvail is abortive (OpenIB sdp_inet.c
+        # sdp_inet_release), so that the peer does not take its data for read.
         unread = self.heldBytes > 0
         if self.held and any(isinstance(what, Placed) and what.count for what in self.held):
             unread = True
@@ -934,6 +880,6 @@ class Stream:
 
     def destroy(self) -> None:
         """
-        The handshake failed: destroy the queue pair.
+        Destroy the queue pair of a failed handshake.
         """
         self.queuePair.close()

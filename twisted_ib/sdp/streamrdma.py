@@ -1,9 +1,8 @@
 """
-Memory and a stream: registration, READ and WRITE on a stream's own queue pair.
+Memory registration, RDMA READ and RDMA WRITE on a stream's own queue pair.
 
-A stream's queue pair gets work queues when the first of these is used, and only then.  The
-messages of the stream go on as before, beside the work queues: they are in no send queue, and
-are delivered before the responder has a look at them.
+The queue pair gets work queues when the first of these is used.  The stream's messages bypass the work
+queues: they are in no send queue, and are delivered before the responder sees them.
 """
 
 from __future__ import annotations
@@ -24,35 +23,39 @@ from twisted_ib.internet.region import RDMARegion, Regions
 if TYPE_CHECKING:
     from twisted_ib.sdp.stream import Stream
 
+#: The largest value: with RNR it means without limit (IBTA vol. 1 9.7.5.2.8).
 _RETRIES = 7
-#: Timeout code of a peer whose queue pair is not there: 67 ms.
+#: Local ACK Timeout code for a peer whose queue pair is not there: 67 ms.
 _ACK_TIMEOUT = 14
-#: Timer code of a peer that finds no receive.
+#: RNR NAK timer code.
 _RNR_TIMER = 14
 
 
-#: READs that a REQ and a REP say to answer and to ask for at a time; OFED says 4, and gets them.
+#: Responder resources and initiator depth in REQ and REP.  OFED announces 4 (sdp_cma.c sdp_cma_handler), and
+#: gets them.
 READ_DEPTH = 16
 
 
 class StreamQueues(WorkQueues):
     """
-    The work queues of a stream's queue pair.
+    Work queues of a stream's queue pair.
     """
 
     __slots__ = ()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        A record arrived: see L{QueuePair.delivered
-        <twisted_ib.hca.queues.queuepair.QueuePair.delivered>}.
+        See L{QueuePair.delivered<twisted_ib.hca.queues.queuepair.QueuePair.delivered>}.
         """
         queuePair = self.queuePair
+        # A stream's messages never consume receive requests: credits (Bufs) already guarantee a receive.
         if opcode == SEND_ONLY:
             self.recordsReceived += 1
             return queuePair.streamed(buffer, start, stop)
         if opcode == ACKNOWLEDGE and stop - start == REFUSAL.size:
             syndrome, _, position = REFUSAL.unpack_from(buffer, start)
+            # A NAK for a request in no send queue is for a message of the stream, for which there is no
+            # retry.
             if position and not self.requester.knows(position):
                 queuePair.fail(
                     QueuePairError(
@@ -66,19 +69,18 @@ class StreamQueues(WorkQueues):
 
 class StreamRDMA:
     """
-    The memory of one stream, and what moves it.
+    The registered memory of one stream, and its READs and WRITEs.
 
-    @ivar stream: Whose.
-    @ivar regions: What the application registered.
-    @ivar moving: READs and WRITEs on their way.
-    @ivar completions: Of those that are done, and not told.
+    @ivar stream: The stream.
+    @ivar regions: The application's registrations.
+    @ivar completions: Completions not reported yet.
     """
 
     __slots__ = ("_calls", "_exposed", "_numbers", "_work", "completions", "regions", "stream")
 
     def __init__(self, stream: Stream) -> None:
         """
-        Nothing is registered.
+        Open a protection domain for the stream.
 
         @raise MemoryRegionError: The connection has ended.
         """
@@ -86,6 +88,7 @@ class StreamRDMA:
         if stream.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
         self.stream = stream
+        # A protection domain of its own: another connection's keys are refused here.
         self.regions = Regions(device, device.memory.allocateDomain(), stream.checkCaller)
         self.completions: deque[WorkCompletion] = deque()
         self._calls: dict[int, Callable[[], None]] = {}
@@ -96,14 +99,13 @@ class StreamRDMA:
     @property
     def moving(self) -> int:
         """
-        How many READs and WRITEs are on their way, or done and not told.
+        READs and WRITEs in flight, or completed and not reported.
         """
         return len(self._calls)
 
     def begin(self) -> WorkQueues:
         """
-        Give the queue pair its work queues, if it has none: the peer may read and write from
-        now on, what it has keys for.
+        Return the work queues, made when first needed.
         """
         work = self._work
         if work is None:
@@ -113,7 +115,10 @@ class StreamRDMA:
             timers = stream.channel.device.timers
             self._work = work = StreamQueues(stream.queuePair, self.regions.pd, sink, sink, timers, places)
             attributes = work.attributes
+            # Until the first transfer there is no responder, so that no R_Key opens anything to the peer.
             attributes.access = REMOTE_READ | REMOTE_WRITE
+            # The peer's responder resources bound our READs, ours bound the peer's (Linux cm.c
+            # cm_init_qp_rts_attr).
             attributes.reads = stream.reads
             attributes.peerReads = READ_DEPTH
             attributes.retries = attributes.rnrRetries = _RETRIES
@@ -126,6 +131,8 @@ class StreamRDMA:
     def register(self, sizeOrBuffer: Any, access: int | None) -> RDMARegion:
         """
         Register memory for the application.
+
+        @raise MemoryRegionError: The connection has ended.
         """
         if self.stream.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
@@ -133,18 +140,19 @@ class StreamRDMA:
 
     def expose(self, view: Any, access: int, segment: Any = None) -> MemoryRegion:
         """
-        Register memory for one transfer.
+        Register memory for one transfer, under a key of its own.
 
-        @param segment: What C{view} is the whole of, if the peer can map it.
+        @param segment: The shared memory segment that C{view} is all of, if the peer can map it.
         """
         memory = self.stream.channel.device.memory
+        # A key per transfer: deregistration then revokes exactly what one advertisement granted.
         region: MemoryRegion = memory.register(view, access, self.regions.pd, None, segment)
         self._exposed.add(region)
         return region
 
     def hide(self, region: MemoryRegion) -> None:
         """
-        The transfer is over.
+        Deregister the memory of a transfer.
         """
         if region in self._exposed:
             self._exposed.remove(region)
@@ -154,19 +162,19 @@ class StreamRDMA:
 
     def read(self, piece: SGE, address: int, key: int, done: Callable[[], None]) -> None:
         """
-        Read the peer's memory.
+        Post an RDMA READ.
 
-        @param piece: Where to.
-        @param done: Called in a later batch, when it is there.
+        @param piece: The local target.
+        @param done: Called in a later batch, when the data is there.
         """
         self._post(SendOpcode.RDMA_READ, piece, address, key, done)
 
     def write(self, piece: SGE, address: int, key: int, done: Callable[[], None]) -> None:
         """
-        Write to the peer's memory.
+        Post an RDMA WRITE.
 
-        @param piece: What.
-        @param done: Called in a later batch, when the peer has it.
+        @param piece: The local source.
+        @param done: Called in a later batch, when the peer has the data.
         """
         self._post(SendOpcode.RDMA_WRITE, piece, address, key, done)
 
@@ -178,41 +186,43 @@ class StreamRDMA:
 
     def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:
         """
-        A request ended; it is told at the end of the batch.
+        Store a completion, which is reported at the end of the batch.
         """
+        # Callbacks may write or close, which must not happen inside the core's delivery.
         self.completions.append(completion)
         self.stream.cork()
         return True
 
     def hold(self, kind: str) -> None:
         """
-        The work queues complete here: see L{twisted_ib.hca.base.refcount.RefCounted}.
+        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}.
         """
 
     def release(self, kind: str) -> None:
         """
-        They do no more.
+        Do nothing, like L{hold}.
         """
 
     def tell(self) -> None:
         """
-        Tell what is done, in the order of posting.  A request that failed took the queue pair
-        with it, which everybody hears by other ways.
+        Report completions in posting order.
         """
         completions = self.completions
         while completions:
             completion = completions.popleft()
             done = self._calls.pop(completion.workRequestID, None)
+            # A failed request has moved the queue pair to the error state, which ends the stream by itself.
             if done is not None and completion.status == WCStatus.SUCCESS:
                 done()
 
     def close(self) -> None:
         """
-        The queue pair is gone: so are all rights.
+        Release all memory after the queue pair was destroyed.
         """
         self._calls.clear()
         self.completions.clear()
         for region in list(self._exposed):
             self.hide(region)
+        # Before the domain: the memory manager refuses to deallocate one that is in use.
         self.regions.close()
         self.stream.channel.device.memory.deallocateDomain(self.regions.pd)

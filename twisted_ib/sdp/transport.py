@@ -1,10 +1,9 @@
 """
-The Twisted transport over SDP: what TCP's transport is, word for word.
+The Twisted transport over SDP, with the behaviour of L{twisted.internet.tcp.Connection}.
 
-L{SDPTransport} adds to a L{Stream} what applications and Twisted see: ITransport,
-ITCPTransport, ITLSTransport, IConsumer, IPushProducer, half close.  C{startTLS}
-changes the object's class to L{SecureMixin<twisted_ib.sdp.secure.SecureMixin>}, so that plain connections do
-not pay for the question.
+L{SDPTransport} adds Twisted's interfaces to a L{Stream}: ITransport, ITCPTransport, ITLSTransport, IConsumer,
+IPushProducer, half-close.  C{startTLS} changes the object's class to
+L{SecureMixin<twisted_ib.sdp.secure.SecureMixin>}, so that plain connections do not pay for the test.
 """
 
 from __future__ import annotations
@@ -46,10 +45,9 @@ _DATA = MID.DATA.value
 
 class KeepAlive:
     """
-    Gives a sign of life when nothing was sent or received for a time: a WRITE of nothing, as
-    OFED's SDP does it.
+    Probes an idle connection with an RDMA WRITE of zero bytes, as OFED does.
 
-    @ivar seconds: How long.
+    @ivar seconds: The idle time before a probe.
     """
 
     __slots__ = ("_call", "_reactor", "_seen", "_stream", "seconds")
@@ -57,6 +55,7 @@ class KeepAlive:
     def __init__(self, stream: Stream, reactor: Any) -> None:
         self._stream = stream
         self._reactor = reactor
+        # OFED sdp.h: SDP_KEEPALIVE_TIME is two hours too.
         self.seconds = limits.SDP_KEEP_ALIVE_SECONDS
         self._wait()
 
@@ -69,14 +68,17 @@ class KeepAlive:
         self._call = self._reactor.callLater(self.seconds, self._look)
 
     def _look(self) -> None:
+        # OFED sdp_bcopy.c sdp_post_keepalive: no SDP message exists for it; the queue pair's retries find a
+        # dead peer.
         if self._traffic() == self._seen:
             self._stream.queuePair.postNothing()
-            self._stream.cork()  # The peer may be asleep.
+            # The peer may sleep; the end of the batch wakes it.
+            self._stream.cork()
         self._wait()
 
     def stop(self) -> None:
         """
-        Do so no more; harmless when repeated.
+        Stop probing; harmless when repeated.
         """
         if self._call.active():
             self._call.cancel()
@@ -93,15 +95,13 @@ class KeepAlive:
 )
 class SDPTransport(Transport, Stream):
     """
-    One SDP connection as Twisted sees it.
+    One SDP connection as a Twisted transport.
 
     All methods belong to the reactor's thread.
 
-    @ivar protocol: Who gets the data.
     @ivar connected: 1 from the first to the last call to the protocol.
     @ivar logstr: The log prefix, as TCP's.
-    @ivar bufferSize: A streaming producer is paused when more than this many
-        bytes wait, or are written at once.
+    @ivar bufferSize: A streaming producer is paused when more bytes than this wait, or are written at once.
     """
 
     __slots__ = FIELDS
@@ -109,7 +109,7 @@ class SDPTransport(Transport, Stream):
     provider = "sdp"
 
     _tlsClientDefault = False
-    # For most connections; see L{Transport}.
+    # Defaults of most connections; see L{Transport}.
     _writeDisconnecting = _writeDisconnected = _noDelay = False
     _closedIn = -1
     _keepAlive: KeepAlive | None = None
@@ -120,10 +120,6 @@ class SDPTransport(Transport, Stream):
         local: IPv4Address | IPv6Address,
         peer: IPv4Address | IPv6Address,
     ) -> None:
-        """
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
         Stream.__init__(self, channel)
         self._begin(local, peer)
 
@@ -133,12 +129,12 @@ class SDPTransport(Transport, Stream):
         """
         Send C{data}: see L{interfaces.ITransport.write}.
 
-        The first write of a batch goes from here into the medium, if nothing is in its way: what
-        L{Stream.send}, L{Machine.header} and L{QueuePair.postInline} do together then, without their
-        calls, which would take longer than the work.
+        The first write of a batch is put into the medium from here if nothing prevents it.  This inlines
+        L{Stream.send}, L{Machine.header} and L{QueuePair.postInline}, whose calls would cost more than the
+        work.
 
         @raise TypeError: C{data} is not L{bytes}.
-        @raise WrongThreadError: called outside the reactor's thread.
+        @raise WrongThreadError: Called outside the reactor's thread.
         """
         if data.__class__ is bytes and _ident() == self.thread:
             length = len(data)
@@ -152,6 +148,7 @@ class SDPTransport(Transport, Stream):
                 machine, queuePair = self.machine, self.queuePair
                 sequence = machine.sequence + 1
                 if (
+                    # IBTA vol. 1 annex A4 CA4-82: data needs three credits, as in Machine.header.
                     machine.limit - sequence >= 2
                     and length <= machine.maxPayload
                     and queuePair.pending is None
@@ -176,9 +173,8 @@ class SDPTransport(Transport, Stream):
 
     @property
     def _tempDataBuffer(self) -> list[bytes]:
-        """
-        What waits to be sent, under the name that programs look for in a C{FileDescriptor}.
-        """
+        # Programs look for unsent bytes under this name, which C{twisted.internet.abstract.FileDescriptor}
+        # uses.
         return [] if self.buffer is None else list(self.buffer.pieces)
 
     def _writeSlowly(self, data: bytes) -> None:
@@ -186,6 +182,8 @@ class SDPTransport(Transport, Stream):
             raise TypeError("Data must be bytes")
         if get_ident() != self.thread:
             raise misused(self.channel.device)
+        # Twisted drops a write after the end without an error
+        # (twisted.internet.abstract.FileDescriptor.write).
         if not self.connected or self._writeDisconnected or self._aborting:
             return
         if data:
@@ -195,10 +193,9 @@ class SDPTransport(Transport, Stream):
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """
-        Send pieces: see L{interfaces.ITransport.writeSequence}.
+        Send pieces of L{bytes}: see L{interfaces.ITransport.writeSequence}.
 
-        @param data: the pieces, C{bytes}.
-        @raise TypeError: one of them is not L{bytes}; then none is sent.
+        @raise TypeError: One of them is not L{bytes}; then none is sent.
         """
         pieces = list(data)
         for piece in pieces:
@@ -208,8 +205,7 @@ class SDPTransport(Transport, Stream):
 
     def loseConnection(self, _connDone: object = None) -> None:
         """
-        See L{Transport.loseConnection}; after a half-close nothing is left to
-        wait for.
+        See L{Transport.loseConnection}; after a half-close nothing is left to wait for.
         """
         self.direct = False
         if not self.disconnecting:
@@ -235,8 +231,7 @@ class SDPTransport(Transport, Stream):
 
     def getTcpNoDelay(self) -> bool:
         """
-        @return: What was set; SDP sends the first write of a turn at once
-            either way.
+        Return what was set; the first write of a turn is sent at once either way.
         """
         return self._noDelay
 
@@ -249,19 +244,19 @@ class SDPTransport(Transport, Stream):
 
     def getTcpKeepAlive(self) -> bool:
         """
-        @return: What was set.
+        Return what was set.
         """
         return self._keepAlive is not None
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """
-        Give the peer's HCA a sign of life when the connection was idle for
-        L{limits.SDP_KEEP_ALIVE_SECONDS}: so one that forgot the connection is noticed.  A
-        peer that died is noticed without it, where the fabric knows.
+        Probe the connection after L{limits.SDP_KEEP_ALIVE_SECONDS} of idle time.
         """
         if self._keepAlive is not None:
             self._keepAlive.stop()
             self._keepAlive = None
+        # This finds a peer that has forgotten the connection; the death of a peer is noticed without it where
+        # the fabric can tell.
         if enabled and self.connected:
             self._keepAlive = KeepAlive(self, self.reactor)
 
@@ -269,6 +264,8 @@ class SDPTransport(Transport, Stream):
 
     def checkCaller(self) -> None:
         """
+        Check the calling thread.
+
         @raise WrongThreadError: This is not the reactor's thread.
         @raise DeviceClosedError: This is a forked child.
         """
@@ -297,9 +294,11 @@ class SDPTransport(Transport, Stream):
             return fail(ConnectionDone("the connection has ended"))
         piece = extensions.openRDMA().regions.piece(region, offset, length)
         secure = innermostTLS(self.protocol)
+        # Under TLS the peer expects records: registered bytes must not bypass them.
         if secure is not None:
             secure.write(bytes(region.view[offset : offset + piece.length]))
             return succeed(None)
+        # Short memory is copied; then it may be used again at once.
         if piece.length < max(extensions.zeroCopySend.least, 1):
             if piece.length:
                 SDPTransport.write(self, bytes(region.view[offset : offset + piece.length]))
@@ -315,6 +314,7 @@ class SDPTransport(Transport, Stream):
             raise TypeError("Data must be bytes")
         if len(byte) != 1:
             raise ValueError(f"urgent data is one byte, not {len(byte)}")
+        # The byte would travel in the clear, and corrupt the TLS records of a peer that reads it inline.
         if wrapsTLS(self.protocol):
             raise ValueError("there is no urgent data in TLS")
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
@@ -337,7 +337,7 @@ class SDPTransport(Transport, Stream):
 
     def readAgain(self) -> None:
         """
-        The application reads; perhaps it has places for what comes.
+        Resume reading; the protocol may now supply buffers.
         """
         if self.extensions is None and ISDPBufferedProtocol.providedBy(self.protocol):
             if self.queuePair.path is not None:
@@ -348,20 +348,20 @@ class SDPTransport(Transport, Stream):
 
     def phase(self) -> str:
         """
-        @return: Its state, in the words of annex A4.
+        Return the connection state in the terms of annex A4, for C{ib-ss}.
         """
         phase = super().phase()
         return phase if phase == CONNECTING else self.machine.state.name
 
     def credits(self) -> int:
         """
-        @return: How many messages the peer has receives for.
+        Return how many messages the peer has receives for.
         """
         return max(self.machine.credits(), 0)
 
     def unsent(self) -> int:
         """
-        @return: How many bytes were written that the medium has not taken, or the peer not read.
+        Return the bytes written that the medium has not accepted, or the peer has not read.
         """
         buffer, extensions = self.buffer, self.extensions
         count = super().unsent()
@@ -373,10 +373,9 @@ class SDPTransport(Transport, Stream):
 
     def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
         """
-        Go on in TLS: see L{interfaces.ITLSTransport.startTLS}.
+        Start TLS: see L{interfaces.ITLSTransport.startTLS}.
 
-        @param contextFactory: as for TCP.
-        @param normal: Whether this end's role in TLS is that of its connection.
+        @param normal: Whether this end has the TLS role of its connection role.
         """
         startTLS(self, contextFactory, normal, SDPTransport)
 
@@ -390,7 +389,7 @@ class SDPTransport(Transport, Stream):
     @TLS.setter
     def TLS(self, started: bool) -> None:
         """
-        C{startTLS} sets this when the TLS protocol has taken over.
+        Change the class, when C{twisted.internet._newtls} sets this.
         """
         if started:
             self.__class__ = secured(self.__class__)
@@ -399,9 +398,7 @@ class SDPTransport(Transport, Stream):
 
     def deliver(self, data: bytes) -> None:
         """
-        Hand data to the protocol; its exceptions end the connection.
-
-        @param data: not empty.
+        Deliver data to the protocol; an exception of its ends the connection.
         """
         upcalls.current = self
         try:
@@ -413,18 +410,17 @@ class SDPTransport(Transport, Stream):
 
     def endOfStream(self) -> None:
         """
-        The peer sends no more.
+        Handle the peer's end of stream.
         """
         if not self._aborting:
             self.readConnectionLost(CONNECTION_DONE)
 
     def readConnectionLost(self, reason: Failure) -> None:
         """
-        Tell the protocol that reading is over, or that everything is.
-
-        @param reason: why.
+        Notify the protocol that reading is over, or end the connection.
         """
         protocol = interfaces.IHalfCloseableProtocol(self.protocol, None)
+        # Without IHalfCloseableProtocol the peer's end ends both directions, as in twisted.internet.tcp.
         if protocol is None:
             self.connectionLost(reason)
         else:
@@ -439,31 +435,31 @@ class SDPTransport(Transport, Stream):
 
     def leaving(self) -> bool:
         """
-        @return: Whether the application has closed and reads no more.
+        Return whether the application has closed and reads no more.
         """
         return bool(self.disconnecting)
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The last thing that happens, once: see L{Transport.connectionLost}.
+        End the connection, once: see L{Transport.connectionLost}.
         """
         if self._keepAlive is not None:
             self._keepAlive.stop()
         if self.extensions is not None and not self.disconnected:
             self.extensions.fail(reason)
-            # The places are the application's, also while the peer goes on.
+            # The peer must not write to the application's buffers any more, even while it continues.
             self.extensions.zeroCopyReceive.ended()
         Transport.connectionLost(self, reason)
 
     def writing(self) -> bool:
         """
-        @return: Whether a producer is paused or a close waits.
+        Return whether a producer is paused or a close waits.
         """
         return Transport.writing(self) or (self._writeDisconnecting and not self._writeDisconnected)
 
     def drained(self) -> None:
         """
-        Everything written has left: more from the producer, or the end.
+        Resume the producer, or end the connection: everything written has been sent.
         """
         if not self.connected or self._aborting:
             return
@@ -472,8 +468,8 @@ class SDPTransport(Transport, Stream):
             self.producerPaused = False
             self._tell(producer.resumeProducing)
         elif self._closedIn == self.channel.device.turns:
-            # As over TCP the end is no part of the turn in which it is asked for: what the application
-            # has put off with callLater(0) comes first.
+            # As over TCP the close is not part of the turn that asks for it: calls that the application has
+            # scheduled with callLater(0) come first.
             self.cork()
         elif self.disconnecting:
             if self._sendEnd():
@@ -488,11 +484,6 @@ class SDPTransport(Transport, Stream):
             self.direct = self.prompt and self.extensions is None and not self.saidEnd
 
     def _sendEnd(self) -> bool:
-        """
-        Say that no more data comes.
-
-        @return: Whether that has left.
-        """
         self.ending = True
         self.sendDisconn()
         return not self.ending and self.queuePair.pending is None

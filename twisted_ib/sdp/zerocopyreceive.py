@@ -1,6 +1,6 @@
 """
-What a stream receives that is not just Data for C{dataReceived}: what it may read from the
-peer's memory, and what goes to places of the application.
+The receiving half of zero copy: READs of SrcAvails, and SinkAvails for the application's buffers (IBTA vol. 1
+annex A4).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from twisted_ib.sdp.protocol.wire import MID, Flags, RdmaRdCompl
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
 
-#: Bytes that one READ brings for C{dataReceived}.
+#: Bytes of one READ for C{dataReceived}.
 SDP_READ = 256 * 1024
-#: The same into registered memory.
+#: Bytes of one READ into registered memory.
 SDP_READ_REGISTERED = 1024 * 1024
-#: What was read is reported when it is this much, or all.
+#: An RdmaRdCompl is sent after so many bytes, or at the end.
 SDP_REPORT = 1024 * 1024
-#: A READ goes to a place of the application if that has so many bytes, or all that is left.
+#: A READ goes into an application buffer that has so many bytes, or all that is left.
 SDP_PLACE_LEAST = 16 * 1024
 
 _REQ_PIPE = Flags.REQ_PIPE.value
@@ -35,14 +35,12 @@ _REQ_PIPE = Flags.REQ_PIPE.value
 
 class Place:
     """
-    A part of registered memory where the application wants bytes of the stream.
+    A part of registered memory into which the application wants stream bytes (L{ISDPBufferedProtocol}).
 
-    @ivar protocol: Who wants them.
-    @ivar region: The memory.
-    @ivar offset: Where in it.
-    @ivar view: The bytes there.
-    @ivar memory: What is registered.
-    @ivar exposed: What the peer may write, or L{None}.
+    @ivar protocol: The protocol that supplied it.
+    @ivar offset: Its offset in C{region}.
+    @ivar memory: The memory region; C{view} is the part's bytes.
+    @ivar exposed: The registration that the peer may write to, or L{None}.
     """
 
     __slots__ = ("exposed", "memory", "offset", "protocol", "region", "view")
@@ -57,17 +55,14 @@ class Place:
 
     def piece(self, count: int) -> SGE:
         """
-        Name its first bytes.
+        Return its first bytes as a scatter/gather element.
         """
         return SGE(self.memory.address + self.offset, count, self.memory.localKey)
 
 
 class Placed:
     """
-    Bytes that came to a place, and that the application has not heard of.
-
-    @ivar place: Where.
-    @ivar count: How many.
+    Bytes received into a place and not reported to the application.
     """
 
     __slots__ = ("count", "place")
@@ -79,13 +74,11 @@ class Placed:
 
 class Reading:
     """
-    A READ on its way.
+    A READ in flight.
 
-    @ivar advert: Of what.
-    @ivar count: How many bytes.
-    @ivar place: Where to, or L{None} if it goes to C{fresh}.
-    @ivar fresh: A file of that many bytes in memory, whose value is no copy.
-    @ivar memory: What of it is registered.
+    @ivar place: The target, or L{None} if it is C{fresh}.
+    @ivar fresh: A BytesIO of C{count} bytes, whose value needs no copy.
+    @ivar memory: The registration of C{fresh}.
     """
 
     __slots__ = ("advert", "count", "fresh", "memory", "place")
@@ -100,10 +93,10 @@ class Reading:
 
 class ZeroCopyReceive:
     """
-    The receiving half of an L{Extensions}.
+    The receiving half of L{Extensions}.
 
-    @ivar places: Those that nothing came to, in the order of the stream.
-    @ivar readings: READs on their way, in the order of the stream.
+    @ivar places: Unused application buffers, in stream order.
+    @ivar readings: READs in flight, in stream order.
     """
 
     __slots__ = ("_back", "_due", "_extensions", "_known", "_stream", "_told", "_wants", "places", "readings")
@@ -123,9 +116,10 @@ class ZeroCopyReceive:
 
     def buffered(self) -> bool:
         """
-        Whether the protocol has places for what comes.
+        Return whether the protocol supplies buffers (L{ISDPBufferedProtocol}).
         """
         protocol = self._stream.protocol
+        # The protocol can change, as with startTLS or policies; the interface test is worth one per protocol.
         if protocol is not self._known:
             self._known = protocol
             self._wants = ISDPBufferedProtocol.providedBy(protocol)
@@ -136,20 +130,17 @@ class ZeroCopyReceive:
     # -- places
 
     def _readsInto(self) -> bool:
-        """
-        Whether a place is being read into.  When other bytes come then, that is void, and the
-        place still comes before any other.
-        """
+        # If other bytes arrive while a place is being read into, that READ is void, and its place comes
+        # before any other.
         return bool(self.readings) and self.readings[-1].place is not None
 
     def put(self, data: bytes) -> None:
         """
-        Hand stream bytes to the application: in its places if it has some.
-
-        @param data: Not empty.
+        Deliver stream bytes, at least one, into application buffers if there are some.
         """
         stream = self._stream
         if not self.buffered():
+            # The protocol takes no buffers any more; those that the peer cannot write to are returned.
             while len(self.places) > len(self._sink.places):
                 self.tell(self.places.popleft(), 0)
         while self.buffered() and not self._readsInto():
@@ -162,6 +153,7 @@ class ZeroCopyReceive:
             if count == len(data):
                 return
             data = data[count:]
+            # bufferFilled may have closed the connection or paused it.
             if not stream.attached:
                 return
             if not stream.reading:
@@ -171,28 +163,22 @@ class ZeroCopyReceive:
             stream.deliver(data)
 
     def _ask(self) -> Place | None:
-        """
-        Ask the protocol for a place; it comes behind all others.
-        """
         stream = self._stream
         if not self.buffered() or stream.queuePair.path is None:
             return None
+        # Through _tell: an exception of getBuffer ends the connection, as one of dataReceived does.
         found: list[Any] = []
         stream._tell(lambda: found.append(self._place(stream.protocol)))
         return found[0] if found and stream.queuePair.path is not None else None
 
     def _place(self, protocol: Any) -> Place | None:
-        """
-        What the protocol says.
-
-        @raise Exception: It says what is not possible.
-        """
         answer = protocol.getBuffer()
         if answer is None:
             return None
         region, offset, length = answer
         piece = self._extensions.openRDMA().regions.piece(region, offset, length)
         place = Place(protocol, region, piece)
+        # An empty place accepts no bytes: L{put} would ask for another one for ever.
         if not piece.length or not place.memory.access & LOCAL_WRITE:
             region.unuse()
             raise ValueError(f"nothing can be received into {piece.length} bytes of {region!r}")
@@ -200,7 +186,7 @@ class ZeroCopyReceive:
 
     def tell(self, place: Place, count: int) -> None:
         """
-        Tell the application of what came to a place.
+        Return a place to the application, with C{count} bytes in it.
         """
         self._hide(place)
         place.region.unuse()
@@ -209,9 +195,6 @@ class ZeroCopyReceive:
             stream._tell(lambda: place.protocol.bufferFilled(place.region, place.offset, count))
 
     def _hide(self, place: Place) -> None:
-        """
-        The peer may not write to a place any more.
-        """
         exposed, place.exposed = place.exposed, None
         keyed = self._extensions.keyed
         if exposed is not None and keyed is not None:
@@ -219,16 +202,17 @@ class ZeroCopyReceive:
 
     def filled(self, place: Place, count: int) -> None:
         """
-        The peer has written to the oldest place.
+        Process bytes that the peer has written to the oldest place.
         """
         self.places.remove(place)
+        # Revoked before the application sees the bytes, so that the peer cannot change them later.
         self._hide(place)
         self._arrived(Placed(place, count))
 
     def finish(self, placed: Placed) -> None:
         """
-        Tell of bytes that came to a place.  If another protocol has taken over meanwhile, they
-        are its own.
+        Report bytes received into a place; if another protocol has taken over meanwhile, they are delivered
+        to it.
         """
         place, count = placed.place, placed.count
         if place.protocol is self._stream.protocol or not count:
@@ -240,20 +224,21 @@ class ZeroCopyReceive:
 
     def withdrawn(self, places: list[Place], back: bool) -> None:
         """
-        The peer writes to places no more.
+        Process SinkAvails that the peer will not write to.
 
-        @param back: Whether they are the application's again.
+        @param back: Whether the buffers return to the application.
         """
         for place in places:
             self._hide(place)
         for place in places if back else ():
-            if place in self.places:  # Who heard of another may have ended the connection.
+            # A callback for another place may have ended the connection.
+            if place in self.places:
                 self.places.remove(place)
                 self._arrived(Placed(place, 0))
 
     def ended(self) -> None:
         """
-        The peer sends no more, nor writes.
+        Revoke all SinkAvails after the peer's DisConn.
         """
         self._sink.ended()
         for place in self.places:
@@ -261,15 +246,15 @@ class ZeroCopyReceive:
 
     def returnPlaces(self) -> None:
         """
-        Nothing more comes to any place: all are the application's again.
+        Return all buffers to the application: nothing more arrives.
         """
         self.withdrawn(list(self.places), True)
 
-    # -- going on
+    # -- progress
 
     def proceed(self) -> None:
         """
-        Do what can be done now.
+        Send reports, READs and SinkAvails as far as possible.
         """
         stream = self._stream
         if stream.queuePair.path is None:
@@ -279,21 +264,22 @@ class ZeroCopyReceive:
         if dropped:
             stream._control(MID.SEND_SM)
         elif dropped is not None:
-            stream._credit()  # The last message could not acknowledge all.
+            # While the cancel was in progress MSeqAck was held back; announce the full value now.
+            stream._credit()
         sink = self._sink
+        # Without responder resources at the peer there are no READs: everything has to come as Data.
         if stream.leaving() or not stream.reads or sink.refusing:
             self._refuse(sink)
         elif stream.reading and stream.held is None and stream.attached:
             self._read(sink)
             self._invite(sink)
+        # The protocol was replaced by one that supplies no buffers, as with startTLS.
         if sink.places and not sink.retracting and stream.attached and not self.buffered():
             self._retract()
 
     def _read(self, sink: SinkAdverts) -> None:
-        """
-        Read what is offered, as deep as the peer permits.
-        """
         stream = self._stream
+        # IBTA vol. 1 9.7.4: more READs than the responder's resources would be NAKed as invalid requests.
         while len(self.readings) < stream.reads:
             if sink.pick(1) is None:
                 return
@@ -309,6 +295,8 @@ class ZeroCopyReceive:
             keyed = self._extensions.openRDMA()
             try:
                 piece = self._target(reading)
+            # No memory can be registered; SendSm makes the source send the bytes as Data (IBTA vol. 1 annex
+            # A4).
             except HCAError:
                 self._refuse(sink)
                 return
@@ -319,17 +307,14 @@ class ZeroCopyReceive:
             keyed.read(piece, address, advert.key, self._arrive)
 
     def _refuse(self, sink: SinkAdverts) -> None:
-        """
-        Have all that is offered sent as Data: none may be read before one that is refused.
-        """
+        # All of them: bytes behind a refused SrcAvail must not be read before those of the refused one
+        # arrive.
         while sink.refuse():
             self._stream._control(MID.SEND_SM)
 
     def _toRead(self, sink: SinkAdverts) -> Place | None:
-        """
-        The place to read into, if there is one and it pays.  While something is read that is
-        copied to places when it comes, these are not for what comes behind it.
-        """
+        # READs in flight into fresh memory are copied into places when they complete; later bytes must not
+        # take those.
         if self.readings and self.readings[-1].place is None:
             return None
         if not self.places:
@@ -343,14 +328,10 @@ class ZeroCopyReceive:
         return place if picked is not None and len(place.view) >= picked[1] else None
 
     def _target(self, reading: Reading) -> SGE:
-        """
-        Where a READ goes.
-
-        @raise HCAError: No more memory can be registered.
-        """
         if reading.place is not None:
             self._hide(reading.place)
             return reading.place.piece(reading.count)
+        # CPython's BytesIO.getvalue returns its own buffer as bytes: no copy for dataReceived.
         reading.fresh = io.BytesIO(bytes(reading.count))
         memory = self._extensions.openRDMA().expose(reading.fresh.getbuffer(), LOCAL_WRITE)
         reading.memory = memory
@@ -368,13 +349,14 @@ class ZeroCopyReceive:
             data = Placed(place, count)
         sink = self._sink
         if advert not in sink.adverts:
-            # The peer has taken it back and sends it in another way.
+            # The source has voided the SrcAvail and sends the bytes in another way.
             if place is not None:
                 self.places.insert(self._back, place)
                 self._back = self._back + 1 if self.readings else 0
             return
         sink.arrived(advert, count)
         self._due += count
+        # Few reports: each RdmaRdCompl costs a credit and a message (several per SrcAvail are legal).
         if advert.done == advert.length or self._due >= SDP_REPORT:
             self._report()
         self._arrived(data)
@@ -383,18 +365,22 @@ class ZeroCopyReceive:
         due, self._due = self._due, 0
         if due:
             sink = self._sink
+            # IBTA vol. 1 annex A4 CA4-8: REQ_PIPE is legal in RdmaRdCompl only.  A peer with MaxAdverts 1 has
+            # no use for it.
             asks = sink.mode is Mode.COMBINED and sink.most > 1
             self._stream._control(MID.RDMA_RD_COMPL, RdmaRdCompl.layout.pack(due), _REQ_PIPE if asks else 0)
             self._told = self._extensions.machine.sequence + (self._stream.owes is not None)
 
     def checkReports(self, acknowledged: int) -> None:
         """
-        A ModeChange came, which may take back what we are reading: what the peer offers again
-        begins behind what it knows to be read.
+        Check a ModeChange that voids the SrcAvails being read.
 
         @param acknowledged: Its MSeqAck.
-        @raise SDPError: More was read, and would come twice.
+        @raise SDPError: Bytes were read that the source does not know to be read.
         """
+        # The source offers again from where the last RdmaRdCompl that it has received ends.  Bytes read
+        # beyond that would arrive twice.  (OpenIB sdp_rcvd.c sdp_rcvd_mode_change leaves the question open in
+        # a comment.)
         if self.unread() and (self._due or self._told > acknowledged):
             raise SDPError("ModeChange while a SrcAvail is being read")
 
@@ -407,12 +393,13 @@ class ZeroCopyReceive:
         else:
             self.put(what)
 
-    # -- places that the peer may write to
+    # -- SinkAvails
 
     def _invite(self, sink: SinkAdverts) -> None:
         stream = self._stream
         machine = self._extensions.machine
         payload = stream.messageBytes
+        # Not while READs are in flight: their bytes come first in the stream, perhaps into these buffers.
         while sink.mayAsk(payload, payload) and not self.readings and self.buffered():
             at = len(sink.places)
             if at == len(self.places):
@@ -424,11 +411,14 @@ class ZeroCopyReceive:
                     return
             place = self.places[at]
             length = len(place.view)
+            # Smaller than the source's largest message is illegal (OpenIB sdp_rcvd.c sdp_rcvd_snk_avail);
+            # CA4-82: three credits.
             if length < payload or not stream.queuePair.canPost() or machine.limit - machine.sequence < 3:
                 return
             keyed = self._extensions.openRDMA()
             keyed.begin()
             try:
+                # IBTA vol. 1 10.6.3.1: remote write requires local write.
                 exposed = keyed.expose(place.view, LOCAL_WRITE | REMOTE_WRITE)
             except HCAError:
                 return
@@ -440,26 +430,23 @@ class ZeroCopyReceive:
             stream.queuePair.postInline(message, b"", 0)
 
     def _retract(self) -> None:
-        """
-        Take the places back: nobody wants bytes there any more.
-        """
         queuePair = self._stream.queuePair
         if queuePair.canPost():
             message = self._extensions.machine.cancelPlaces(queuePair.posted)
             if message is not None:
                 queuePair.postInline(message, b"", 0)
 
-    # -- ends
+    # -- end of the connection
 
     def unread(self) -> bool:
         """
-        Whether the peer offers what is not read.
+        Return whether SrcAvails are outstanding.
         """
         return bool(self._sink.adverts)
 
     def close(self) -> None:
         """
-        The connection is over.
+        Release all buffers: the connection has ended.
         """
         for place in self.places:
             place.region.unuse()

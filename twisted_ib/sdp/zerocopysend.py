@@ -1,9 +1,9 @@
 """
-What a stream sends that is not just Data: registered memory, urgent bytes, and what stands
-behind these.
+The sending half of zero copy: registered memory and urgent bytes, and what waits behind them (IBTA vol. 1
+annex A4).
 
-The bytes of a stream leave in order.  When something of these waits, everything written later
-waits behind it in C{items}; what was written before is in the stream's own buffer.
+The bytes of a stream leave in order.  While something in C{items} waits, everything written later waits
+behind it; what was written before is in the stream's own buffer.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from twisted_ib.sdp.protocol.wire import MID, RdmaWrCompl, Transition
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
 
-#: Bytes that the application wrote are written into a place of the peer's from this many on.
+#: Plain writes of at least so many bytes go into a SinkAvail by RDMA WRITE.
 SDP_WRITE_LEAST = 8 * 1024
-#: What a SrcAvail in Combined mode carries of its buffer: as much as keeps the rest aligned.
+#: Inline bytes of a SrcAvail in Combined mode: at least one is required; this many keeps the rest aligned.
+#: Below 64, OpenIB would READ them again (SDP_SRC_AVAIL_RECV in sdp_dev.h).
 SDP_CARRIED = 64
 
 
 class ZeroCopySend:
     """
-    The sending half of an L{Extensions}.
+    The sending half of L{Extensions}.
 
-    @ivar items: What waits, or is offered, in the order of the stream.
-    @ivar writing: What is all being written, and not all done.
-    @ivar size: Bytes of C{items} that are not sent.
+    @ivar items: Items that wait, or are in a SrcAvail, in stream order.
+    @ivar writing: Items whose WRITEs are all posted and not all completed.
+    @ivar size: Bytes in C{items} not sent.
     @ivar least: Registered memory shorter than this goes as Data.
-    @ivar plainLeast: Bytes that the application writes at once and that are at least so many go
-        like registered memory; L{None} if none do.
+    @ivar plainLeast: Plain writes of at least so many bytes go like registered memory; L{None} if none do.
     """
 
     __slots__ = ("_extensions", "_retract", "_stream", "items", "least", "plainLeast", "size", "writing")
@@ -56,20 +56,23 @@ class ZeroCopySend:
         self.least = limits.SDP_ZERO_COPY_LEAST
         self.plainLeast: int | None = None
 
-    # -- what the application sends
+    # -- queueing
 
     def takes(self, length: int) -> bool:
         """
-        Whether bytes that are written now must not go as Data at once.
+        Return whether a write of C{length} bytes must wait here instead of going as Data at once.
         """
         if self.items or self.writing:
             return True
         source = self._source
         if source is None:
             return False
+        # IBTA vol. 1 annex A4: no Data while a SrcAvail is outstanding; it would overtake the bytes in it.
         if source.offers or source.retracting:
             return True
         targets = source.targets
+        # Data would consume the SinkAvail, which is worth it only for a few bytes, and illegal when it is
+        # partly written.
         if targets and (targets[0].written or length >= SDP_WRITE_LEAST):
             return True
         return self.plainLeast is not None and length >= self.plainLeast
@@ -81,7 +84,7 @@ class ZeroCopySend:
 
     def queueBytes(self, data: bytes) -> None:
         """
-        Let bytes wait.
+        Queue bytes that the application wrote.
         """
         items = self.items
         if self.plainLeast is not None and len(data) >= self.plainLeast:
@@ -95,26 +98,29 @@ class ZeroCopySend:
 
     def queueRegistered(self, region: RDMARegion, piece: SGE) -> Deferred[None]:
         """
-        Let registered memory wait.
+        Queue registered memory.
 
-        @return: Fires when it may be used again.
+        @return: Fires when the application may use the memory again.
         """
         start = piece.address - region.address
         stop = start + piece.length
+        # IBTA vol. 1 9.7.7.1.3 bounds a message, and so one WRITE, to 2^31 bytes.
         for at in range(start, stop, limits.MESSAGE_BYTES):
             memory = region.use()
             item = PendingSend(region, memory, at, memory.view[at : min(at + limits.MESSAGE_BYTES, stop)])
             self.items.append(item)
         deferred: Deferred[None] = Deferred(item.cancelled)
-        item.deferred = deferred  # The last is over when all are.
+        # Items complete in order, so the last one's completion is that of all.
+        item.deferred = deferred
         self._queued(piece.length)
         return deferred
 
     def queueUrgent(self, byte: bytes) -> None:
         """
-        Let an urgent byte wait; the peer is told at once that it comes.
+        Queue an urgent byte and announce it at once with OOB_PEND.
         """
         stream = self._stream
+        # If nothing waits before it, the byte's own message has both flags.
         if (self.items or stream.buffer is not None) and stream.queuePair.pending is None:
             notice = self._extensions.machine.notice(stream.queuePair.posted)
             if notice is not None:
@@ -134,7 +140,7 @@ class ZeroCopySend:
 
     def idle(self) -> bool:
         """
-        Whether nothing waits, and nothing is on its way but Data.
+        Return whether nothing but Data is queued or in flight.
         """
         return not self.takes(0)
 
@@ -148,6 +154,7 @@ class ZeroCopySend:
         stream = self._stream
         left = limits.MESSAGES_PER_FLUSH
         while source is not None and stream.queuePair.path is not None:
+            # An owed RdmaWrCompl belongs before the bytes that follow it in the stream.
             if stream.owes is not None:
                 return False
             if self._complete(source):
@@ -155,7 +162,8 @@ class ZeroCopySend:
             if self._isBlocked(source):
                 return False
             if not left:
-                stream.cork()  # Others have a turn.
+                # Other connections get a turn.
+                stream.cork()
                 return False
             left -= 1
             item = self._next()
@@ -174,24 +182,20 @@ class ZeroCopySend:
         return None
 
     def _complete(self, source: SourceAdverts) -> bool:
-        """
-        Tell the peer of targets that are done.
-
-        @return: Whether there was one.
-        """
         count = source.completed()
         if count is not None:
+            # Sent after the WRITEs completed, though RC order alone would put the Send behind them (IBTA vol.
+            # 1 9.5).
             self._stream._control(MID.RDMA_WR_COMPL, RdmaWrCompl.layout.pack(count))
             return True
+        # A SinkCancelAck only if a SinkAvail was dropped without completion (OpenIB sdp_rcvd.c
+        # sdp_rcvd_snk_cancel).
         due = source.cancelDone()
         if due:
             self._stream._control(MID.SINK_CANCEL_ACK)
         return bool(due)
 
     def _isBlocked(self, source: SourceAdverts) -> bool:
-        """
-        Whether offers have to be taken back before anything else.
-        """
         if self._retract and source.offers and source.cancelling is None:
             stream = self._stream
             if stream.queuePair.canPost():
@@ -200,15 +204,13 @@ class ZeroCopySend:
                     stream.queuePair.postInline(message, b"", 0)
         if not source.offers:
             self._retract = False
+        # IBTA vol. 1 annex A4: SrcAvailCancel covers all SrcAvails; nothing of the stream is sent until the
+        # sink's answer.
         return self._retract or source.cancelling is not None
 
     def _closeTarget(self, source: SourceAdverts) -> bool:
-        """
-        Write no more into the target that is in use.
-
-        @return: Whether it is done.
-        """
         targets = source.targets
+        # Only partly written ones: an untouched SinkAvail is consumed by the next message with payload.
         for target in targets:
             if not target.written:
                 break
@@ -216,11 +218,6 @@ class ZeroCopySend:
         return bool(targets and targets[0].closed and not targets[0].moving)
 
     def _send(self, source: SourceAdverts, item: PendingSend | SendBuffer | Urgent) -> bool:
-        """
-        Send an item, or a part of it.
-
-        @return: Whether to go on.
-        """
         if isinstance(item, PendingSend) and not item.plain:
             if source.targets:
                 return self._write(source, item)
@@ -232,6 +229,7 @@ class ZeroCopySend:
             self.items[self.items.index(item)] = PendingSend(None, None, 0, memoryview(payload))
             return True
         if source.offers:
+            # Urgent data goes as Data (IBTA vol. 1 annex A4), so the SrcAvails before it are cancelled.
             if isinstance(item, Urgent):
                 self.retract()
                 return True
@@ -244,31 +242,28 @@ class ZeroCopySend:
 
     def retract(self) -> None:
         """
-        Take back what was offered.
+        Cancel all SrcAvails.
         """
         self._retract = True
         self._stream.cork()
 
     def _pays(self, item: PendingSend) -> bool:
-        """
-        Whether it is better that the peer reads an item than that it goes as Data.  Where memory
-        can be shared and this is not, a READ copies as often as Data, and answers besides.
-        """
+        # Where the fabric can share memory but the peer cannot map this item's, a READ copies as often as
+        # Data does, and costs a response as well.
         path = self._stream.queuePair.path
         shares = path is not None and path.fabric.attributes["zeroCopy"]
         return not shares or item.memory is None or self._mayMap(item)
 
     @staticmethod
     def _mayMap(item: PendingSend) -> bool:
-        """
-        Whether the peer may map what an item is in: all of that is sent, since it sees the whole.
-        """
+        # Only if all of the segment is being sent: a peer that maps it sees the whole.
         memory = item.memory
         return memory is not None and memory.segment is not None and len(item.view) == memory.length
 
     def _sendBuffer(self, item: SendBuffer) -> bool:
         stream = self._stream
         before = item.size
+        # The stream's flush sends from its own buffer; what was gathered later waits meanwhile.
         waiting, stream.buffer = stream.buffer, item
         stream.flush()
         if stream.queuePair.path is None:
@@ -281,9 +276,6 @@ class ZeroCopySend:
         return True
 
     def _sendPlain(self, item: PendingSend | Urgent) -> bool:
-        """
-        Send a message of registered memory, or an urgent byte, as Data.
-        """
         stream = self._stream
         queuePair, machine = stream.queuePair, self._extensions.machine
         if not queuePair.canPost():
@@ -310,16 +302,18 @@ class ZeroCopySend:
             self.items.popleft()
         return True
 
-    # -- read by the peer
+    # -- SrcAvails
 
     def _offer(self, source: SourceAdverts, item: PendingSend) -> bool:
         stream = self._stream
         queuePair, machine = stream.queuePair, self._extensions.machine
+        # With all bytes inline there would be nothing to READ, hence no RdmaRdCompl.
         if source.mode is Mode.BUFFERED or item.left <= SDP_CARRIED:
             item.plain = True
             return True
         if not source.mayOffer() or not queuePair.canPost():
             return False
+        # Between SrcAvails only: a change with some outstanding would void them.
         if not source.offers and source.mayPipeline() and self._wantsPipeline(source):
             message = machine.changeMode(Transition.COMBINED_TO_PIPELINED, queuePair.posted)
             if message is not None:
@@ -335,6 +329,7 @@ class ZeroCopySend:
         carried = b""
         if source.mode is Mode.COMBINED:
             carried = bytes(item.view[item.at : item.at + SDP_CARRIED])
+        # In Combined mode the SrcAvail carries the first bytes; the sink READs only the rest.
         message = machine.sourceAvailable(
             item, item.left, exposed.key, exposed.address + start, carried, queuePair.posted
         )
@@ -347,20 +342,16 @@ class ZeroCopySend:
         return True
 
     def _wantsPipeline(self, source: SourceAdverts) -> bool:
-        """
-        Whether it pays to leave Combined mode: the sink asks for it, or several buffers wait.
-        """
+        # OpenIB asks with two buffers queued (SDP_INET_SEND_MODE in sdp_dev.h), and its sink always sets
+        # REQ_PIPE.
         if source.pipelining:
             return True
         several = [item for item in self.items if isinstance(item, PendingSend) and not item.plain]
         return len(several) > 1
 
     def _expose(self, item: PendingSend) -> tuple[MemoryRegion, int]:
-        """
-        Let the peer read what is left of an item, by a key of its own.
-
-        @return: What is registered for that, and where in it the bytes begin.
-        """
+        # A registration of its own: its R_Key is revoked when this one SrcAvail is over, whatever the peer
+        # has kept.
         keyed = self._extensions.openRDMA()
         keyed.begin()
         memory = item.memory
@@ -371,12 +362,13 @@ class ZeroCopySend:
 
     def wasRead(self, item: PendingSend, count: int, over: bool) -> None:
         """
-        The peer has read from an offer.
+        Process an RdmaRdCompl for an item.
 
-        @param over: Whether that was all.
+        @param over: Whether the item is complete.
         """
         if item not in self.items:
-            return  # Discarded by an abort; the reset has not left.
+            # Discarded by an abort whose reset was not sent yet.
+            return
         item.at += count
         self.size -= count
         if over:
@@ -385,7 +377,7 @@ class ZeroCopySend:
 
     def unoffer(self, offers: list[Offer], plain: bool) -> None:
         """
-        Offers are over that were not, or not all, read.
+        Process SrcAvails that ended before they were read completely.
 
         @param plain: Whether the rest goes as Data.
         """
@@ -396,18 +388,17 @@ class ZeroCopySend:
             self._hide(item)
         source = self._source
         if plain and source is not None and source.offers and source.cancelling is None:
-            self._retract = True  # Data must not be sent while they stand.
+            # Data is illegal while the later SrcAvails are outstanding.
+            self._retract = True
 
-    # -- written by us
+    # -- RDMA WRITE
 
     def _write(self, source: SourceAdverts, item: PendingSend) -> bool:
-        """
-        Write an item, or a part of it, where the peer wants it.
-        """
         target = next((each for each in source.targets if not each.closed), None)
         if target is None:
             return False
         keyed = self._extensions.openRDMA()
+        # The work queue has room for so many transfers (StreamRDMA.begin).
         if keyed.moving >= limits.SDP_TRANSFERS:
             return False
         if item.memory is None:
@@ -421,6 +412,8 @@ class ZeroCopySend:
         address = target.address + target.written
         target.written += count
         target.moving += 1
+        # IBTA vol. 1 annex A4: the source may complete a SinkAvail early when less than a message's payload
+        # is left.
         if target.length - target.written < self._extensions.machine.maxPayload:
             target.closed = True
         item.at += count
@@ -439,7 +432,7 @@ class ZeroCopySend:
             self.writing.remove(item)
             self._finish(item)
 
-    # -- ends
+    # -- end of the connection
 
     def _hide(self, item: PendingSend) -> None:
         exposed, item.exposed = item.exposed, None
@@ -448,11 +441,6 @@ class ZeroCopySend:
             keyed.hide(exposed)
 
     def _release(self, item: PendingSend) -> Deferred[None] | None:
-        """
-        An item is over.
-
-        @return: Who waits for that.
-        """
         self._hide(item)
         if item.region is not None:
             item.region.unuse()
@@ -469,16 +457,16 @@ class ZeroCopySend:
 
     def unfinished(self) -> bool:
         """
-        Whether the peer has been offered what it has not read, or is being written to.
+        Return whether SrcAvails or WRITEs are outstanding.
         """
         source = self._source
         return bool(self.writing) or (source is not None and bool(source.offers))
 
     def discard(self) -> list[Deferred[None]]:
         """
-        Send nothing of what waits.
+        Drop everything queued.
 
-        @return: Who waits for the ends of it.
+        @return: The Deferreds of what was dropped.
         """
         waiting = []
         for item in (*self.writing, *self.items):

@@ -74,8 +74,8 @@ class TransitionTests(SynchronousTestCase):
 
     def test_everyStateWithEveryInput(self) -> None:
         """
-        What the machine does is the table above; what is not in it is an
-        L{SDPError} which names both and changes nothing.
+        The machine follows the table above; any other pair is an L{SDPError} which names both and changes
+        nothing.
         """
         seen = set()
         for line in TABLE.split("\n")[1:-1]:
@@ -231,7 +231,7 @@ class SendTests(SynchronousTestCase):
 
 class ReceiveTests(SynchronousTestCase):
     """
-    What a peer may send, and what not.
+    Messages that a peer may send, and messages that it may not.
     """
 
     def refused(self, data: bytes, machine: Machine | None = None) -> str:
@@ -286,7 +286,7 @@ class ReceiveTests(SynchronousTestCase):
 
     def test_acknowledgesUnsent(self) -> None:
         """
-        What was not sent cannot be acknowledged, nor what was long ago.
+        An MSeqAck of a message that was not sent, or was sent long ago, is refused.
         """
         machine = opened(64, 0x30000)
         for sent in range(3):
@@ -384,7 +384,7 @@ class ReceiveTests(SynchronousTestCase):
     @given(st.binary(max_size=64))
     def test_anything(self, data: bytes) -> None:
         """
-        Whatever arrives, only L{SDPError} comes out.
+        For any input, only L{SDPError} is raised.
         """
         machine = opened()
         try:

@@ -575,7 +575,7 @@ class AddressTests(SynchronousTestCase):
 
     def test_noAddress(self) -> None:
         """
-        What is no address is a L{ValueError}.
+        A text that is no address is a L{ValueError}.
         """
         for text in ["", "localhost", "1.2.3", "1.2.3.4.5", "::g", "%ib0"]:
             self.assertRaises(ValueError, wire.packAddress, text)

@@ -177,7 +177,7 @@ class ModeTests(SynchronousTestCase):
 
     def test_bothEnds(self) -> None:
         """
-        Who sends a change changes its half at once, who receives it the other one.
+        The sender of a ModeChange changes its half at once, the receiver the other one.
         """
         ends = Ends()
         c, s = ends.c.zero, ends.s.zero
@@ -265,8 +265,8 @@ class StateTests(SynchronousTestCase):
 
     def test_everyStateWithEveryMessage(self) -> None:
         """
-        What is legal in a state is taken; all else is an error that says what it is about, and
-        never anything else.
+        A message that is legal in a state is accepted; any other is an error that names it, and never another
+        kind of error.
         """
         self.assertEqual(set(LEGAL), set(STATES))
         for state, reach in STATES.items():
@@ -295,7 +295,7 @@ class StateTests(SynchronousTestCase):
 
 class SourceTests(SynchronousTestCase):
     """
-    What is offered to be read.
+    Processing of SrcAvails.
     """
 
     def test_adverts(self) -> None:
@@ -334,7 +334,7 @@ class SourceTests(SynchronousTestCase):
 
     def test_readBeforeOffered(self) -> None:
         """
-        What is reported as read before the offer came is an error.
+        An RdmaRdCompl before the SrcAvail arrived is an error.
         """
         ends = Ends()
         early = ends.s.controlMessage(MID.RDMA_RD_COMPL, 64, b"\0\0\0\1")
@@ -595,7 +595,7 @@ class SinkTests(SynchronousTestCase):
 
 class BoundTests(SynchronousTestCase):
     """
-    What a peer may not have more of.
+    Bounds on a peer's advertisements.
     """
 
     def test_adverts(self) -> None:
@@ -641,7 +641,7 @@ class BoundTests(SynchronousTestCase):
 
     def test_nothingSpentInVain(self) -> None:
         """
-        What cannot be sent has no number and changes nothing.
+        A message that cannot be sent gets no number and changes nothing.
         """
         machine = opened()
         machine.limit = 0

@@ -165,9 +165,8 @@ class UpdateTests(ReviewedTestCase):
     @given(STEPS)
     def test_polled(self, steps: Any) -> None:
         """
-        Whatever two ends that respect credits send each other while they pause
-        and memory is short: nobody gets stuck or breaks the protocol, and the
-        two fall silent.
+        Two ends that respect credits, pause and are short of memory send each other anything: neither gets
+        stuck or breaks the protocol, and the two fall silent.
         """
         self.play(steps, True)
 
@@ -331,8 +330,7 @@ class HeldTests(ThreeTestCase):
 
     def test_roomForMany(self) -> None:
         """
-        What 200 senders, who do nothing wrong, can send to readers that pause at the same
-        time resets nobody.
+        200 well-behaved senders, and readers that pause at the same time, cause no reset.
         """
         each = (limits.SDP_RECEIVES - SDP_CONTROL_RECEIVES) * limits.INLINE_MESSAGE
         self.assertGreaterEqual(limits.HELD_BYTES, 200 * each)

@@ -62,9 +62,8 @@ class OrderlyTests(ClosingTestCase):
 
     def test_close(self) -> None:
         """
-        What was written leaves before the DisConn, as over TCP also what is
-        written while older data still waits; both sides end with
-        ConnectionDone and nothing is left.
+        Bytes written before a close leave before the DisConn, as over TCP also those written while older data
+        still waits; both sides end with ConnectionDone and nothing is left.
         """
         for second in (0, 1):
             ends = self.pair.connected()
@@ -311,8 +310,8 @@ class ResetTests(ClosingTestCase):
 
     def test_disconnectInEachState(self) -> None:
         """
-        A DREQ is a reset, but for the one that ends LAST_ACK.  Who does not
-        read any more hears of it when it writes, as over TCP.
+        A DREQ is a reset, but for the one that ends LAST_ACK.  An application that does not read any more is
+        notified when it writes, as over TCP.
         """
         for state in list(State)[:4]:
             raw, stream = self.inState(state)
@@ -456,7 +455,7 @@ class ResetTests(ClosingTestCase):
 
 class BoundTests(ClosingTestCase):
     """
-    What is bounded.
+    Bounds.
     """
 
     def test_heldBytes(self) -> None:

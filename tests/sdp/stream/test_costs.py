@@ -1,6 +1,6 @@
 """
-What SDP costs: functions that are called and objects that are made for a message, what an idle connection
-keeps, and that neither depends on how many there are.
+The costs of SDP: functions called and objects made for a message, memory of an idle connection, and that
+neither depends on the number of connections.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class DirectTests(CrowdTestCase):
 
     def test_full(self) -> None:
         """
-        What the medium does not take is kept, in order.
+        Bytes that the medium does not accept are kept, in order.
         """
         one, two = self.ready()
         post = one.queuePair.path.__class__.post
@@ -234,7 +234,7 @@ class DirectTests(CrowdTestCase):
 
     def test_long(self) -> None:
         """
-        What does not fit into one message goes the other way.
+        A write that does not fit into one message takes the slow path.
         """
         one, two = self.ready()
         text = bytes(3 * limits.INLINE_MESSAGE + GATHER_LEFT)
@@ -244,7 +244,7 @@ class DirectTests(CrowdTestCase):
 
     def test_notDirect(self) -> None:
         """
-        Who has a producer, closes, aborts or uses more than Data needs the end of the batch.
+        A stream with a producer, a close, an abort or extensions needs the end of the batch.
         """
         acts: list[Callable[[Any], object]] = [
             lambda one: one.registerProducer(StringTransport(), True),

@@ -20,7 +20,7 @@ OFFER = SrcAvail(length=100, rkey=7, address=4096, payload=b"begin").pack()[16:]
 
 class OrderTests(ReviewedTestCase):
     """
-    What may not overtake, follow or get lost.
+    Order: nothing is overtaken, misplaced or lost.
     """
 
     def test_deathInLastAck(self) -> None:
@@ -127,7 +127,7 @@ class OrderTests(ReviewedTestCase):
 
     def test_noDataAfterAbort(self) -> None:
         """
-        Who aborts while it is given data, and resumes, is given no more.
+        A protocol that aborts while data is delivered to it, and resumes, gets no more.
         """
         for pair in self.pairs():
             one, two = pair.connected()

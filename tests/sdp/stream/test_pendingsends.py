@@ -57,8 +57,8 @@ class SendBufferTests(SynchronousTestCase):
     @given(STEPS)
     def test_stream(self, steps: list[int]) -> None:
         """
-        Whatever is appended and taken: the bytes come in order and whole, no
-        more at a time than asked for, never none, and C{size} says what waits.
+        For any sequence of appends and takes the bytes come out in order and whole, no more at a time than
+        asked for, never none, and C{size} is the number left.
         """
         buffer = SendBuffer()
         at = taken = 0

@@ -214,7 +214,7 @@ class MistakeTests(ReviewedTestCase):
 
     def test_deadline(self) -> None:
         """
-        What raises when a deadline passes does not reach the reactor either.
+        An exception raised when a deadline passes does not reach the reactor either.
         """
         for pair in self.pairs():
             self.patch(pair.b.device, "tick", lambda now: 1 // 0)
@@ -288,7 +288,7 @@ class ResetTests(ReviewedTestCase):
 
     def test_closing(self) -> None:
         """
-        Who waits to close, or to half close, too: before the batch ends.
+        A transport that waits to close, or to half close, does so too: before the batch ends.
         """
         for pair in self.pairs():
             for close in ("loseConnection", "loseWriteConnection"):
@@ -324,7 +324,7 @@ class ResetTests(ReviewedTestCase):
 
 class EarlyTests(ReviewedTestCase):
     """
-    What comes in the turn of C{connectionMade}.
+    Events in the turn of C{connectionMade}.
     """
 
     def made(self, pair: Pair) -> tuple[Any, Any]:

@@ -101,8 +101,8 @@ class ScheduleTests(PairTestCase):
     @given(SCHEDULES)
     def test_polled(self, steps: Any) -> None:
         """
-        Whatever two ends write, pause and resume, in whichever turns of
-        reactors that poll: the bytes arrive whole and in order.
+        Two ends write, pause and resume at any time, in any turns of reactors that poll: the bytes arrive
+        whole and in order.
         """
         self.play(steps, True)
 
@@ -117,7 +117,7 @@ class ScheduleTests(PairTestCase):
 
 class SendTests(PairTestCase):
     """
-    What is sent, and when.
+    Sending: contents and times.
     """
 
     polled = True
@@ -240,8 +240,7 @@ class SendTests(PairTestCase):
 
     def test_largeWritesAreNotCut(self) -> None:
         """
-        What was gathered leaves before a large write, which then is a message
-        of its own.
+        Gathered bytes leave before a large write, which then is a message of its own.
         """
         raw, stream = self.pair.raw()
         stream.write(b"first")
@@ -321,13 +320,13 @@ class SendTests(PairTestCase):
 
 class ReceiveTests(PairTestCase):
     """
-    What arrives.
+    Receiving.
     """
 
     def test_upcallRaises(self) -> None:
         """
-        What a protocol raises is logged and closes its connection; others go
-        on, and the device is not left in the middle of its work.
+        An exception of a protocol is logged and closes its connection; others go on, and the device is not
+        left in the middle of its work.
         """
         for polled in (False, True):
             pair = Pair(polled)
@@ -400,7 +399,7 @@ class ReceiveTests(PairTestCase):
 
     def test_traffic(self) -> None:
         """
-        What one end has sent the other has received, message for message.
+        Each end has received all that the other has sent, message for message.
         """
         one, two = self.pair.connected()
         for _ in range(3):
@@ -433,8 +432,8 @@ class ReceiveTests(PairTestCase):
 
     def test_resumeIsLater(self) -> None:
         """
-        What was held comes in a later turn, not within C{resumeProducing};
-        and pausing again within it stops it.
+        Held bytes come in a later turn, not within C{resumeProducing}; and pausing again within it stops
+        them.
         """
         one, two = self.pair.connected()
         two.pauseProducing()
@@ -485,8 +484,8 @@ class ReceiveTests(PairTestCase):
 
     def test_illegal(self) -> None:
         """
-        What does not belong here ends the connection with an error that names
-        it; it is counted, and the peer sees a reset.
+        An unexpected message ends the connection with an error that names it; it is counted, and the peer
+        sees a reset.
         """
         offer = SrcAvail(length=100, rkey=7, address=4096, payload=b"begin").pack()[16:]
         cases: list[tuple[str, int, bytes, dict[str, int]]] = [

@@ -253,8 +253,7 @@ class LogTests(PairTestCase):
 
     def test_logSystemBehindUpcall(self) -> None:
         """
-        What is logged behind an upcall, in the same turn, is not the
-        connection's.
+        A log entry made behind an upcall, in the same turn, is not the connection's.
         """
         one, two = self.pair.connected()
         two.logstr = "Recorder,7,host"

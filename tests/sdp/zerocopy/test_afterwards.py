@@ -115,7 +115,7 @@ class AbortTests(PairTestCase):
 
     def test_answersComeLate(self) -> None:
         """
-        What the peer has read, or was written to it, meanwhile is nobody's business any more.
+        Bytes that the peer has read or written meanwhile have no effect any more.
         """
         for polled in (False, True):
             for first in range(7):

@@ -283,8 +283,8 @@ class ScheduleTests(PairTestCase):
     @given(SETTINGS, STEPS)
     def test_anySchedule(self, setting: Any, steps: Any) -> None:
         """
-        Whatever two ends write, offer, take back, pause, and in whichever modes: the bytes
-        arrive whole and in order, the memory is free again, and nothing is left.
+        Two ends write, offer, cancel and pause at any time, in any modes: the bytes arrive whole and in
+        order, the memory is free again, and nothing is left.
         """
         self.play(setting, steps)
 

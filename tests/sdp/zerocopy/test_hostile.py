@@ -173,7 +173,7 @@ class HostileTestCase(RegisteredTestCase):
 
 class PeerTests(HostileTestCase):
     """
-    What the peer says.
+    Messages of the peer.
     """
 
     def test_noSuchAddress(self) -> None:
@@ -217,7 +217,7 @@ class PeerTests(HostileTestCase):
 
     def test_keysAfterUse(self) -> None:
         """
-        What was offered cannot be read when it is read, refused, taken back or void.
+        A SrcAvail's memory cannot be read once it was read, refused, cancelled or voided.
         """
         for over in ("read", "refused", "cancelled", "void"):
             raw, stream = self.source() if over == "void" else self.pair.raw()
@@ -350,7 +350,7 @@ class PeerTests(HostileTestCase):
 
 class OrderTests(HostileTestCase):
     """
-    What may not overtake what.
+    Order among messages.
     """
 
     def test_writeCompletion(self) -> None:
@@ -376,8 +376,8 @@ class OrderTests(HostileTestCase):
 
     def test_refusedWhileShort(self) -> None:
         """
-        What memory is too short for must come as Data, and before that nothing is read: not even
-        what left before the peer heard of it.
+        Data for which memory is short must come as Data, and before that nothing is read: not even SrcAvails
+        that left before the peer heard of it.
         """
         raw, stream = self.pair.raw()
         raw.send(MID.MODE_CHANGE, PIPELINED)
@@ -398,8 +398,8 @@ class OrderTests(HostileTestCase):
 
     def test_creditsBehindCancel(self) -> None:
         """
-        What a cancel's end lets be acknowledged is told, where receives are few: the peer may
-        wait for it.
+        The end of a cancel raises MSeqAck, which is announced where receives are few: the peer may wait for
+        it.
         """
         raw, stream = self.pair.raw()
         target = Target(raw, 2000)
@@ -510,7 +510,7 @@ class EndTests(HostileTestCase):
 
     def test_heldForPlaces(self) -> None:
         """
-        What came to a paused application with places is told although the connection has ended.
+        Bytes that came to a paused application with places are reported although the connection has ended.
         """
         for pipelined in (False, True):
             raw, stream = self.sink(HalfPlaces()) if pipelined else self.pair.raw(1000, HalfPlaces())
@@ -543,7 +543,7 @@ class EndTests(HostileTestCase):
 
     def test_closedUnread(self) -> None:
         """
-        What came to a place and was not told is unread, so that a close is an abort.
+        Bytes that came to a place and were not reported are unread, so that a close is an abort.
         """
         _, two = self.written(Places())
         kinds = self.sent(two)
@@ -572,7 +572,7 @@ class EndTests(HostileTestCase):
 
     def test_lostWhileWriting(self) -> None:
         """
-        Who does not read and waits for registered memory hears of the peer's death, although
+        An application that does not read and waits for registered memory hears of the peer's death, although
         the end of the stream is held.
         """
         raw, stream = self.pair.raw()

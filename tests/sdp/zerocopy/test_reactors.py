@@ -83,7 +83,7 @@ class WaitingPlaces(Waiting, Places):
 
 class RegisteredTestsMixin(Driven):
     """
-    What every reactor and device must do.
+    Tests for every reactor and device.
 
     @cvar device: Its name.
     """

@@ -112,8 +112,8 @@ class WriteTests(RegisteredTestCase):
 
     def test_small(self) -> None:
         """
-        What is shorter than the threshold is copied, and free at once; a plain stream is not
-        made slower by it.
+        Memory shorter than the threshold is copied, and free at once; a plain stream is not made slower by
+        it.
         """
         one, two = self.pair.connected()
         region = one.registerMemory(BYTES)
@@ -141,7 +141,7 @@ class WriteTests(RegisteredTestCase):
 
     def test_wrongThresholds(self) -> None:
         """
-        What is no number is refused, before anything has changed.
+        A threshold that is no number is refused, before anything has changed.
         """
         one, _ = self.pair.connected()
         for wrong in ("1", 0.5):
@@ -216,7 +216,7 @@ class WriteTests(RegisteredTestCase):
 
     def test_failureWritesAgain(self) -> None:
         """
-        Who hears of the end and writes again is refused, and does not keep it going.
+        A callback that hears of the end and writes again is refused, and does not keep it going.
         """
         one, two, region, ends = self.offering()
         two.pauseProducing()
@@ -523,7 +523,7 @@ class UrgentTests(RegisteredTestCase):
 
     def test_notBehindOffers(self) -> None:
         """
-        What was offered and is not read is taken back, and goes as Data before the byte.
+        SrcAvails that were not read are cancelled, and go as Data before the byte.
         """
         one, two, _, ends = self.offering(protocol=Hearing())
         two.pauseProducing()
@@ -622,7 +622,7 @@ class PeerTests(RegisteredTestCase):
 
     def test_hostile(self) -> None:
         """
-        What a sink may not say of an offer ends the connection, with a reason.
+        An illegal answer of the sink to a SrcAvail ends the connection, with a reason.
         """
         for text, mid, body in (
             ("where 299936 are left", MID.RDMA_RD_COMPL, (299_937).to_bytes(4, "big")),
@@ -693,7 +693,7 @@ class PeerTests(RegisteredTestCase):
 
     def test_offerAfterClose(self) -> None:
         """
-        What is offered to an application that has closed is answered with a reset.
+        A SrcAvail to an application that has closed is answered with a reset.
         """
         raw, stream = self.pair.raw()
         raw.machine.opened(64, 65536)

@@ -131,7 +131,7 @@ class OptionTests(SynchronousTestCase):
 
 class TermsTests(SynchronousTestCase):
     """
-    What both ends agree on.
+    The parameters that both ends agree on.
     """
 
     def test_round(self) -> None:
@@ -143,7 +143,7 @@ class TermsTests(SynchronousTestCase):
 
     def test_hostile(self) -> None:
         """
-        Whatever is missing, of another kind or out of its bounds is refused.
+        A field that is missing, of another kind or out of its bounds is refused.
         """
         message = json.loads(json.dumps(TERMS.message()))
         strange: list[Any] = [None, True, -1, 0, 1.5, "1", [], {}, [0], [1.0], [True], [1, "2"], 1 << 70]
@@ -179,7 +179,7 @@ class TermsTests(SynchronousTestCase):
 
     def test_compare(self) -> None:
         """
-        What the server was given, and nothing else, has to be the client's too.
+        The server's options, and nothing else, have to be the client's too.
         """
         for given in (NOTHING, Given((64,), 10, None, 2), Given(None, 10, None, None)):
             given.compare("send", TERMS)
@@ -330,7 +330,7 @@ class LinkTests(SynchronousTestCase):
 
     def test_strange(self) -> None:
         """
-        What is no such line ends the connection.
+        Any other line ends the connection.
         """
         for data in (
             b"HTTP/1.1 400 Bad Request\r\n",
@@ -352,7 +352,7 @@ class LinkTests(SynchronousTestCase):
 
 class RunTests(SynchronousTestCase):
     """
-    What one connection does while it is measured.
+    One connection's work during a measurement.
     """
 
     def setUp(self) -> None:
@@ -591,7 +591,7 @@ class ServerTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """
-        Who wants something else is told so, and the server waits on.
+        A client that wants something else is refused, and the server waits on.
         """
         self.make(Given((128,), None, None, None))
         for message, words in (
@@ -622,7 +622,7 @@ class ServerTests(SynchronousTestCase):
 
     def test_strangers(self) -> None:
         """
-        Who says nothing is let go after a while; there are so many at most.
+        A silent connection is closed after a while; their number is bounded.
         """
         strangers = [self.connect() for _ in range(server.PERF_STRANGERS)]
         self.assertIdentical(self.server.buildProtocol(None), None)
@@ -635,7 +635,7 @@ class ServerTests(SynchronousTestCase):
 
     def test_nonsense(self) -> None:
         """
-        What makes no sense in the middle ends that connection.
+        An invalid message in the middle ends that connection.
         """
         control, transport, (one, _) = self.begin()
         one.dataReceived(b"{}\n")
@@ -782,7 +782,7 @@ class ClientTests(SynchronousTestCase):
 
 class ReportTests(SynchronousTestCase):
     """
-    What is printed.
+    Output.
     """
 
     row = Row(8388608, Latency(123456789, 1, 1_500, 22_222_222, 333_333_333, 9), Bandwidth(10, 83886080, 0.5))
@@ -840,7 +840,7 @@ class ReportTests(SynchronousTestCase):
 
 class PatternTests(SynchronousTestCase):
     """
-    What is sent.
+    Data sent.
     """
 
     def test_same(self) -> None:

@@ -27,7 +27,7 @@ ALONE = "read"
 
 class ProcessTests(SynchronousTestCase):
     """
-    What it prints and exits with.
+    Output and exit status.
     """
 
     def setUp(self) -> None:

@@ -60,7 +60,7 @@ class FakeTransport:
 
 class TermsTests(SynchronousTestCase):
     """
-    What the active side says.
+    The active side's parameters.
     """
 
     def test_bytes(self) -> None:
@@ -90,7 +90,7 @@ class TermsTests(SynchronousTestCase):
 
     def test_pattern(self) -> None:
         """
-        What is verified is rds-stress's.
+        The content that is verified is rds-stress's.
         """
         self.assertEqual(patternOf(6).hex(), "3e694ca73ac5")
         self.assertEqual(patternOf(257)[:6].hex(), "3e694ca73ac5")
@@ -154,7 +154,7 @@ class TaskTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """
-        Whatever is not as it should be is told; who is not in this is not heard.
+        Anything wrong is reported; a stranger is ignored.
         """
         good = self.message(0, 0, REQUEST)
         self.come(b"x", addr=(ACTIVE, 9))

@@ -1,4 +1,4 @@
 """
-SDP without I/O, clock or Twisted: the messages, the machine of one connection, and its extensions (IBTA vol.
-1 annex A4).
+The SDP protocol core: messages, connection machine and zero copy (IBTA vol. 1 annex A4).  No I/O, no clock,
+no Twisted.
 """

@@ -1,16 +1,13 @@
 """
-The Sockets Direct Protocol of one connection: numbers, credits, close.  What a stream that only
-sends and takes Data needs is here; the rest is in L{twisted_ib.sdp.protocol.zerocopy}, and made when it
-is needed.
+The SDP connection machine: sequence numbers, credits and close (IBTA vol. 1 annex A4).
 
-Pure: what arrives goes in, what to do comes out; the transport does it.
+It is all that a stream of plain Data needs; L{twisted_ib.sdp.protocol.zerocopy} extends it when a connection
+uses more.  No I/O: messages go in, headers and actions come out, and the transport carries them out.
 
-The header of every message (BSDH, 16 bytes) numbers the message (MSeq), says
-which was the last one received (MSeqAck) and how many receives its sender has
-posted (Bufs).  What may still be sent is therefore C{MSeqAck + Bufs - MSeq},
-all of the peer's latest header.  The per-message methods make no object but
-the bytes they return; L{twisted_ib.sdp.protocol.wire} has the readable twin of each
-layout.
+The base header (BSDH, 16 bytes) of each message has its sequence number (MSeq), the last sequence number
+received (MSeqAck) and the number of receives posted by its sender (Bufs).  The credits left are therefore
+C{MSeqAck + Bufs - MSeq}, with MSeqAck and Bufs from the peer's latest header.  The per-message methods create
+no object but the bytes that they return; L{twisted_ib.sdp.protocol.wire} documents each layout.
 """
 
 from __future__ import annotations
@@ -24,39 +21,40 @@ from twisted_ib.errors import SDPError
 from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail
 
 _pack = BSDH.pack
-#: The base header, with MID and Flags as one number.
+#: The base header, with MID and Flags read as one 16-bit number.
 unpackHeader = Struct(">HHIII").unpack_from
 M32 = 0xFFFFFFFF
 _DATA, _DISCONN, _ABORT_CONN = MID.DATA.value, MID.DISCONN.value, MID.ABORT_CONN.value
-#: Data without flags.
+#: MID and Flags of Data without flags.
 PLAIN = _DATA << 8
 _HEADER = BSDH.size
-#: A peer acknowledges at most this many messages back: a ring holds fewer.
+#: Bound on how far MSeqAck may lag behind the last MSeq sent; a ring holds fewer messages.
 WINDOW = 0x10000
 
 
 class State(IntEnum):
     """
-    Where a connection is between opening and closing (IBTA vol. 1, annex
-    A4.5.3; the names are TCP's).
+    Connection states (IBTA vol. 1 annex A4.5.3), under TCP's names.
     """
 
     ESTABLISHED = 0
+    # As in OFED there is no FIN_WAIT2: a DREQ follows the second DisConn at once (sdp_rx.c
+    # sdp_handle_disconn).
     #: Own DisConn sent.
     FIN_WAIT1 = 1
     #: The peer's DisConn received.
     CLOSE_WAIT = 2
-    #: Both, the peer's first.
+    #: Both DisConns, the peer's first.
     LAST_ACK = 3
-    #: Both, own first, or the CM has disconnected: all is said.
+    #: Both DisConns, own first; or the CM has disconnected.
     TIME_WAIT = 4
-    #: Ended by an abort, ours or the peer's.
+    #: Aborted, by us or by the peer.
     CLOSED = 5
 
 
 class Input(IntEnum):
     """
-    What moves a connection towards its end.
+    Events that move a connection towards its end.
     """
 
     DISCONN_SENT = 0
@@ -68,61 +66,70 @@ class Input(IntEnum):
 
 class Action(IntEnum):
     """
-    What the transport does on the way.
+    What the transport has to do.
     """
 
     NOTHING = 0
-    #: The peer sends no more: end of stream to the reader.
+    #: Report end of stream to the reader.
     END_OF_STREAM = 1
-    #: The same, and CM DREQ.
+    #: Report end of stream, and send a CM DREQ.
     END_AND_DISCONNECT = 2
-    #: CM DREQ.
+    #: Send a CM DREQ.
     DISCONNECT = 3
-    #: AbortConn, then CM DREQ.
+    #: Send AbortConn, then a CM DREQ.
     ABORT_AND_DISCONNECT = 4
     #: The peer reset the connection.
     RESET = 5
-    #: The peer has confirmed the end.
+    #: The peer has confirmed the end (DREQ after both DisConns).
     FINISHED = 6
 
 
 _S, _I, _A = State, Input, Action
 
-#: (state, input) -> (action, next state).  What is not here is a protocol error.
+#: (state, input) -> (action, next state).  A pair that is not listed is a protocol error.
 TRANSITIONS = {
+    # IBTA vol. 1 annex A4.5.3.  DisConn is SDP's FIN: it closes one direction, behind all data and all own
+    # SrcAvails.
     (_S.ESTABLISHED, _I.DISCONN_SENT): (_A.NOTHING, _S.FIN_WAIT1),
     (_S.ESTABLISHED, _I.DISCONN): (_A.END_OF_STREAM, _S.CLOSE_WAIT),
+    # OFED resets on AbortConn in every state (sdp_rx.c sdp_process_rx_ctl_skb), and so do we; OpenIB accepts
+    # it only after a DisConn was received (sdp_rcvd.c sdp_rcvd_abort).
     (_S.ESTABLISHED, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
     (_S.ESTABLISHED, _I.DREQ): (_A.RESET, _S.CLOSED),
+    # Before the own DisConn a DREQ alone aborts; no SDP message is sent.
     (_S.ESTABLISHED, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
+    # The side that closed first starts the CM disconnect (OpenIB sdp_rcvd.c sdp_rcvd_disconnect).
     (_S.FIN_WAIT1, _I.DISCONN): (_A.END_AND_DISCONNECT, _S.TIME_WAIT),
     (_S.FIN_WAIT1, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
+    # Without the peer's DisConn the stream may be cut short, which the reader must not take for its end.
     (_S.FIN_WAIT1, _I.DREQ): (_A.RESET, _S.CLOSED),
+    # IBTA vol. 1 annex A4.5.3.2: after the own DisConn, AbortConn goes before the DREQ (OpenIB sdp_conn.c
+    # sdp_conn_abort).
     (_S.FIN_WAIT1, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
     (_S.CLOSE_WAIT, _I.DISCONN_SENT): (_A.NOTHING, _S.LAST_ACK),
     (_S.CLOSE_WAIT, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
     (_S.CLOSE_WAIT, _I.DREQ): (_A.RESET, _S.CLOSED),
     (_S.CLOSE_WAIT, _I.ABORT): (_A.DISCONNECT, _S.CLOSED),
     (_S.LAST_ACK, _I.ABORTCONN): (_A.RESET, _S.CLOSED),
+    # The peer closed first and so sends the DREQ.  OpenIB also sends one from here (sdp_sent.c
+    # sdp_sent_disconnect); OFED waits, as we do.
     (_S.LAST_ACK, _I.DREQ): (_A.FINISHED, _S.TIME_WAIT),
     (_S.LAST_ACK, _I.ABORT): (_A.ABORT_AND_DISCONNECT, _S.CLOSED),
-    # Everything is ignored at the end: DREQs cross, messages are late.
+    # Anything is ignored at the end: DREQs cross, and messages may still be in flight.
     **{(state, event): (_A.NOTHING, state) for state in (_S.TIME_WAIT, _S.CLOSED) for event in Input},
 }
 
-#: The messages that may carry stream bytes, and what else they have behind the header.
+#: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
 _BODIES = {_DATA: 0, MID.SRC_AVAIL.value: SrcAvail.layout.size, MID.SINK_AVAIL.value: SinkAvail.layout.size}
 
-#: States in which the peer may still send stream data; an enumeration's hash costs a Python call.
+# Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
+#: States in which the peer may still send stream data.
 _ESTABLISHED, _FIN_WAIT1 = State.ESTABLISHED, State.FIN_WAIT1
 
 
 def _illegal(mid: int, flags: int, length: int) -> bool:
-    """
-    Whether a message may not have these flags: reserved ones, OOB_PRES without
-    payload (clause CA4-7), and of Data and the two ends REQ_PIPE (CA4-8).  The
-    classes of L{twisted_ib.sdp.protocol.wire} check the other messages.
-    """
+    # IBTA vol. 1 annex A4 CA4-7: OOB_PRES needs payload.  CA4-8: REQ_PIPE is for RdmaRdCompl only.  The
+    # classes in wire.py check the remaining messages.
     if mid == _DATA:
         return flags & 0xFC != 0 or (length == _HEADER and flags & Flags.OOB_PRES != 0)
     if mid == _DISCONN or mid == _ABORT_CONN:
@@ -132,21 +139,18 @@ def _illegal(mid: int, flags: int, length: int) -> bool:
 
 class Machine:
     """
-    One connection's protocol state.
+    Protocol state of one connection.
 
-    @ivar sequence: MSeq of the last message sent; does not wrap here.
-    @ivar limit: The MSeq up to which the peer has receives.
-    @ivar received: MSeq of the last message received; does not wrap here.
-    @ivar told: The MSeq up to which the peer knows of receives here.
-    @ivar state: A L{State}.
+    @ivar sequence: MSeq of the last message sent; not reduced modulo 2^32.
+    @ivar limit: The highest MSeq that the peer has a receive for.
+    @ivar received: MSeq of the last message received; not reduced.
+    @ivar told: The highest MSeq that the peer knows we have a receive for.
     @ivar maxPayload: Stream bytes that one message to the peer may carry.
-    @ivar control: After L{receive} returned L{None}: the message id.
-    @ivar flags: Likewise: its flags.
-    @ivar acknowledged: Likewise: its MSeqAck, which does not wrap here.
-    @ivar bareSent: How many messages without payload were sent.
-    @ivar bareReceived: The same of those received.
+    @ivar control: The message id, after L{receive} returned L{None}; C{flags} and C{acknowledged} (its
+        MSeqAck, not reduced) likewise.
+    @ivar bareSent: Messages without payload sent; C{bareReceived} received.  NonDiscards counts the others.
     @ivar adverts: The peer's MaxAdverts.
-    @ivar zero: The state of zero copy, or L{None}.
+    @ivar zero: State of zero copy, or L{None}.
     """
 
     __slots__ = (
@@ -163,31 +167,27 @@ class Machine:
         "told",
     )
 
-    # Most streams have nothing but Data and do not need their own.
+    # Class attributes save slots in each of the many streams that only carry Data.
     control = flags = acknowledged = 0
     adverts = limits.SDP_ADVERTS
     zero: Any = None
 
     def __init__(self, receives: int) -> None:
-        """
-        @param receives: How many are posted, and so announced in the Hello or
-            HelloAck.
-        """
+        # Hello and HelloAck carry MSeq 0, so the first message after them has 1.
         self.sequence = self.received = self.limit = 0
         self.told = receives
         self.state: State = State.ESTABLISHED
         self.maxPayload = 0
         self.bareSent = self.bareReceived = 0
-        # The numbers of the last updates: received, and sent.
+        # C{received} and C{sequence} at the last credit updates received and sent.
         self._updated = self._updating = -1
 
     def opened(self, peerReceives: int, maxPayload: int, adverts: int = 1) -> None:
         """
-        Hello and HelloAck are exchanged (both have MSeq 0).
+        Start after the exchange of Hello and HelloAck.
 
-        @param peerReceives: Bufs of the peer's.
-        @param maxPayload: The smaller of the peer's receive size without a
-            BSDH and our own limit.
+        @param peerReceives: The peer's Bufs.
+        @param maxPayload: The smaller of the peer's receive size without BSDH and our own limit.
         @param adverts: The peer's MaxAdverts.
         """
         self.limit = peerReceives
@@ -199,14 +199,16 @@ class Machine:
 
     def header(self, length: int, receives: int) -> bytes | None:
         """
-        The header of a Data message.
+        Number a Data message and return its header; the message must then be sent.
 
         @param length: Stream bytes in it.
-        @param receives: How many receives are posted now.
-        @return: L{None} without three credits (clause CA4-82 keeps the last
-            two for control messages).
+        @param receives: Receives posted now.
+        @return: L{None} with fewer than three credits.
         """
         sequence = self.sequence + 1
+        # IBTA vol. 1 annex A4 CA4-82: the last credit may only go to a message that raises the peer's credits
+        # and carries no payload.  One more is kept for control messages, so that data cannot block them
+        # (OpenIB sdp_send.c sdp_send_data_buff_post also needs three; OFED sdp.h: SDP_MIN_TX_CREDITS).
         if self.limit - sequence < 2:
             return None
         self.sequence = sequence
@@ -216,21 +218,21 @@ class Machine:
 
     def credits(self) -> int:
         """
-        @return: How many messages the peer can take now.
+        Return how many messages the peer has receives for.
         """
         return self.limit - self.sequence
 
     def owesUpdate(self, receives: int) -> bool:
         """
-        Whether the peer should be told of posted receives, if no data does.
+        Return whether a credit update should be sent if no data does it.
 
-        One alone is told only to a peer that cannot send data for want of it, and none by an
-        update that answers the answer to one, unless the peer has none left: two ends that
-        have few would else tell each other of the receive that the other's message used, for
-        ever.
-
-        @param receives: How many are posted now.
+        @param receives: Receives posted now.
         """
+        # A single new receive is only announced to a peer whose data may be blocked on it.  It is never
+        # announced by an update that answers the answer to an update, unless the peer has no credit at all:
+        # two ends with few receives would otherwise announce to each other, for ever, the receive that the
+        # other's update used.
+        # OpenIB sdp_recv.c sdp_recv_flush: below three advertised, or more than eight not advertised.
         left = self.told - self.received
         if receives <= left or left >= 3:
             return receives - left >= 2
@@ -239,13 +241,14 @@ class Machine:
 
     def update(self, receives: int) -> bytes | None:
         """
-        The header of an empty Data message, which tells the peer of receives.
+        Number an empty Data message that announces receives, and return its header.
 
-        @param receives: how many are posted now.
-        @return: L{None} if it would tell nothing new or no credit is left.
+        @param receives: Receives posted now.
+        @return: L{None} if it announces nothing new or no credit is left.
         """
         sequence = self.sequence + 1
         received = self.received
+        # IBTA vol. 1 annex A4 CA4-82: the last credit may be used, since this raises the peer's count.
         if self.limit - sequence < 0 or received + receives <= self.told:
             return None
         self.sequence = self._updating = sequence
@@ -255,15 +258,15 @@ class Machine:
 
     def controlMessage(self, mid: int, receives: int, body: bytes = b"", flags: int = 0) -> bytes | None:
         """
-        A control message, whole.
+        Number a control message and return it whole.
 
-        @param mid: its id, a L{MID<twisted_ib.sdp.protocol.wire.MID>}.
-        @param receives: how many receives are posted now.
-        @param body: what follows the header.
-        @param flags: its L{Flags}.
-        @return: L{None} without two credits.
+        @param mid: A L{MID<twisted_ib.sdp.protocol.wire.MID>}.
+        @param receives: Receives posted now.
+        @param body: The bytes behind the BSDH.
+        @return: L{None} with fewer than two credits.
         """
         sequence = self.sequence + 1
+        # IBTA vol. 1 annex A4 CA4-82: the last credit is reserved for a credit update.
         if self.limit - sequence < 1:
             return None
         self.sequence = sequence
@@ -286,14 +289,14 @@ class Machine:
 
     def receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
         """
-        A message arrived.
+        Process a received message.
 
         @param buffer: Something whose slices are L{bytes}.
         @param start: Offset of the message.
         @param stop: Offset after it.
-        @return: The stream bytes of a Data message, perhaps none; L{None} for
-            any other, and for one with flags, whose id is then in C{control}.
-        @raise SDPError: the message is not what the protocol allows.
+        @return: The stream bytes of a plain Data message, perhaps none; L{None} for any other, with its id in
+            C{control}.
+        @raise SDPError: The protocol forbids the message.
         """
         if stop - start < _HEADER:
             raise SDPError(f"a message of {stop - start} bytes has no header")
@@ -304,16 +307,20 @@ class Machine:
             return None
         self.received = received
         sent = self.sequence
+        # Modulo 2^32 an MSeqAck of something not sent yet is a huge distance: a peer cannot create credits.
         behind = (sent - acknowledged) & M32
         if behind > WINDOW:
             raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
         limit: int = sent - behind + bufs
+        # Bufs is absolute, not an increment (OFED sdp_rx.c sdp_process_rx_skb).  A posted receive cannot be
+        # withdrawn, so the sum never falls.
         if limit > self.limit:
             self.limit = limit
         data: bytes = buffer[start + 16 : stop]
         if not data:
             self.bareReceived += 1
             self._updated = received
+        # Empty Data is legal after a DisConn: credits still flow for the other direction.
         elif self.state is not _ESTABLISHED and self.state is not _FIN_WAIT1:
             self._late()
             return b""
@@ -322,14 +329,10 @@ class Machine:
     def _receiveOther(
         self, kind: int, bufs: int, length: int, sequence: int, acknowledged: int, count: int
     ) -> None:
-        """
-        A message arrived that is not just Data, or is not what it should be.
-
-        @param count: Its bytes.
-        @raise SDPError: See L{receive}.
-        """
         mid, flags = kind >> 8, kind & 0xFF
         received = self.received + 1
+        # RC delivers each Send once and in order (IBTA vol. 1 9.7), so a gap or a repeat in MSeq is the
+        # peer's fault. OFED does not check Len; OpenIB does not check MSeq.
         if length != count or sequence != received & M32 or _illegal(mid, flags, length):
             raise SDPError(
                 f"message {mid:#04x}: length {length} of {count}, number"
@@ -340,6 +343,8 @@ class Machine:
         if behind > WINDOW:
             raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
         self.acknowledged = self.sequence - behind
+        # A late message may carry fewer receives than a previous one announced; they cannot have been
+        # withdrawn.
         self.limit = max(self.limit, self.acknowledged + bufs)
         self.control, self.flags = mid, flags
         body = _BODIES.get(mid)
@@ -349,11 +354,6 @@ class Machine:
             self._late()
 
     def _late(self) -> None:
-        """
-        Data came after the end.
-
-        @raise SDPError: The peer had said that none would.
-        """
         if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:
             raise SDPError("data after the peer's DisConn")
 
@@ -361,11 +361,9 @@ class Machine:
 
     def feed(self, event: Input) -> Action:
         """
-        Move towards the end.
+        Advance the close handshake.
 
-        @param event: What happened.
-        @return: What is to be done.
-        @raise SDPError: the peer may not do this now.
+        @raise SDPError: The protocol forbids this event in this state.
         """
         try:
             action, self.state = TRANSITIONS[self.state, event]

@@ -1,8 +1,8 @@
 """
-The sink's half of zero copy: what the peer has offered to be read (SrcAvail), and where it
-may write (SinkAvail).
+The sink's half of zero copy: SrcAvails to read from, and SinkAvails for the peer to write to (IBTA vol. 1
+annex A4).
 
-Pure, as L{twisted_ib.sdp.protocol.sourceadverts}.
+No I/O, as in L{twisted_ib.sdp.protocol.sourceadverts}.
 """
 
 from __future__ import annotations
@@ -18,22 +18,18 @@ from twisted_ib.sdp.protocol.wire import Transition
 
 class Advert:
     """
-    A buffer of the source's that may be read (SrcAvail).
+    A SrcAvail: a buffer of the source that may be read.
 
-    @ivar length: Its size, with what the message carried.
-    @ivar key: Its R_Key.
-    @ivar address: Its virtual address.
-    @ivar asked: Bytes that are read, are being read, or came with the message.
-    @ivar done: Bytes of those that are here.
-    @ivar moving: READs that are not done.
+    @ivar length: Its size, inline bytes included.
+    @ivar key: Its R_Key; C{address} is its virtual address.
+    @ivar asked: Bytes read, being read, or received inline.
+    @ivar done: Bytes of those that have arrived.
+    @ivar moving: READs in flight.
     """
 
     __slots__ = ("address", "asked", "done", "key", "length", "moving")
 
     def __init__(self, length: int, key: int, address: int, carried: int) -> None:
-        """
-        @param carried: Bytes that came with the message.
-        """
         self.length = length
         self.key = key
         self.address = address
@@ -43,19 +39,19 @@ class Advert:
 
 class SinkAdverts:
     """
-    One direction, at the end that receives.
+    One direction, at its receiving end.
 
     @ivar mode: The flow-control mode.
     @ivar most: The peer's MaxAdverts.
-    @ivar adverts: What may be read, oldest first.
-    @ivar places: Where the peer may write: their users and sizes, oldest first.
-    @ivar cancelling: Whether a SrcAvailCancel came and is not done.
+    @ivar adverts: SrcAvails to read, oldest first.
+    @ivar places: SinkAvails sent: (user, length), oldest first.
+    @ivar cancelling: Whether a SrcAvailCancel was received and is not done.
     @ivar dropping: Whether something was dropped that the peer must send as Data.
     @ivar retracting: Whether a SinkAvailCancel was sent and is not done.
-    @ivar discarded: Messages with payload that used up a SinkAvail.
-    @ivar refusing: Whether what was refused in Pipelined mode has not come as Data yet: what is
-        offered meanwhile comes behind it, and is refused too.
-    @ivar over: Whether the peer has said that it sends no more.
+    @ivar discarded: Messages with payload that consumed a SinkAvail.
+    @ivar refusing: Whether data refused in Pipelined mode has not arrived yet; later SrcAvails come behind it
+        in the stream and are refused too.
+    @ivar over: Whether the peer's DisConn was received.
     """
 
     __slots__ = (
@@ -72,11 +68,7 @@ class SinkAdverts:
     )
 
     def __init__(self, most: int) -> None:
-        """
-        Nothing is offered, in Combined mode.
-
-        @param most: The peer's MaxAdverts.
-        """
+        # IBTA vol. 1 annex A4: both directions start in Combined mode (OpenIB sdp_conn.c sdp_conn_alloc).
         self.mode = Mode.COMBINED
         self.most = most
         self.adverts: deque[Advert] = deque()
@@ -85,15 +77,17 @@ class SinkAdverts:
         self.refusing = self.over = False
         self.discarded = 0
 
-    # -- what this end does
+    # -- sent messages
 
     def mayAsk(self, length: int, payload: int) -> bool:
         """
-        Whether a SinkAvail is legal now.
+        Return whether a SinkAvail is legal now.
 
         @param length: Bytes of the buffer.
-        @param payload: The most that one message carries.
+        @param payload: The largest payload of the peer's messages.
         """
+        # A SinkAvail must hold the source's largest message (OpenIB sdp_rcvd.c sdp_rcvd_snk_avail), so that
+        # data which crosses it can complete it instead.
         return (
             self.mode is Mode.PIPELINED
             and not self.over
@@ -105,22 +99,22 @@ class SinkAdverts:
 
     def asked(self, user: Any, length: int) -> None:
         """
-        A SinkAvail was numbered.
+        Record a SinkAvail that was numbered.
         """
         self.places.append((user, length))
 
     def retract(self) -> None:
         """
-        A SinkAvailCancel was numbered.
+        Record a SinkAvailCancel that was numbered.
         """
         self.retracting = True
 
     def pick(self, most: int) -> tuple[Advert, int] | None:
         """
-        The next bytes to read.
+        Choose the next bytes to read.
 
-        @param most: How many at most.
-        @return: Of which advertisement, and how many; L{None} if there are none.
+        @param most: Upper bound of bytes.
+        @return: The advertisement and the number of bytes, or L{None}.
         """
         if not self.cancelling and not self.refusing:
             for advert in self.adverts:
@@ -131,8 +125,9 @@ class SinkAdverts:
 
     def arrived(self, advert: Advert, count: int) -> None:
         """
-        A READ is done; they end in the order of asking.
+        Complete a READ; READs complete in posting order.
         """
+        # IBTA vol. 1 9.5: the responder executes READs in order.
         advert.moving -= 1
         advert.done += count
         if advert.done == advert.length and self.adverts and self.adverts[0] is advert:
@@ -140,10 +135,11 @@ class SinkAdverts:
 
     def refuse(self) -> bool:
         """
-        Nothing more can be read: the oldest advertisement shall come as Data.
+        Refuse the oldest advertisement, whose data shall come as Data.
 
-        @return: Whether it can be refused now; then a SendSm is due.
+        @return: Whether it could be refused; then a SendSm is due.
         """
+        # Bytes being read must not also arrive as Data.
         if not self.adverts or self.adverts[0].moving:
             return False
         self.adverts.popleft()
@@ -152,36 +148,41 @@ class SinkAdverts:
 
     def cancelDone(self) -> bool | None:
         """
-        Whether a SrcAvailCancel is done: then it is over.
+        Finish a SrcAvailCancel if its READs are complete.
 
-        @return: L{None} if it is not, or there is none; else whether a SendSm is due.
+        @return: L{None} if there is none or it is not done; else whether a SendSm is due.
         """
         if not self.cancelling or self.adverts:
             return None
         self.cancelling = False
+        # IBTA vol. 1 annex A4: SendSm is sent only if something was dropped (OpenIB sdp_rcvd.c
+        # sdp_rcvd_src_cancel); otherwise the RdmaRdCompls have emptied the source's queue.
         dropped, self.dropping = self.dropping, False
         return dropped
 
-    # -- what the peer says
+    # -- received messages
 
     def checkData(self) -> None:
         """
-        Data came.
+        Check that Data is legal now.
 
-        @raise SDPError: The source may not send it now.
+        @raise SDPError: A SrcAvail is outstanding.
         """
+        # Data would overtake the bytes that are still to be read (OpenIB sdp_rcvd.c sdp_rcvd_data).
         if self.adverts:
             raise SDPError("Data while a SrcAvail is outstanding")
 
     def payloadCame(self) -> bool:
         """
-        A message with payload came.
+        Count a message with payload.
 
-        @return: Whether it used up the oldest SinkAvail.
+        @return: Whether it consumed the oldest SinkAvail.
         """
         self.refusing = False
         if not self.places:
             return False
+        # The message crossed the SinkAvail: its data completes the buffer, and the source drops the SinkAvail
+        # as stale by NonDiscards (OpenIB sdp_recv.c sdp_recv_buff_iocb_active).
         self.places.popleft()
         self.discarded += 1
         if not self.places:
@@ -190,10 +191,10 @@ class SinkAdverts:
 
     def offered(self, length: int, key: int, address: int, carried: int) -> Advert | None:
         """
-        SrcAvail.
+        Process a SrcAvail.
 
-        @param carried: Bytes that the message carries.
-        @return: What may be read; L{None} if a SinkAvail crosses it, so that it is void.
+        @param carried: Bytes inline in the message.
+        @return: The advertisement; L{None} if it crossed a SinkAvail, which voids it.
         @raise SDPError: The source may not send it now.
         """
         checkRange(address, length)
@@ -202,6 +203,8 @@ class SinkAdverts:
             raise SDPError("SrcAvail before SrcAvailCancel was answered")
         if mode is Mode.BUFFERED:
             raise SDPError("SrcAvail in BUFFERED mode")
+        # IBTA vol. 1 annex A4: in Combined mode one SrcAvail, which carries payload; in Pipelined mode up to
+        # MaxAdverts without.
         if mode is Mode.COMBINED:
             if not carried:
                 raise SDPError("a SrcAvail in Combined mode carries its first bytes")
@@ -209,8 +212,12 @@ class SinkAdverts:
                 raise SDPError("a second SrcAvail in Combined mode")
         elif carried:
             raise SDPError("a SrcAvail in Pipelined mode carries no bytes")
+        # A SinkAvail voids SrcAvails; the source writes the same bytes (OpenIB sdp_rcvd.c sdp_rcvd_src_avail,
+        # snk_sent).
         elif self.places:
             return None
+        # A peer that keeps to our MaxAdverts never gets here; without a bound it could make the queue grow
+        # for ever.
         if len(self.adverts) >= limits.SDP_ADVERTS:
             raise SDPError(f"more than {limits.SDP_ADVERTS} SrcAvails")
         advert = Advert(length, key, address, carried)
@@ -219,13 +226,14 @@ class SinkAdverts:
 
     def cancel(self) -> None:
         """
-        SrcAvailCancel: what is being read is finished, the rest is dropped.
+        Process a SrcAvailCancel: READs in flight finish, the rest is dropped.
 
-        @raise SDPError: The one before is not done.
+        @raise SDPError: An earlier cancel is not done.
         """
         if self.cancelling:
             raise SDPError("a second SrcAvailCancel")
         adverts = self.adverts
+        # It crossed our last RdmaRdCompl: nothing is left to cancel, and no answer is sent.
         if not adverts:
             return
         self.cancelling = True
@@ -239,27 +247,31 @@ class SinkAdverts:
 
     def written(self, count: int) -> Any:
         """
-        RdmaWrCompl: the source has written to the oldest place.
+        Process an RdmaWrCompl for the oldest SinkAvail.
 
-        @return: Whose it was.
-        @raise SDPError: There is none, or it has not so many bytes.
+        @return: The user of the buffer.
+        @raise SDPError: No SinkAvail is outstanding, or it is shorter.
         """
         if not self.places:
             raise SDPError("RdmaWrCompl, but no SinkAvail is outstanding")
         user, length = self.places[0]
+        # The bytes beyond were never writable, so the count is wrong (OpenIB sdp_rcvd.c sdp_rcvd_rdma_wr:
+        # EPROTO).
         if count > length:
             raise SDPError(f"RdmaWrCompl of {count} bytes into {length}")
         self.places.popleft()
         self.refusing = False
         if not self.places:
-            self.retracting = False  # All were completed: no SinkCancelAck comes.
+            # All were completed, and the source sends SinkCancelAck only if it dropped one (OpenIB sdp_rcvd.c
+            # sdp_rcvd_snk_cancel).
+            self.retracting = False
         return user
 
     def retracted(self) -> list[Any]:
         """
-        SinkCancelAck: no place is written to any more.
+        Process a SinkCancelAck: nothing more is written.
 
-        @return: Whose they were.
+        @return: The users of the remaining buffers.
         @raise SDPError: Nothing was cancelled.
         """
         if not self.retracting:
@@ -269,15 +281,17 @@ class SinkAdverts:
 
     def changeMode(self, transition: Transition) -> list[Any]:
         """
-        ModeChange of the source.
+        Process a ModeChange of the source.
 
-        @return: Whose places are not written to any more.
-        @raise SDPError: It is not possible now.
+        @return: The users of the SinkAvails that it voids.
+        @raise SDPError: The transition is not possible now.
         """
         mode = changed(self.mode, transition)
+        # OpenIB sdp_rcvd.c sdp_rcvd_mode_change: Combined to Buffered only without SrcAvails outstanding.
         if mode is Mode.BUFFERED and self.adverts:
             raise SDPError("ModeChange to BUFFERED with a SrcAvail outstanding")
         self.mode = mode
+        # The source issues its SrcAvails again under Combined rules.
         if transition is Transition.PIPELINED_TO_COMBINED:
             self.adverts.clear()
             self.cancelling = self.dropping = self.retracting = self.refusing = False
@@ -286,9 +300,10 @@ class SinkAdverts:
 
     def ended(self) -> None:
         """
-        DisConn: no place is written to any more.  A SinkCancelAck may still come.
+        Process a DisConn: nothing more is written.
         """
         self.over = True
+        # The retracting flag stays: a SinkCancelAck may still arrive, since only the peer's data has ended.
         self.places.clear()
 
     def _clear(self) -> list[Any]:

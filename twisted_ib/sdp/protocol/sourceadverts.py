@@ -1,9 +1,8 @@
 """
-The source's half of zero copy: what it has offered to be read (SrcAvail), and where it may
-write (SinkAvail).
+The source's half of zero copy: SrcAvails sent, and SinkAvails to write to (IBTA vol. 1 annex A4).
 
-Pure: what the peer says goes in, what is over comes out.  The stream's bytes, memory and
-messages are somebody else's.
+No I/O: the peer's messages go in, completed advertisements come out.  Stream bytes, memory registration and
+message transmission are the caller's.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from twisted_ib.sdp.protocol.wire import Transition
 
 class Offer:
     """
-    A buffer that the sink may read (SrcAvail).
+    A SrcAvail sent: a buffer that the sink may read.
 
-    @ivar user: Whose it is.
-    @ivar left: Bytes that the sink has not read and that it was not given with the message.
+    @ivar user: The caller's.
+    @ivar left: Bytes that the sink has not read, inline bytes not counted.
     @ivar sequence: MSeq of the message.
     """
 
@@ -36,14 +35,12 @@ class Offer:
 
 class Target:
     """
-    A buffer that the source may write to (SinkAvail).
+    A SinkAvail: a buffer of the sink that may be written.
 
-    @ivar length: Its size in bytes.
-    @ivar key: Its R_Key.
-    @ivar address: Its virtual address.
-    @ivar written: Bytes that were written, or are being written.
-    @ivar moving: WRITEs that are not done.
-    @ivar closed: Whether it gets no more: it is completed when the WRITEs are done.
+    @ivar length: Its size in bytes; C{key} and C{address} are for RDMA WRITE.
+    @ivar written: Bytes written or being written.
+    @ivar moving: WRITEs in flight.
+    @ivar closed: Whether it gets no more bytes and is completed when its WRITEs are done.
     """
 
     __slots__ = ("address", "closed", "key", "length", "moving", "written")
@@ -58,18 +55,17 @@ class Target:
 
 class SourceAdverts:
     """
-    One direction, at the end that sends.
+    One direction, at its sending end.
 
     @ivar mode: The flow-control mode.
     @ivar most: The peer's MaxAdverts.
-    @ivar offers: What was offered and is not read, oldest first.
-    @ivar targets: Where the peer wants it written, oldest first.
-    @ivar pipelining: Whether the sink asks for Pipelined mode.
-    @ivar cancelling: MSeq of the SrcAvailCancel that is not done, or L{None}.
-    @ivar retracting: Whether the peer takes its targets back (SinkAvailCancel) and one is not
-        completed yet.
-    @ivar discarded: Messages with payload that used up a SinkAvail.
-    @ivar everOffered: Whether there ever was an offer.
+    @ivar offers: SrcAvails outstanding, oldest first.
+    @ivar targets: SinkAvails received, oldest first.
+    @ivar pipelining: Whether the sink has requested Pipelined mode (REQ_PIPE).
+    @ivar cancelling: MSeq of the SrcAvailCancel in progress, or L{None}.
+    @ivar retracting: Whether a SinkAvailCancel was received and a target is not completed yet.
+    @ivar discarded: Messages with payload that consumed a SinkAvail.
+    @ivar everOffered: Whether any SrcAvail was sent.
     """
 
     __slots__ = (
@@ -87,11 +83,6 @@ class SourceAdverts:
     )
 
     def __init__(self, most: int) -> None:
-        """
-        Nothing is offered, in Combined mode.
-
-        @param most: The peer's MaxAdverts.
-        """
         self.mode = Mode.COMBINED
         self.most = most
         self.offers: deque[Offer] = deque()
@@ -99,34 +90,36 @@ class SourceAdverts:
         self.pipelining = self.everOffered = self.retracting = self._dropped = False
         self.cancelling: int | None = None
         self.discarded = 0
-        # Our changes from Pipelined mode that the peer may not have heard of: their MSeq, and
-        # the count of messages then.
+        # Our changes out of Pipelined mode that the peer may not have received yet: MSeq, and the number of
+        # payload messages at that time.
         self._leaves: deque[list[int]] = deque()
 
-    # -- what this end does
+    # -- sent messages
 
     def mayOffer(self) -> bool:
         """
-        Whether another SrcAvail is legal now.
+        Return whether another SrcAvail is legal now.
         """
+        # A SrcAvail between a cancel and its completion is an error; a SinkAvail would void it; Buffered mode
+        # has none.
         if self.cancelling is not None or self.targets or self.mode is Mode.BUFFERED:
             return False
         return len(self.offers) < (self.most if self.mode is Mode.PIPELINED else 1)
 
     def mayPipeline(self) -> bool:
         """
-        Whether Pipelined mode can be had: against a peer that takes one SrcAvail at a time
-        it is not worth a message, and OFED's does not know it.
+        Return whether Pipelined mode is available.
         """
+        # OFED announces MaxAdverts 1 and knows no ModeChange, so it must never get one; with one SrcAvail at
+        # a time the mode has no advantage either.
         return self.mode is Mode.COMBINED and self.most > 1
 
     def offered(self, user: Any, left: int, sequence: int) -> Offer:
         """
-        A SrcAvail was numbered.
+        Record a SrcAvail that was numbered.
 
-        @param user: Whose buffer it is.
-        @param left: Its bytes that the message does not carry.
-        @param sequence: The message's number.
+        @param left: Bytes of the buffer that are not inline.
+        @param sequence: Its MSeq.
         """
         offer = Offer(user, left, sequence)
         self.offers.append(offer)
@@ -135,20 +128,22 @@ class SourceAdverts:
 
     def cancelled(self, sequence: int) -> None:
         """
-        A SrcAvailCancel was numbered.
+        Record a SrcAvailCancel that was numbered.
         """
         self.cancelling = sequence
 
     def changedMode(self, transition: Transition, sequence: int, payloads: int) -> None:
         """
-        A ModeChange of ours was numbered.
+        Record a ModeChange that is being numbered.
 
-        @param payloads: Messages with payload that were sent before it.
-        @raise SDPError: It is not possible now.
+        @param payloads: Messages with payload sent before it.
+        @raise SDPError: The transition is not possible now.
         """
         mode = changed(self.mode, transition)
         if transition is Transition.BUFFERED_TO_COMBINED:
             raise SDPError("only the sink ends Buffered mode")
+        # The peer could not tell which of its READs the change overtook, so we change between buffers only.
+        # (OpenIB sdp_rcvd.c sdp_rcvd_mode_change asks that question in a comment.)
         if self.offers or self.cancelling is not None or any(target.written for target in self.targets):
             raise SDPError(f"ModeChange {transition.name} with advertisements in use")
         self.mode = mode
@@ -158,13 +153,14 @@ class SourceAdverts:
 
     def dataSent(self) -> None:
         """
-        A message with payload was numbered; it uses up the oldest SinkAvail.
+        Record a message with payload; it consumes the oldest SinkAvail.
 
-        @raise SDPError: The bytes before it are not all there yet.
+        @raise SDPError: Earlier bytes of the stream are not delivered yet.
         """
         if self.offers:
             raise SDPError("data while a SrcAvail is outstanding")
         if self.targets:
+            # Stream order: the WRITEs into this SinkAvail come first, and are completed by RdmaWrCompl.
             if self.targets[0].written:
                 raise SDPError("data before the WRITEs are completed")
             self.targets.popleft()
@@ -172,9 +168,9 @@ class SourceAdverts:
 
     def completed(self) -> int | None:
         """
-        Whether the oldest target is done: then it is over, and an RdmaWrCompl is due.
+        Remove the oldest target if it is done.
 
-        @return: The bytes that it says.
+        @return: The byte count for the RdmaWrCompl that is due, or L{None}.
         """
         if self.targets:
             target = self.targets[0]
@@ -183,21 +179,27 @@ class SourceAdverts:
                 return target.written
         return None
 
-    # -- what the peer says
+    # -- received messages
 
     def read(self, count: int, acknowledged: int) -> Offer | None:
         """
-        RdmaRdCompl: the sink has read from the oldest offer.
+        Process an RdmaRdCompl for the oldest SrcAvail.
 
         @param acknowledged: The message's MSeqAck.
-        @return: The offer, if that was all of it.
+        @return: The offer, if it is complete.
         @raise SDPError: There were no such bytes to read.
         """
+        # IBTA vol. 1 annex A4: without a cancel acknowledgement, a cancel also ends when RdmaRdCompl empties
+        # the queue.
         if not self.offers:
             raise SDPError(f"RdmaRdCompl of {count} bytes, but no SrcAvail is outstanding")
         offer = self.offers[0]
+        # OFED sdp_zcopy.c sdp_handle_rdma_read_compl ignores such a message; here it is an error, since RC
+        # keeps order.
         if acknowledged < offer.sequence:
             raise SDPError("RdmaRdCompl before the SrcAvail came")
+        # More than was left would release memory that the peer may still be reading (OpenIB sdp_rcvd.c
+        # sdp_rcvd_rdma_rd: EPROTO).
         if not 0 < count <= offer.left:
             raise SDPError(f"RdmaRdCompl of {count} bytes where {offer.left} are left")
         offer.left -= count
@@ -210,19 +212,23 @@ class SourceAdverts:
 
     def sendSm(self, acknowledged: int) -> list[Offer]:
         """
-        SendSm: the sink reads no more, of the oldest offer, or of all that were cancelled.
+        Process a SendSm for the oldest SrcAvail, or for all of a cancel.
 
         @param acknowledged: The message's MSeqAck.
-        @return: What must go as Data.
-        @raise SDPError: There never was an offer.
+        @return: The offers whose rest must go as Data.
+        @raise SDPError: No SrcAvail was ever sent.
         """
         if not self.everOffered:
             raise SDPError("SendSm, but there was no SrcAvail")
         offers = self.offers
+        # The sink lets MSeqAck reach the cancel only when it is done: that acknowledges it (OpenIB sdp_rcvd.c
+        # sdp_rcvd_send_sm).
         if self.cancelling is not None and acknowledged >= self.cancelling:
             return self._void()
         if not offers or acknowledged < offers[0].sequence:
-            return []  # Of one that is over.
+            # It is for a SrcAvail that has ended in another way (OFED sdp_zcopy.c sdp_handle_sendsm ignores
+            # it too).
+            return []
         over = [offers.popleft()]
         if not offers:
             self.cancelling = None
@@ -232,13 +238,12 @@ class SourceAdverts:
         self, length: int, key: int, address: int, nonDiscards: int, acknowledged: int, payloads: int
     ) -> tuple[bool, list[Offer]]:
         """
-        SinkAvail: the sink wants it written.
+        Process a SinkAvail.
 
-        @param nonDiscards: The messages with payload that the sink had taken.
+        @param nonDiscards: Payload messages that the sink had received.
         @param acknowledged: The message's MSeqAck.
-        @param payloads: Messages with payload that were sent.
-        @return: Whether the buffer can be used (else data was on the way to it); and the
-            offers that it makes void.
+        @param payloads: Payload messages sent.
+        @return: Whether the buffer can be used; and the SrcAvails that it voids.
         @raise SDPError: The mode has no SinkAvail, or there are too many.
         """
         checkRange(address, length)
@@ -246,8 +251,8 @@ class SourceAdverts:
         while leaves and leaves[0][0] <= acknowledged:
             leaves.popleft()
         if leaves:
-            # It left before the peer heard that Pipelined mode ended, which made it void, unless
-            # data before that had used it up.
+            # It was sent before the peer received our change out of Pipelined mode, which voids it, unless
+            # data sent before the change had consumed it.
             if leaves[0][1] - nonDiscards & 0xFFFFFFFF:
                 self.discarded += 1
                 for leave in leaves:
@@ -259,16 +264,18 @@ class SourceAdverts:
             raise SDPError(f"more than {limits.SDP_ADVERTS} SinkAvails")
         if self.retracting:
             raise SDPError("SinkAvail before SinkAvailCancel was answered")
+        # Stale: data was in flight when the sink sent it, and consumes it there (OpenIB sdp_rcvd.c
+        # sdp_rcvd_snk_avail).
         if payloads - self.discarded - nonDiscards & 0xFFFFFFFF:
             self.discarded += 1
             return False, []
+        # A fresh SinkAvail voids our SrcAvails; their bytes are written instead.
         self.targets.append(Target(length, key, address))
         return True, self._void()
 
     def cancelTargets(self) -> None:
         """
-        SinkAvailCancel: targets that nothing was written to are dropped, another is completed
-        as it is.
+        Process a SinkAvailCancel: unused targets are dropped, a partly written one is completed as it is.
         """
         targets = self.targets
         while targets and not targets[-1].written:
@@ -276,14 +283,14 @@ class SourceAdverts:
             self._dropped = True
         for target in targets:
             target.closed = True
-        # What finds nothing has crossed an RdmaWrCompl, and is answered by it.
+        # A cancel that finds no target has crossed our RdmaWrCompl, which answers it.
         self.retracting = bool(targets) or self._dropped
 
     def cancelDone(self) -> bool | None:
         """
-        Whether SinkAvailCancel is done: then it is over.
+        Finish a SinkAvailCancel if all targets are completed.
 
-        @return: L{None} if it is not, or there is none; else whether a SinkCancelAck is due.
+        @return: L{None} if there is none or it is not done; else whether a SinkCancelAck is due.
         """
         if not self.retracting or self.targets:
             return None
@@ -293,9 +300,9 @@ class SourceAdverts:
 
     def changeMode(self, transition: Transition) -> None:
         """
-        ModeChange of the sink.
+        Process a ModeChange of the sink.
 
-        @raise SDPError: This is no change of this mode.
+        @raise SDPError: The transition does not start from the mode in force.
         """
         self.mode = changed(self.mode, transition)
 

@@ -1,16 +1,13 @@
 """
-The messages of SDP, as they stand in an RC Send or in the CM's private data.
+SDP message formats, as they stand in an RC Send or in CM private data (IBTA vol. 1 annex A4).
 
-Every message starts with the 16 bytes of the base header (BSDH); one message
-is one Send.  The classes here are the documented form.  The path that carries
-a stream does not make objects: it uses L{BSDH} on the medium's own buffer, and
-L{Data} is its twin for tests, traces and everything that is rare.
+Every message starts with the 16-byte base header (BSDH); one message is one Send.  The classes here document
+the formats and serve tests, traces and rare messages.  The per-message path of a stream creates no objects:
+it uses L{BSDH} on the medium's own buffer, and L{Data} is its documented twin.
 
-Reserved bits are sent as zero and ignored on receipt, except where the format
-makes a named error of them (the low half of a ModeChange).
+Reserved bits are sent as zero and ignored on receipt, except in the low half of a ModeChange.
 
-One file holds all eighteen messages, most of it their documentation: who looks
-for a field looks in one place.
+One file holds all eighteen messages, so that a field is found in one place.
 """
 
 from __future__ import annotations
@@ -33,12 +30,14 @@ if TYPE_CHECKING:
 BSDH = struct.Struct(">BBHIII")
 BSDH_BYTES = BSDH.size
 
+# Both fill the private data of their CM message: 92 bytes in a REQ, 196 in a REP (ib_cm.h ib_cm_data_size).
+# The text of release 1.1 makes HelloAck 8 bytes too long; 196 is what is sent (OpenIB sdp_msgs.h).
 HELLO_BYTES = 92
 HELLO_ACK_BYTES = 196
 
-#: What we send; OFED's rdma_cm takes major 2 only.
+#: The version that we send: OFED's rdma_cm accepts major 2 only (cma.c cma_get_net_info, cma_verify_rep).
 VERSION = 0x22
-#: OFED is major 2, the OpenIB driver of 2005 is major 1.
+#: OFED sends major 2, the OpenIB driver of 2005 major 1; those two cannot talk to each other.
 MAJOR_VERSIONS = (1, 2)
 
 _Buffer = bytes | bytearray | memoryview
@@ -49,6 +48,8 @@ class MID(IntEnum):
     Message identifiers.  High nibble 0 means a control message.
     """
 
+    # OFED's enum lacks RdmaWrCompl, ModeChange, SinkAvailCancel, SinkCancelAck, SuspComm and SuspCommAck
+    # (sdp.h enum sdp_mid); OpenIB sdp_rcvd.c handles all of them.
     HELLO = 0x00
     HELLO_ACK = 0x01
     DISCONN = 0x02
@@ -74,11 +75,11 @@ class Flags(IntFlag):
     The Flags byte of the base header; its other bits are reserved.
     """
 
-    #: The last byte of the payload is the urgent byte (CA4-7: payload only).
+    #: The last payload byte is urgent; legal only with payload (CA4-7).
     OOB_PRES = 0x01
-    #: An urgent byte is coming.
+    #: An urgent byte will follow.
     OOB_PEND = 0x02
-    #: The sink asks for Pipelined mode; RdmaRdCompl only (CA4-8, CA4-9).
+    #: The sink requests Pipelined mode; RdmaRdCompl only (CA4-8, CA4-9).
     REQ_PIPE = 0x04
 
 
@@ -99,10 +100,10 @@ NO_CAPABILITIES = Capabilities(0)
 
 class Transition(IntEnum):
     """
-    The ModeChange bytes that the protocol knows.
+    The legal ModeChange bytes.
 
-    Bit 7 is the half of the receiver that changes (1: its send half), bits 6
-    to 4 the new mode (0 Buffered, 1 Combined, 2 Pipelined).
+    Bit 7 selects the half of the receiver that changes (1: its send half), bits 6 to 4 the new mode (0
+    Buffered, 1 Combined, 2 Pipelined).
     """
 
     COMBINED_TO_BUFFERED = 0x00
@@ -114,29 +115,27 @@ class Transition(IntEnum):
 _TRANSITIONS = frozenset(Transition)
 
 
-# Each connect and each accept asks for the same few addresses again.
+# Every connect and accept converts the same few addresses.
 _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
 
 @_remember
 def packAddress(text: str) -> bytes:
     """
-    Write an IP address in the 16 bytes that Hello has for it.
+    Return the 16-byte form of an IP address in Hello; a scope (C{%ib0}) is dropped.
 
-    @param text: An IPv4 or IPv6 address; a scope (C{%ib0}) is left out.
     @raise ValueError: C{text} is not an IP address.
     """
+    # An IPv4 address stands behind 12 zero bytes, not in the IPv4-mapped form (OFED sdp.h union cma_ip_addr).
     return ip_address(text.partition("%")[0]).packed.rjust(16, b"\0")
 
 
 @_remember
 def unpackAddress(packed: bytes, ipVersion: int) -> str:
     """
-    Read an IP address of a Hello.
+    Return the text of a 16-byte IP address of Hello, without scope.
 
-    @param packed: 16 bytes.
     @param ipVersion: 4 or 6.
-    @return: its text, without a scope.
     """
     if ipVersion == 4:
         return str(IPv4Address(packed[12:]))
@@ -146,7 +145,7 @@ def unpackAddress(packed: bytes, ipVersion: int) -> str:
 @_remember
 def ipVersionOf(text: str) -> int:
     """
-    Say whether an IP address is of version 4 or 6.
+    Return the version, 4 or 6, of an IP address.
 
     @raise ValueError: C{text} is not an IP address.
     """
@@ -156,17 +155,15 @@ def ipVersionOf(text: str) -> int:
 @frozen(kw_only=True)
 class SDPMessage:
     """
-    What all messages share.
+    The base header, which all messages have.
 
-    @cvar mid: The message identifier.
-    @cvar layout: What follows the base header.
-    @cvar names: The attributes that C{layout} holds, in wire order.
+    @cvar layout: The fields behind the base header.
+    @cvar names: The attributes in C{layout}, in wire order.
     @cvar legalFlags: The flags that this message may carry.
-
-    @ivar flags: L{Flags}; reserved bits are dropped by L{parse}.
-    @ivar buffers: Receive buffers that the sender of this message has posted.
+    @ivar flags: Reserved bits are dropped by L{parse}.
+    @ivar buffers: Bufs: receives that the sender has posted, base for the peer's credits.
     @ivar sequence: MSeq.
-    @ivar acknowledged: MSeqAck, the last MSeq that the sender received.
+    @ivar acknowledged: MSeqAck: the last MSeq that the sender received.
     """
 
     mid: ClassVar[MID]
@@ -198,7 +195,7 @@ class SDPMessage:
 
     def pack(self) -> bytes:
         """
-        Give the message's bytes.
+        Return the message's bytes.
 
         @raise ValueError: An attribute does not fit into its field.
         """
@@ -213,12 +210,12 @@ class SDPMessage:
     @classmethod
     def parse(cls, buffer: _Buffer, start: int = 0, stop: int | None = None) -> Self:
         """
-        Read a message of this class.
+        Parse a message of this class.
 
         @param buffer: Bytes-like; nothing of it is kept.
-        @param start: Where the message starts in it.
-        @param stop: Where the message, hence the Send, ends.
-        @raise SDPWireError: This is not such a message.
+        @param start: Offset of the BSDH.
+        @param stop: Offset after the message, which is the end of the Send.
+        @raise SDPWireError: This is no valid message of this class.
         """
         end = len(buffer) if stop is None else stop
         body = start + BSDH_BYTES
@@ -228,6 +225,8 @@ class SDPMessage:
         mid, bits, buffers, length, sequence, acknowledged = BSDH.unpack_from(buffer, start)
         if mid != cls.mid:
             raise SDPWireError(f"message id 0x{mid:02x} is not {cls.__name__}")
+        # IBTA vol. 1 annex A4: a message never spans two Sends, and a Send never holds two.  OFED does not
+        # check Len.
         if length != end - start:
             raise SDPWireError(f"{cls.__name__} says {length} bytes and has {end - start}")
         attributes = cls._attributes(cls.layout.unpack_from(buffer, body))
@@ -250,6 +249,7 @@ class SDPMessage:
         wrong = self.flags & ~self.legalFlags
         if wrong:
             raise SDPWireError(f"{type(self).__name__} may not carry flags 0x{wrong:02x}")
+        # IBTA vol. 1 annex A4 CA4-7: the urgent byte is the last of the payload, so there must be one.
         if self.flags & Flags.OOB_PRES and not self._stream():
             raise SDPWireError(f"{type(self).__name__} has OOB_PRES and no payload")
 
@@ -257,9 +257,7 @@ class SDPMessage:
 @frozen(kw_only=True)
 class StreamMessage(SDPMessage):
     """
-    A message that may carry bytes of the stream.
-
-    @ivar payload: Those bytes.
+    A message that may carry stream bytes (C{payload}).
     """
 
     legalFlags = Flags.OOB_PEND | Flags.OOB_PRES
@@ -273,11 +271,10 @@ class StreamMessage(SDPMessage):
 @frozen(kw_only=True)
 class Greeting(SDPMessage):
     """
-    What Hello and HelloAck have in common.
+    The common fields of Hello and HelloAck.
 
-    @ivar version: Major version in the high nibble, minor in the low; a
-        HelloAck has the major that was offered.
-    @ivar maximumAdverts: How many advertisements we take; at least 1.
+    @ivar version: Major version in the high nibble, minor in the low; a HelloAck answers the offered major.
+    @ivar maximumAdverts: Advertisements accepted at a time; at least 1.
     """
 
     version: int = VERSION
@@ -287,22 +284,22 @@ class Greeting(SDPMessage):
     @property
     def majorVersion(self) -> int:
         """
-        The version that decides whether two sides can talk.
+        The major version, which decides whether the two sides are compatible.
         """
         return self.version >> 4
 
     def _checkGreeting(self, receiveBytes: int) -> None:
-        """
-        Make the checks that both sides owe (IBTA vol. 1, annex A4:
-        Hello and HelloAck).
-        """
         name = type(self).__name__
+        # IBTA vol. 1 annex A4, Hello and HelloAck; OpenIB sdp_pass.c sdp_cm_hello_check checks MaxAdverts and
+        # version too.
         if self.majorVersion not in MAJOR_VERSIONS:
             raise SDPWireError(f"{name} has major version {self.majorVersion}")
         if self.maximumAdverts == 0:
             raise SDPWireError(f"{name} has MaxAdverts 0")
+        # Both carry MSeq 0 and MSeqAck 0; numbering starts with the message after them.
         if self.sequence or self.acknowledged:
             raise SDPWireError(f"{name} has sequence numbers other than 0")
+        # Tiny receives would cost the work of a message for each few bytes of the stream.
         if receiveBytes < BSDH_BYTES + limits.SDP_LEAST_PAYLOAD:
             raise SDPWireError(f"{name} has receive buffers of {receiveBytes} bytes")
 
@@ -310,17 +307,13 @@ class Greeting(SDPMessage):
 @frozen(kw_only=True)
 class Hello(Greeting):
     """
-    The active side's first message, in the CM REQ's private data.
+    The active side's first message, in the private data of the CM REQ.
 
-    @ivar ipVersion: 4 or 6.
-    @ivar desiredReceiveBytes: DesRemRcvSz, the size we would like the peer's
-        receive buffers to have.
-    @ivar localReceiveBytes: LocalRcvSz, the size of ours, base header included.
+    @ivar desiredReceiveBytes: DesRemRcvSz: the receive size that we ask of the peer.
+    @ivar localReceiveBytes: LocalRcvSz: our receive size, base header included.
     @ivar localPort: The source port.
-    @ivar sourceAddress: 16 bytes, see L{packAddress}.
-    @ivar destinationAddress: Likewise.
-    @ivar extendedMaximumAdverts: Counts with
-        L{Capabilities.EXTENDED_MAX_ADVERTS} only.
+    @ivar sourceAddress: 16 bytes, see L{packAddress}; C{destinationAddress} likewise.
+    @ivar extendedMaximumAdverts: Valid with L{Capabilities.EXTENDED_MAX_ADVERTS} only.
     """
 
     mid = MID.HELLO
@@ -346,19 +339,14 @@ class Hello(Greeting):
     extendedMaximumAdverts: int = 0
 
     def _values(self) -> tuple[Any, ...]:
-        """
-        Join the IP version and the capabilities into their byte.
-        """
         if len(self.sourceAddress) != 16 or len(self.destinationAddress) != 16:
             raise ValueError("Hello: an address has 16 bytes")
+        # The IP version and the capabilities share one byte.
         values = super()._values()
         return (values[0], self.ipVersion << 4 | self.capabilities, *values[2:])
 
     @classmethod
     def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        """
-        Split the byte of the IP version and the capabilities.
-        """
         attributes = dict(zip(cls.names, values, strict=True))
         attributes["capabilities"] = Capabilities(values[1] & 3)
         attributes["ipVersion"] = values[1] >> 4
@@ -373,10 +361,9 @@ class Hello(Greeting):
 @frozen(kw_only=True)
 class HelloAck(Greeting):
     """
-    The passive side's first message, in the CM REP's private data.
+    The passive side's first message, in the private data of the CM REP.
 
-    @ivar actualReceiveBytes: ActRcvSz, the size of our receive buffers, base
-        header included.
+    @ivar actualReceiveBytes: ActRcvSz: our receive size, base header included.
     """
 
     mid = MID.HELLO_ACK
@@ -398,7 +385,7 @@ class HelloAck(Greeting):
 @frozen(kw_only=True)
 class DisConn(SDPMessage):
     """
-    No more data from here: the FIN of SDP.
+    No more data in this direction: the FIN of SDP.
     """
 
     mid = MID.DISCONN
@@ -407,7 +394,7 @@ class DisConn(SDPMessage):
 @frozen(kw_only=True)
 class AbortConn(SDPMessage):
     """
-    The connection is gone, data included; only after a DisConn.
+    The connection is aborted, undelivered data included; only after a DisConn (annex A4.5.3.2).
     """
 
     mid = MID.ABORT_CONN
@@ -416,7 +403,7 @@ class AbortConn(SDPMessage):
 @frozen(kw_only=True)
 class SendSm(SDPMessage):
     """
-    The sink will not read what is advertised: send it as Data.
+    The sink will not read the SrcAvail: the source is to send the rest as Data.
     """
 
     mid = MID.SEND_SM
@@ -425,9 +412,7 @@ class SendSm(SDPMessage):
 @frozen(kw_only=True)
 class RdmaWrCompl(SDPMessage):
     """
-    The source has written into the oldest SinkAvail.
-
-    @ivar length: How many bytes.
+    The source has written C{length} bytes into the oldest SinkAvail.
     """
 
     mid = MID.RDMA_WR_COMPL
@@ -442,8 +427,7 @@ class RdmaRdCompl(SDPMessage):
     """
     The sink has read from the oldest SrcAvail.
 
-    @ivar length: How many bytes since the last such message, those inside the
-        SrcAvail not counted.
+    @ivar length: Bytes read since the last RdmaRdCompl; those inside the SrcAvail are not counted.
     """
 
     mid = MID.RDMA_RD_COMPL
@@ -468,9 +452,7 @@ class ModeChange(SDPMessage):
 
     @classmethod
     def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        """
-        Refuse a byte that is no change (anything else is a protocol error).
-        """
+        # OpenIB sdp_rcvd.c sdp_rcvd_mode_change: any other byte is EPROTO.
         if values[0] not in _TRANSITIONS:
             raise SDPWireError(f"ModeChange 0x{values[0]:02x} is no change of mode")
         return {"transition": Transition(values[0])}
@@ -479,7 +461,7 @@ class ModeChange(SDPMessage):
 @frozen(kw_only=True)
 class SrcAvailCancel(SDPMessage):
     """
-    The source takes back all of its SrcAvails.
+    The source cancels all of its SrcAvails.
     """
 
     mid = MID.SRC_AVAIL_CANCEL
@@ -488,7 +470,7 @@ class SrcAvailCancel(SDPMessage):
 @frozen(kw_only=True)
 class SinkAvailCancel(SDPMessage):
     """
-    The sink takes back all of its SinkAvails.
+    The sink cancels all of its SinkAvails.
     """
 
     mid = MID.SINK_AVAIL_CANCEL
@@ -506,9 +488,7 @@ class SinkCancelAck(SDPMessage):
 @frozen(kw_only=True)
 class ChRcvBuf(SDPMessage):
     """
-    A request to change the size of the peer's receive buffers.
-
-    @ivar receiveBytes: The wanted size.
+    A request to change the peer's receive size to C{receiveBytes}.
     """
 
     mid = MID.CH_RCV_BUF
@@ -523,7 +503,7 @@ class ChRcvBufAck(SDPMessage):
     """
     The answer to L{ChRcvBuf}.
 
-    @ivar receiveBytes: The size in force (OFED leaves the base header out).
+    @ivar receiveBytes: The size in force, base header included; OFED leaves the base header out.
     """
 
     mid = MID.CH_RCV_BUF_ACK
@@ -536,9 +516,7 @@ class ChRcvBufAck(SDPMessage):
 @frozen(kw_only=True)
 class SuspComm(SDPMessage):
     """
-    Stop sending: the socket moves to another process.
-
-    @ivar serviceID: Where it goes.
+    Suspend the connection: the socket moves to another process, at C{serviceID}.
     """
 
     mid = MID.SUSP_COMM
@@ -562,9 +540,7 @@ class SinkAvail(StreamMessage):
     """
     A buffer that the source may write to (Pipelined mode).
 
-    @ivar length: Its size.
-    @ivar rkey: Its R_Key.
-    @ivar address: Its virtual address.
+    @ivar length: Its size; C{rkey} and C{address} are for RDMA WRITE.
     @ivar nonDiscards: Messages with payload that the sink has accepted.
     @ivar payload: Bytes of the other direction's stream.
     """
@@ -586,12 +562,10 @@ class SinkAvail(StreamMessage):
 @frozen(kw_only=True)
 class SrcAvail(StreamMessage):
     """
-    A buffer that the sink may read from.
+    A buffer that the sink may read.
 
-    @ivar length: Its size, the payload of this message included.
-    @ivar rkey: Its R_Key.
-    @ivar address: Its virtual address.
-    @ivar payload: The first bytes of it (Combined mode).
+    @ivar length: Its size, the payload of this message included; C{rkey} and C{address} are for RDMA READ.
+    @ivar payload: The buffer's first bytes (Combined mode).
     """
 
     mid = MID.SRC_AVAIL
@@ -603,6 +577,7 @@ class SrcAvail(StreamMessage):
     address: int
 
     def _check(self) -> None:
+        # With the whole buffer inline there is nothing to read, and no RdmaRdCompl would ever complete it.
         if self.length <= len(self.payload):
             raise SDPWireError(f"SrcAvail of {self.length} bytes carries {len(self.payload)} of them")
 
@@ -610,7 +585,7 @@ class SrcAvail(StreamMessage):
 @frozen(kw_only=True)
 class Data(StreamMessage):
     """
-    Bytes of the stream, or none: then it only tells Bufs and MSeqAck.
+    Stream bytes; without payload it only announces Bufs and MSeqAck.
     """
 
     mid = MID.DATA
@@ -618,17 +593,17 @@ class Data(StreamMessage):
 
 def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> SDPMessage:
     """
-    Read a message of whatever class.
+    Parse a message of any class.
 
-    @param buffer: what holds the message.
-    @param start: offset of its BSDH.
-    @param stop: offset after it; by default the buffer's end.
-    @return: an object of the class for its MID.
-    @raise SDPWireError: It is none.
+    @param start: Offset of the BSDH.
+    @param stop: Offset after the message; by default the buffer's end.
+    @raise SDPWireError: This is no valid message.
     """
     end = len(buffer) if stop is None else stop
     if not 0 <= start < end <= len(buffer):
         raise SDPWireError("an empty message")
+    # The whole byte decides.  OpenIB indexes its table with C{mid & 0x1F}, so that 0x1D looks like a
+    # SinkAvail to it.
     messageClass = byMID.get(buffer[start])
     if messageClass is None:
         raise SDPWireError(f"message id 0x{buffer[start]:02x} is unknown")

@@ -1,9 +1,9 @@
 """
-The rest of SDP's protocol: zero copy, flow-control modes, urgent data (IBTA vol. 1, annex A4).
+The rest of the SDP machine: zero copy, flow-control modes and urgent data (IBTA vol. 1 annex A4).
 
-A L{Machine<twisted_ib.sdp.protocol.machine.Machine>} becomes a L{ZeroCopyMachine} when the first message
-of these comes or is to be sent (L{extend}), so that a stream of plain Data does not pay for it.
-Pure, as the machine; the two halves of zero copy are in L{twisted_ib.sdp.protocol.sourceadverts} and
+L{extend} turns a L{Machine<twisted_ib.sdp.protocol.machine.Machine>} into a L{ZeroCopyMachine} when the first
+of these messages is received or to be sent, so that a stream of plain Data does not pay for it.  The two
+halves of zero copy are in L{twisted_ib.sdp.protocol.sourceadverts} and
 L{twisted_ib.sdp.protocol.sinkadverts}.
 """
 
@@ -32,31 +32,26 @@ _M32 = 0xFFFFFFFF
 _DATA = MID.DATA.value
 _PEND = Flags.OOB_PEND.value
 _URGENT = _PEND | Flags.OOB_PRES.value
-#: What only belongs to the direction in which the peer sends.
+#: Messages that only the source sends; they end with its DisConn.
 _OF_SOURCE = frozenset((MID.RDMA_WR_COMPL, MID.SRC_AVAIL_CANCEL, MID.SRC_AVAIL))
-#: States in which the peer has said that it sends no more.
+#: States in which the peer's DisConn was received.
 _ENDED = frozenset((State.CLOSE_WAIT, State.LAST_ACK))
 
 
 class ZeroCopy:
     """
-    What a L{ZeroCopyMachine} has beside the numbers.
+    Advertisements and pending notices of a L{ZeroCopyMachine}.
 
-    @ivar source: The half that sends.
-    @ivar sink: The half that receives.
-    @ivar cap: The highest MSeqAck that may be told, while a SrcAvailCancel is not done; else
-        L{None}.
-    @ivar pend: Whether the next message says that urgent data is coming.
-    @ivar places: Whether L{Machine.receive<twisted_ib.sdp.protocol.machine.Machine.receive>} returns
-        L{None} for all Data, since it has a place to go to.
+    @ivar source: The sending half; C{sink} is the receiving one.
+    @ivar cap: The highest MSeqAck that may be sent, while a SrcAvailCancel is in progress; else L{None}.
+    @ivar pend: Whether the next message has to carry OOB_PEND.
+    @ivar places: Whether L{Machine.receive<twisted_ib.sdp.protocol.machine.Machine.receive>} returns L{None}
+        for all Data, because the application supplies buffers for it.
     """
 
     __slots__ = ("cap", "pend", "places", "sink", "source")
 
     def __init__(self, adverts: int) -> None:
-        """
-        @param adverts: The peer's MaxAdverts.
-        """
         self.source = SourceAdverts(adverts)
         self.sink = SinkAdverts(adverts)
         self.cap: int | None = None
@@ -65,7 +60,7 @@ class ZeroCopy:
 
 class ZeroCopyMachine(Machine):
     """
-    One connection's protocol state, all of it.
+    Protocol state of one connection that uses more than Data.
     """
 
     __slots__ = ()
@@ -78,9 +73,10 @@ class ZeroCopyMachine(Machine):
         """
         See L{Machine.header<twisted_ib.sdp.protocol.machine.Machine.header>}.
 
-        @param flags: L{Flags}.
         @raise SDPError: Data may not be sent now.
         """
+        # Checked before dataSent, which consumes a SinkAvail: nothing may be consumed for a message that is
+        # not sent.
         if self.limit - self.sequence < 3:
             return None
         if length:
@@ -101,22 +97,24 @@ class ZeroCopyMachine(Machine):
 
     def notice(self, receives: int) -> bytes | None:
         """
-        An empty Data message that says that urgent data is coming.
+        Return an empty Data message with OOB_PEND, or L{None} with fewer than three credits.
         """
         self.zero.pend = True
         if self.limit - self.sequence < 3:
-            return None  # The next message says it.
+            # The next message carries OOB_PEND instead; CA4-7 allows that flag in any message (IBTA vol. 1
+            # annex A4).
+            return None
         message = self._marked(self._capped(Machine.header, 0, receives))
         self.bareSent += 1
         return message
 
     def urgentHeader(self, receives: int) -> bytes | None:
         """
-        The header of a message of one byte, which is urgent.  It says so both ways, as OFED's
-        does.
+        Return the header of a message with one urgent byte.
 
         @raise SDPError: Data may not be sent now.
         """
+        # OOB_PRES and OOB_PEND together, as OFED sends them (sdp_bcopy.c sdp_post_send).
         header = self.header(1, receives, _URGENT)
         if header is not None:
             self.zero.pend = False
@@ -126,11 +124,11 @@ class ZeroCopyMachine(Machine):
         self, user: Any, length: int, key: int, address: int, carried: bytes, receives: int
     ) -> bytes | None:
         """
-        A SrcAvail, whole.
+        Return a SrcAvail, whole.
 
-        @param user: Whose buffer it is.
-        @param carried: Its first bytes, in Combined mode.
-        @return: L{None} without three credits.
+        @param user: Identifies the buffer to the caller later.
+        @param carried: The first bytes of the buffer, in Combined mode.
+        @return: L{None} with fewer than three credits.
         """
         message = self._advert(MID.SRC_AVAIL, SrcAvail.layout.pack(length, key, address), carried, receives)
         if message is not None:
@@ -139,12 +137,14 @@ class ZeroCopyMachine(Machine):
 
     def sinkAvailable(self, user: Any, length: int, key: int, address: int, receives: int) -> bytes | None:
         """
-        A SinkAvail, whole.
+        Return a SinkAvail, whole.
 
-        @param user: Whose buffer it is.
-        @return: L{None} without three credits.
+        @param user: Identifies the buffer to the caller later.
+        @return: L{None} with fewer than three credits.
         """
         sink = self.zero.sink
+        # NonDiscards lets the source find a SinkAvail that crossed data: its own count of payload messages
+        # differs then (OpenIB sdp_rcvd.c sdp_rcvd_snk_avail).
         nonDiscards = self.received - self.bareReceived - sink.discarded & _M32
         body = SinkAvail.layout.pack(length, key, address, nonDiscards)
         message = self._advert(MID.SINK_AVAIL, body, b"", receives)
@@ -154,11 +154,12 @@ class ZeroCopyMachine(Machine):
 
     def changeMode(self, transition: Transition, receives: int) -> bytes | None:
         """
-        A ModeChange, whole.
+        Return a ModeChange, whole.
 
-        @return: L{None} without two credits.
-        @raise SDPError: The mode cannot change so.
+        @return: L{None} with fewer than two credits.
+        @raise SDPError: The mode in force does not allow the transition.
         """
+        # The own half changes when the message is numbered, so the credits must be certain before.
         if self.limit - self.sequence < 2:
             return None
         if transition is Transition.BUFFERED_TO_COMBINED:
@@ -170,9 +171,7 @@ class ZeroCopyMachine(Machine):
 
     def cancelOffers(self, receives: int) -> bytes | None:
         """
-        A SrcAvailCancel, whole.
-
-        @return: L{None} without two credits.
+        Return a SrcAvailCancel, whole; L{None} with fewer than two credits.
         """
         message = self.controlMessage(MID.SRC_AVAIL_CANCEL, receives)
         if message is not None:
@@ -181,9 +180,7 @@ class ZeroCopyMachine(Machine):
 
     def cancelPlaces(self, receives: int) -> bytes | None:
         """
-        A SinkAvailCancel, whole.
-
-        @return: L{None} without two credits.
+        Return a SinkAvailCancel, whole; L{None} with fewer than two credits.
         """
         message = self.controlMessage(MID.SINK_AVAIL_CANCEL, receives)
         if message is not None:
@@ -191,9 +188,7 @@ class ZeroCopyMachine(Machine):
         return message
 
     def _advert(self, mid: int, body: bytes, carried: bytes, receives: int) -> bytes | None:
-        """
-        An advertisement, which may not take the last two credits.
-        """
+        # An advertisement counts as data for credits (OpenIB sdp_send.c sdp_send_data_buff_post).
         if self.limit - self.sequence < 3:
             return None
         message = self.controlMessage(mid, receives, body + carried)
@@ -202,14 +197,13 @@ class ZeroCopyMachine(Machine):
         return message
 
     def _capped(self, make: Any, *arguments: Any) -> bytes | None:
-        """
-        Make a message that acknowledges no more than it may.
-        """
         cap = self.zero.cap
         message: bytes | None
         if cap is None:
             message = make(self, *arguments)
         else:
+            # IBTA vol. 1 annex A4: until a SrcAvailCancel is done, MSeqAck must not reach it (OpenIB
+            # sdp_rcvd.c sdp_rcvd_src_cancel keeps advt_seq back).
             received, self.received = self.received, cap
             try:
                 message = make(self, *arguments)
@@ -218,9 +212,6 @@ class ZeroCopyMachine(Machine):
         return message
 
     def _marked(self, message: bytes | None, flags: int = 0) -> bytes | None:
-        """
-        Say in a message that urgent data is coming, if that is to be said.
-        """
         zero = self.zero
         if message is not None and (zero.pend or flags):
             if zero.pend:
@@ -247,12 +238,12 @@ class ZeroCopyMachine(Machine):
 
     def take(self, buffer: Any, start: int, stop: int) -> tuple[SDPMessage, Any]:
         """
-        Do what the protocol wants with a message that L{receive} returned L{None} for, other
-        than those of the end and of buffer sizes.
+        Process a message for which L{receive} returned L{None}, other than DisConn, AbortConn and buffer
+        resizing.
 
-        @return: The message; and what it means to the half that it is about, see there.
-        @raise SDPError: It is not what the protocol allows.
-        @raise SDPWireError: Likewise.
+        @return: The message, and the result of the handler of its kind.
+        @raise SDPError: The protocol forbids the message.
+        @raise SDPWireError: The message is malformed.
         """
         mid = self.control
         kind = byMID.get(mid)
@@ -261,14 +252,12 @@ class ZeroCopyMachine(Machine):
             name = f"message {mid:#04x}" if kind is None else kind.__name__
             raise SDPError(f"{name} does not belong here")
         message: Any = kind.parse(buffer, start, stop)
+        # After its DisConn the peer may still read, complete and cancel as the sink of the other direction.
         if self.state in _ENDED and (mid in _OF_SOURCE or bool(getattr(message, "payload", None))):
             raise SDPError(f"{kind.__name__} after the peer's DisConn")
         return message, take(self, message)
 
     def _data(self, message: Any) -> None:
-        """
-        Data, with flags or with a place to go to.
-        """
         sink = self.zero.sink
         if message.payload:
             sink.checkData()
@@ -279,6 +268,7 @@ class ZeroCopyMachine(Machine):
 
     def _read(self, message: RdmaRdCompl) -> Any:
         source = self.zero.source
+        # IBTA vol. 1 annex A4 CA4-8, CA4-9: a request by the sink, which the source may ignore.
         if message.flags & Flags.REQ_PIPE:
             source.pipelining = True
         return source.read(message.length, self.acknowledged)
@@ -293,23 +283,22 @@ class ZeroCopyMachine(Machine):
             return []
         if self.state in _ENDED:
             raise SDPError("ModeChange after the peer's DisConn")
+        # The change voids all SrcAvails, so a cancel in progress is over too.
         if transition is Transition.PIPELINED_TO_COMBINED:
             self.zero.cap = None
         return self.zero.sink.changeMode(transition)
 
     def _sourceCancel(self, message: Any) -> None:
-        """
-        Nothing of what was offered is read any more, but what is being read; until that is
-        done the message is not acknowledged.
-        """
         sink = self.zero.sink
         sink.cancel()
+        # READs in flight must complete first.  There is no cancel acknowledgement: the source takes MSeqAck
+        # for one (OpenIB sdp_rcvd.c sdp_rcvd_src_cancel).
         if sink.cancelling:
             self.zero.cap = self.received - 1
 
     def sourceCancelDone(self) -> bool | None:
         """
-        See L{SinkAdverts.cancelDone}.  What is due acknowledges the cancel.
+        See L{SinkAdverts.cancelDone}; the next message then acknowledges the cancel.
         """
         done = self.zero.sink.cancelDone()
         if done is not None:
@@ -317,18 +306,12 @@ class ZeroCopyMachine(Machine):
         return done
 
     def _sinkCancel(self, message: Any) -> None:
-        """
-        Nothing more is written to where the peer wanted it.
-        """
         self.zero.source.cancelTargets()
 
     def _sinkCancelled(self, message: Any) -> Any:
         return self.zero.sink.retracted()
 
     def _sinkAvail(self, message: SinkAvail) -> Any:
-        """
-        Whether it can be written to, and the offers that are void.
-        """
         if message.payload:
             self.zero.sink.checkData()
             self.zero.sink.payloadCame()
@@ -350,6 +333,7 @@ class ZeroCopyMachine(Machine):
         """
         See L{Machine.feed<twisted_ib.sdp.protocol.machine.Machine.feed>}.
         """
+        # DisConn goes behind all own SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
         if event is Input.DISCONN and self.zero.sink.adverts:
             raise SDPError("DisConn while a SrcAvail is outstanding")
         return Machine.feed(self, event)
@@ -371,12 +355,11 @@ _TAKE: dict[int, Any] = {
 
 def extend(machine: Machine) -> ZeroCopyMachine:
     """
-    Make a machine one that knows all of the protocol.
-
-    @return: The same object.
+    Return the same object as a L{ZeroCopyMachine}.
     """
     if machine.zero is None:
         machine.zero = ZeroCopy(machine.adverts)
+        # Changed in place: the stream and its bound methods keep the object, with all of its numbers.
         machine.__class__ = ZeroCopyMachine
     assert isinstance(machine, ZeroCopyMachine)
     return machine

@@ -1,5 +1,5 @@
 """
-The client of C{ib-perf}: connects, says what it wants, measures.
+The C{ib-perf} client: connects, sends the test's parameters, measures.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from twisted_ib.tools.perf.report import Bandwidth, Progress, Row
 from twisted_ib.tools.perf.runs import Run, Samples, Span
 from twisted_ib.tools.program import ProgramError, printable, sentence
 
-#: Distinct times that are kept beside the histogram.
+#: Distinct latencies that are kept outside the histogram before they are folded into it.
 PERF_DISTINCT = 65536
 
-#: What is done before anything counts: caches, allocators and pollers settle.
+#: Messages or seconds that are not measured: caches, allocators and pollers settle.
 WARM_UP = Span(300, 0.1)
 
-#: Measurements of each size: latency and bandwidth.
+#: Measurements per message size: latency and bandwidth.
 MEASUREMENTS = 2
 
 _SHOWN_ERROR = 300
@@ -42,12 +42,6 @@ class Client:
     """
 
     def __init__(self, reactor: Any, test: Test, terms: Parameters, progress: Progress) -> None:
-        """
-        @param reactor: the reactor.
-        @param test: the subcommand.
-        @param terms: what to measure.
-        @param progress: is told how far it is.
-        """
         self._reactor = reactor
         self._test = test
         self._terms = terms
@@ -58,44 +52,35 @@ class Client:
         self._error: ProgramError | None = None
         self._over = False
         self._where = ""
+        # -n and -D exclude each other.
         self._span = Span(terms.iterations) if terms.iterations else Span(seconds=terms.seconds)
 
     async def run(self, host: str, port: int, device: str | None, show: Callable[[Row], None]) -> None:
         """
         Measure.
 
-        @param host: the server's address or name.
-        @param port: its port.
-        @param device: the HCA to connect from.
-        @param show: is told each size's figures.
-
-        @raise ProgramError: it did not work; the text says why.
+        @param device: The HCA to connect from.
+        @param show: Called with the results of each size.
+        @raise ProgramError: The test failed; the text says why.
         """
-        Samples()  # Whatever is missing is said before anybody is asked.
+        # A missing histogram package is reported before the server is contacted.
+        Samples()
         self._where = f"{host} port {port}"
         endpoint = self._test.client(self._reactor, host, port, device)
         work = self._work = Deferred.fromCoroutine(self._measure(endpoint, show))
         try:
             await work
         except Exception as error:
-            # Work that was cancelled ends with an error that says nothing.
+            # A cancelled coroutine ends with an error that does not say why.
             raise self._error or self._explained(error) from None
 
     def _explained(self, error: Exception) -> Exception:
-        """
-        @param error: what ended the test.
-
-        @return: the same for a user.
-        """
         if isinstance(error, (ConnectError, HCAError)) and not self._links:
             return ProgramError(f"cannot connect to {self._where}: {sentence(error)}")
         return error
 
     async def _measure(self, endpoint: Any, show: Callable[[Row], None]) -> None:
-        """
-        @param endpoint: the way to the server.
-        @param show: is told each size's figures.
-        """
+        # The first connection only controls: nothing else on it disturbs what is measured on the others.
         control: Link = await endpoint.connect(Factory.forProtocol(lambda: Link(self)))
         self._links.append(control)
         answer = await self._ask(control, True, **self._terms.message())
@@ -108,6 +93,7 @@ class Client:
         for size in self._terms.sizes:
             show(await self._size(ask, content[:size]))
         await ask(end=True)
+        # From now on a lost connection is the expected end.
         self._over = True
         for link in self._links:
             link.transport.loseConnection()
@@ -115,12 +101,6 @@ class Client:
     # -- connections
 
     async def _join(self, endpoint: Any, session: Any) -> None:
-        """
-        Make the connections that are measured.
-
-        @param endpoint: the way to the server.
-        @param session: what they say.
-        """
         missing = self._terms.queuePairs
 
         async def some() -> None:
@@ -132,22 +112,15 @@ class Client:
                 message = {"ib-perf": VERSION, "join": session}
                 self._test.joined(link, self._terms, await self._ask(link, True, **message))
 
+        # Several connects at a time, but not all: a server's backlog is finite.
         together = min(missing, limits.PERF_CONNECTING)
         await _all([Deferred.fromCoroutine(some()) for _ in range(together)])
 
     async def _ask(self, link: Link, prompt: bool, **message: Any) -> dict[str, Any]:
-        """
-        @param link: a connection.
-        @param prompt: whether the answer has to come soon.
-        @param message: a question.
-
-        @return: the server's answer.
-
-        @raise ProgramError: it refuses.
-        """
         answered: Deferred[dict[str, Any]] = Deferred()
         self._answers[link] = answered
         link.say(**message)
+        # Only short questions have a timeout: a measurement's answer takes as long as the measurement.
         guard = None
         if prompt:
             error = ProgramError(f"the server at {self._where} does not answer")
@@ -159,20 +132,21 @@ class Client:
             if guard is not None and guard.active():
                 guard.cancel()
         if "error" in answer:
+            # The server's text reaches the user's terminal: without control characters, and not without end.
             raise ProgramError(printable(str(answer["error"]))[:_SHOWN_ERROR])
         return answer
 
     def made(self, link: Link) -> None:
         """
-        @param link: is connected.
+        Do nothing: the client speaks first.
         """
 
     def heard(self, link: Link, message: dict[str, Any]) -> None:
         """
-        @param link: where the server said something.
-        @param message: what.
+        Process the server's answer.
         """
         answered = self._answers.pop(link, None)
+        # Nothing was asked: the other end does not follow the protocol.
         if answered is None:
             link.distrust()
         else:
@@ -180,8 +154,7 @@ class Client:
 
     def lost(self, link: Link, reason: Failure) -> None:
         """
-        @param link: has ended.
-        @param reason: why.
+        Handle the end of a connection.
         """
         if link.strange:
             self._fail(ProgramError(f"the server at {self._where} is no ib-perf"))
@@ -189,25 +162,15 @@ class Client:
             self._fail(ProgramError("the server ended before the test did"))
 
     def _fail(self, error: ProgramError) -> None:
-        """
-        End the test.
-
-        @param error: why.
-        """
         if self._error is None and self._work is not None:
             self._error = error
-            # In a turn of its own: what is running may be the work itself.
+            # In a turn of its own: the running code may be the coroutine itself, which cannot be cancelled
+            # from within.
             self._reactor.callLater(0, self._work.cancel)
 
     # -- measurements
 
     async def _size(self, ask: Any, message: bytes) -> Row:
-        """
-        @param ask: asks the server.
-        @param message: of the size to measure.
-
-        @return: its figures.
-        """
         test, links = self._test, self._links[1:]
         samples = Samples()
         await test.begin(ask, ECHO)
@@ -217,6 +180,7 @@ class Client:
         def latency(span: Span, counts: defaultdict[int, int]) -> list[Run]:
             return [test.latency(link, message, span, counts) for link in links]
 
+        # The warm-up's samples go into a dictionary that is thrown away.
         await _all([run.start() for run in latency(WARM_UP, defaultdict(int))])
         await self._watched(f"{len(message)} bytes, latency", latency(self._span, samples.counts), samples)
         await self._bandwidth(ask, message, WARM_UP)
@@ -226,13 +190,6 @@ class Client:
         return Row(len(message), samples.latency(), speed)
 
     async def _bandwidth(self, ask: Any, message: bytes, span: Span) -> Bandwidth:
-        """
-        @param ask: asks the server.
-        @param message: of the size to measure.
-        @param span: how long.
-
-        @return: how fast it was.
-        """
         await self._test.begin(ask, COUNT)
         runs = [self._test.bandwidth(link, message, span) for link in self._links[1:]]
         began = perf_counter_ns()
@@ -240,19 +197,14 @@ class Client:
             made = sum(await _all([run.start() for run in runs]))
         else:
             made = await self._watched(f"{len(message)} bytes, bandwidth", runs, None)
+        # The clock stops only when the server has received everything: what is in buffers does not count as
+        # transferred. perftest's send test waits for completions instead, which RC gives per message (IBTA
+        # vol. 1 9.7.5).
         await self._test.end(ask, made * len(message))
+        # At least one nanosecond, since the rates divide by it.
         return Bandwidth(made, made * len(message), max(perf_counter_ns() - began, 1) / 1e9)
 
     async def _watched(self, what: str, runs: Sequence[Run], samples: Samples | None) -> int:
-        """
-        Let all connections do their part, and show how far they are.
-
-        @param what: what it is.
-        @param runs: their parts.
-        @param samples: what they fill.
-
-        @return: how many messages there were.
-        """
         began = perf_counter_ns()
         seconds, count = self._terms.seconds, self._terms.iterations
 
@@ -263,6 +215,7 @@ class Client:
 
         def look() -> None:
             self._progress.show(fraction)
+            # On the timer, not per message, which would add the histogram's cost to the latency.
             if samples is not None:
                 samples.fold(PERF_DISTINCT)
 
@@ -277,14 +230,8 @@ class Client:
 
 
 async def _all(waited: Sequence[Deferred[Any]]) -> list[Any]:
-    """
-    @param waited: some.
-
-    @return: their results.
-
-    @raise Exception: that of the first which failed; the others are cancelled.
-    """
     try:
+        # consumeErrors: the other failures are consequences of the first, and would be logged as unhandled.
         return await gatherResults(waited, consumeErrors=True)
     except Exception as error:
         for each in waited:

@@ -1,5 +1,5 @@
 """
-The subcommands of C{ib-perf} in which both programs take part: messages, and streams.
+Two-sided subcommands of C{ib-perf}: messages, and streams.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from twisted_ib.tools.perf.method import Ask, Test
 from twisted_ib.tools.perf.runs import PingPong, Run, Source, Span
 from twisted_ib.tools.program import ProgramError
 
-#: Connections that a server keeps until it accepts them.
+#: Connection requests queued at the server.
 _BACKLOG = 4 * limits.PERF_CONNECTING
 
 
 class Exchange(Test):
     """
-    Both programs take part: the server's sends back, or counts.
+    A test with both programs: the server's echoes, or counts.
     """
 
     latencyOf = "a round trip: to the server's program and back"
@@ -57,13 +57,14 @@ class Exchange(Test):
 
     async def before(self, link: Link, message: bytes) -> None:
         """
-        One message has to come back as it was.
+        Send one message and check that it comes back unchanged.
         """
         pieces: list[bytes] = []
         whole: Deferred[None] = Deferred()
 
         def came(data: bytes) -> None:
             pieces.append(data)
+            # A stream may deliver it in pieces.
             if sum(map(len, pieces)) >= len(message) and not whole.called:
                 whole.callback(None)
 
@@ -76,7 +77,7 @@ class Exchange(Test):
 
 class Send(Exchange):
     """
-    Messages of C{ib:}.
+    Messages over C{ib:} (SEND, IBTA vol. 1 9.4.1).
     """
 
     name = "send"
@@ -98,7 +99,7 @@ class Send(Exchange):
 
 class SDP(Exchange):
     """
-    Streams of C{sdp:}.
+    Streams over C{sdp:}.
     """
 
     name = "sdp"
@@ -119,7 +120,7 @@ class SDP(Exchange):
 
 class TCP(Exchange):
     """
-    Twisted's TCP with TCP_NODELAY.
+    Twisted's TCP with TCP_NODELAY, for comparison.
     """
 
     name = "tcp"
@@ -130,6 +131,8 @@ class TCP(Exchange):
         """
         See L{Test.server}.
         """
+        # The switch is bypassed: with the reactor C{ib} a TCP endpoint might otherwise become SDP by its
+        # rules.
         return TCP4ServerEndpoint(direct(reactor), port, _BACKLOG)
 
     def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:

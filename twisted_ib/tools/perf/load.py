@@ -1,5 +1,5 @@
 """
-What the tasks of C{ib-perf rds} do: the terms of both sides, and requests that are acknowledged.
+The tasks of C{ib-perf rds}, after rds-tools C{rds-stress.c}: parameters, and requests that are acknowledged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.program import ProgramError, sentence
 
-#: What the old form of the talk says: see L{StressParameters}.
+#: The parameters on the control connection, C{struct options_2_0_6} of C{rds-stress.c}, which newer ones
+#: accept too: see L{StressParameters}.
 TERMS = Struct("!6I2HI15B3I")
-#: sequence, addresses, ports, index, op; for RDMA: op, address, physical address, pattern, key, size,
-#: vector; retry, remote error, pending.
+#: The header of each message, as C{struct header} in C{rds-stress.c}: sequence, addresses, ports, index, op;
+#: for RDMA: op, address, physical address, pattern, key, size, vector; retry, remote error, pending.
 HEADER = Struct("!3I3HBB4Q2I3B")
 HEADER_BYTES = HEADER.size
 REQUEST, ACK = 1, 2
@@ -28,10 +29,10 @@ REQUEST, ACK = 1, 2
 
 def patternOf(size: int) -> bytes:
     """
-    @param size: bytes.
-
-    @return: what follows the header where it is verified.
+    Return the content behind the header where contents are verified.
     """
+    # As rds-stress's init_msg_pattern, so that its verification (-v) works against us.  The shift by index >>
+    # 8 makes swapped blocks of 256 bytes visible.
     found, value = bytearray(size), 11
     for index in range(size):
         value = (41 * (value + 3) + (index >> 8)) & 0xFF
@@ -42,16 +43,16 @@ def patternOf(size: int) -> bytes:
 @attrs.frozen
 class StressParameters:
     """
-    What the active side wants.
+    Parameters that the active side sends.
 
-    @ivar depth: requests that one task has on the way to another.
-    @ivar request: bytes of a request.
-    @ivar ack: bytes of an acknowledgement.
-    @ivar passive: the passive side's address; C{active} the other's.
-    @ivar port: the first task has the next one.
-    @ivar tasks: on each side.
-    @ivar seconds: how long; 0 is without end.
-    @ivar verify: whether contents are compared.
+    @ivar depth: Requests in flight from one task to another.
+    @ivar request: Bytes of a request.
+    @ivar ack: Bytes of an acknowledgement.
+    @ivar passive: The passive side's address; C{active} the other's.
+    @ivar port: Of the control connection; tasks have the next ones.
+    @ivar tasks: On each side.
+    @ivar seconds: Duration; 0 is without end.
+    @ivar verify: Whether contents are compared.
     """
 
     depth: int
@@ -66,7 +67,7 @@ class StressParameters:
 
     def pack(self) -> bytes:
         """
-        @return: the same for the passive side.
+        Return the bytes for the control connection.
         """
         flags = [0] * 15
         flags[3] = int(self.verify)
@@ -77,11 +78,9 @@ class StressParameters:
     @classmethod
     def parse(cls, data: bytes) -> StressParameters:
         """
-        @param data: what the active side said.
+        Parse the active side's parameters.
 
-        @return: what that is.
-
-        @raise ProgramError: it is too much, or RDMA.
+        @raise ProgramError: They are too much, or ask for RDMA.
         """
         depth, request, ack, rdma, passive, active, port, tasks, seconds, *flags = TERMS.unpack(data)
         if rdma:
@@ -93,7 +92,9 @@ class StressParameters:
 
     def check(self) -> None:
         """
-        @raise ProgramError: something is too much.
+        Check bounds.
+
+        @raise ProgramError: A parameter is out of range.
         """
         for what, value, least, most in (
             ("requests", self.depth, 1, limits.PERF_DEPTH),
@@ -105,6 +106,8 @@ class StressParameters:
         ):
             if not least <= value <= most:
                 raise ProgramError(f"{value} {what}: it is {least} to {most}")
+        # RDS sends never block here: what waits must fit into a socket's send budget, with room for
+        # acknowledgements.
         waits = self.tasks * self.depth * (self.request + limits.RDS_DATAGRAM_OVERHEAD)
         if waits > limits.RDS_SEND_BUDGET // 2:
             raise ProgramError("the requests of one task are more than may wait: fewer, or smaller ones")
@@ -112,19 +115,16 @@ class StressParameters:
 
 class Peer:
     """
-    What one task knows of one of the other side.
+    One task's view of a task of the other side.
 
-    @ivar sent: messages to it.
-    @ivar received: messages from it.
-    @ivar began: when each request that is not answered was sent, by its index.
+    @ivar sent: Messages to it.
+    @ivar received: Messages from it.
+    @ivar began: Send times of unanswered requests, by index.
     """
 
     __slots__ = ("began", "received", "sent", "to")
 
     def __init__(self, to: tuple[str, int], depth: int) -> None:
-        """
-        @param to: where it is.
-        """
         self.to = to
         self.sent = self.received = 0
         self.began: list[float | None] = [None] * depth
@@ -132,21 +132,16 @@ class Peer:
 
 class Task(DatagramProtocol):
     """
-    One task.
+    One task, with a socket of its own.
 
-    @ivar requests: that were sent; C{acks} that came.
-    @ivar bytes: of all messages both ways.
-    @ivar waited: seconds from requests to their acknowledgements, together.
+    @ivar requests: Requests sent; C{received} requests received; C{acks} acknowledgements received.
+    @ivar bytes: Of all messages, both ways.
+    @ivar waited: Total seconds from requests to their acknowledgements.
     """
 
     def __init__(
         self, terms: StressParameters, own: tuple[str, int], peers: Sequence[tuple[str, int]], fail: Any
     ) -> None:
-        """
-        @param own: where it is.
-        @param peers: the tasks of the other side.
-        @param fail: is told what is wrong.
-        """
         self._terms = terms
         self._own = own
         self._peers = {to: Peer(to, terms.depth) for to in peers}
@@ -167,7 +162,7 @@ class Task(DatagramProtocol):
 
     def end(self) -> None:
         """
-        Ask for nothing more.
+        Send no more requests.
         """
         self._over = True
 
@@ -184,16 +179,18 @@ class Task(DatagramProtocol):
             peer.began[index] = perf_counter()
         try:
             self.transport.write(header + self._content[: size - HEADER_BYTES], to)  # type: ignore[union-attr]
+        # RDS accepts a datagram or refuses it at once; nothing is retried here.
         except HCAError as error:
             self._fail(ProgramError(sentence(error)))
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
         """
-        A message came.
+        Process a message.
         """
         peer = self._peers.get(addr)
         if peer is None:
-            return  # It is not in this.
+            # RDS has no connections: anyone may send to the port.
+            return
         wrong = self._wrong(peer, datagram)
         if wrong:
             self._fail(ProgramError(f"{wrong} from {addr[0]} port {addr[1]}"))
@@ -211,13 +208,11 @@ class Task(DatagramProtocol):
             return
         self.acks += 1
         self.waited += perf_counter() - began
+        # The acknowledgement makes room for the next request with its index.
         if not self._over:
             self._send(peer, index, REQUEST)
 
     def _wrong(self, peer: Peer, datagram: bytes) -> str:
-        """
-        @return: what is wrong with a message; nothing if it is as it should be.
-        """
         terms = self._terms
         if len(datagram) < HEADER_BYTES:
             return f"a message of {len(datagram)} bytes"
@@ -225,6 +220,8 @@ class Task(DatagramProtocol):
         size = {REQUEST: terms.request, ACK: terms.ack}.get(op)
         if size != len(datagram) or index >= terms.depth:
             return f"a message of {len(datagram)} bytes, op {op}, index {index}"
+        # RDS delivers in order, without loss or duplicates (Documentation/networking/rds.rst), which this
+        # verifies.
         if sequence != peer.received & 0xFFFFFFFF:
             return f"message {sequence} where {peer.received} was due"
         if (fromPort, toPort) != (peer.to[1], self._own[1]):

@@ -1,5 +1,5 @@
 """
-The subcommands of C{ib-perf} that reach into the server's memory: WRITE, READ and atomics.
+One-sided subcommands of C{ib-perf}: RDMA WRITE, RDMA READ and atomics on the server's memory.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Requests, Run, Span
 from twisted_ib.tools.program import ProgramError
 
-#: Bytes of an atomic operation.
+#: Bytes of an atomic operation: always 8 (IBTA vol. 1 9.4.5).
 _COUNTER = 8
 
 
 @define
 class Memory:
     """
-    The memory of both ends of a connection, as the client knows it.
+    The client's view of a connection's memory.
 
-    @ivar region: the client's.
-    @ivar address: where the server's begins.
-    @ivar key: its key.
-    @ivar added: how often 1 was added there.
+    @ivar region: The client's region.
+    @ivar address: The address of the server's region; C{key} is its R_Key.
+    @ivar added: FetchAdds of 1 posted.
     """
 
     region: Any
@@ -43,9 +42,9 @@ class Memory:
 
 class OneSided(Send):
     """
-    The server's program has no part: its HCA does what the client's requests.
+    A test without the server's program: its HCA serves the client's requests.
 
-    @cvar access: what the client may do to the server's memory.
+    @cvar access: The client's rights on the server's memory.
     """
 
     latencyOf = "a request: until its completion"
@@ -53,50 +52,49 @@ class OneSided(Send):
 
     def welcome(self, link: Link, terms: Parameters) -> dict[str, Any]:
         """
-        Register the memory that the client reaches into.
+        Register the server's memory, and return its address and R_Key.
         """
         region = link.transport.registerMemory(terms.largest, self.access)
         self.fill(region, terms)
         link.memory = region
+        # perftest exchanges the same over its TCP connection before the test (perftest_communication.c).
         return {"address": region.address, "key": region.remoteKey}
 
     def fill(self, region: Any, terms: Parameters) -> None:
         """
-        @param region: the server's memory, all zeros.
-        @param terms: what is measured.
+        Initialize the server's memory, which is all zeros.
         """
 
     def joined(self, link: Link, terms: Parameters, answer: dict[str, Any]) -> None:
         """
-        Register memory here, and keep where the server's is.
+        Register the client's memory, and keep the server's address and R_Key.
         """
         address, key = answer.get("address"), answer.get("key")
+        # Not isinstance: JSON's true is an int to Python.
         if type(address) is not int or type(key) is not int:
             raise ProgramError("the server does not say where its memory is")
+        # No remote rights: only the client's own requests touch it (IBTA vol. 1 10.6.3.1).
         region = link.transport.registerMemory(terms.largest)
         link.memory = Memory(region, address, key)
 
     async def begin(self, ask: Ask, what: str) -> None:
         """
-        There is nothing to tell.
+        Do nothing: the server has no phases.
         """
 
     async def end(self, ask: Ask, moved: int) -> None:
         """
-        What is done has arrived.
+        Do nothing.
         """
 
     async def before(self, link: Link, message: bytes) -> None:
         """
-        Nothing is sent.
+        Do nothing: there is no echo to test.
         """
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
         """
-        @param link: the connection.
-        @param size: how many bytes.
-
-        @return: posts one request.
+        Return a function that posts one request of C{size} bytes.
         """
         raise NotImplementedError
 
@@ -110,21 +108,24 @@ class OneSided(Send):
         """
         See L{Test.bandwidth}.
         """
+        # More requests than the responder's resources wait in the send queue (IBTA vol. 1 9.7.4), which keeps
+        # it busy.
         return Requests(self.request(link, len(message)), limits.PERF_DEPTH, span)
 
 
 class Write(OneSided):
     """
-    RDMA WRITE.
+    RDMA WRITE (IBTA vol. 1 9.4.3).
     """
 
     name = "write"
     summary = "RDMA WRITE from registered memory into the server's"
+    # Remote read serves the comparison in C{after}; remote write requires local write (IBTA vol. 1 10.6.3.1).
     access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
     async def before(self, link: Link, message: bytes) -> None:
         """
-        The client's memory has the message.
+        Put the message into the client's memory.
         """
         link.memory.region.view[: len(message)] = message
 
@@ -138,9 +139,10 @@ class Write(OneSided):
 
     async def after(self, link: Link, message: bytes) -> None:
         """
-        The server's memory has to have the message.
+        Read the server's memory back and compare.
         """
         memory = link.memory
+        # On the same queue pair a READ is executed after the WRITEs before it (IBTA vol. 1 9.5).
         found = await link.transport.rdmaRead(len(message), memory.address, memory.key)
         if found != message:
             raise ProgramError(f"{len(message)} bytes were written as others")
@@ -148,7 +150,7 @@ class Write(OneSided):
 
 class Read(OneSided):
     """
-    RDMA READ.
+    RDMA READ (IBTA vol. 1 9.4.4).
     """
 
     name = "read"
@@ -157,13 +159,13 @@ class Read(OneSided):
 
     def fill(self, region: Any, terms: Parameters) -> None:
         """
-        The server's memory has what the client knows too.
+        Put the test data into the server's memory; the client can make the same.
         """
         region.view[:] = pattern(terms)
 
     async def before(self, link: Link, message: bytes) -> None:
         """
-        The client's memory has nothing.
+        Clear the client's memory, so that stale bytes cannot pass for data read.
         """
         link.memory.region.view[: len(message)] = bytes(len(message))
 
@@ -177,7 +179,7 @@ class Read(OneSided):
 
     async def after(self, link: Link, message: bytes) -> None:
         """
-        The client's memory has to have the message.
+        Compare the client's memory with the message.
         """
         if link.memory.region.view[: len(message)] != message:
             raise ProgramError(f"{len(message)} bytes were read as others")
@@ -185,7 +187,7 @@ class Read(OneSided):
 
 class Atomic(OneSided):
     """
-    Atomic FetchAdd.
+    Atomic FetchAdd (IBTA vol. 1 9.4.5).
     """
 
     name = "atomic"
@@ -201,6 +203,7 @@ class Atomic(OneSided):
         address, key = memory.address, memory.key
 
         def post() -> Deferred[Any]:
+            # Counted when posted: a request that fails ends the test anyway.
             memory.added += 1
             return fetchAdd(address, key, 1)
 
@@ -208,9 +211,11 @@ class Atomic(OneSided):
 
     async def after(self, link: Link, message: bytes) -> None:
         """
-        The server's memory has to have the number of requests.
+        Compare the server's counter with the number of requests.
         """
         memory = link.memory
+        # An addition of 0 reads atomically; a READ would race with other queue pairs' atomics (IBTA vol. 1
+        # 9.4.5).
         found = await link.transport.fetchAdd(memory.address, memory.key, 0)
         if found != memory.added:
             raise ProgramError(f"the counter is {found} after {memory.added} additions")

@@ -1,6 +1,5 @@
 """
-What a subcommand of C{ib-perf} says: how its ends meet, and what a connection does for latency and
-for bandwidth.
+The interface of an C{ib-perf} subcommand: endpoints, and the work of a connection for latency and bandwidth.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Run, Span
 
-#: How an echo and a sink are called in the talk.
+#: The phases of the dialogue: the server echoes, or counts.
 ECHO, COUNT = "echo", "count"
 
-#: Asks the server, on the control connection.
+#: Asks a question on the control connection.
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
 def pattern(terms: Parameters) -> bytes:
     """
-    @param terms: what is measured.
-
-    @return: bytes in which no part looks like another; the same at both ends.
+    Return test data without repetitions; both ends make the same.
     """
+    # Seeded with the size, so that neither end has to send its data for a comparison.
     return random.Random(terms.largest).randbytes(terms.largest)
 
 
@@ -36,11 +34,9 @@ class Test:
     """
     One subcommand.
 
-    @cvar name: its name.
-    @cvar summary: what it measures, in a line of help.
-    @cvar latencyOf: what a time is.
-    @cvar only: the one size that it knows; L{None} for any.
-    @cvar hasDevice: whether it uses an HCA.
+    @cvar latencyOf: The meaning of a latency, for the report.
+    @cvar only: The one message size; L{None} for any.
+    @cvar hasDevice: Whether it uses an HCA.
     """
 
     name: str
@@ -53,22 +49,18 @@ class Test:
 
     def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
         """
-        @param reactor: the reactor.
-        @param port: the port; 0 for any.
-        @param device: the HCA; L{None} for the host's default.
+        Return the endpoint of the server.
 
-        @return: where clients are waited for.
+        @param port: 0 for any.
+        @param device: The HCA; L{None} for the host's default.
         """
         raise NotImplementedError
 
     def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
         """
-        @param reactor: the reactor.
-        @param host: the server's address or name.
-        @param port: its port.
-        @param device: the HCA; L{None} for the host's default.
+        Return the endpoint of the client.
 
-        @return: the way to the server.
+        @param device: The HCA; L{None} for the host's default.
         """
         raise NotImplementedError
 
@@ -76,12 +68,7 @@ class Test:
 
     def welcome(self, link: Link, terms: Parameters) -> dict[str, Any]:
         """
-        Make a connection ready.
-
-        @param link: the connection.
-        @param terms: what is measured.
-
-        @return: what the client has to know.
+        Prepare a connection at the server, and return what the client has to know.
         """
         return {}
 
@@ -89,66 +76,49 @@ class Test:
 
     def joined(self, link: Link, terms: Parameters, answer: dict[str, Any]) -> None:
         """
-        Make a connection ready.
+        Prepare a connection at the client.
 
-        @param link: the connection.
-        @param terms: what is measured.
-        @param answer: what the server said of it.
+        @param answer: The server's result of L{welcome}.
         """
 
     async def begin(self, ask: Ask, what: str) -> None:
         """
-        Tell the server what comes.
+        Announce a phase to the server.
 
-        @param ask: asks the server.
         @param what: L{ECHO} or L{COUNT}.
         """
 
     async def end(self, ask: Ask, moved: int) -> None:
         """
-        Wait until all has arrived.
+        Wait until everything has arrived at the server.
 
-        @param ask: asks the server.
-        @param moved: how many bytes were sent.
+        @param moved: Bytes sent.
         """
 
     def latency(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> Run:
         """
-        @param link: the connection.
-        @param message: of the size that is measured.
-        @param span: how long.
-        @param counts: where each message's time belongs.
+        Return a run of messages sent one after the other.
 
-        @return: messages one after the other.
+        @param counts: Receives the number of messages per latency, in nanoseconds.
         """
         raise NotImplementedError
 
     def bandwidth(self, link: Link, message: bytes, span: Span) -> Run:
         """
-        @param link: the connection.
-        @param message: of the size that is measured.
-        @param span: how long.
-
-        @return: messages as fast as they go.
+        Return a run of messages sent as fast as possible.
         """
         raise NotImplementedError
 
     async def before(self, link: Link, message: bytes) -> None:
         """
-        What is not timed, between L{begin} of the echo and L{latency}.
+        Prepare a connection before L{latency}, outside the measured time.
 
-        @param link: a connection.
-        @param message: of the size that is measured.
-
-        @raise ProgramError: other bytes came than were sent.
+        @raise ProgramError: Data was corrupted.
         """
 
     async def after(self, link: Link, message: bytes) -> None:
         """
-        What is not timed, at the end of a size.
+        Verify a connection after a size, outside the measured time.
 
-        @param link: a connection.
-        @param message: of the size that was measured.
-
-        @raise ProgramError: the bytes are not what they should be.
+        @raise ProgramError: Data was corrupted.
         """

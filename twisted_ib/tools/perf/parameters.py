@@ -1,5 +1,5 @@
 """
-What C{ib-perf} measures: what a user gave, and what both ends then agree on.
+Parameters of an C{ib-perf} test: the options given at both ends, and the terms agreed on.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.tools.program import ProgramError
 
-#: Bytes that all its queue pairs have for one message each.
+#: Bound of queue pairs times message size: each end allocates that.
 PERF_MEMORY = 1024 * 1024 * 1024
 
-#: Of the talk between both ends; another one is refused.
+#: Version of the dialogue; another one is refused.
 VERSION = 1
 
-#: Where neither a user nor his server say anything.
+#: Defaults for what neither end was given.
 SIZE = 64
 SECONDS = 1.0
 QUEUE_PAIRS = 1
 
-#: What -a measures: perftest's powers of two.
+#: The sizes of -a: powers of two, as in perftest.
 ALL_SIZES = tuple(1 << power for power in range(1, limits.PERF_MESSAGE.bit_length()))
 
 _NOT_OURS = "the other end asks for something that this version of ib-perf does not know"
@@ -33,14 +33,12 @@ _NOT_OURS = "the other end asks for something that this version of ib-perf does 
 @frozen
 class Parameters:
     """
-    What is measured.
+    The parameters of a test.
 
-    @ivar test: the subcommand.
-    @ivar sizes: the messages' bytes; each size is measured by itself.
-    @ivar iterations: how many messages each queue pair sends in a measurement; L{None} if it
-        takes a time.
-    @ivar seconds: how long a measurement takes; L{None} if it has a number of messages.
-    @ivar queuePairs: how many there are.
+    @ivar test: The subcommand.
+    @ivar sizes: Message sizes in bytes; each is measured separately.
+    @ivar iterations: Messages per queue pair and measurement; L{None} if C{seconds} is given.
+    @ivar seconds: Seconds per measurement; L{None} if C{iterations} is given.
     """
 
     test: str
@@ -52,13 +50,13 @@ class Parameters:
     @property
     def largest(self) -> int:
         """
-        The bytes of the longest message.
+        The largest message size.
         """
         return max(self.sizes)
 
     def message(self) -> dict[str, Any]:
         """
-        @return: the same for the other end.
+        Return the parameters as a message of the dialogue.
         """
         return {
             "ib-perf": VERSION,
@@ -71,7 +69,9 @@ class Parameters:
 
     def check(self) -> None:
         """
-        @raise ProgramError: that is too much.
+        Check the memory that the test needs.
+
+        @raise ProgramError: It is too much.
         """
         if self.largest * self.queuePairs > PERF_MEMORY:
             raise ProgramError(
@@ -82,17 +82,16 @@ class Parameters:
 
 def parseTerms(message: Mapping[str, Any]) -> Parameters:
     """
-    @param message: what the other end said.
+    Parse the peer's parameters.
 
-    @return: the terms in it.
-
-    @raise ProgramError: there are none, or they are too much.
+    @raise ProgramError: They are invalid, or too much.
     """
     version, test = message.get("ib-perf"), message.get("test")
     if version != VERSION:
         raise ProgramError(f"ib-perf of version {VERSION} of the talk, not {version!r}, is needed")
     sizes, count = message.get("sizes"), message.get("iterations")
     seconds, queuePairs = message.get("seconds"), message.get("queue_pairs")
+    # Everything is checked here, before any of it sizes an allocation: the peer may be any program.
     good = (
         isinstance(test, str)
         and isinstance(sizes, list)
@@ -111,33 +110,23 @@ def parseTerms(message: Mapping[str, Any]) -> Parameters:
 
 
 def _within(value: object, most: int) -> bool:
-    """
-    @param value: what JSON had.
-    @param most: a bound.
-
-    @return: whether it is an integer from 1 to the bound.
-    """
+    # Not isinstance: JSON's true is a bool, which is an int to Python.
     return type(value) is int and 0 < value <= most
 
 
 def _seconds(value: object) -> bool:
-    """
-    @param value: what JSON had.
-
-    @return: whether it is a time that a measurement can take.
-    """
     return type(value) in (int, float) and 0 < value <= limits.PERF_SECONDS  # type: ignore[operator]
 
 
 @frozen
 class Given:
     """
-    The options of a user; L{None} for what he left out.
+    A user's options; L{None} for those left out.
 
-    @ivar sizes: from -s or -a.
-    @ivar iterations: from -n.
-    @ivar seconds: from -D.
-    @ivar queuePairs: from -q.
+    @ivar sizes: From -s or -a.
+    @ivar iterations: From -n.
+    @ivar seconds: From -D.
+    @ivar queuePairs: From -q.
     """
 
     sizes: tuple[int, ...] | None
@@ -148,12 +137,10 @@ class Given:
     @classmethod
     def of(cls, options: Namespace, only: int | None) -> Given:
         """
-        @param options: the command line.
-        @param only: the one size that the test knows, if there is only one.
+        Take the options from a command line.
 
-        @return: what it says about the test.
-
-        @raise ProgramError: the test has no such size.
+        @param only: The one size of the test, if there is only one.
+        @raise ProgramError: The test does not have that size.
         """
         sizes = ALL_SIZES if options.all else None if options.size is None else (options.size,)
         if only is not None:
@@ -164,11 +151,9 @@ class Given:
 
     def terms(self, test: str) -> Parameters:
         """
-        @param test: the subcommand.
+        Return what a client with these options measures.
 
-        @return: what a client with these options measures.
-
-        @raise ProgramError: that is too much.
+        @raise ProgramError: It is too much.
         """
         seconds = self.seconds
         if seconds is None and self.iterations is None:
@@ -181,15 +166,14 @@ class Given:
 
     def compare(self, test: str, terms: Parameters) -> None:
         """
-        See whether a client asks for what the server was started for.
+        Check that a client asks for what the server was started for.
 
-        @param test: the server's subcommand.
-        @param terms: what the client asks for.
-
-        @raise ProgramError: it is something else.
+        @raise ProgramError: An option differs.
         """
         if terms.test != test:
             raise ProgramError(f"the server runs ib-perf {test}, not {terms.test}")
+        # perftest leaves it to the user to give both ends the same options; here the server refuses, and
+        # names the option.
         for letter, mine, asked in (
             ("s", self.sizes, terms.sizes),
             ("n", self.iterations, terms.iterations),

@@ -1,9 +1,8 @@
 """
 C{ib-perf}: latency and bandwidth between two processes, with perftest's option letters.
 
-Without a host it is a server, for one client; with a host it is that client.
-
-What C{ib-perf} can measure: the table of its subcommands.
+Without a host it is the server, for one client; with a host it is the client.  L{TESTS} is the table of
+subcommands.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, run
 
 PROGRAM = "ib-perf"
 
-#: perftest's.
+#: perftest's default port (perftest_parameters.h DEF_PORT).
 PORT = 18515
 
-#: The host's default.
+#: The host's default device.
 DEVICE = "shm0"
 
 _UNITS = {"k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M": 1 << 20}
@@ -46,10 +45,7 @@ _EPILOG = (
 
 def whole(most: int, least: int = 1) -> Callable[[str], int]:
     """
-    @param most: a bound.
-    @param least: another.
-
-    @return: what makes an integer between them of an option.
+    Return a parser of an integer option within bounds.
     """
 
     def parse(text: str) -> int:
@@ -66,9 +62,9 @@ def whole(most: int, least: int = 1) -> Callable[[str], int]:
 
 def size(text: str) -> int:
     """
-    @param text: bytes, K (1024) or M (1024 K), as the user wrote it.
+    Parse a size option: bytes, with a suffix K (1024) or M (1024 K) if wanted.
 
-    @return: bytes.
+    @return: Bytes.
     """
     unit = _UNITS.get(text[-1:], 0)
     try:
@@ -82,9 +78,7 @@ def size(text: str) -> int:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command.
-
-    @return: its parts.
+    Parse the command line without the command.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -96,18 +90,15 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
         description = f"Measure {test.summary}."
         options = tests.add_parser(test.name, help=test.summary, description=description, epilog=_EPILOG)
         _addOptions(options, test)
-    # It has a talk and options of its own: see L{main}.
+    # L{main} passes its arguments on: it has a dialogue and options of its own.
     summary = "requests and acknowledgements over RDS, as rds-stress"
     tests.add_parser(rds.NAME, help=summary, add_help=False)
     return parser.parse_args(arguments)
 
 
 def _addOptions(parser: Any, test: Test) -> None:
-    """
-    @param parser: the parser of a subcommand.
-    @param test: the subcommand.
-    """
     parser.add_argument("host", metavar="HOST", nargs="?", help="the server; without it this is one")
+    # Unlike perftest, where -a rules out -D, only -s and -a, and -n and -D, exclude each other.
     sizes, length = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
     sizes.add_argument("-s", "--size", type=size, metavar="SIZE", help="bytes of a message, by default 64")
     sizes.add_argument("-a", "--all", action="store_true", help="all powers of two from 2 to 8M")
@@ -130,17 +121,11 @@ def _addOptions(parser: Any, test: Test) -> None:
 
 async def serve(reactor: Any, test: Test, options: Namespace, given: Given) -> int:
     """
-    Be the server.
-
-    @param reactor: the reactor.
-    @param test: the subcommand.
-    @param options: the command line.
-    @param given: what it says about the test.
-
-    @return: the exit status.
+    Run the server, and return the exit status.
     """
     server = Server(reactor, test, given)
     port = await server.listen(options.port, options.ib_dev)
+    # To standard error: standard output has the results only, so that it can be piped.
     print(f"{PROGRAM} {test.name}: waits for a client on port {port}", file=sys.stderr, flush=True)
     served = await server.serve()
     if options.json:
@@ -154,20 +139,13 @@ async def serve(reactor: Any, test: Test, options: Namespace, given: Given) -> i
 
 async def measure(reactor: Any, test: Test, options: Namespace, given: Given) -> int:
     """
-    Be the client.
-
-    @param reactor: the reactor.
-    @param test: the subcommand.
-    @param options: the command line.
-    @param given: what it says about the test.
-
-    @return: the exit status.
+    Run the client, and return the exit status.
     """
     terms = given.terms(test.name)
     device = deviceOf(test, options)
     rows: list[Row] = []
     progress = Progress(sys.stderr if options.json else sys.stdout, MEASUREMENTS * len(terms.sizes))
-    # Ctrl-C leaves the terminal as it was.
+    # On Ctrl-C the bar is removed before the program ends, or the terminal keeps a hidden cursor.
     reactor.addSystemEventTrigger("before", "shutdown", progress.close)
 
     def show(row: Row) -> None:
@@ -189,24 +167,16 @@ async def measure(reactor: Any, test: Test, options: Namespace, given: Given) ->
 
 def deviceOf(test: Test, options: Namespace) -> str | None:
     """
-    @param test: the subcommand.
-    @param options: the command line.
-
-    @return: the name of the HCA; L{None} if the test uses none.
+    Return the name of the HCA; L{None} if the test uses none.
     """
     return (options.ib_dev or DEVICE) if test.hasDevice else None
 
 
 async def run(reactor: Any, options: Namespace) -> int:
     """
-    Be what the command line says.
+    Run the server or the client, and return the exit status.
 
-    @param reactor: the reactor.
-    @param options: the command line.
-
-    @return: the exit status.
-
-    @raise ProgramError: that does not work.
+    @raise ProgramError: It failed.
     """
     [test] = [each for each in TESTS if each.name == options.test]
     given = Given.of(options, test.only)
@@ -223,11 +193,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-perf}.
 
-    @param arguments: the command line, by default this process's.
-
-    @return: the exit status.
+    @param arguments: The command line without the command; by default this process's.
+    @return: The exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    # Before argparse, which would interpret the options that follow.
     if given[:1] == [rds.NAME]:
         return rds.main(given[1:])
     options = parseArguments(given)

@@ -1,9 +1,9 @@
 """
-C{ib-perf rds}: the workload of rds-stress, with its talk, its messages and its option letters.
+C{ib-perf rds}: the workload of rds-stress, with its control protocol, messages and option letters.
 
-The active side tells the passive one over a TCP connection what is to be done.  Then each side has some
-tasks, each a socket; every task sends requests to all tasks of the other side, some at a time, and each
-request is answered by an acknowledgement.  Source: rds-tools, C{rds-stress.c}.
+The active side sends the parameters over a TCP connection.  Each side then has some tasks, each with a
+socket. Every task sends requests to all tasks of the other side, several at a time, and each request is
+acknowledged. Source: rds-tools, C{rds-stress.c}.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, s
 from twisted_ib.tools.ping.station import whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
-#: How long it goes on answering at its end, in seconds.
+#: Seconds for which the tasks still answer after the end.
 PERF_SETTLE_SECONDS = 0.2
 
 NAME = "rds"
 PROGRAM = f"ib-perf {NAME}"
 PORT = 4000
-#: An end of one loopback address whose peer has the same.
+#: The second address for a test within one host: RDS identifies a process by its address.
 _OTHER = "127.0.0.2"
 _GO = b"\1"
 _ONLY_IPV4 = "the talk has IPv4 addresses only"
@@ -46,9 +46,9 @@ _COLUMNS = "tsks   tx/s   rx/s  tx+rx K/s    rtt us cpu %"
 
 class Control(Protocol):
     """
-    The talk.
+    The control connection.
 
-    @ivar over: whether it has ended.
+    @ivar over: Fires when it has ended.
     """
 
     def __init__(self) -> None:
@@ -59,21 +59,22 @@ class Control(Protocol):
 
     def hear(self, count: int) -> Deferred[bytes]:
         """
-        @param count: bytes.
-
-        @return: they, when they have come.
+        Return a Deferred for the next C{count} bytes.
         """
         self._wanted = count
         self._waiting = Deferred()
         waiting = self._waiting
+        # The bytes may have arrived already.
         self.dataReceived(b"")
         return waiting
 
     def dataReceived(self, data: bytes) -> None:
         """
-        Something was said.
+        Collect bytes.
         """
         self._data += data
+        # The dialogue never has more than the parameters and one byte: a bound, whatever connects to the
+        # port.
         if len(self._data) > 2 * TERMS.size:
             self.transport.abortConnection()  # type: ignore[union-attr]
         elif self._waiting is not None and len(self._data) >= self._wanted:
@@ -83,7 +84,7 @@ class Control(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """
-        The other side is gone.
+        Fail a waiting L{hear}, and report the end.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -98,9 +99,7 @@ class Stress:
 
     def __init__(self, reactor: Any, options: Namespace, device: str) -> None:
         """
-        @param reactor: the reactor.
-        @param options: the command line.
-        @param device: C{tcp}, or the name of a device.
+        @param device: C{tcp}, or the name of an HCA.
         """
         self._reactor = reactor
         self._options = options
@@ -112,11 +111,9 @@ class Stress:
 
     async def run(self) -> int:
         """
-        Do it.
+        Run, and return the exit status.
 
-        @return: the exit status.
-
-        @raise ProgramError: something is wrong.
+        @raise ProgramError: The test failed.
         """
         control, terms, isActive = await (self._ask() if self._options.host else self._serve())
         ports: list[Any] = []
@@ -135,6 +132,8 @@ class Stress:
         options = self._options
         passive = addressOf(options.host)
         active = ownAddress(self._device, options.own, passive)
+        # rds-stress sends both addresses; with equal ones a task could not tell its own messages from its
+        # peer's.
         if active == passive and passive.startswith("127."):
             active = _OTHER if passive != _OTHER else "127.0.0.1"
         try:
@@ -152,6 +151,7 @@ class Stress:
         except ValueError:
             raise ProgramError(f"{passive}: {_ONLY_IPV4}") from None
         terms.check()
+        # The switch is bypassed: rds-stress speaks plain TCP, whatever the rules say.
         endpoint = TCP4ClientEndpoint(direct(self._reactor), passive, options.port)
         try:
             control: Any = await endpoint.connect(Factory.forProtocol(Control))
@@ -166,17 +166,13 @@ class Stress:
         came: Deferred[Any] = Deferred()
 
         class One(Factory):
-            """
-            Takes one connection.
-            """
-
             noisy = False
 
             def buildProtocol(self, addr: Any) -> Any:
                 if came.called:
                     return None
                 control = Control()
-                # Not before it is connected.
+                # In connectionMade, since buildProtocol comes before there is a transport.
                 control.connectionMade = lambda: came.callback(control)  # type: ignore[method-assign]
                 return control
 
@@ -198,15 +194,15 @@ class Stress:
             raise
 
     async def _start(self, control: Any, terms: StressParameters, isActive: bool, ports: list[Any]) -> None:
-        """
-        Open all sockets, and begin when the other side has done so.
-        """
         own, peer = (terms.active, terms.passive) if isActive else (terms.passive, terms.active)
         numbers = range(terms.port + 1, terms.port + 1 + terms.tasks)
         for number in numbers:
             task = Task(terms, (own, number), [(peer, each) for each in numbers], self._fail)
             ports.append(socketOf(self._reactor, number, task, own, self._device))
             self.tasks.append(task)
+        # One byte each way, as in rds-stress: no request is sent before all sockets of the other side are
+        # open, since a datagram to a port that nobody has bound is dropped (net/rds/recv.c
+        # rds_recv_incoming).
         if isActive:
             control.transport.write(_GO)
             await control.hear(1)
@@ -230,7 +226,8 @@ class Stress:
         if self._error is not None:
             raise self._error
         self._summary(terms, perf_counter() - began, process_time() - cpu)
-        # The other side is in the middle of something too.
+        # The other side's requests are still on their way: its last ones would remain without
+        # acknowledgement.
         settled: Deferred[None] = Deferred()
         self._calls.append(self._reactor.callLater(PERF_SETTLE_SECONDS, settled.callback, None))
         await settled
@@ -238,9 +235,7 @@ class Stress:
             raise self._error
 
     def _sums(self) -> tuple[int, int, int, int, float]:
-        """
-        @return: requests sent, requests that came, acknowledgements, bytes, seconds waited.
-        """
+        # Requests sent, requests received, acknowledgements, bytes, seconds waited.
         tasks = self.tasks
         return (
             sum(task.requests for task in tasks),
@@ -260,6 +255,7 @@ class Stress:
 
     def _tick(self, terms: StressParameters, before: tuple[float, ...]) -> None:
         now = perf_counter(), process_time(), *self._sums()
+        # The first call comes at once and has nothing to show.
         if now[0] - before[0] > 0.5:
             differences = [after - each for after, each in zip(now, before, strict=True)]
             print(self._line(terms, differences[0], differences[1], differences[2:]), flush=True)
@@ -295,9 +291,7 @@ class Stress:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command and C{rds}.
-
-    @return: its parts.
+    Parse the command line without the command and C{rds}.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -325,9 +319,7 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
 
 async def run(reactor: Any, options: Namespace, device: str) -> int:
     """
-    Be what the command line says.
-
-    @return: the exit status.
+    Run a test, and return the exit status.
     """
     return await Stress(reactor, options, device).run()
 
@@ -336,9 +328,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     Run C{ib-perf rds}.
 
-    @param arguments: the command line without the command and C{rds}.
-
-    @return: the exit status.
+    @param arguments: The command line without the command and C{rds}.
+    @return: The exit status.
     """
     options = parseArguments(arguments)
     return runOverRDS(PROGRAM, options, options.host, run)

@@ -1,5 +1,5 @@
 """
-What C{ib-perf} prints: a table as perftest's, or JSON; and a progress bar, on a terminal.
+Output of C{ib-perf}: a table like perftest's, or JSON; and a progress bar on a terminal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from twisted_ib.tools.perf.method import Test
 from twisted_ib.tools.perf.parameters import Parameters
 from twisted_ib.tools.perf.runs import Latency
 
-# In 80 columns.
+# perftest's column names, in 80 columns.  Its MB/sec are 2^20 bytes (perftest_parameters.c format_factor);
+# these are 10^6.
 _COLUMNS = ("#bytes", "#iterations", "p50[usec]", "p99[usec]", "p99.9[usec]", "BW[MB/sec]", "MsgRate[/s]")
 _LINE = "{:>8} {:>11} {:>10} {:>10} {:>11} {:>11} {:>12}"
 
@@ -23,11 +24,10 @@ _LINE = "{:>8} {:>11} {:>10} {:>10} {:>11} {:>11} {:>12}"
 @frozen
 class Bandwidth:
     """
-    How fast messages were.
+    The bandwidth measured.
 
-    @ivar messages: how many.
-    @ivar bytes: what they had together.
-    @ivar seconds: from the first to the last one's arrival.
+    @ivar bytes: Payload of all C{messages}.
+    @ivar seconds: From the first message sent to the last one received.
     """
 
     messages: int
@@ -52,11 +52,11 @@ class Bandwidth:
 @frozen
 class Row:
     """
-    What was measured with one size.
+    The results of one message size.
 
-    @ivar size: the bytes of a message.
-    @ivar latency: of messages one after the other.
-    @ivar bandwidth: of messages as fast as they go.
+    @ivar size: Bytes of a message.
+    @ivar latency: Of messages sent one after the other.
+    @ivar bandwidth: Of messages sent as fast as possible.
     """
 
     size: int
@@ -65,7 +65,7 @@ class Row:
 
     def line(self) -> str:
         """
-        @return: the line of the table.
+        Return the line of the table; times in microseconds.
         """
         times = [f"{time / 1e3:.2f}" for time in (self.latency.p50, self.latency.p99, self.latency.p999)]
         speed = self.bandwidth
@@ -75,7 +75,7 @@ class Row:
 
     def json(self) -> dict[str, Any]:
         """
-        @return: the same for programs; times in microseconds.
+        Return the results as JSON values; times in microseconds.
         """
         latency, speed = self.latency, self.bandwidth
         return {
@@ -100,11 +100,9 @@ class Row:
 
 def heading(test: Test, terms: Parameters, device: str | None) -> str:
     """
-    @param test: the subcommand.
-    @param terms: what is measured.
-    @param device: the HCA; L{None} if it has none.
+    Return the lines above the table.
 
-    @return: what stands above the table.
+    @param device: The HCA's name; L{None} if the test uses none.
     """
     length = f"{terms.iterations} messages" if terms.seconds is None else f"{terms.seconds:g} s"
     what = "connections" if device is None else "queue pairs"
@@ -120,11 +118,9 @@ def heading(test: Test, terms: Parameters, device: str | None) -> str:
 
 def described(test: Test, terms: Parameters, device: str | None) -> dict[str, Any]:
     """
-    @param test: the subcommand.
-    @param terms: what is measured.
-    @param device: the HCA; L{None} if it has none.
+    Return the parameters as JSON values.
 
-    @return: the same for programs.
+    @param device: The HCA's name; L{None} if the test uses none.
     """
     return {
         "test": test.name,
@@ -138,41 +134,40 @@ def described(test: Test, terms: Parameters, device: str | None) -> dict[str, An
 
 def write(text: str) -> None:
     """
-    @param text: lines for standard output.
+    Print lines to standard output.
 
-    @raise SystemExit: nobody reads them any more.
+    @raise SystemExit: Standard output was closed.
     """
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # Else the interpreter complains too, when it writes what is left.
+        # Without this the interpreter complains again, when it flushes what is left at exit (Python's signal
+        # documentation, "Note on SIGPIPE").
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
 
 
 class Progress:
     """
-    A bar for all measurements of a test, on a terminal; else nothing.
+    A progress bar over all measurements of a test; nothing if the stream is not a terminal.
 
-    @ivar interval: how often to show it, in seconds.
+    @ivar interval: Seconds between two updates.
     """
 
     def __init__(self, stream: Any, measurements: int) -> None:
-        """
-        @param stream: where it goes if that is a terminal.
-        @param measurements: how many there are.
-        """
         self._progress: Any = None
         self._task: Any = None
         self._done = -1
+        # Also without a bar: the same timer folds the latency samples into their histogram.
         self.interval = 1.0
         if stream.isatty():
+            # Imported only for a terminal: rich is slow to import.
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
             console = Console(file=stream, highlight=False)
-            # No refresh thread: it would disturb what is measured.
+            # No refresh thread: it would take the interpreter lock from what is measured.
             self._progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
             self._task = self._progress.add_task("", total=measurements)
             self._progress.start()
@@ -180,7 +175,7 @@ class Progress:
 
     def next(self, what: str) -> None:
         """
-        @param what: the measurement that begins.
+        Begin a measurement.
         """
         self._done += 1
         if self._progress is not None:
@@ -189,7 +184,9 @@ class Progress:
 
     def show(self, fraction: Callable[[], float]) -> None:
         """
-        @param fraction: says how much of the measurement is done.
+        Update the bar.
+
+        @param fraction: Returns the finished part of the measurement, 0 to 1.
         """
         if self._progress is not None:
             self._progress.update(self._task, completed=self._done + min(fraction(), 1.0))
@@ -197,7 +194,7 @@ class Progress:
 
     def close(self) -> None:
         """
-        Take it away; harmless when repeated.
+        Remove the bar; harmless when repeated.
         """
         if self._progress is not None:
             self._progress.stop()

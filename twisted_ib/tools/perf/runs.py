@@ -1,5 +1,5 @@
 """
-What one connection of C{ib-perf} does while it is measured, and the times it took.
+The work of one C{ib-perf} connection during a measurement, and the latencies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twisted_ib import limits
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.program import ProgramError
 
-#: Writes between two looks at the clock, and before the reactor has a turn.
+#: Writes between two readings of the clock, and before the reactor gets a turn.
 _BURST = 64
 _TURN = 16 * _BURST
 
@@ -30,10 +30,10 @@ _DIGITS = 3
 @frozen
 class Span:
     """
-    How long a measurement takes.
+    The length of a measurement.
 
-    @ivar count: the most messages of each connection.
-    @ivar seconds: the most seconds; L{None} if only the number counts.
+    @ivar count: Upper bound of messages per connection.
+    @ivar seconds: Upper bound of seconds; L{None} if only the number counts.
     """
 
     count: int = sys.maxsize
@@ -41,7 +41,7 @@ class Span:
 
     def deadline(self) -> int:
         """
-        @return: when it ends if it begins now, by C{perf_counter_ns}.
+        Return the end, in C{perf_counter_ns}, of a measurement that begins now.
         """
         return sys.maxsize if self.seconds is None else perf_counter_ns() + int(self.seconds * 1e9)
 
@@ -49,12 +49,10 @@ class Span:
 @frozen
 class Latency:
     """
-    How long single messages took, in nanoseconds.
+    Latencies, in nanoseconds.
 
-    @ivar count: how many messages there were.
-    @ivar minimum: the least.
-    @ivar p50: half of them took no longer; C{p99} and C{p999} likewise 99 % and 99.9 %.
-    @ivar maximum: the most.
+    @ivar count: Number of messages.
+    @ivar p50: The median; C{p99} and C{p999} are percentiles 99 and 99.9.
     """
 
     count: int
@@ -67,17 +65,14 @@ class Latency:
 
 class Samples:
     """
-    Times of messages.
+    Latencies of messages.
 
-    @ivar counts: how often each time came, in nanoseconds, since the last L{fold}: a histogram
-        costs a microsecond for each, and that while the other end waits.
+    @ivar counts: Messages per latency, in nanoseconds, since the last L{fold}.
     """
 
     def __init__(self) -> None:
         """
-        There is none.
-
-        @raise ProgramError: hdrhistogram is not installed.
+        @raise ProgramError: The package hdrhistogram is not installed.
         """
         try:
             from hdrh.histogram import HdrHistogram
@@ -85,14 +80,16 @@ class Samples:
             raise ProgramError(
                 "the package hdrhistogram is missing: pip install 'twisted-ib[perf]' brings it"
             ) from None
+        # A dictionary first: recording into the histogram costs a microsecond per message, while the peer
+        # waits.
         self.counts: defaultdict[int, int] = defaultdict(int)
         self._histogram = HdrHistogram(1, _LONGEST, _DIGITS)
 
     def fold(self, least: int = 0) -> None:
         """
-        Move the times to the histogram.
+        Move the latencies into the histogram.
 
-        @param least: only if there are more distinct ones than this.
+        @param least: Only if there are more distinct ones than this.
         """
         if len(self.counts) > least:
             for time, count in self.counts.items():
@@ -101,7 +98,7 @@ class Samples:
 
     def latency(self) -> Latency:
         """
-        @return: what they are together.
+        Return the summary.
         """
         self.fold()
         histogram = self._histogram
@@ -114,14 +111,11 @@ class Run:
     """
     One connection's part of a measurement.
 
-    @ivar made: how many messages it has sent; at the end all have arrived, or are on their way.
-    @ivar done: fires at the end with L{made}.
+    @ivar made: Messages sent; at the end all have arrived or are in flight.
+    @ivar done: Fires at the end with C{made}.
     """
 
     def __init__(self, span: Span) -> None:
-        """
-        @param span: how long it takes.
-        """
         self._count = span.count
         self._span = span
         self._deadline = 0
@@ -130,10 +124,9 @@ class Run:
 
     def start(self) -> Deferred[int]:
         """
-        Begin.
-
-        @return: L{done}.
+        Begin, and return C{done}.
         """
+        # Here, not when it was made: connections are prepared one after the other.
         self._deadline = self._span.deadline()
         self._begin()
         return self.done
@@ -144,15 +137,10 @@ class Run:
 
 class PingPong(Run):
     """
-    A message to an echo, back, and again.
+    Sends a message to an echo, waits for it, and repeats.
     """
 
     def __init__(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> None:
-        """
-        @param link: the connection.
-        @param message: what to send.
-        @param counts: those of L{Samples}.
-        """
         Run.__init__(self, span)
         self._message = message
         self._size = self._missing = len(message)
@@ -166,9 +154,7 @@ class PingPong(Run):
         self._write(self._message)
 
     def _back(self, data: bytes) -> None:
-        """
-        @param data: a part of what was sent.
-        """
+        # A stream may deliver one message in several pieces.
         self._missing -= len(data)
         if self._missing > 0:
             return
@@ -179,6 +165,7 @@ class PingPong(Run):
             self.done.callback(self.made)
             return
         self._missing = self._size
+        # Read again: the bookkeeping above is no part of a round trip.
         self._began = perf_counter_ns()
         self._write(self._message)
 
@@ -186,14 +173,10 @@ class PingPong(Run):
 @implementer(IPushProducer)
 class Source(Run):
     """
-    The same message again and again, as fast as the transport takes it.
+    Sends the same message repeatedly, as fast as the transport accepts it (a push producer).
     """
 
     def __init__(self, link: Link, message: bytes, span: Span) -> None:
-        """
-        @param link: the connection.
-        @param message: what to send.
-        """
         Run.__init__(self, span)
         self._transport = link.transport
         self._message = message
@@ -201,18 +184,21 @@ class Source(Run):
         self._turn: Any = None
 
     def _begin(self) -> None:
+        # Backpressure as of any Twisted program: writes into an unbounded buffer would measure memory, not
+        # the transport.
         self._transport.registerProducer(self, True)
         if not self._paused:
             self.resumeProducing()
 
     def resumeProducing(self) -> None:
         """
-        Go on sending.
+        Send until paused, done, or due to give the reactor a turn.
         """
         self._paused = False
         self._turn = None
         write, message = self._transport.write, self._message
         for _ in range(_TURN // _BURST):
+            # The clock is read once per burst, or reading it would be part of each message's cost.
             left = min(_BURST, self._count - self.made)
             self.made += left
             while left and not self._paused:
@@ -226,12 +212,12 @@ class Source(Run):
                 return
             if self._paused:
                 return
-        # A medium that always has room must not keep signals and others waiting.
+        # A medium that always has room must not starve signals and other connections.
         self._turn = self._transport.reactor.callLater(0, self.resumeProducing)
 
     def pauseProducing(self) -> None:
         """
-        The transport has enough.
+        Stop sending for now.
         """
         self._paused = True
         if self._turn is not None:
@@ -240,14 +226,14 @@ class Source(Run):
 
     def stopProducing(self) -> None:
         """
-        The connection is gone: there are no more turns.
+        Stop sending: the connection is gone.
         """
         self.pauseProducing()
 
 
 class Requests(Run):
     """
-    Requests that the peer's memory answers, some at a time.
+    Posts requests for the peer's memory, up to a number at a time.
     """
 
     def __init__(
@@ -258,9 +244,9 @@ class Requests(Run):
         counts: defaultdict[int, int] | None = None,
     ) -> None:
         """
-        @param post: posts one.
-        @param depth: how many are on the way.
-        @param counts: those of L{Samples}, with one on the way; else nothing is timed.
+        @param post: Posts one request.
+        @param depth: Requests in flight.
+        @param counts: Those of L{Samples}, for a depth of 1; L{None} for no timing.
         """
         Run.__init__(self, span)
         self._post = post
@@ -279,12 +265,8 @@ class Requests(Run):
         self._post().addCallbacks(self._answered, self._failed)
 
     def _answered(self, result: object) -> None:
-        """
-        One is done.
-
-        @param result: nothing, the bytes or the value.
-        """
         now = perf_counter_ns()
+        # With one request in flight, _began is that of the one completed.
         if self._counts is not None:
             self._counts[now - self._began] += 1
         self.made += 1
@@ -294,10 +276,5 @@ class Requests(Run):
             self.done.callback(self.made)
 
     def _failed(self, reason: Any) -> None:
-        """
-        One failed, and with it the test.
-
-        @param reason: why.
-        """
         if not self.done.called:
             self.done.errback(reason)

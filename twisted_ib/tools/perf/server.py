@@ -1,5 +1,5 @@
 """
-The server of C{ib-perf}: waits for one client, does its part, and ends with it.
+The C{ib-perf} server: waits for one client, serves it, and ends with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted_ib.tools.perf.method import COUNT, ECHO, Test
 from twisted_ib.tools.perf.parameters import Given, Parameters, parseTerms
 from twisted_ib.tools.program import ProgramError, sentence
 
-#: Connections of a server that have not said yet what they are for, and how long they may.
+#: Connections that have not identified themselves; each has L{limits.PERF_HELLO_SECONDS} to do so.
 PERF_STRANGERS = 256
 
 _ENDED_EARLY = "the client ended before the test did"
@@ -29,11 +29,10 @@ _ENDED_EARLY = "the client ended before the test did"
 @frozen
 class Served:
     """
-    What a server did.
+    The result of a server.
 
-    @ivar client: the client's address.
-    @ivar terms: what was measured.
-    @ivar received: how many bytes were counted.
+    @ivar client: The client's address.
+    @ivar received: Bytes counted.
     """
 
     client: str
@@ -45,21 +44,17 @@ class PerfSession:
     """
     One client.
 
-    @ivar token: what its other connections say.
-    @ivar links: those.
-    @ivar client: its address.
-    @ivar over: whether it has said that it is done.
-    @ivar received: how many bytes were counted.
+    @ivar token: Identifies the client's other connections.
+    @ivar links: Those connections.
+    @ivar client: The client's address.
+    @ivar over: Whether the client has declared the end.
+    @ivar received: Bytes counted.
     """
 
     def __init__(self, control: Link, test: Test, terms: Parameters) -> None:
-        """
-        @param control: its control connection.
-        @param test: the subcommand.
-        @param terms: what is measured.
-        """
         self.control = control
         self.terms = terms
+        # Random: another program on the host must not be able to join the test.
         self.token = secrets.token_hex(8)
         self.links: list[Link] = []
         self.client = str(control.transport.getPeer().host)
@@ -71,17 +66,18 @@ class PerfSession:
 
     def join(self, link: Link) -> None:
         """
-        @param link: another connection.
+        Add a connection to be measured.
         """
         self.links.append(link)
         link.say(joined=True, **self._test.welcome(link, self.terms))
+        # Until a phase begins nothing may arrive on it.
         link.take = lambda data: link.distrust()
 
     def heard(self, message: dict[str, Any]) -> None:
         """
-        @param message: what the client said on its control connection.
+        Process a message on the control connection.
 
-        @raise ProgramError: it makes no sense.
+        @raise ProgramError: It is invalid.
         """
         if "end" in message:
             self.over = True
@@ -98,10 +94,6 @@ class PerfSession:
             raise ProgramError("the client says what ib-perf does not know")
 
     def _turn(self, link: Link, phase: str) -> None:
-        """
-        @param link: a connection.
-        @param phase: what it does from now on.
-        """
         transport = link.transport
         echoes = link.take == transport.write
         if phase == COUNT:
@@ -109,15 +101,13 @@ class PerfSession:
                 transport.unregisterProducer()
             link.take = self._count
         elif not echoes:
-            # Who does not read what comes back is not read from any more.
+            # An echo as a producer of itself: if the client does not read, neither does the echo.
             transport.registerProducer(transport, True)
             link.take = transport.write
 
     def _count(self, data: bytes) -> None:
-        """
-        @param data: what came.
-        """
         self._came += len(data)
+        # The last data and the client's count travel on different connections and arrive in any order.
         if self._wanted is not None:
             self._look()
 
@@ -136,27 +126,20 @@ class Server(Factory):
     noisy = False
 
     def __init__(self, reactor: Any, test: Test, given: Given) -> None:
-        """
-        @param reactor: the reactor.
-        @param test: the subcommand.
-        @param given: what its user wants of a client.
-        """
         self._reactor = reactor
         self._test = test
         self._given = given
         self._session: PerfSession | None = None
-        # Who has not said yet what he wants, and until when he may.
+        # Connections that have not identified themselves, with their timeouts.
         self._strangers: dict[Link, Any] = {}
         self._ended: Deferred[Served] = Deferred()
 
     async def listen(self, port: int, device: str | None) -> int:
         """
-        @param port: the port; 0 for any.
-        @param device: the HCA.
+        Listen, and return the port.
 
-        @return: the port.
-
-        @raise ProgramError: it cannot be had.
+        @param port: 0 for any.
+        @raise ProgramError: The port is not available.
         """
         try:
             listening: Any = await self._test.server(self._reactor, port, device).listen(self)
@@ -174,17 +157,15 @@ class Server(Factory):
 
     async def serve(self) -> Served:
         """
-        @return: what was done for a client, when it has ended.
+        Wait for the end of a client.
 
-        @raise ProgramError: it ended too early.
+        @raise ProgramError: It ended too early.
         """
         return await self._ended
 
     def buildProtocol(self, addr: Any) -> Link | None:
         """
-        @param addr: who connects.
-
-        @return: a connection; L{None} if there are too many that said nothing.
+        Return a connection; L{None} if too many have not identified themselves.
         """
         return Link(self) if len(self._strangers) < PERF_STRANGERS else None
 
@@ -192,15 +173,14 @@ class Server(Factory):
 
     def made(self, link: Link) -> None:
         """
-        @param link: is connected.
+        Start the timeout of a new connection.
         """
         seconds = limits.PERF_HELLO_SECONDS
         self._strangers[link] = self._reactor.callLater(seconds, link.transport.abortConnection)
 
     def heard(self, link: Link, message: dict[str, Any]) -> None:
         """
-        @param link: where something was said.
-        @param message: what.
+        Process a message of the dialogue.
         """
         try:
             if link not in self._strangers:
@@ -211,28 +191,21 @@ class Server(Factory):
             else:
                 self._begin(link, message)
             self._met(link)
+        # A bad connection ends alone; the client that is being measured is not disturbed.
         except (ProgramError, HCAError) as error:
             link.say(error=sentence(error))
             link.transport.loseConnection()
 
     def _known(self, link: Link, message: dict[str, Any]) -> None:
-        """
-        @param link: a connection that has said what it is for.
-        @param message: what it says now.
-        """
+        # Only the control connection continues the dialogue.
         if self._session is None or link is not self._session.control:
             link.distrust()
         else:
             self._session.heard(message)
 
     def _begin(self, link: Link, message: dict[str, Any]) -> None:
-        """
-        @param link: the control connection of a client.
-        @param message: what it wants.
-
-        @raise ProgramError: that cannot be.
-        """
         terms = parseTerms(message)
+        # One client per server, as in perftest: two would measure each other.
         if self._session is not None:
             raise ProgramError("the server has a client already")
         self._given.compare(self._test.name, terms)
@@ -242,36 +215,28 @@ class Server(Factory):
         link.say(session=self._session.token)
 
     def _join(self, link: Link, message: dict[str, Any]) -> None:
-        """
-        @param link: another connection of a client.
-        @param message: what it says.
-
-        @raise ProgramError: it belongs to no client.
-        """
         session = self._session
         if session is None or message["join"] != session.token:
             raise ProgramError("this is no connection of the server's client")
+        # The agreed number bounds the registered memory (PERF_MEMORY).
         if len(session.links) == session.terms.queuePairs:
             raise ProgramError("the client has all its connections already")
         session.join(link)
 
     def _met(self, link: Link) -> None:
-        """
-        @param link: has said what it is for.
-        """
         call = self._strangers.pop(link, None)
         if call is not None and call.active():
             call.cancel()
 
     def lost(self, link: Link, reason: Failure) -> None:
         """
-        @param link: has ended.
-        @param reason: why.
+        Handle the end of a connection.
         """
         self._met(link)
         session = self._session
         if session is None or self._ended.called:
             return
+        # The server's result is due only now, when the client has seen the last answer.
         if link is session.control and session.over:
             self._ended.callback(Served(session.client, session.terms, session.received))
         elif link is session.control or (link in session.links and not session.over):
