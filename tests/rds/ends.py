@@ -62,7 +62,7 @@ class Process:
     @property
     def network(self) -> Network:
         """
-        @return: What its sockets share.
+        @return: The state that its sockets share.
         """
         return networkFor(self.reactor, self.device)
 

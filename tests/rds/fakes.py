@@ -21,7 +21,7 @@ class FakeSockets:
     @ivar sockets: Them.
     @ivar budget: How many datagrams one socket has on the way; then it pauses its producer.
     @ivar most: How many it has at all; then C{write} raises.
-    @ivar lost: What says of a datagram whether it is lost: C{lost(sender, to, data)}.
+    @ivar lost: Decides whether a datagram is lost: C{lost(sender, to, data)}.
     """
 
     def __init__(self, reactor: Any, budget: int = 1 << 30, most: int = 1 << 30) -> None:
@@ -83,7 +83,7 @@ class FakeSocket:
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
-        Who is paused.
+        Register a producer to pause.
         """
         self.producer = producer
 

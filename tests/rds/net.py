@@ -24,7 +24,7 @@ from twisted_ib.rds.protocol.wire import HEADER, isIntact, packChecksummed
 
 class Wire:
     """
-    What joins networks.
+    The wire between networks.
 
     @ivar loss: how many of a thousand messages are lost, with the connection and all behind them.
     @ivar duplication: how many arrive, and nobody is told before the connection breaks.
@@ -137,7 +137,7 @@ class MemoryCarrier:
 
     def _land(self) -> None:
         """
-        What was on its way arrives.
+        Deliver the messages on the way.
         """
         self._scheduled = False
         if self.dead:

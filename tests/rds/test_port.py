@@ -79,7 +79,7 @@ class PortCase(SynchronousTestCase):
 
 class DatagramTests(PortCase):
     """
-    What is sent arrives.
+    Datagrams arrive.
     """
 
     def test_interfaces(self) -> None:
@@ -120,7 +120,7 @@ class DatagramTests(PortCase):
 
     def test_staleAcknowledgement(self) -> None:
         """
-        What a peer has of another instance of ours is no acknowledgement.
+        Numbers that a peer received from another instance of ours are no acknowledgement.
         """
         one = self.socket(self.here)
         one.write(b"x", ("10.0.0.2", 5000))
@@ -213,7 +213,7 @@ class DatagramTests(PortCase):
 
     def test_nobody(self) -> None:
         """
-        What is for a port that nobody has is dropped, and acknowledged.
+        A datagram for an unbound port is dropped, and acknowledged.
         """
         one, _ = self.pair()
         one.write(b"x", ("10.0.0.2", 5001))
@@ -223,7 +223,7 @@ class DatagramTests(PortCase):
 
     def test_error(self) -> None:
         """
-        What a protocol raises is logged, and the next datagram comes.
+        An exception of the protocol is logged, and the next datagram comes.
         """
 
         class Failing(DatagramProtocol):
@@ -358,7 +358,7 @@ class OpeningTests(PortCase):
 
     def test_routes(self) -> None:
         """
-        What is remembered of destinations is bounded; who is forgotten is found again.
+        The cache of routes is bounded; a forgotten destination is found again.
         """
         self.patch(limits, "RDS_ROUTES", 3)
         one, two = self.pair()
@@ -403,7 +403,7 @@ class OpeningTests(PortCase):
 
 class BudgetTests(PortCase):
     """
-    What waits to be sent is bounded.
+    The send queue is bounded.
     """
 
     def test_deferred(self) -> None:
@@ -482,7 +482,7 @@ class BudgetTests(PortCase):
 
     def test_closedWhileFull(self) -> None:
         """
-        Who waits for room is told when the socket is closed.
+        Writers that wait for room are notified when the socket is closed.
         """
         one = self.here.socket()
         while (room := one.write(bytes(SIZE), ("10.0.0.9", 5000))) is None:
@@ -516,7 +516,7 @@ class CongestionTests(PortCase):
 
     def test_heldAndCleared(self) -> None:
         """
-        What is for it waits, the other socket there has its datagrams; when it has read, all comes.
+        Datagrams for it wait, the other socket there gets its own; when it has read, all come.
         """
         one, two = self.pair()
         other = self.socket(self.there, 5001)
@@ -542,7 +542,7 @@ class CongestionTests(PortCase):
 
     def test_clearedWithoutRoom(self) -> None:
         """
-        What was held back is sent, but the socket has no room then: who waits goes on waiting, and a
+        Messages held back are sent, but the socket has no room then: writers go on waiting, and a
         producer is paused, until it has.
         """
         self.socket(self.there, 5001)
@@ -595,7 +595,7 @@ class CongestionTests(PortCase):
 
     def test_raisingProducer(self) -> None:
         """
-        What a producer raises is logged; what else was acknowledged with it is known all the same.
+        An exception of a producer is logged; the other acknowledgements are processed all the same.
         """
 
         class Raising(Producer):
@@ -617,7 +617,7 @@ class CongestionTests(PortCase):
 
     def test_raisingAtTheEnd(self) -> None:
         """
-        What a protocol and a producer raise when the socket is closed is logged, and it is closed.
+        Exceptions of protocol and producer when the socket is closed are logged, and it is closed.
         """
 
         class Raising(Told):
@@ -660,7 +660,7 @@ class CongestionTests(PortCase):
 
     def test_heldBounded(self) -> None:
         """
-        What waits for it is bounded by itself, then there is an error that names it, and others go on.
+        Its queue has a bound of its own; then an error names it, and others go on.
         """
         one, two = self.pair()
         self.socket(self.there, 5001)
@@ -880,7 +880,7 @@ class PeerTests(PortCase):
 
     def test_cancel(self) -> None:
         """
-        What waits for a destination can be given up; then nobody tries to reach it.
+        Messages queued for a destination can be dropped; then nobody tries to reach it.
         """
         one = self.socket(self.here, 4000)
         for port in (5000, 5000, 5001):

@@ -55,7 +55,7 @@ class RowTests(ProcessesTestCase):
 
     def test_waiting(self) -> None:
         """
-        What waits for a peer that is not there; pings have no row.
+        Messages queued for a peer that does not exist; pings have no row.
         """
         self.one.transport.write(b"hello", (HOST, 6000))
         self.one.transport.ping(HOST)
@@ -65,7 +65,7 @@ class RowTests(ProcessesTestCase):
 
     def test_repeated(self) -> None:
         """
-        What is sent again is counted.
+        Retransmissions are counted.
         """
         self.one.transport.write(b"hello", (HOST, 5000))
         self.settle()
@@ -78,7 +78,7 @@ class RowTests(ProcessesTestCase):
 
     def test_congested(self) -> None:
         """
-        A socket that takes nothing, and the path of who waits for it.
+        A congested socket, and the path with messages held back for it.
         """
         self.two.socket.pauseProducing()
         data = bytes(limits.RDS_MESSAGE)
@@ -105,7 +105,7 @@ class RowTests(ProcessesTestCase):
 
 class CounterTests(ProcessesTestCase):
     """
-    What C{ib-devinfo -v} shows.
+    The counters that C{ib-devinfo -v} shows.
     """
 
     def test_names(self) -> None:

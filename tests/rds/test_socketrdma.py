@@ -42,7 +42,7 @@ from twisted_ib.rds.protocol.wire import parseExtensions
 from twisted_ib.rds.socketrdma import addMasked
 
 _64 = (1 << 64) - 1
-#: What tests of several devices are mixed with.
+#: The base of tests that run on several devices.
 if TYPE_CHECKING:
     _Base = ProcessesTestCase
 else:
@@ -73,7 +73,7 @@ class CookieRecorder(Recorder):
 
 class CookieTests(SynchronousTestCase):
     """
-    What names memory.
+    Cookies, which name memory.
     """
 
     def test_parts(self) -> None:
@@ -124,7 +124,7 @@ class CookieTests(SynchronousTestCase):
 
 class Operating(_Base):
     """
-    What works on every device.  C{one} asks, C{two} has memory.
+    Operations on every device.  C{one} starts them, C{two} has the memory.
     """
 
     one: Any
@@ -207,7 +207,7 @@ class Operating(_Base):
 
     def test_fromMemory(self) -> None:
         """
-        What is written may be registered memory, and parts of both.
+        The data of a write may be registered memory, and parts of both sides' memory may be used.
         """
         memory, mine = self.owner.registerMemory(8), self.port.registerMemory(b"0123456789", False)
         done = self.port.rdmaWrite(memory.cookie, mine, self.there, 2, localOffset=4, length=3)
@@ -262,7 +262,7 @@ class Operating(_Base):
 
     def test_useOnce(self) -> None:
         """
-        What is for one use is freed by the message behind it, other memory is not.
+        Use-once memory is freed by the message behind an operation, other memory is not.
         """
         once, often = self.owner.registerMemory(8, useOnce=True), self.owner.registerMemory(8)
         for memory in (once, often):
@@ -275,7 +275,7 @@ class Operating(_Base):
 
     def test_refused(self) -> None:
         """
-        What may not be used is not, and the connection comes again.
+        Memory without the right is not accessed, and the connection comes again.
         """
         memory = self.owner.registerMemory(b"abcdefgh", writable=False)
         port, there, refused = self.port, self.there, "RDS_RDMA_REMOTE_ERROR"
@@ -293,7 +293,7 @@ class Operating(_Base):
 
     def test_afterwards(self) -> None:
         """
-        Who hears that an operation was refused can ask for the next one at once.
+        The next operation can be started at once when one was refused.
         """
         memory = self.owner.registerMemory(8)
         results: list[Any] = []
@@ -525,7 +525,7 @@ class SharedTests(Operating, ProcessesTestCase):
 
     def test_canceled(self) -> None:
         """
-        What waits for a process that is not there is canceled.
+        Operations for a process that does not exist are cancelled.
         """
         done = self.port.rdmaRead(1, 1, (HOST, 6000))
         self.assertEqual(self.port.cancel((HOST, 6000)), 1)

@@ -141,7 +141,7 @@ class FloodedTests(SynchronousTestCase):
         self.connect()
         growth = self.resident() - before
         self.assertLess(growth, GROWTH)
-        # Who shares the processors with others may be later, but comes through.
+        # On a shared processor the client may be later, but it comes through.
         self.times.sort()
         self.assertLess(self.times[len(self.times) // 2], PATIENCE, self.times)
         self.assertLess(self.times[-1], 5 * PATIENCE, self.times)

@@ -1,6 +1,6 @@
 """
-Reads capture files and looks at what is in them, as somebody would who knows the wire and
-nothing of this program's fabrics.
+Reads and checks capture files with a knowledge of the wire only, not of this program's
+fabrics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Frame:
     @property
     def message(self) -> AnyMessage | None:
         """
-        What it says to a communication manager, if it does.
+        Its CM message, if it is one.
         """
         if self.packet.bth.destination != 1 or self.packet.row.name != "UD SEND Only":
             return None
@@ -213,8 +213,8 @@ class Observer:
 
     def _asked(self, ends: tuple[int, int], packet: Packet, port: int) -> Stream:
         """
-        What a packet answers: requests to the peer of who has asked; if no CM has said who
-        that is, the two directions still have the same UDP source port.
+        The requests that a packet answers: those to the requester's peer; if that is not known from
+        the CM, the two directions still have the same UDP source port.
         """
         number = self.peers.get((ends[1], packet.bth.destination))
         if number is None:
@@ -300,10 +300,10 @@ class Observer:
 
 def tshark(path: str | Path, shown: str, *fields: str) -> list[list[str]]:
     """
-    What tshark shows of a file.
+    The output of tshark for a file.
 
     @param shown: a display filter.
-    @param fields: what of each packet.
+    @param fields: the fields to show of each packet.
     """
     assert TSHARK is not None
     arguments = [TSHARK, "-n", "-r", str(path), "-Y", shown, "-T", "fields", "-o", "udp.check_checksum:TRUE"]

@@ -1,9 +1,9 @@
 """
 Segments that count the stores made to them, to kill a process at the Nth.
 
-Counted are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  What
-C{struct.pack_into} writes into the map is not; a reader cannot see it before
-the next counted store, so a kill there differs from none.
+Counted are C{segment.map[a:b] = x} and C{segment.cells[i] = x}.  Writes of
+C{struct.pack_into} into the map are not; a reader cannot see them before the next
+counted store, so a kill there makes no difference.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-What several tests of the host side need: counting descriptors, and children.
+Helpers of tests of the host side: counting descriptors, and child processes.
 """
 
 from __future__ import annotations

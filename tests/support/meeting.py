@@ -16,7 +16,7 @@ def ownRunDirectory(test: SynchronousTestCase) -> str:
     """
     Have this process, and those that it starts, use a run directory of a test's own.
 
-    @return: where it will be: whoever needs it first makes it.
+    @return: its path; the first user creates it.
     """
     directory = tempfile.mkdtemp()
     test.addCleanup(shutil.rmtree, directory)

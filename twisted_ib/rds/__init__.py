@@ -1,16 +1,17 @@
 """
-Reliable Datagram Sockets, as Linux speaks them, for Twisted: on any reactor with C{IReactorFDSet} and
-C{IReactorTime}.
+Reliable Datagram Sockets (RDS), wire compatible with Linux, for Twisted: on any reactor that provides
+C{IReactorFDSet} and C{IReactorTime}.
 
-L{listenRDS} is C{listenUDP} for datagrams that arrive, once and in order; the reactor C{ib} has it
-as a method (L{twisted_ib.interfaces.IReactorRDS}).  What a transport can do is in
-L{twisted_ib.interfaces.IRDSTransport}, what a protocol may be told in
-L{twisted_ib.interfaces.IRDSProtocol}.  L{RDSServerEndpoint} and L{RDSClientEndpoint} are streams over such
-sockets, as strings C{rds:PORT} and C{rds:HOST:PORT}.
+L{listenRDS} is C{listenUDP} for datagrams that arrive once and in order; the reactor C{ib} has it as a
+method (L{twisted_ib.interfaces.IReactorRDS}).  L{twisted_ib.interfaces.IRDSTransport} is the transport,
+L{twisted_ib.interfaces.IRDSProtocol} lists the optional notifications of a protocol.  L{RDSServerEndpoint}
+and L{RDSClientEndpoint} are streams over such sockets, with the endpoint strings C{rds:PORT} and
+C{rds:HOST:PORT}.
 
-Inside: C{port} is a socket and C{network} what all sockets of a process share.  C{protocol} is pure: wire
-format, sequence numbers, congestion maps, streams.  C{paths} has one path for each pair of addresses,
-C{media} what carries a path (TCP, RC queue pairs, the process itself), C{streams} the streams' Twisted side.
+Layout: C{port} is a socket, C{network} the state that all sockets of a process share.  C{protocol} is
+pure: wire format, sequence numbers, congestion maps, streams.  C{paths} has one path for each pair of
+addresses, C{media} the connections that carry a path (TCP, RC queue pairs, loopback), C{streams} the
+Twisted side of streams.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when used: whoever takes a codec or a machine from here does not load ports and reactors.
+    # Imported on first use: a program that needs only a codec or a state machine does not load reactors and
+    # ports.
     if name == "listenRDS":
         from twisted_ib.rds import port
 

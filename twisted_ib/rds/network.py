@@ -1,8 +1,8 @@
 """
-What all sockets of one process share on one device: paths, congestion maps, counters.
+The state that all RDS sockets of one process share on one device: paths, congestion maps, counters.
 
-It outlives its sockets: the numbers of its paths go on when another socket is opened, so that a
-peer's repetitions are known.  Without a socket it has no connection, and nothing in the reactor.
+It outlives its sockets: sequence numbers continue when another socket is opened, so that a peer's
+retransmissions are recognised.  Without a socket it has no connection, and nothing in the reactor.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ class Network:
     """
     The sockets of one process on one device.
 
-    @ivar reactor: gives the time.
-    @ivar medium: what makes connections, an
-        L{IRDSMedium<twisted_ib.rds.paths.carrier.IRDSMedium>}.
-    @ivar generation: the number of this instance of RDS, which peers are told.
-    @ivar counters: what happened, see L{twisted_ib.rds.protocol.counters}.
+    @ivar reactor: the reactor; all calls are made in its thread.
+    @ivar medium: makes connections, an L{IRDSMedium<twisted_ib.rds.paths.carrier.IRDSMedium>}.
+    @ivar generation: GEN_NUM of this RDS instance, which peers are told.
+    @ivar counters: see L{twisted_ib.rds.protocol.counters}.
     @ivar sockets: by address and port.
     @ivar paths: by the medium's key.
-    @ivar loops: the paths that do not leave this process, by our two addresses.
-    @ivar dormant: whether there is no socket.
-    @ivar epoch: how often sockets came and went, and with them the ways between addresses.
-    @ivar random: gives a float from 0 to 1.
+    @ivar loops: loopback paths, by our two addresses.
+    @ivar dormant: whether no socket is open.
+    @ivar epoch: changes whenever cached routes become invalid.
     """
 
     def __init__(
@@ -48,14 +46,15 @@ class Network:
         below: Callable[[int], int] = secrets.randbelow,
     ) -> None:
         """
-        @param reactor: Provides C{IReactorTime}, and what the medium needs.
-        @param medium: Makes the medium.
-        @param random: Gives a float from 0 to 1.
-        @param below: Gives a random integer below another.
+        @param reactor: provides C{IReactorTime}, and what the medium needs.
+        @param medium: makes the medium.
+        @param random: gives a float from 0 to 1.
+        @param below: gives a random integer below another.
         """
         self.reactor = reactor
         self.random = random
         self.below = below
+        # Random, as Linux's is for each boot (rds_gen_num); 0 means unknown.
         self.generation = 1 + below(0xFFFFFFFF)
         self.counters = newCounters()
         self.sockets: dict[tuple[str, int], Any] = {}
@@ -72,14 +71,13 @@ class Network:
 
     def bind(self, addresses: list[str], port: int, socket: Any) -> int:
         """
-        A socket takes a port.
+        Bind a port for a socket, on each of the addresses.
 
-        @param addresses: of this host; the port is taken of each.
         @param port: 2 to 65535, or 0 for any.
         @return: the port.
-        @raise ServiceInUseError: it is taken.
+        @raise ServiceInUseError: it is in use.
         @raise ResourceLimitError: there are too many sockets.
-        @raise OSError: an address is not of this host, or cannot be had.
+        @raise OSError: an address is not local, or cannot be bound.
         """
         if len(self.sockets) + len(addresses) > limits.RDS_SOCKETS:
             raise ResourceLimitError("too many sockets of RDS")
@@ -87,6 +85,8 @@ class Network:
             self._bindAll(addresses, port, socket)
             return port
         for attempt in range(limits.PORT_ATTEMPTS, -1, -1):
+            # Random, as Linux bind.c does (rds_add_bound): ports are hard to guess, and a late message for
+            # a closed socket rarely meets a new one.
             port = LOWEST_PORT + self.below(PORTS - LOWEST_PORT)
             try:
                 self._bindAll(addresses, port, socket)
@@ -116,10 +116,11 @@ class Network:
 
     def unbind(self, addresses: list[str], port: int) -> None:
         """
-        The socket receives nothing more.
+        Release a socket's port.
         """
         for address in addresses:
             del self.sockets[address, port]
+            # Linux cong.c (rds_cong_remove_socket): the next owner of the port must not inherit the mark.
             self.setCongested(address, port, False)
             self.medium.unbind(address, port)
         self.epoch += 1
@@ -128,9 +129,6 @@ class Network:
             self._sleep()
 
     def _sleep(self) -> None:
-        """
-        There is no socket: leave the reactor alone.
-        """
         self.dormant = True
         for path in list(self.paths.values()):
             path.close()
@@ -145,8 +143,7 @@ class Network:
 
     def freePort(self, address: str) -> int:
         """
-        A port for the answer to a ping, which nobody else can know.
-
+        @return: a random free port, for the answer to a ping.
         @raise ResourceLimitError: none was found.
         """
         for _ in range(limits.PORT_ATTEMPTS):
@@ -161,19 +158,22 @@ class Network:
         """
         Find the path to a socket.
 
-        @param address: the sender's, ours.
-        @param host: the receiver's.
-        @param port: the receiver's.
+        @param address: the sender's address, one of ours.
+        @param host: the receiver's address.
+        @param port: the receiver's port.
         @raise ResourceLimitError: there are too many paths, and all are in use.
         """
         key = address, host, port
         found = self._routes.get(key)
         if found is not None and not found.closed:
             return found
+        # Linux tcp.c prefers loopback for the host's own addresses (t_prefer_loopback).  Where processes
+        # share addresses it is right for our own sockets only.
         if (host, port) in self.sockets or (not self._shared and (host == address or self.isOurs(host))):
             found = self.loop(address, host)
         else:
             found = self.medium.pathTo(address, host, port)
+        # A cache: starting over is cheaper than tracking its oldest entry for each message.
         if len(self._routes) >= limits.RDS_ROUTES:
             self._routes.clear()
         self._routes[key] = found
@@ -181,7 +181,7 @@ class Network:
 
     def loop(self, address: str, host: str) -> RDSLoopbackPath:
         """
-        @return: the path between two of our addresses.
+        @return: the loopback path between two of our addresses.
         """
         found = self.loops.get((address, host))
         if found is None:
@@ -192,7 +192,7 @@ class Network:
         """
         Find a path, or make one.
 
-        @param key: what the medium knows it by.
+        @param key: its key in the medium.
         @param local: our address.
         @param remote: the peer's.
         @raise ResourceLimitError: there are too many, and all are in use.
@@ -205,11 +205,7 @@ class Network:
         return found
 
     def _forgetIdle(self) -> None:
-        """
-        Forget a path that nobody uses, the oldest.
-
-        @raise ResourceLimitError: there is none.
-        """
+        # The oldest idle path is evicted.
         for path in self.paths.values():
             if path.carrier is None and not path.needed():
                 self.forget(path)
@@ -218,9 +214,9 @@ class Network:
 
     def forget(self, path: RDSPath) -> list[Any]:
         """
-        A path leads nowhere any more, as its peer's process is gone for good.
+        Forget a path whose peer process is gone for good.
 
-        @return: the messages that wait on it.
+        @return: its queued messages.
         """
         path.close()
         path.closed = True
@@ -229,11 +225,11 @@ class Network:
         path.machine.waiting.clear()
         return waiting
 
-    # -- maps
+    # -- congestion maps
 
     def mapOf(self, address: str) -> CongestionMap:
         """
-        @return: the congestion map of an address of ours.
+        @return: the congestion map of one of our addresses.
         """
         found = self._maps.get(address)
         if found is None:
@@ -242,7 +238,7 @@ class Network:
 
     def setCongested(self, address: str, port: int, congested: bool) -> None:
         """
-        Mark a port of ours, or clear it, and tell all peers.
+        Mark or clear a port of ours, and send the map to all peers.
         """
         ports = self.mapOf(address)
         if not (ports.mark(port) if congested else ports.clear(port)):
@@ -257,27 +253,28 @@ class Network:
 
     def congestionChanged(self, path: Any) -> None:
         """
-        Ports of a peer may take something again.
+        Ports of a peer may have been cleared: let sockets send what they hold back.
         """
         if path.held:
             for socket in set(self.sockets.values()):
                 socket.portsCleared(path)
 
-    # -- what comes
+    # -- receiving
 
     def deliver(self, path: Any, fields: Fields, payload: bytes) -> None:
         """
-        A message for a socket came.
+        Deliver a message to its socket.
         """
         socket = self.sockets.get((path.local, fields[4]))
         if socket is None:
+            # Linux recv.c: dropped silently, but acknowledged; the sender's path must not stop for it.
             self.counters["recv_drop_no_sock"] += 1
             return
         socket.messageReceived(path, fields, payload)
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """
-        A peer cannot be reached for a long time, and something waits for it.
+        A peer has been unreachable for long, and messages wait for it.
         """
         for socket in set(self.sockets.values()):
             socket.peerGone(path, reason)
@@ -295,7 +292,6 @@ def networksOf(reactor: Any) -> list[Network]:
 
 def networkFor(reactor: Any, device: str | None) -> Network:
     """
-    @param reactor: The reactor.
     @param device: C{tcp}, or a device's name; L{None} for the host's default.
     @return: the one network of a reactor and a device.
     """
@@ -309,6 +305,7 @@ def networkFor(reactor: Any, device: str | None) -> Network:
 
 def _mediumFor(name: str) -> Callable[[Network], Any]:
     if name == "tcp":
+        # Imported on use: RDS over TCP needs no HCA, and the other way round.
         from twisted_ib.rds.media.tcp import TCPMedium
 
         return TCPMedium

@@ -1,5 +1,5 @@
 """
-A ping: an empty message to port 0, which the peer's RDS answers by itself.
+RDS pings: an empty message to port 0, which the peer's RDS instance answers itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 class Ping:
     """
-    One ping.  It has a port of its own while it waits, by which its answer is known.
+    One ping.  While it waits it has a port of its own, which identifies its answer.
 
-    @ivar answer: fires with the seconds until the answer came.
+    @ivar answer: fires with the seconds until the answer.
     """
 
     def __init__(self, network: Network, path: Any, among: set[Ping]) -> None:
         """
-        @param path: leads to the peer.
-        @param among: where it is while it waits.
+        @param path: the path to the peer.
+        @param among: the pending pings, which this one joins.
         """
         self._network = network
         self._path = path
@@ -36,18 +36,14 @@ class Ping:
 
     def start(self) -> None:
         """
-        Send it.
+        Send the ping.
         """
         self._among.add(self)
         self._network.sockets[self._place] = self
         self._path.send(RDSMessage(self._place[1], PING_PORT, owner=self))
 
     def _end(self) -> bool:
-        """
-        It waits no more.
-
-        @return: whether it did.
-        """
+        # Returns whether it was pending: it ends once.
         if self not in self._among:
             return False
         self._among.discard(self)
@@ -67,8 +63,10 @@ class Ping:
 
     def messageReceived(self, path: Any, fields: Any, payload: bytes) -> None:
         """
-        Something came for the port: the answer, if it comes from there.
+        Receive a message to the ping's port.
         """
+        # Linux send.c (rds_send_pong): a pong comes from port 0 of the address that was pinged; anything
+        # else was meant for an earlier owner of the port.
         if path.remote == self._path.remote and fields[3] == PING_PORT and self._end():
             self.answer.callback(self._network.reactor.seconds() - self._begin)
         else:
@@ -76,7 +74,7 @@ class Ping:
 
     def messageDone(self, message: RDSMessage) -> None:
         """
-        The peer has it.
+        The peer has acknowledged the ping.
         """
 
     messageDropped = messageDone
@@ -88,7 +86,7 @@ class Ping:
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """
-        The peer cannot be reached.
+        A peer is unreachable.
         """
         if path is self._path:
             self.fail(reason)

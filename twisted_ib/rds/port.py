@@ -1,9 +1,9 @@
 """
-A socket of RDS: what C{listenRDS} gives, and the transport of its protocol.
+The RDS socket: the port that C{listenRDS} returns, and the transport of its protocol.
 
-It is used as a UDP port is, with two differences.  What is written arrives, once and in the order
-of the calls for each destination; so it has to wait somewhere while the peer is slow or gone, and
-that has a bound.  And a slow peer holds back what is for it alone.
+It is used like a UDP port (RFC 768), with two differences.  Datagrams arrive once and in the order of the
+calls, for each destination; so they are queued while a peer is slow or gone, and that queue is bounded.
+And a slow receiver holds back its own datagrams only.
 """
 
 from __future__ import annotations
@@ -41,30 +41,32 @@ from twisted_ib.rds.protocol.wire import LOWEST_PORT
 from twisted_ib.rds.receiving import Receiving
 from twisted_ib.rds.socketrdma import SocketRDMA
 
-#: Of the bytes, what may wait for one destination that is congested: it does not use up what others have.
+#: Bytes that one socket may hold back for one congested destination; they do not count as
+#: C{RDS_SEND_BUDGET}.
 RDS_CONGESTED_BUDGET = 1024 * 1024
-#: The same for all its congested destinations.
+#: The same for all congested destinations of a socket.
 RDS_HELD_BUDGET = 16 * 1024 * 1024
-#: Pings of one socket that wait for their answer.
+#: Unanswered pings of one socket.
 RDS_PINGS = 1024
-#: How long a socket that is closed goes on sending what waits, in seconds.
+#: How long a closed socket goes on sending what is queued, in seconds.
 RDS_LINGER_SECONDS = 5.0
 
 _log = Logger()
 _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 _HIGHEST_PORT = 65535
-#: Interfaces that are not one address: which of the host's they mean, by their IP version.
+#: Interfaces that stand for several addresses, and their IP versions.  RDS has no wildcard address (Linux
+#: bind.c, rds_bind), so the socket is bound to each address.
 _ALL = {"": (4, 6), "0.0.0.0": (4,), "::": (6,)}
 
 
 class _Held:
     """
-    What is held back for one congested destination.
+    The messages held back for one congested destination.
 
     @ivar destination: host and port.
-    @ivar bytes: how much it is.
+    @ivar bytes: their size, with overhead.
     @ivar messages: oldest first.
-    @ivar waiters: the Deferreds of the calls that brought them.
+    @ivar waiters: the Deferreds that their C{write} calls returned.
     """
 
     __slots__ = ("bytes", "destination", "messages", "waiters")
@@ -79,19 +81,19 @@ class _Held:
 @implementer(IListeningPort, IRDSTransport, IRDSMemoryTransport, IPushProducer)
 class RDSPort(SocketRDMA, Receiving):
     """
-    A socket.
+    An RDS socket.
 
-    @ivar port: the port that was asked for; 0 for any.
-    @ivar protocol: who gets the datagrams.
-    @ivar interface: the address to bind, or what means several.
+    @ivar port: the requested port; 0 for any.
+    @ivar protocol: receives the datagrams.
+    @ivar interface: the address to bind, or a name for several.
     @ivar maxPacketSize: the longest datagram, in bytes.
     @ivar connected: whether it is open.
-    @ivar addresses: what it is bound to.
-    @ivar network: what it shares with the other sockets of the process.
+    @ivar addresses: the addresses that it is bound to.
+    @ivar network: the state shared with the other sockets of the process.
     """
 
     connected = False
-    #: As with UDP, for a protocol that asks.
+    #: For protocols made for UDP, which may ask.
     _broadcast = False
 
     _closing: Deferred[None] | None = None
@@ -113,10 +115,11 @@ class RDSPort(SocketRDMA, Receiving):
         network: Network | None = None,
     ) -> None:
         """
-        Nothing is opened before C{startListening} is called.
+        Open nothing before C{startListening} is called.
 
-        @raise ValueError: an argument makes no sense.
+        @raise ValueError: an argument is invalid.
         """
+        # Port 1 is reserved for probes (RDS_FLAG_PROBE_PORT in Linux rds.h; binding it is EINVAL there).
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _HIGHEST_PORT or port == 1:
             raise ValueError(f"port {port!r} is not 0 or from {LOWEST_PORT} to {_HIGHEST_PORT}")
         if not isinstance(maxPacketSize, int) or not 0 <= maxPacketSize <= limits.RDS_MESSAGE:
@@ -152,7 +155,7 @@ class RDSPort(SocketRDMA, Receiving):
     @property
     def network(self) -> Network:
         """
-        What all sockets of the process share on the device.
+        The state that all sockets of the process share on the device.
         """
         network = self._network
         if network is None:
@@ -161,9 +164,9 @@ class RDSPort(SocketRDMA, Receiving):
 
     def startListening(self) -> None:
         """
-        Take the port.
+        Bind the port.
 
-        @raise CannotListenError: It cannot be had.
+        @raise CannotListenError: the port or the address is not available.
         """
         try:
             network = self.network
@@ -183,11 +186,6 @@ class RDSPort(SocketRDMA, Receiving):
         self.protocol.makeConnection(self)
 
     def _bindAddresses(self, network: Network) -> list[str]:
-        """
-        @return: the addresses that the interface means.
-        @raise ValueError: it is none.
-        @raise NoRouteError: there are none.
-        """
         versions = _ALL.get(self.interface)
         if versions is None:
             return [normalise("127.0.0.1" if self.interface == "localhost" else self.interface)]
@@ -198,7 +196,7 @@ class RDSPort(SocketRDMA, Receiving):
 
     def getHost(self) -> IPv4Address | IPv6Address:
         """
-        @return: The address that is bound; what means several as it was given.
+        @return: the bound address; an interface that stands for several as it was given.
         """
         host = self.interface if self.interface in _ALL or not self.addresses else self.addresses[0]
         if ":" in host:
@@ -207,20 +205,21 @@ class RDSPort(SocketRDMA, Receiving):
 
     def stopListening(self) -> Deferred[None]:
         """
-        Close the socket.  What was written goes on to be sent, for
-        L{RDS_LINGER_SECONDS<RDS_LINGER_SECONDS>} at most; what is still not acknowledged
-        then is dropped.
+        Close the socket.  Queued messages are still sent, for L{RDS_LINGER_SECONDS<RDS_LINGER_SECONDS>}
+        at most; what is not acknowledged by then is dropped.
 
-        @return: A Deferred that fires with L{None} when it is closed.
+        @return: a Deferred that fires with L{None} when the socket is closed.
         """
         if not self.connected:
             return succeed(None)
         if self._closing is None:
             self.closeBundles()
             self._closing = Deferred()
+            # Reading ends at once: the protocol gets nothing after it has closed.
             self._forget()
             wait = RDS_LINGER_SECONDS if self._queued or self._held else 0
             self._linger = self.reactor.callLater(wait, self._closed)
+        # A Deferred for each caller, who may add callbacks of his own.
         answer: Deferred[None] = Deferred()
         self._closing.addCallback(lambda result: answer.callback(None))
         return answer
@@ -244,6 +243,8 @@ class RDSPort(SocketRDMA, Receiving):
         self._held.clear()
         paths: list[Any] = [*network.paths.values(), *network.loops.values()]
         for path in paths:
+            # Linux af_rds.c (rds_release) drops a closing socket's messages at once; those on the wire may
+            # arrive.
             dropped = path.drop(self)
             network.counters["send_drop_closed"] += sum(message.count for message in dropped)
             self.canceled(dropped)
@@ -253,10 +254,12 @@ class RDSPort(SocketRDMA, Receiving):
         producer, self._producer = self._producer, None
         if producer is not None:
             self._log("stopProducing", producer.stopProducing)
+        # Waiting writers are released, not failed: a writer made for UDP has no errback.
         self._fire(self._waiters)
         self._log("stopProtocol", self.protocol.doStop)
         closing = self._closing
         assert closing is not None
+        # The last socket takes everything out of the reactor, so that the caller can stop it.
         quiet = network.medium.whenQuiet() if network.dormant else succeed(None)
         quiet.addCallback(lambda result: closing.callback(None))
 
@@ -264,7 +267,8 @@ class RDSPort(SocketRDMA, Receiving):
 
     def connect(self, host: str, port: int) -> None:
         """
-        Say where datagrams go that are written without an address; from anywhere they come as before.
+        Set the destination of datagrams that are written without an address; receiving is not restricted
+        (Linux C{af_rds.c}: C{rds_connect}).
 
         @raise InvalidAddressError: C{host} is not an IP address.
         """
@@ -275,6 +279,7 @@ class RDSPort(SocketRDMA, Receiving):
         """
         See L{IRDSTransport.write}.
         """
+        # The fast path: the bundle was opened after all checks, and its room is part of the send budget.
         bundle = self._bundles.get(addr)
         if bundle is not None and datagram.__class__ is bytes:
             room = bundle.room - len(datagram) - _OVERHEAD
@@ -282,6 +287,7 @@ class RDSPort(SocketRDMA, Receiving):
                 bundle.room = room
                 bundle.append(datagram)
                 return None
+        # Dropped and counted: a protocol may still write while its socket closes.
         if not self.connected or self._closing is not None:
             self.network.counters["send_drop_closed"] += 1
             return None
@@ -299,7 +305,7 @@ class RDSPort(SocketRDMA, Receiving):
         if len(data) <= LONGEST and path.gathers() and self._mayBundle(path, addr[1]):
             bundle = path.openBundle(self, given, addr[1])
             self._bundles[given] = bundle
-            # What is left is given back when it is closed.
+            # Reserve the whole bundle; bundleClosed() returns the rest.
             self._queued += MOST
             bundle.room -= len(data) + _OVERHEAD
             bundle.append(data)
@@ -307,9 +313,7 @@ class RDSPort(SocketRDMA, Receiving):
         return self.place(path, addr, RDSMessage(self._realPort, addr[1], data, self))
 
     def _mayBundle(self, path: Any, port: int) -> bool:
-        """
-        @return: whether datagrams may be gathered without looking at each.
-        """
+        # Checked once for the whole bundle: its datagrams are then added without further checks.
         return (
             self._queued + MOST < limits.RDS_SEND_BUDGET
             and self.maxPacketSize >= MOST
@@ -319,19 +323,20 @@ class RDSPort(SocketRDMA, Receiving):
 
     def bundleClosed(self, bundle: Bundle) -> RDSMessage:
         """
-        A bundle gets no more.
+        A bundle is complete.
 
         @return: the message to send.
         """
         del self._bundles[bundle.address]
         message = bundle.message(self._realPort)
-        # It is one object, whatever it has cost to fill it.
+        # Account for the bundle's real size instead of its reserved one: one object, and so one overhead,
+        # however many datagrams it has.
         self._queued += len(message.payload) + message.overhead - MOST
         return message
 
     def closeBundles(self) -> None:
         """
-        Send what was gathered.
+        Send all open bundles.
         """
         for bundle in list(self._bundles.values()):
             bundle.path.closeBundle()
@@ -340,11 +345,14 @@ class RDSPort(SocketRDMA, Receiving):
         """
         Send a message, or hold it back.
 
-        @return: As C{write}.
-        @raise SendBudgetError: too much waits.
+        @return: as C{write}.
+        @raise SendBudgetError: too much is queued.
         """
+        # Held back as well while earlier messages are, to keep the order.
         if path.isCongested(addr[1]) or (path.held and (path, addr[1]) in self._held):
             return self._hold(path, addr, message)
+        # As Linux send.c: the limit is checked before the message is added, so the last one may exceed it.
+        # A message longer than the rest of the budget would never be sent otherwise.
         if self._queued >= limits.RDS_SEND_BUDGET:
             self.network.counters["send_queue_full"] += 1
             raise SendBudgetError(f"{self._queued} bytes wait to be sent already")
@@ -359,22 +367,17 @@ class RDSPort(SocketRDMA, Receiving):
 
     def writeSequence(self, datagrams: Any, addr: tuple[str, int] | None = None) -> Deferred[None] | None:
         """
-        Write one datagram that is given in pieces.
+        Write one datagram given in pieces.
         """
         return self.write(b"".join(datagrams), addr)
 
     def _pathTo(self, addr: tuple[str, int]) -> Any:
-        """
-        Find the path to a destination.
-
-        @raise InvalidAddressError: the host is not an IP address, or of no version that we have.
-        @raise ValueError: the port is none.
-        @raise NoRouteError: no address of ours leads there.
-        """
         given, port = addr
         if not isinstance(port, int) or not 0 <= port <= _HIGHEST_PORT:
             raise ValueError(f"port {port!r} is not between 0 and {_HIGHEST_PORT}")
         try:
+            # Addresses only, as in twisted.internet.udp: resolving a name takes time, in which writes would
+            # change places.
             host = normalise(given)
             if not given or host in _ALL:
                 raise ValueError("an address that means several")
@@ -388,15 +391,19 @@ class RDSPort(SocketRDMA, Receiving):
         return path
 
     def _sourceFor(self, host: str) -> str:
+        # Both ends of a connection have one IP version (Linux send.c: EOPNOTSUPP otherwise).
         same = [address for address in self.addresses if (":" in address) == (":" in host)]
         if not same:
             raise error.InvalidAddressError(host, "the socket has no address of that kind")
         if len(same) == 1 or host in same:
             return host if host in same else same[0]
+        # The kernel's choice (for IPv6 by RFC 6724), if the socket has that address.
         source = sourceFor(host)
         return source if source in same else same[0]
 
     def _hold(self, path: Any, addr: tuple[str, int], message: RDSMessage) -> Deferred[None]:
+        # Linux cong.c (rds_cong_wait) blocks, or fails with ENOBUFS; here the message waits apart, so that
+        # others pass.
         key = path, addr[1]
         held = self._held.get(key)
         if self._heldBytes >= RDS_HELD_BUDGET or (held is not None and held.bytes >= RDS_CONGESTED_BUDGET):
@@ -414,6 +421,7 @@ class RDSPort(SocketRDMA, Receiving):
         waiter: Deferred[None] = Deferred()
         held.waiters.append(waiter)
         if held.bytes >= RDS_CONGESTED_BUDGET or self._heldBytes >= RDS_HELD_BUDGET:
+            # The producer is paused: it may be writing to this destination.
             self._pause(key)
         if isNew:
             self._tell("destinationCongested", held.destination)
@@ -421,9 +429,10 @@ class RDSPort(SocketRDMA, Receiving):
 
     def portsCleared(self, path: Any) -> None:
         """
-        Ports of a peer may take something again: send what was held back.
+        Ports of a peer may have been cleared: send what was held back for them.
         """
         cleared = []
+        # Listed first: sending may call back and change the table.
         for key in [key for key in self._held if key[0] is path and not path.isCongested(key[1])]:
             held = self._held.pop(key)
             cleared.append(held)
@@ -433,7 +442,7 @@ class RDSPort(SocketRDMA, Receiving):
             for message in held.messages:
                 path.send(message)
             self._pausedBy.discard(key)
-            # They have room when the socket has.
+            # Their Deferreds fire when the socket has room: the messages are still to be sent.
             self._waiters += held.waiters
         if not cleared:
             return
@@ -469,8 +478,8 @@ class RDSPort(SocketRDMA, Receiving):
 
     def heaviest(self) -> list[tuple[str, int]]:
         """
-        @return: The destination that most of what waits, or is on its way, is for, and those that half
-            as much is for.
+        @return: the destination with the most bytes queued or unacknowledged, and those with at least
+            half as many.
         """
         sizes: Counter[tuple[str, int]] = Counter()
         network = self.network
@@ -486,7 +495,7 @@ class RDSPort(SocketRDMA, Receiving):
 
     def messageDone(self, message: RDSMessage) -> None:
         """
-        The peer has a message.
+        The peer has acknowledged a message.
         """
         self._queued -= len(message.payload) + message.overhead
         if self._pausedBy or self._waiters or self._producer is not None or self._closing is not None:
@@ -494,7 +503,7 @@ class RDSPort(SocketRDMA, Receiving):
 
     def messageDropped(self, message: RDSMessage) -> None:
         """
-        A message's operation was lost with a connection.
+        A message's RDMA operation was lost with its connection.
         """
         self.messageDone(message)
         if isinstance(message, OperationMessage):
@@ -502,9 +511,10 @@ class RDSPort(SocketRDMA, Receiving):
 
     def peerGone(self, path: Any, reason: Exception) -> None:
         """
-        A peer cannot be reached.
+        A peer is unreachable.
         """
         machine = path.machine
+        # Only sockets with messages for it: others are not concerned.
         if any(key[0] is path for key in self._held) or any(
             message.owner is self for queue in (machine.waiting, machine.unacknowledged) for message in queue
         ):
@@ -523,7 +533,7 @@ class RDSPort(SocketRDMA, Receiving):
 
     def queued(self) -> int:
         """
-        @return: How many bytes of messages are not with the peers.
+        @return: bytes of messages that peers have not acknowledged.
         """
         return self._queued + self._heldBytes
 
@@ -533,14 +543,14 @@ class RDSPort(SocketRDMA, Receiving):
         """
         return dict(self.network.counters)
 
-    # -- flow control of what is sent
+    # -- IConsumer: flow control of sending
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """
-        See C{IConsumer}: a streaming producer is paused while the send budget is used up, or what
-        may wait for a congested destination; another is asked for more when there is room.
+        See C{IConsumer}: a streaming producer is paused while the send budget, or that of a congested
+        destination, is used up; a pull producer is asked for more when there is room.
 
-        @raise RuntimeError: there is one already.
+        @raise RuntimeError: a producer is registered already.
         """
         if self._producer is not None:
             raise RuntimeError(f"there is a producer already: {self._producer!r}")
@@ -568,6 +578,8 @@ class RDSPort(SocketRDMA, Receiving):
             self._producer.pauseProducing()
 
     def _release(self) -> None:
+        # Resumed at half the budget: otherwise each acknowledged message would pause and resume the
+        # producer.
         if self._queued <= limits.RDS_SEND_BUDGET // 2:
             self._pausedBy.discard(None)
             waiters, self._waiters = self._waiters, []
@@ -582,6 +594,7 @@ class RDSPort(SocketRDMA, Receiving):
             elif self._queued <= limits.RDS_SEND_BUDGET // 2:
                 self._log("resumeProducing", producer.resumeProducing)
         if self._closing is not None and self.connected and not self._queued and not self._held:
+            # Everything is acknowledged: close now.
             self._linger.reset(0)
 
     def _fire(self, waiters: list[Deferred[None]]) -> None:
@@ -595,16 +608,14 @@ class RDSPort(SocketRDMA, Receiving):
         """
         self.stopListening()
 
-    # -- what else a datagram transport has
+    # -- notifications, and the rest of a datagram transport
 
     def _tell(self, name: str, *arguments: Any) -> None:
         if self._tells:
             self._log(name, getattr(self.protocol, name), *arguments)
 
     def _log(self, name: str, call: Callable[..., Any], *arguments: Any) -> None:
-        """
-        Call the application; what it raises is logged, as others wait for what comes next.
-        """
+        # Exceptions are logged: the caller still has others to notify.
         try:
             call(*arguments)
         except Exception:
@@ -612,19 +623,19 @@ class RDSPort(SocketRDMA, Receiving):
 
     def setBroadcastAllowed(self, enabled: bool) -> None:
         """
-        RDS has no broadcast; the value is remembered, as UDP would.
+        Remember the value: RDS has no broadcast (RFC 919).
         """
         self._broadcast = bool(enabled)
 
     def getBroadcastAllowed(self) -> bool:
         """
-        @return: What C{setBroadcastAllowed} was given.
+        @return: the value of C{setBroadcastAllowed}.
         """
         return self._broadcast
 
     def logPrefix(self) -> str:
         """
-        @return: The name of the protocol's class.
+        @return: the name of the protocol's class, and C{(RDS)}.
         """
         return f"{self.protocol.__class__.__name__} (RDS)"
 
@@ -640,15 +651,15 @@ def listenRDS(
     """
     Open a socket: see L{twisted_ib.interfaces.IReactorRDS.listenRDS}.
 
-    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: The port, from 2; 0 for any that is free.
-    @param protocol: A C{DatagramProtocol}, which may provide
+    @param reactor: provides C{IReactorFDSet} and C{IReactorTime}.
+    @param port: from 2; 0 for any free one.
+    @param protocol: a C{DatagramProtocol}, which may provide
         L{IRDSProtocol<twisted_ib.interfaces.IRDSProtocol>}.
-    @param interface: The address to bind; each of the host by default.
-    @param maxPacketSize: The longest datagram, in bytes.
+    @param interface: the address to bind; all of the host by default.
+    @param maxPacketSize: the longest datagram, in bytes.
     @param device: C{"tcp"} for RDS over TCP, or an HCA's name; the host's default by default.
-    @raise ValueError: an argument makes no sense.
-    @raise CannotListenError: The port cannot be had.
+    @raise ValueError: an argument is invalid.
+    @raise CannotListenError: the port or the address is not available.
     """
     socket = RDSPort(port, protocol, interface, maxPacketSize, reactor, device)
     socket.startListening()

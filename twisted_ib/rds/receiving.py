@@ -1,6 +1,5 @@
 """
-The receiving side of a socket: what waits while its protocol does not read, and what peers are told
-of that.
+The receive side of a socket: the queue while its protocol does not read, and congestion marks.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from twisted_ib.rds.network import Network
 from twisted_ib.rds.protocol.bundle import BUNDLE, lengthsOf
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, Fields
 
-#: Bytes that one socket holds in any case: what is on its way when its port is marked is taken.  Over
-#: it the connections that bring more are not read.
+#: Bytes that one socket accepts in any case: messages already on the way when its port is marked congested.
+#: Beyond that, connections with messages for it are not read.
 RDS_RECEIVE_MOST = 16 * 1024 * 1024
 
 _log = Logger()
@@ -27,12 +26,12 @@ _OVERHEAD = limits.RDS_DATAGRAM_OVERHEAD
 
 class Receiving:
     """
-    What a L{Port<twisted_ib.rds.port.RDSPort>} does with what comes.
+    The receive side of a L{RDSPort<twisted_ib.rds.port.RDSPort>}.
 
-    @ivar _received: what waits: path, sender's port, payload, cookie.
-    @ivar _receivedBytes: how much that is.
-    @ivar _congested: whether peers were told that this is too much.
-    @ivar _blocked: paths that are not read, as it is far too much.
+    @ivar _received: the queue: path, sender's port, payload, cookie.
+    @ivar _receivedBytes: the bytes in it, with overhead.
+    @ivar _congested: whether the port is marked congested.
+    @ivar _blocked: paths whose connections are not read.
     """
 
     reactor: Any
@@ -56,13 +55,13 @@ class Receiving:
     @property
     def network(self) -> Network:
         """
-        What all sockets of the process share on the device.
+        The state shared by all sockets of the process on the device.
         """
         raise NotImplementedError
 
     def pauseProducing(self) -> None:
         """
-        Receive nothing until C{resumeProducing}; peers are told when much waits.
+        Receive nothing until C{resumeProducing}; the port is marked congested when much is queued.
         """
         self._reading = False
 
@@ -79,8 +78,9 @@ class Receiving:
 
     def messageReceived(self, path: Any, fields: Fields, payload: bytes) -> None:
         """
-        A datagram came, or a bundle of them.
+        Receive a datagram, or a bundle.
         """
+        # Only from processes of this host: elsewhere the flag may get another meaning.
         if fields[5] & BUNDLE and path.bundles:
             self._bundleReceived(path, fields, payload)
             return
@@ -96,6 +96,9 @@ class Receiving:
             self._received.append((path, fields[3], payload, cookie))
             self._receivedBytes += len(payload) + _OVERHEAD
             if self._receivedBytes > limits.RDS_RECEIVE_BUDGET:
+                # Linux recv.c (rds_recv_rcvbuf_delta): marked above the budget, cleared below half of it,
+                # so that the map does not change with each message.  Messages on the way are still
+                # accepted.
                 self._mark(True)
                 if self._receivedBytes > RDS_RECEIVE_MOST:
                     self._blocked.add(path)
@@ -117,6 +120,7 @@ class Receiving:
             end = at + length
             datagram = payload[at:end]
             at = end
+            # The fast path ends when the protocol pauses reading: the rest of the bundle is queued.
             if isSimple and self._reading:
                 delivered += 1
                 try:
@@ -130,13 +134,14 @@ class Receiving:
 
     def extended(self, extensions: bytes) -> int | None:
         """
-        A message with extension headers came: see L{Operations<twisted_ib.rds.socketrdma.SocketRDMA>}.
+        Process extension headers: see L{SocketRDMA<twisted_ib.rds.socketrdma.SocketRDMA>}.
         """
         raise NotImplementedError
 
     def _deliver(self, host: str, port: int, payload: bytes, cookie: int | None = None) -> None:
         self.network.counters["recv_delivered"] += 1
         if len(payload) > self.maxPacketSize:
+            # As recvmsg() truncates (MSG_TRUNC); the rest is lost.
             payload = payload[: self.maxPacketSize]
         try:
             if cookie is not None and self._takesCookies:
@@ -144,6 +149,7 @@ class Receiving:
             else:
                 self.protocol.datagramReceived(payload, (host, port))
         except Exception:
+            # Logged, as twisted.internet.udp does: other datagrams must not suffer.
             _log.failure("a datagram from {host}:{port}", host=host, port=port)
 
     def _wantDrain(self) -> None:
@@ -153,6 +159,7 @@ class Receiving:
     def _drained(self) -> None:
         self._drain = None
         received = self._received
+        # Bounded for each turn, so that a full queue does not starve the reactor.
         for _ in range(min(len(received), limits.RDS_MESSAGES_PER_TURN)):
             if not self._reading or not received:
                 break
@@ -173,7 +180,7 @@ class Receiving:
 
     def isFull(self) -> bool:
         """
-        @return: whether there is no memory for anything.
+        @return: whether nothing more may be accepted, not even what a TCP socket still holds.
         """
         return self._receivedBytes > RDS_RECEIVE_MOST + limits.RDS_TCP_DRAIN
 
@@ -183,9 +190,6 @@ class Receiving:
             path.unblock(self)
 
     def _forget(self) -> None:
-        """
-        The socket is closed: nobody wants what waits.
-        """
         self._reading = False
         self._received.clear()
         self._receivedBytes = 0

@@ -1,5 +1,5 @@
 """
-RDMA, atomics and cookies of a socket of RDS: see C{IRDSMemoryTransport} in L{twisted_ib.interfaces}.
+RDMA, atomics and cookies of an RDS socket: see C{IRDSMemoryTransport} in L{twisted_ib.interfaces}.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from twisted_ib.rds.protocol.wire import Extension, parseExtensions
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
+#: RDMA operations of one socket that may be outstanding.
 RDS_OPERATIONS = 256
-#: How often a masked atomic is tried that others come in between of.
+#: How often a masked atomic is retried when others change the value in between.
 RDS_ATOMIC_ATTEMPTS = 64
 
 _Address = tuple[str, int]
@@ -48,9 +49,9 @@ _ALL = _64_BITS - 1
 
 def addMasked(value: int, add: int, mask: int) -> int:
     """
-    Add fields of 64 bits each for itself.
+    Add the fields of two 64-bit values separately.
 
-    @param mask: the highest bit of each field: from there nothing is carried on.
+    @param mask: the highest bit of each field, from which nothing is carried on.
     @return: the sums.
     """
     result, start = 0, 0
@@ -64,10 +65,10 @@ def addMasked(value: int, add: int, mask: int) -> int:
 
 class SocketRDMA:
     """
-    What a socket does with memory; L{Port<twisted_ib.rds.port.RDSPort>} is one.
+    The RDMA side of a socket, a base of L{RDSPort<twisted_ib.rds.port.RDSPort>}.
     """
 
-    # What a port has.
+    # Attributes of the port.
     connected: bool
     addresses: list[str]
     maxPacketSize: int
@@ -81,13 +82,13 @@ class SocketRDMA:
     @property
     def network(self) -> Network:
         """
-        See L{Port<twisted_ib.rds.port.RDSPort>}.
+        See L{RDSPort<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
     def place(self, path: Any, addr: _Address, message: RDSMessage) -> Deferred[None] | None:
         """
-        See L{Port<twisted_ib.rds.port.RDSPort>}.
+        See L{RDSPort<twisted_ib.rds.port.RDSPort>}.
         """
         raise NotImplementedError
 
@@ -97,13 +98,9 @@ class SocketRDMA:
     # -- memory
 
     def _domain(self) -> Domain:
-        """
-        @return: the memory of the device.
-        @raise RDSUnsupportedError: there is none, over TCP.
-        @raise MemoryRegionError: the socket is closed.
-        """
         find = getattr(self.network.medium, "domain", None)
         if find is None:
+            # Linux: tcp.c gives no get_mr, so the socket options of RDMA return EOPNOTSUPP.
             raise RDSUnsupportedError("RDS over TCP has no RDMA")
         if not self.connected or self._closing is not None:
             raise MemoryRegionError("the socket is closed")
@@ -112,7 +109,7 @@ class SocketRDMA:
 
     def registerMemory(self, sizeOrBuffer: Any, writable: bool = True, useOnce: bool = False) -> RDSMemory:
         """
-        See L{IRDSMemoryTransport.registerMemory}.
+        See L{IRDSMemoryTransport.registerMemory<twisted_ib.interfaces.IRDSMemoryTransport.registerMemory>}.
         """
         domain = self._domain()
         memories = self._memories
@@ -127,12 +124,13 @@ class SocketRDMA:
             buffer = bytearray(buffer)
         memory = RDSMemory(domain, buffer, WRITABLE if writable else READABLE, useOnce)
         memories[memory.key] = memory
+        # Queue pairs between processes get work queues only now, or when the peer announces operations.
         self.network.medium.expose(domain)
         return memory
 
     def freeMemory(self, memoryOrCookie: RDSMemory | int, invalidate: bool = True) -> bool:
         """
-        See L{IRDSMemoryTransport.freeMemory}.
+        See L{IRDSMemoryTransport.freeMemory<twisted_ib.interfaces.IRDSMemoryTransport.freeMemory>}.
         """
         key = memoryOrCookie.key if isinstance(memoryOrCookie, RDSMemory) else memoryOrCookie % (1 << 32)
         memory = None if self._memories is None else self._memories.pop(key, None)
@@ -142,16 +140,14 @@ class SocketRDMA:
         return True
 
     def _used(self, key: int) -> None:
-        """
-        The peer is done with memory: what was for one use is freed.
-        """
+        # Linux rdma.c (rds_rdma_unuse): the peer has finished with the key; only use-once memory is freed.
         memory = None if self._memories is None else self._memories.get(key)
         if memory is not None and memory.useOnce:
             self.freeMemory(memory)
 
     def freeAll(self) -> None:
         """
-        The socket is closed.
+        Free all memory when the socket is closed (C{rds_rdma_drop_keys} in Linux C{rdma.c}).
         """
         memories, self._memories = self._memories, None
         for memory in (memories or {}).values():
@@ -163,7 +159,7 @@ class SocketRDMA:
         self, datagram: bytes, cookie: int, addr: _Address | None = None
     ) -> Deferred[None] | None:
         """
-        See L{IRDSMemoryTransport.writeWithCookie}.
+        See L{IRDSMemoryTransport.writeWithCookie<twisted_ib.interfaces.IRDSMemoryTransport.writeWithCookie>}.
         """
         self._domain()
         data = self._checked(datagram)
@@ -172,20 +168,12 @@ class SocketRDMA:
         return self.place(self._pathTo(where), where, message)
 
     def _checked(self, datagram: Any) -> bytes:
-        """
-        @return: a datagram as bytes.
-        @raise DatagramTooLongError: it is too long.
-        """
         data: bytes = datagram if type(datagram) is bytes else octets(datagram)
         if len(data) > self.maxPacketSize:
             raise DatagramTooLongError(f"a datagram has at most {self.maxPacketSize} bytes, not {len(data)}")
         return data
 
     def _target(self, addr: _Address | None) -> _Address:
-        """
-        @return: where something goes.
-        @raise ValueError: nobody has said.
-        """
         found = self._default if addr is None else addr
         if found is None:
             raise ValueError("there is no destination")
@@ -193,9 +181,9 @@ class SocketRDMA:
 
     def extended(self, extensions: bytes) -> int | None:
         """
-        A message with extension headers came.
+        Process the extension headers of a message.
 
-        @return: the cookie that it brings, or L{None}.
+        @return: the cookie that it carries, or L{None}.
         """
         found = parseExtensions(extensions)
         key = found.get(Extension.RDMA)
@@ -217,7 +205,7 @@ class SocketRDMA:
         fence: bool = False,
     ) -> Deferred[None]:
         """
-        See L{IRDSMemoryTransport.rdmaWrite}.
+        See L{IRDSMemoryTransport.rdmaWrite<twisted_ib.interfaces.IRDSMemoryTransport.rdmaWrite>}.
         """
         if isinstance(data, RDSMemory):
             size = data.length - localOffset if length is None else whole("length", length)
@@ -250,7 +238,7 @@ class SocketRDMA:
         fence: bool = False,
     ) -> Deferred[Any]:
         """
-        See L{IRDSMemoryTransport.rdmaRead}.
+        See L{IRDSMemoryTransport.rdmaRead<twisted_ib.interfaces.IRDSMemoryTransport.rdmaRead>}.
         """
         length = whole("length", length)
         if not 0 <= length <= limits.RDS_OPERATION:
@@ -278,7 +266,7 @@ class SocketRDMA:
         mask: int = 0,
     ) -> Deferred[int]:
         """
-        See L{IRDSMemoryTransport.fetchAdd}.
+        See L{IRDSMemoryTransport.fetchAdd<twisted_ib.interfaces.IRDSMemoryTransport.fetchAdd>}.
         """
         add = whole("what to add", add) % _64_BITS
         if whole("mask", mask) % _64_BITS:
@@ -299,7 +287,7 @@ class SocketRDMA:
         swapMask: int = _ALL,
     ) -> Deferred[int]:
         """
-        See L{IRDSMemoryTransport.compareAndSwap}.
+        See L{IRDSMemoryTransport.compareAndSwap<twisted_ib.interfaces.IRDSMemoryTransport.compareAndSwap>}.
         """
         if compareMask == swapMask == _ALL:
             opcode = SendOpcode.ATOMIC_CMP_AND_SWP
@@ -339,19 +327,19 @@ class SocketRDMA:
     async def _masked(
         self, cookie: int, addr: _Address | None, offset: int, datagram: bytes | None, change: Any
     ) -> int:
-        """
-        Ask for an atomic operation that the device does not have: look, and swap unless somebody has
-        come in between.
-        """
+        # FetchAdd and CmpSwap have no masks (IBTA vol. 1 9.4.5); Linux ib_send.c uses extended opcodes
+        # (IB_WR_MASKED_ATOMIC_*).  Here: read, then swap unless the value has changed in between.
         where = self._target(addr)
         payload = None if datagram is None else self._checked(datagram)
         fetch, swap = SendOpcode.ATOMIC_FETCH_AND_ADD, SendOpcode.ATOMIC_CMP_AND_SWP
+        # Adding 0 reads 64 bits atomically, which an RDMA READ does not promise.
         found = await self._atomic(fetch, cookie, where, offset, None, 0, 0)
         for _ in range(RDS_ATOMIC_ATTEMPTS):
             old, new = found, change(found)
             if new != old:
                 found = await self._atomic(swap, cookie, where, offset, None, old, new)
             if found == old:
+                # The message follows once, after the attempt that succeeded.
                 if payload is not None:
                     self._send(where, RDSMessage(self._realPort, where[1], payload, self))
                 return old
@@ -359,19 +347,13 @@ class SocketRDMA:
         raise RDSOperationError(int(status), f"RDS_RDMA_{status.name}", "masked atomic")
 
     def _ask(self, addr: _Address | None, datagram: bytes | None, **fields: Any) -> Deferred[Any]:
-        """
-        Ask for an operation.
-
-        @param fields: of its L{OperationMessage}.
-        @raise SendBudgetError: too much waits.
-        """
         self._domain()
         where = self._target(addr)
         payload = None if datagram is None else self._checked(datagram)
         if self._operating >= RDS_OPERATIONS:
             raise SendBudgetError(f"{self._operating} operations are on their way already")
         message = OperationMessage((self._realPort, where[1]), self, payload, **fields)
-        # Before it is sent: it may end while it is.
+        # Counted before it is sent: it may complete during the call.
         self._operating += 1
         try:
             self._send(where, message)
@@ -387,13 +369,13 @@ class SocketRDMA:
 
     def operationEnded(self) -> None:
         """
-        An operation ended.
+        An operation has completed.
         """
         self._operating -= 1
 
     def canceled(self, messages: list[RDSMessage]) -> None:
         """
-        Messages will not be sent any more, or nobody waits for them.
+        Messages were dropped: report their operations as cancelled.
         """
         for message in messages:
             if isinstance(message, OperationMessage):

@@ -116,7 +116,7 @@ class AddressedTests(AddressedTestCase):
 
     def test_duel(self) -> None:
         """
-        Who asks while it is asked itself says no; after a while there is one connection.
+        If both ends connect at once, both reject; after a while there is one connection.
         """
         self.one.transport.write(b"a", (THERE, 5000))
         self.two.transport.write(b"b", (HERE, 4000))
@@ -207,7 +207,7 @@ class AddressedTests(AddressedTestCase):
 
 class FormTests(AddressedTestCase):
     """
-    What is on the queue pair.
+    The messages on the queue pair.
     """
 
     def record(self, process: Process) -> list[bytes]:
@@ -328,7 +328,7 @@ class FormTests(AddressedTestCase):
 
     def test_early(self) -> None:
         """
-        What comes in the turn of the REQ is taken, too: later acknowledgements would say that it was.
+        Messages in the turn of the REQ are accepted too, as later acknowledgements would cover them.
         """
         self.one.transport.write(b"late", (THERE, 5000))
         for _ in range(1000):
@@ -381,14 +381,14 @@ class RequestTests(AddressedTestCase):
         """
         A peer asks.
 
-        @return: What it is told: the reason and the data of a REJ, or the REP.
+        @return: The answer: reason and private data of a REJ, or the REP.
         """
         told: list[Any] = []
         device = self.channelFor(self.a.reactor, "roce0", HERE).device
 
         class User:
             """
-            Who asks.
+            The active side.
             """
 
             def pathReady(self, path: Any) -> None:
@@ -473,7 +473,7 @@ class RequestTests(AddressedTestCase):
 
     def test_lies(self) -> None:
         """
-        Who has another address, or means another, is rejected; so is what is too short.
+        A REQ from or to another address is rejected, and one that is too short.
         """
         for said in (
             PrivateData("192.0.2.9", THERE).pack(),

@@ -21,7 +21,7 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 
 class FormTests(SynchronousTestCase):
     """
-    What a bundle looks like.
+    The form of a bundle.
     """
 
     def test_bytes(self) -> None:
@@ -47,7 +47,7 @@ class FormTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """
-        What is no bundle has no datagrams.
+        A malformed bundle has no datagrams.
         """
         for text in (
             "",
@@ -176,7 +176,7 @@ class BundleTests(ProcessesTestCase):
 
     def test_paused(self) -> None:
         """
-        Who stops reading in the middle gets the rest later.
+        A protocol that stops reading in the middle gets the rest later.
         """
         two = self.listen(_Stops(lambda protocol: protocol.transport.pauseProducing()))
         two.got = []
@@ -190,7 +190,7 @@ class BundleTests(ProcessesTestCase):
 
     def test_stopped(self) -> None:
         """
-        Who closes in the middle gets nothing more; it is counted.
+        A protocol that closes in the middle gets nothing more; the rest is counted.
         """
         two = self.listen(_Stops(lambda protocol: protocol.transport.stopListening()))
         self.write(*[b"x"] * 20)
@@ -220,7 +220,7 @@ class BundleTests(ProcessesTestCase):
 
     def test_closing(self) -> None:
         """
-        What was written before the sender closes arrives, and nothing that was written after it.
+        Datagrams written before the sender closes arrive, and none written after that.
         """
         two = self.listen()
         self.write(b"1", b"2", b"3")
@@ -233,7 +233,7 @@ class BundleTests(ProcessesTestCase):
 
     def test_cancelled(self) -> None:
         """
-        What waits is taken back, each datagram counted.
+        Queued datagrams are dropped, each one counted.
         """
         two = self.listen()
         (session,) = self.a.medium.sessions.values()
@@ -264,7 +264,7 @@ class BundleTests(ProcessesTestCase):
 
     def test_budgetExactly(self) -> None:
         """
-        Who was not told to wait may write, whatever is reserved for a bundle.
+        A writer that was not told to wait may write, whatever is reserved for a bundle.
         """
         two = self.listen()
         cost = limits.RDS_DATAGRAM_OVERHEAD + 1
@@ -297,7 +297,7 @@ class BundleTests(ProcessesTestCase):
 
     def test_moved(self) -> None:
         """
-        Bundles for a process that has gone go to who has the port then, be it this one.
+        Bundles for a process that has gone are sent to the process that has the port then, even this one.
         """
         self.listen()
         self.b.kill()

@@ -73,7 +73,7 @@ class DeliveryTests(ProcessesTestCase):
 
     def test_budget(self) -> None:
         """
-        What was sent is acknowledged, so that the budget is there again.
+        Acknowledgements give the send budget back.
         """
         for _ in range(10):
             for _ in range(20):
@@ -83,7 +83,7 @@ class DeliveryTests(ProcessesTestCase):
 
     def test_duel(self) -> None:
         """
-        Who begin at the same time have one connection, and nothing is lost or comes twice.
+        Two ends that connect at once get one connection; nothing is lost or comes twice.
         """
         self.one.transport.write(b"a", (HOST, 5000))
         self.two.transport.write(b"b", (HOST, 4000))
@@ -94,7 +94,7 @@ class DeliveryTests(ProcessesTestCase):
 
     def test_within(self) -> None:
         """
-        What stays in the process needs no queue pair.
+        Datagrams within the process need no queue pair.
         """
         other = self.a.listen(4001)
         self.one.transport.write(b"x", (HOST, 4001))
@@ -220,7 +220,7 @@ class ComingAndGoingTests(ProcessesTestCase):
 
     def test_later(self) -> None:
         """
-        What is sent to a port that nobody has yet arrives when somebody has it.
+        Datagrams to a port that is not bound yet arrive when it is.
         """
         self.write(b"1", b"2")
         self.pass_(3.0, 0.2)
@@ -299,7 +299,7 @@ class ComingAndGoingTests(ProcessesTestCase):
 
     def test_movedAway(self) -> None:
         """
-        What waits for a process that has no socket any more goes where the port is now.
+        Messages queued for a process that has closed its socket go where the port is now.
         """
         b = self.process()
         two = b.listen(5000)
@@ -335,7 +335,7 @@ class ComingAndGoingTests(ProcessesTestCase):
 
 class BoundTests(ProcessesTestCase):
     """
-    What there is a bounded number of, and who is told when there are no more.
+    Bounds, and the errors at them.
     """
 
     def setUp(self) -> None:
@@ -355,7 +355,7 @@ class BoundTests(ProcessesTestCase):
 
     def test_sessions(self) -> None:
         """
-        A process has so many queue pairs; who does not get one tries again.
+        The number of queue pairs is bounded; a path that gets none tries again.
         """
         self.patch(rc, "RDS_SESSIONS", 0)
         self.write()
@@ -438,7 +438,7 @@ class BoundTests(ProcessesTestCase):
 
     def test_addresses(self) -> None:
         """
-        What a medium says of addresses and ports.
+        A medium's addresses and ports.
         """
         medium = self.a.medium
         self.assertIn(HOST, medium.localAddresses())

@@ -46,7 +46,7 @@ from twisted_ib.reactor.ibreactor import IBReactor
 reactor: Any = anyReactor
 STRANGER, SMALL, LARGE = ownAddress(1), ownAddress(2), ownAddress(3)
 MAP = RDSHeader(0, length=8192, flags=CONG_BITMAP).pack() + bytes(8192)
-#: Of a datagram for who reads slowly.
+#: The size of a datagram for a slow reader.
 SLOW_BYTES = 60_000
 PROBE = RDSHeader(1, sourcePort=1, extensions=pathsExtensions(8, 0)).pack()
 
@@ -122,7 +122,7 @@ class Raw:
 
     def messages(self) -> list[tuple[RDSHeader, bytes]]:
         """
-        What came, as far as it is whole.
+        The whole messages received so far.
         """
         self.look()
         found = []
@@ -438,7 +438,7 @@ class AcceptedTests(TCPCase):
 
     async def test_linux(self) -> None:
         """
-        What Linux has sent is understood, in pieces of any size.
+        A stream sent by Linux is understood, in pieces of any size.
         """
         for stream in streams().values():
             one = self.open(LARGE, 4000)
@@ -515,7 +515,7 @@ class AcceptedTests(TCPCase):
 
     async def test_drained(self) -> None:
         """
-        What came before a reset is delivered, also if our writing notices the reset first.
+        Data received before a reset is delivered, even if a write notices the reset first.
         """
         one, peer = await self.begun()
         peer.send(b"".join(data(2 + i, b"%d" % i) for i in range(100)))
@@ -591,7 +591,7 @@ class AcceptedTests(TCPCase):
 
     async def test_acknowledgedAtTheEnd(self) -> None:
         """
-        What TCP has acknowledged when the connection is lost is not repeated, though nobody has
+        Messages that TCP had acknowledged when the connection was lost are not repeated, though nobody had
         looked yet.
         """
         one, peer = await self.begun()
@@ -609,8 +609,8 @@ class AcceptedTests(TCPCase):
 
     async def test_acknowledged(self) -> None:
         """
-        What TCP has acknowledged is done, whether it was read or not; what it has not is repeated
-        with its number.
+        A message that TCP has acknowledged is done, read or not; any other is repeated with its
+        number.
         """
         one, peer = await self.begun()
         peer.send(RDSHeader(2, sourcePort=0, destinationPort=1, extensions=pathsExtensions(1, 9)).pack())

@@ -219,7 +219,7 @@ class SendingTests(MachineCase):
 
     def test_repeated(self) -> None:
         """
-        What was not acknowledged goes again, with its number and the flags, before what is new;
+        Unacknowledged messages are sent again, with their numbers and the flags, before new ones;
         the map comes first, and no probe.
         """
         self.open()
@@ -259,7 +259,7 @@ class SendingTests(MachineCase):
 
     def test_refusedByCarrier(self) -> None:
         """
-        What the carrier did not take keeps its number and is not a repetition.
+        A message that the carrier refused keeps its number and is no retransmission.
         """
         self.open()
         self.machine.send(self.message())
@@ -381,7 +381,7 @@ class AcknowledgingTests(MachineCase):
 
 class ReceivingTests(MachineCase):
     """
-    What comes.
+    Receiving.
     """
 
     def test_delivered(self) -> None:
@@ -412,7 +412,7 @@ class ReceivingTests(MachineCase):
 
     def test_acrossConnections(self) -> None:
         """
-        What was seen is known on the next connection.
+        Duplicates are recognised across connections.
         """
         self.open()
         self.receive(5, 9, 9)
@@ -443,7 +443,7 @@ class ReceivingTests(MachineCase):
 
     def test_restartedHigh(self) -> None:
         """
-        What another instance repeats is taken, whatever number its probe had.
+        Retransmissions of another instance are accepted, whatever number its probe had.
         """
         self.open()
         self.assertEqual(self.receive(50, 1, 0, extensions=pathsExtensions(1, 8)), Outcome.RESTARTED)
@@ -460,7 +460,7 @@ class ReceivingTests(MachineCase):
 
     def test_pingsBounded(self) -> None:
         """
-        Who asks and does not acknowledge gets so many answers, and more when it has.
+        A peer that pings without acknowledging gets a bounded number of answers, and then more when it does.
         """
         self.open()
         for number in range(machine.RDS_PONGS + 5):
@@ -535,7 +535,7 @@ class MapTests(MachineCase):
 
 class HostileTests(MachineCase):
     """
-    What no peer would send.
+    Messages that no correct peer sends.
     """
 
     def test_length(self) -> None:

@@ -30,7 +30,7 @@ class PrivateDataTests(SynchronousTestCase):
 
     def test_linux(self) -> None:
         """
-        What Linux sends is what we send.
+        Linux sends the same private data.
         """
         self.assertEqual(PrivateData.parse(REQ, 4), PrivateData("10.77.0.2", "10.77.0.3"))
         self.assertEqual(PrivateData("10.77.0.2", "10.77.0.3").pack(), REQ)
@@ -106,7 +106,7 @@ class PrivateDataTests(SynchronousTestCase):
 
     def test_hello(self) -> None:
         """
-        What processes of one host say.
+        The private data between processes of one host.
         """
         said = bytes.fromhex("52445371 01 1122334455667788")
         self.assertEqual(packHello(0x1122334455667788), said)

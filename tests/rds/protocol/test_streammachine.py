@@ -110,12 +110,12 @@ class SessionTestCase(SynchronousTestCase):
 
 class FrameTests(SessionTestCase):
     """
-    What is said, octet by octet.
+    Frames, octet by octet.
     """
 
     def test_open(self) -> None:
         """
-        OPEN has the number of who asks, and his window.
+        OPEN has the sender's number and window.
         """
         session = StreamMachine(self.owner, PEER, OURS)
         session.open(0.0)
@@ -176,7 +176,7 @@ class FrameTests(SessionTestCase):
 
     def test_frame(self) -> None:
         """
-        What has no data is made by one function.
+        All frames without data are made by one function.
         """
         expected = "52645374 01 0a 0002 0000000000000001 0000000000000003 0000000000000004"
         self.assertEqual(frame(10, 1, 3, 4, 2), bytes.fromhex(expected))
@@ -187,7 +187,7 @@ class EveryInputTests(SessionTestCase):
     Each state with each kind of frame.
     """
 
-    #: What becomes of a frame that fits: the state behind it, the first event, and what is answered.
+    #: The effect of a valid frame: the next state, the first event, and the answer.
     VIOLATED = (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.VIOLATION), [FrameKind.RESET])
     UNTOLD = (StreamState.CLOSED, (StreamEvent.CLOSED, Reason.VIOLATION), [])
     NOTHING = None
@@ -287,7 +287,7 @@ class EveryInputTests(SessionTestCase):
 
     def test_positions(self) -> None:
         """
-        Whatever says where the stream is says the truth, or a message was lost.
+        A frame with a wrong position shows that a message was lost.
         """
         for kind in (FrameKind.DATA, FrameKind.WINDOW, FrameKind.PROBE, FrameKind.FIN, FrameKind.CLOSE):
             for offset in (0, 2, 4, 1 << 63):
@@ -325,7 +325,7 @@ class EveryInputTests(SessionTestCase):
 
 class SendingTests(SessionTestCase):
     """
-    What is written leaves as the window has room.
+    Data is sent as the window permits.
     """
 
     def test_window(self) -> None:
@@ -384,7 +384,7 @@ class SendingTests(SessionTestCase):
 
     def test_beforeTheAnswer(self) -> None:
         """
-        What is written before the peer answers waits.
+        Data written before the peer answers waits.
         """
         session = self.opening()
         session.write(b"abc")
@@ -406,7 +406,7 @@ class SendingTests(SessionTestCase):
 
     def test_discard(self) -> None:
         """
-        What was written can be taken back as long as it has not left.
+        Written data can be dropped until it is sent.
         """
         session = self.connected(3)
         session.write(b"abcdef")
@@ -418,7 +418,7 @@ class SendingTests(SessionTestCase):
 
 class ReadingTests(SessionTestCase):
     """
-    What arrives.
+    Receiving data.
     """
 
     def test_take(self) -> None:
@@ -454,7 +454,7 @@ class ReadingTests(SessionTestCase):
 
     def test_closing(self) -> None:
         """
-        Who has closed reads nothing, but lets the peer go on until it knows.
+        An end that has closed reads nothing, but lets the peer go on until it knows.
         """
         session = self.connected(0)
         self.say(session, FrameKind.DATA, data=bytes(10))
@@ -475,7 +475,7 @@ class EndingTests(SessionTestCase):
 
     def test_close(self) -> None:
         """
-        Who closes waits for the peer, which answers.
+        An end that closes awaits the peer's answer.
         """
         for answer in (FrameKind.FIN, FrameKind.CLOSE):
             session = self.connected()
@@ -507,7 +507,7 @@ class EndingTests(SessionTestCase):
 
     def test_closeAfterFin(self) -> None:
         """
-        Who has sent a FIN may close; a peer that has had a FIN sends no answer to a CLOSE.
+        An end may close after its FIN; a peer that had a FIN does not answer the CLOSE.
         """
         session = self.connected()
         session.finish()
@@ -545,7 +545,7 @@ class EndingTests(SessionTestCase):
 
     def test_closeBehindData(self) -> None:
         """
-        What came before the end can still be read.
+        Data received before the end can still be read.
         """
         session = self.connected()
         self.say(session, FrameKind.DATA, data=b"abc")
@@ -602,7 +602,7 @@ class EndingTests(SessionTestCase):
 
     def test_refuseIsForWhoAsked(self) -> None:
         """
-        Only who asks can be refused or accepted.
+        Only a session that has sent OPEN can be refused or accepted.
         """
         session = self.connected()
         session.refuse(Reason.UNWANTED)
@@ -614,7 +614,7 @@ class EndingTests(SessionTestCase):
 
 class TimeTests(SessionTestCase):
     """
-    What is repeated, and who is taken for dead.
+    Repeated OPENs, and dead peers.
     """
 
     def test_openAgain(self) -> None:
@@ -664,7 +664,7 @@ class TimeTests(SessionTestCase):
 
     def test_whileOpening(self) -> None:
         """
-        Who still asks is limited by who waits for it.
+        An unanswered OPEN has no timeout of its own: its user limits it.
         """
         session = self.opening()
         for _ in range(10):

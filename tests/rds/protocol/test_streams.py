@@ -26,9 +26,9 @@ class Network:
     Some sockets with streams, and a wire between them.
 
     @ivar wire: Datagrams on the way: to whom, from whom, and what.
-    @ivar read: What each session has read, by socket and number.
+    @ivar read: The data that each session has read, by socket and number.
     @ivar ends: How each session ended.
-    @ivar accept: Whether who asks gets a stream.
+    @ivar accept: Whether streams are accepted.
     """
 
     def __init__(self, *addresses: tuple[str, int], seed: int = 0) -> None:
@@ -156,7 +156,7 @@ class StreamsTestCase(SynchronousTestCase):
         """
         The server gets a datagram.
 
-        @return: What it answers.
+        @return: Its answer.
         """
         self.assertIsNone(self.server.received(data, sender, self.network.now))
         answers = list(self.server.answers)
@@ -172,7 +172,7 @@ class TableTests(StreamsTestCase):
 
     def test_plain(self) -> None:
         """
-        What is no frame is counted, and not answered.
+        A datagram that is no frame is counted, and not answered.
         """
         for data in (b"", b"hello", b"x" * 31, b"x" * 32, b"RdS" * 20, frame(1, 1)[:-1]):
             self.assertEqual(self.received(data), [])
@@ -190,7 +190,7 @@ class TableTests(StreamsTestCase):
 
     def test_version(self) -> None:
         """
-        Who asks in another version hears so.
+        An OPEN of another version is refused for that reason.
         """
         for kind in FrameKind:
             data = bytearray(frame(kind, 7))
@@ -200,7 +200,7 @@ class TableTests(StreamsTestCase):
 
     def test_strangers(self) -> None:
         """
-        Who thinks that there is a session hears that there is none, and nobody else anything.
+        A frame that supposes a session which does not exist is answered GONE; no other frame is answered.
         """
         for kind in (*FrameKind, 0, 11, 255):
             if kind == FrameKind.OPEN:
@@ -211,7 +211,7 @@ class TableTests(StreamsTestCase):
 
     def test_otherSender(self) -> None:
         """
-        Who knows the number but is not the peer is a stranger.
+        A sender that knows the number but is not the peer is treated as a stranger.
         """
         session, accepted = self.network.pair()
         data = frame(FrameKind.RESET, accepted.number, reason=5)
@@ -222,7 +222,7 @@ class TableTests(StreamsTestCase):
 
     def test_nobodyListens(self) -> None:
         """
-        Who asks where nobody listens is refused.
+        An OPEN to a port that does not listen is refused.
         """
         self.server.listening = False
         session = self.network.open()
@@ -232,7 +232,7 @@ class TableTests(StreamsTestCase):
 
     def test_unwanted(self) -> None:
         """
-        Who is not wanted is refused.
+        An OPEN that the application declines is refused.
         """
         self.network.accept = False
         session = self.network.open()
@@ -280,7 +280,7 @@ class TableTests(StreamsTestCase):
 
     def test_cancelled(self) -> None:
         """
-        The answer to who does not ask any more ends what the peer made.
+        The answer to an attempt that was cancelled ends the session that the peer made.
         """
         session = self.network.open()
         session.abort()
@@ -340,7 +340,7 @@ class TableTests(StreamsTestCase):
 
 class BoundTests(StreamsTestCase):
     """
-    What a peer cannot make grow.
+    A peer cannot make anything grow without bound.
     """
 
     def test_perPeer(self) -> None:
@@ -380,7 +380,7 @@ class BoundTests(StreamsTestCase):
 
     def test_held(self) -> None:
         """
-        When too much waits for applications that do not read, who has most of it loses.
+        When too much waits for applications that do not read, the session with most of it is reset.
         """
         self.patch(protocolStreams, "RDS_STREAMS_HELD", 1000)
         pairs = [self.network.pair() for _ in range(3)]
@@ -393,7 +393,7 @@ class BoundTests(StreamsTestCase):
 
     def test_heldInPieces(self) -> None:
         """
-        Small pieces count for what they use, and who has most of that loses.
+        Small pieces count for the memory that they use, and the session with most of it is reset.
         """
         self.patch(protocolStreams, "RDS_STREAMS_HELD", 10_000)
         pairs = [self.network.pair() for _ in range(2)]
@@ -407,7 +407,7 @@ class BoundTests(StreamsTestCase):
 
     def test_heldAfterTheEnd(self) -> None:
         """
-        What streams hold that are over counts too.
+        Data held by closed streams counts too.
         """
         self.patch(protocolStreams, "RDS_STREAMS_HELD", 1000)
         pairs = [self.network.pair() for _ in range(2)]
@@ -477,8 +477,8 @@ class ScheduleTests(SynchronousTestCase):
         Several clients and one server write, read, end and abort as chance has it; each socket's
         datagrams to another arrive in order.
 
-        @param loss: What part of datagrams is lost.
-        @param twice: What part comes twice.
+        @param loss: The share of datagrams that are lost.
+        @param twice: The share that arrive twice.
         @return: How often what happened.
         """
         random = Random(seed)
@@ -568,7 +568,7 @@ class ScheduleTests(SynchronousTestCase):
         found = self.total(30)
         self.assertGreater(found["bytes"], 10_000_000)
         self.assertGreater(found["NONE"], 200)
-        # GONE is what hears who accepted a stream that nobody wants any more.
+        # An end that accepts a stream whose opener has given up is answered GONE.
         self.assertLessEqual(set(found), {"bytes", "NONE", "ABORTED", "GONE"})
 
     def test_lost(self) -> None:

@@ -110,7 +110,7 @@ class HeaderTests(SynchronousTestCase):
 
 class CapturedTests(SynchronousTestCase):
     """
-    What Linux 6.1 has sent.
+    Frames that Linux 6.1 sent.
     """
 
     def test_same(self) -> None:
@@ -199,7 +199,7 @@ class ExtensionTests(SynchronousTestCase):
 
     def test_tooMany(self) -> None:
         """
-        What has no room is refused.
+        Extension headers that do not fit are refused.
         """
         two = ((3, bytes(8)), (6, bytes(4)))
         self.assertEqual(len(packExtensions(*two)), 16)

@@ -48,7 +48,7 @@ class Recorder(Protocol):
     """
     Remembers what happened.
 
-    @ivar data: What arrived.
+    @ivar data: The data received.
     @ivar reason: Why the connection ended, or L{None}.
     """
 
@@ -226,7 +226,7 @@ class ConnectingTests(EndpointTestCase):
 
     def test_dataWithTheConnection(self) -> None:
         """
-        What a protocol writes when it is connected arrives, whichever side it is on.
+        Data that a protocol writes when it is connected arrives, on either side.
         """
 
         class Greeter(Recorder):
@@ -322,7 +322,7 @@ class ConnectingTests(EndpointTestCase):
 
     def test_cancel(self) -> None:
         """
-        Who cancels leaves nothing behind, whenever he does.
+        A cancelled attempt leaves nothing behind, whenever it is cancelled.
         """
         self.listen()
         for seconds in (None, 0.0, 0.5):
@@ -452,7 +452,7 @@ class ConnectingTests(EndpointTestCase):
 
     def test_unreachable(self) -> None:
         """
-        What the socket raises is why the connect failed.
+        The socket's exception is the reason of the failed connection.
         """
 
         def write(socket: Any, data: bytes, address: Any) -> None:
@@ -515,7 +515,7 @@ class ConnectingTests(EndpointTestCase):
 
     def test_arguments(self) -> None:
         """
-        What makes no sense is refused.
+        Invalid arguments are refused.
         """
         self.assertRaises(ValueError, listenStreams, self.clock, 70000, Factory())
         self.assertRaises(ValueError, listenStreams, self.clock, 1, Factory(), interface=3)
@@ -536,7 +536,7 @@ class Recorder2(Protocol):
 
 class DataTests(EndpointTestCase):
     """
-    What is written arrives.
+    Written data arrives.
     """
 
     def test_sizes(self) -> None:
@@ -600,7 +600,7 @@ class DataTests(EndpointTestCase):
 
     def test_pausedFromWithin(self) -> None:
         """
-        Who pauses while data is delivered gets no more of it.
+        A protocol that pauses while data is delivered gets no more of it.
         """
 
         class OneByOne(Recorder):
@@ -722,7 +722,7 @@ class DataTests(EndpointTestCase):
 
     def test_overheld(self) -> None:
         """
-        When too much waits for protocols that do not read, who has most of it is lost.
+        When too much waits for protocols that do not read, the connection with most of it is lost.
         """
         self.patch(streams, "RDS_STREAMS_HELD", 100_000)
         self.listen()
@@ -810,7 +810,7 @@ class EndingTests(EndpointTestCase):
 
     def test_abort(self) -> None:
         """
-        Who aborts hears of it in the next turn, and the peer that it was lost.
+        The aborting side is told in the next turn, and the peer that the connection was lost.
         """
         self.listen()
         client, server = self.connect()
@@ -825,7 +825,7 @@ class EndingTests(EndpointTestCase):
 
     def test_raising(self) -> None:
         """
-        What a protocol raises ends its connection, is logged, and is lost to the peer.
+        An exception of a protocol is logged and ends its connection, which the peer sees as lost.
         """
 
         class Raising(Recorder):
@@ -857,7 +857,7 @@ class EndingTests(EndpointTestCase):
 
     def test_peerGone(self) -> None:
         """
-        What the socket says of a peer ends the streams with sockets that nobody has.
+        The news that a peer is gone ends the streams with sockets that nobody has.
         """
         self.listen()
         client, server = self.connect()
@@ -899,7 +899,7 @@ class EndingTests(EndpointTestCase):
 
     def test_lastWords(self) -> None:
         """
-        What a protocol, a producer or a factory raises at the end is logged, and harms nobody else.
+        Exceptions of a protocol, a producer or a factory at the end are logged, and harm nobody else.
         """
 
         class Raising(Recorder):
@@ -1240,7 +1240,7 @@ class BindTests(SynchronousTestCase):
 
 class CounterTests(ProcessesTestCase):
     """
-    What is counted, over real sockets.
+    Counters, over real sockets.
     """
 
     def test_counted(self) -> None:

@@ -41,7 +41,7 @@ class Recorder(Protocol):
 
 class Generous(Recorder):
     """
-    Writes much to who connects.
+    Writes much to each client that connects.
     """
 
     def connectionMade(self) -> None:

@@ -1,3 +1,3 @@
 """
-What carries a path of RDS: a TCP connection, an RC queue pair, or the process itself.
+The media that carry an RDS path: TCP connections, RC queue pairs, and loopback within the process.
 """

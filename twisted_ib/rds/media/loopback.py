@@ -1,6 +1,6 @@
 """
-The path between two addresses of one process: nothing leaves it, as with the kernel's loopback
-transport.
+The loopback path between two addresses of one process, as the kernel's loopback transport (Linux
+C{net/rds/loop.c}): nothing is put on the wire.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 class RDSLoopbackPath:
     """
-    A path that needs no connection.  Delivery is in a later turn of the reactor, as from elsewhere.
+    A path without a connection.  It delivers in a later reactor turn, as a connection would.
 
-    What a socket receives has come from C{remote} to C{local}, so the one who delivers for a sender
-    is its opposite.
+    A socket receives messages from C{remote} to C{local}, so a sender's messages are delivered in the
+    name of the opposite path.
 
     @ivar local: the sender's address.
     @ivar remote: the receiver's.
-    @ivar held: how many sockets hold something back.
+    @ivar held: the number of sockets that hold messages back.
     """
 
     closed = False
     held = 0
-    #: It may be given bundles, from a path that leads nowhere any more; none are made for it.
+    #: It accepts bundles, which may be left over from a path whose peer is gone; it makes none.
     bundles = True
     _call: Any = None
 
@@ -46,13 +46,15 @@ class RDSLoopbackPath:
 
     def isCongested(self, port: int) -> bool:
         """
-        @return: whether a port of the receiver takes nothing.
+        @return: whether a port of the receiver is congested.
         """
+        # No map is sent: both ends share it, as in Linux cong.c there is one map for each address
+        # (rds_cong_from_addr).
         return port in self.network.mapOf(self.remote)
 
     def gathers(self) -> bool:
         """
-        @return: no.
+        @return: false: there is no header to save.
         """
         return False
 
@@ -64,7 +66,7 @@ class RDSLoopbackPath:
 
     def release(self) -> None:
         """
-        It does no more.
+        A socket waits no more.
         """
         self.held -= 1
 
@@ -90,10 +92,12 @@ class RDSLoopbackPath:
     def _deliver(self) -> None:
         self._call = None
         network, opposite = self.network, self._opposite()
+        # Bounded for each turn: two sockets that answer each other must not starve the reactor.
         for _ in range(min(len(self._waiting), limits.RDS_MESSAGES_PER_TURN)):
             if self._blockers or not self._waiting:
                 break
             message = self._waiting.popleft()
+            # The operation before its message, as on an RC queue pair.
             if isinstance(message, OperationMessage):
                 message.execute(network.medium.domain(self.local))
             if message.once and message.silent:
@@ -101,6 +105,7 @@ class RDSLoopbackPath:
             elif message.destinationPort == PING_PORT:
                 network.counters["recv_ping"] += 1
                 network.counters["send_pong"] += 1
+                # A pong: loopback has no state machine that would answer.
                 opposite.send(RDSMessage(PING_PORT, message.sourcePort))
             else:
                 network.deliver(opposite, self._fields(message), message.payload)
@@ -116,6 +121,7 @@ class RDSLoopbackPath:
             len(message.payload),
             message.sourcePort,
             message.destinationPort,
+            # RETRANSMITTED and the like are left over from another path.
             message.flags & BUNDLE,
             0,
             NO_PADDING,
@@ -125,16 +131,16 @@ class RDSLoopbackPath:
 
     def messages(self) -> Iterator[RDSMessage]:
         """
-        @return: What waits.
+        @return: the queued messages.
         """
         return iter(self._waiting)
 
     def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
         """
-        Forget what somebody sends.
+        Drop an owner's messages.
 
-        @param port: to this port only; L{None} for all.
-        @return: the messages.
+        @param port: only those to this port; L{None} for all.
+        @return: the dropped messages.
         """
         dropped = [
             message
@@ -147,13 +153,13 @@ class RDSLoopbackPath:
 
     def block(self, socket: Any) -> None:
         """
-        A socket has no memory left: what comes to this address from the other waits.
+        A socket has no memory left: stop delivery from the other address.
         """
         self._opposite()._blockers.add(socket)
 
     def unblock(self, socket: Any) -> None:
         """
-        It has some again.
+        The socket has memory again.
         """
         opposite = self._opposite()
         if socket in opposite._blockers:
@@ -162,7 +168,7 @@ class RDSLoopbackPath:
 
     def close(self) -> None:
         """
-        Leave the reactor alone; nobody is there for what waits.
+        Stop; queued messages are dropped, as no socket is left.
         """
         self._waiting.clear()
         self._blockers.clear()

@@ -1,18 +1,20 @@
 """
-RDS over RC queue pairs: which queue pair carries a path, who connects it, and how peers are found.
+RDS over RC queue pairs: which queue pair carries a path, which end connects it, and how peers are found.
 
-A device whose peers are IP addresses connects as Linux does: to the service of RDS at the peer's
-address, one connection for each pair of addresses, with the addresses and the version in the private
-data.  Who is asked while it asks itself says no, and both try again after a random pause.
+On a device whose peers are IP addresses, connections are made as Linux makes them: to the RDS service at
+the peer's address, one connection for each pair of addresses, with the addresses and the version in the
+private data.  If both ends connect at once, both reject, and retry after a random pause.
 
-On a device between the processes of a host all processes have all addresses.  So each socket is
-published in a space of port numbers of its own, and who sends looks there for the HCA that has the
-port.  All paths between two HCAs share one queue pair (L{twisted_ib.rds.media.rcconnection}): the REQ goes to
-an HCA, not to a port, and says in its private data who asks (L{twisted_ib.rds.protocol.private}), which has
-to be true.  Of two who ask each other at once the larger GUID is answered.
+On a device between the processes of a host, all processes have all addresses.  So each socket is
+published in a port space of its own, and a sender looks there for the HCA that has the port.  All paths
+between two HCAs share one queue pair (L{twisted_ib.rds.media.rcconnection}): the REQ goes to an HCA, not
+to a port, and its private data names the requesting HCA (L{twisted_ib.rds.protocol.private}), which the
+fabric verifies.  If both connect at once, the request of the HCA with the larger GUID is accepted.
 
-A path leads to one HCA.  When that has gone, or a port has moved to another, what waits is sent where
-the port is now, as if it were new: whoever is there has not seen it.
+A path leads to one HCA.  When that HCA is gone, or a port has moved to another one, queued messages are
+sent to the port's new HCA as new ones: it cannot have seen them.
+
+Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
 """
 
 from __future__ import annotations
@@ -70,16 +72,16 @@ from twisted_ib.rds.protocol.wire import PING_PORT
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
-#: How long who asks says no to who asks him: longer than a REQ takes to be answered, in seconds.
+#: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
 RDS_DUEL_SECONDS = 0.5
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
-#: HCAs that were not there, and how long what they have published is not looked at, in seconds.
+#: How many unreachable HCAs are remembered, and how long their published services are ignored, in seconds.
 RDS_DEAD = 4096
 RDS_DEAD_SECONDS = 60.0
 
-#: The REJ of who asks itself.  Linux asks again only after zeros (C{rds_rdma_cm_event_handler_cmn}); of
-#: anything else that is no number of a refusal it takes no notice, and waits for ever.
+#: The private data of a REJ while this end is connecting.  Linux retries after zeros; a number that is no
+#: reason known to it is ignored, and its attempt waits for ever (rds_rdma_cm_event_handler_cmn).
 _BUSY = bytes(4)
 
 _LONG_AGO = float("-inf")
@@ -95,20 +97,20 @@ class RCMedium:
 
     @ivar name: the device's name.
     @ivar addressed: whether peers are IP addresses.
-    @ivar acknowledges: whether messages ask for acknowledgements: only where Linux may be the peer;
-        else each batch is acknowledged.
+    @ivar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
+        otherwise each batch is acknowledged.
     @ivar sharesAddresses: whether other processes have the same addresses.
-    @ivar network: whose medium it is.
-    @ivar sessions: the queue pairs, by the peer's GUID or by both addresses.
-    @ivar expected: queue pairs of peers that have asked and are not known to have the answer, by the
-        same; only where they have addresses, which anybody can write on a REQ.
-    @ivar calls: attempts to connect, by the same.
+    @ivar network: the sockets that use it.
+    @ivar sessions: connected queue pairs, by the peer's GUID or by both addresses.
+    @ivar expected: queue pairs whose REP was sent and whose RTU is awaited, by the same keys; only where
+        peers are IP addresses, as anybody can forge the addresses of a REQ.
+    @ivar calls: connection attempts, by the same keys.
     """
 
     def __init__(self, network: Network, device: str | None = None) -> None:
         self.network = network
         self.name = DEFAULT_DEVICE if device is None else device
-        # Who asks whether its user places it has read what names devices.
+        # isPlacedByUser() comes first: it loads the configured devices, which addressOf() then knows.
         self.addressed = isPlacedByUser(self.name) or addressOf(self.name) is not None
         self.acknowledges = self.addressed
         self.sharesAddresses = not self.addressed
@@ -125,7 +127,7 @@ class RCMedium:
 
     def localAddresses(self) -> list[str]:
         """
-        See L{IRDSMedium.localAddresses}: all but those that need a scope.
+        See L{IRDSMedium.localAddresses}: all addresses without a scope.
         """
         own = addressOf(self.name)
         if own is not None:
@@ -134,7 +136,7 @@ class RCMedium:
 
     def channel(self, address: str) -> DeviceChannel:
         """
-        @param address: ours.
+        @param address: one of ours.
         @return: the device that has it.
         """
         return channelFor(self.network.reactor, self.name, address)
@@ -147,12 +149,14 @@ class RCMedium:
             channel = self.channel(address)
         except ValueError as reason:
             raise OSError(errno.EADDRNOTAVAIL, str(reason)) from None
-        # Later it could not be refused: a peer's operations need it too.
+        # Allocated now, while it can still fail: RDMA operations of a peer need the domain too.
         self.domainOf(channel.device)
         ports = self._bound.setdefault(address, {})
         try:
             if self.addressed:
                 if not ports:
+                    # Linux rdma_transport.c: one service for all sockets of an address; the REQ names no
+                    # RDS port.
                     self._services[address] = channel.device.listen(
                         TCP_SPACE, address, servicePort(address), self
                     )
@@ -160,6 +164,8 @@ class RCMedium:
             else:
                 service = channel.device.listen(PORT_SPACE, address, port, self)
                 if None not in self._services:
+                    # The REQ service of this HCA, for all ports; it is reached by GUID, so it is not
+                    # published.
                     channel.device.services.serve(SESSIONS, self)
                     self._services[None] = None
         except BaseException:
@@ -191,7 +197,7 @@ class RCMedium:
 
     def whenQuiet(self) -> Deferred[None]:
         """
-        See L{IRDSMedium.whenQuiet}: what is left to say is the device's.
+        See L{IRDSMedium.whenQuiet}: DREQs that are still to be sent are the device's business.
         """
         for session in [*self.sessions.values(), *self.expected.values()]:
             session.close()
@@ -206,16 +212,16 @@ class RCMedium:
 
     def domain(self, address: str) -> Domain:
         """
-        @param address: ours.
-        @return: the memory of the device that has it.
-        @raise ResourceLimitError: there are too many domains.
+        @param address: one of ours.
+        @return: the memory of its device.
+        @raise ResourceLimitError: there are too many protection domains.
         """
         return self.domainOf(self.channel(address).device)
 
     def domainOf(self, device: Any) -> Domain:
         """
         @return: the memory of a device.
-        @raise ResourceLimitError: there are too many domains.
+        @raise ResourceLimitError: there are too many protection domains.
         """
         found = self._domains.get(device)
         if found is None:
@@ -224,7 +230,7 @@ class RCMedium:
 
     def expose(self, domain: Domain) -> None:
         """
-        Peers may use memory from now on.
+        Let peers access registered memory from now on.
         """
         if not domain.isOpen:
             domain.isOpen = True
@@ -242,7 +248,7 @@ class RCMedium:
         if self.addressed:
             return network.path((address, host), address, host)
         if port == PING_PORT:
-            # Any process answers for the host: one that we talk to, or this one.
+            # Any process answers a ping for the host: one that is connected, or this one.
             for path in network.paths.values():
                 if (path.local, path.remote) == (address, host) and path.carrier is not None:
                     return path
@@ -253,12 +259,9 @@ class RCMedium:
         return network.path((address, host, guid), address, host)
 
     def _servedBy(self, host: str, port: int) -> int | None:
-        """
-        Find who has a port.
-
-        @return: The HCA's GUID, or L{None}.
-        """
         channel = self.channel(host)
+        # The directory may still name HCAs of dead processes: those that did not answer are skipped for a
+        # while.
         for guid in channel.device.fabric.serving(PORT_SPACE << 16 | port, host):
             if channel.now() - self._dead.get(guid, _LONG_AGO) > RDS_DEAD_SECONDS:
                 return int(guid)
@@ -266,17 +269,18 @@ class RCMedium:
 
     def serves(self, host: str, port: int) -> bool | None:
         """
-        @return: Whether somebody has a port; L{None} if nobody knows.
+        @return: whether some process has a port; L{None} if that cannot be known.
         """
         if self.addressed:
+            # RDS drops messages to unbound ports silently, so another host gives no answer.
             return None
         return (host, port) in self.network.sockets or self._servedBy(host, port) is not None
 
     def pathOf(self, session: RCConnection, ours: str, theirs: str) -> RDSPath | None:
         """
-        Find the path of which a peer sends something.
+        Find the path of a peer's messages.
 
-        @return: It; L{None} if there is no socket here.
+        @return: L{None} if no socket is open here.
         """
         if self.network.dormant:
             return None
@@ -284,14 +288,14 @@ class RCMedium:
 
     def moved(self) -> None:
         """
-        Somebody does not have a port that he was thought to have: look again.
+        A port is not where it was thought to be: forget all routes.
         """
         self.network.epoch += 1
         self.network._routes.clear()
 
     def reconnects(self, path: RDSPath) -> bool:
         """
-        See L{IRDSMedium.reconnects}: both do.
+        See L{IRDSMedium.reconnects}: both ends do, as on Linux IB (rds_queue_reconnect).
         """
         return True
 
@@ -304,7 +308,7 @@ class RCMedium:
 
     def later(self, path: RDSPath, call: Any, *arguments: Any) -> None:
         """
-        Do something for a path in the next turn, unless it does not wait any more.
+        Call something for a path in the next turn; it replaces the call that is pending.
         """
         found = self._laters.get(path)
         if found is not None:
@@ -318,7 +322,7 @@ class RCMedium:
 
     def forgetWaiting(self, path: RDSPath) -> None:
         """
-        A path does not wait any more.
+        Cancel the path's pending call and its part in connection attempts.
         """
         later = self._laters.pop(path, None)
         if later is not None:
@@ -328,14 +332,12 @@ class RCMedium:
                 call.done()
 
     def _connect(self, path: RDSPath) -> None:
-        """
-        Carry a path on the queue pair that there is, or connect one.
-        """
         key = path.key if self.addressed else path.key[2]
         if key is None:
             self._find(path)
             return
         session = self.sessions.get(key)
+        # Between processes another path may have connected the queue pair already.
         if session is not None and session.isUp and session.loss is None:
             try:
                 carrier = session.carrier(path)
@@ -348,6 +350,8 @@ class RCMedium:
         call = self.calls.get(key)
         if call is None:
             expected = self.expected.get(key)
+            # A REP was sent and its RTU is awaited: a REQ of ours would cross it, and Linux would drop the
+            # connection that is just coming up (ib_cm.c, rds_ib_cm_handle_connect).
             if expected and expected.channel.now() - expected.asked < RDS_DUEL_SECONDS:
                 path.carrierFailed(PathLostError("the peer is connecting"))
                 return
@@ -362,9 +366,6 @@ class RCMedium:
             call.waiters[path] = None
 
     def _find(self, path: RDSPath) -> None:
-        """
-        A path leads to a port that nobody had: look again.
-        """
         port = path.key[3]
         try:
             served = self.serves(path.remote, port)
@@ -378,11 +379,12 @@ class RCMedium:
 
     def failed(self, path: RDSPath, reason: Exception) -> None:
         """
-        A path has no queue pair.
+        A connection attempt for a path failed.
         """
         if not self.addressed and isinstance(reason, NoListenerError):
-            # The HCA is gone, though what it has published may still be there.
+            # The HCA is gone, though its published services may remain.
             if len(self._dead) >= RDS_DEAD:
+                # Bounded: the oldest entry is evicted.
                 del self._dead[next(iter(self._dead))]
             self._dead[path.key[2]] = self.channel(path.local).now()
             self._relocate(path)
@@ -392,22 +394,19 @@ class RCMedium:
             path.carrierFailed(reason)
 
     def _hasMoved(self, path: RDSPath) -> bool:
-        """
-        @return: Whether something waits for a port that the path does not lead to any more.
-        """
+        # A queued message may be for a port that is served by another HCA now.
         ports = {message.destinationPort for message in path.machine.waiting if message.owner is not None}
         return any(self._servedBy(path.remote, port) != path.key[2] for port in ports)
 
     def _relocate(self, path: RDSPath) -> None:
-        """
-        A path leads nowhere: send what waits on it to where its ports are now.
-        """
         network = self.network
         self.moved()
         if path.held:
+            # The dead peer's congestion map would hold messages back for ever.
             path.machine.peerMap = CongestionMap()
             network.congestionChanged(path)
         for message in network.forget(path):
+            # New messages for the new path: numbers and flags belonged to the old one.
             message.sequence = 0
             message.flags &= BUNDLE
             try:
@@ -417,7 +416,7 @@ class RCMedium:
                 continue
             target.send(message)
         if path.key[2] in self._dead:
-            # Protocols that keep connections want to know at once.
+            # Stream sessions with the dead process end at once, without waiting for their probes.
             for socket in set(network.sockets.values()):
                 gone = getattr(getattr(socket, "protocol", None), "processGone", None)
                 if gone is not None:
@@ -427,9 +426,9 @@ class RCMedium:
 
     def newSession(self, key: Any, channel: DeviceChannel) -> RCConnection:
         """
-        Make a queue pair.
+        Create a queue pair.
 
-        @raise ResourceLimitError: There are too many.
+        @raise ResourceLimitError: there are too many.
         """
         if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
@@ -437,16 +436,18 @@ class RCMedium:
 
     def sessionUp(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
         """
-        A queue pair is connected.
+        A queue pair is connected: it replaces an older one with the same peer.
         """
         old = self.sessions.get(session.key)
         if old is not None:
+            # The peer believes the old connection to be gone, as after a restart.  Linux ib_cm.c drops an
+            # UP connection on a new REQ as well.
             old.broken(PathLostError("another connection took its place"))
         self.sessions[session.key] = session
         session.channel.acquire(session)
         domain = self._domains.get(session.channel.device)
         if domain is not None and domain.isOpen:
-            # Not before the REP is on its way.
+            # Only now: announcing operations sends a message, which must not precede the REP.
             session.beginOperations()
         for path in waiters:
             self.later(path, self._connect, path)
@@ -460,16 +461,17 @@ class RCMedium:
                 del sessions[session.key]
         session.channel.release(session)
 
-    # -- being called
+    # -- REQs from peers
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
-        See L{IServiceListener<twisted_ib.hca.base.interfaces.IServiceListener>}: all are answered at once.
+        See L{IServiceListener<twisted_ib.hca.base.interfaces.IServiceListener>}: each REQ is answered at
+        once.
         """
 
     def connectionRequested(self, connection: Any, request: REQ) -> None:
         """
-        A peer asks for a queue pair.
+        Answer a REQ.
         """
         channel = self._channelOf(connection)
         now = channel.now()
@@ -478,8 +480,11 @@ class RCMedium:
             key, answer, has = read(channel, connection, request)
         except WireError:
             self.network.counters["recv_bad_request"] += 1
+            # IBTA vol. 1 12.6.7.2 reason 28: the private data has the cause, RDS_RDMA_REJ_INCOMPAT for
+            # Linux.
             connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
             return
+        # A new connection would bring retransmissions that there is no memory for: the peer retries later.
         if key is None or self._isFull(key):
             connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
             return
@@ -489,14 +494,19 @@ class RCMedium:
             session.peerHas = has
             reply = REP(
                 localQPN=session.queuePair.number,
+                # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other
+                # way round.
                 responderResources=min(limits.RDMA_READS, request.initiatorDepth),
                 initiatorDepth=min(limits.RDMA_READS, request.responderResources),
                 rnrRetryCount=RETRIES,
                 privateData=answer,
             )
             connection.destination.prepareREP(reply, request)
+            # IBTA vol. 1 12.9.8: the queue pair is ready before the REP leaves, as data may precede the
+            # RTU.
             session.join(connection, request)
         except HCAError:
+            # IBTA vol. 1 12.6.7.2 reason 3: the peer may try again.
             connection.reject(RejectReason.NO_RESOURCES, b"", now)
             if session is not None:
                 session.connection = None
@@ -508,6 +518,7 @@ class RCMedium:
             return
         if self.addressed:
             old = self.expected.get(key)
+            # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
             session.asked = now if old is None else old.asked
             if old is not None:
                 old.close()
@@ -518,7 +529,7 @@ class RCMedium:
 
     def arrived(self, session: RCConnection) -> None:
         """
-        A peer that has asked has the answer.
+        The peer has the REP: the RTU, or a message, has come.
         """
         key = session.key
         if self.expected.get(key) is not session:
@@ -527,14 +538,13 @@ class RCMedium:
         try:
             if self.network.dormant:
                 raise PathLostError("nobody is here")
+            # Only now a path is made: the RTU, or a message in its place (IBTA vol. 1 12.9.8.3.1), proves
+            # that the REQ came from the address that it gives.
             self._begin(session, {self.network.path(key, *key): None})
         except HCAError as reason:
             session.broken(reason)
 
     def _begin(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
-        """
-        A queue pair that a peer has asked for is connected.
-        """
         key = session.key
         call = self.calls.get(key)
         if call is not None:
@@ -544,9 +554,6 @@ class RCMedium:
         self.sessionUp(session, waiters)
 
     def _isFull(self, key: Any) -> bool:
-        """
-        @return: Whether there is no memory for what a peer would send if it were connected again.
-        """
         return any(
             path.isFull()
             for path in self.network.paths.values()
@@ -562,71 +569,66 @@ class RCMedium:
         raise NoRouteError("a device that is not ours was called")
 
     def _called(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
-        """
-        Read what a process of this host says.
-
-        @return: The key of the session, or L{None} if we ask ourselves; the answer; and up to which
-            number the peer has everything on its path, if there is one.
-        @raise WireError: It says something wrong.
-        """
         if request.serviceID != SESSIONS:
             raise RDSWireError("a REQ for something else")
         guid = parseHello(request.privateData[CM_HEADER_BYTES:])
         device = channel.device
+        # Any process can write any GUID into a REQ; the fabric knows which HCA really sent it.
         proof = device.fabric.proves(connection.destination, guid)
         if proof is False:
             raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
+        # Both connect at once: the smaller GUID gives up its attempt, the larger rejects.
         if proof is None or (guid in self.calls and guid < device.guid):
             return _NOT_NOW
         return guid, packHello(device.guid), 0
 
     def _greeted(self, channel: DeviceChannel, connection: Any, request: REQ) -> _Asked:
-        """
-        Read what a peer with an address says.
-
-        @return: As L{_called}.
-        @raise WireError: It says something wrong.
-        """
+        # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
         header = RDMACMHeader.parse(request.privateData)
         said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
         version = agreed(said)
         if version is None:
             raise RDSWireError(f"version {said.major}.{said.minor}")
         if said.typeOfService:
-            # Linux has one connection for each, all between the same addresses.
+            # Linux has one connection for each type of service (SIOCRDSSETTOS), all between the same
+            # addresses; here there is one.
             raise RDSWireError(f"type of service {said.typeOfService}")
         ours, theirs = normalise(said.destination), normalise(said.source)
         device = channel.device
+        # The source must be the address that the REQ came from: otherwise a third host could take over a
+        # path.
         if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
             raise RDSWireError(f"a REQ from {theirs} to {ours}")
         key = ours, theirs
         call = self.calls.get(key)
-        # What was asked for longer than that nobody has answered: it was for who was there before.
+        # An older attempt is unlikely to be answered: the peer was restarted meanwhile and asks anew.
         if self.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):
             return _NOT_NOW
-        # Anybody can have written this: it makes no path.
+        # The REQ may be forged, so it creates no path: a flood of them would evict the real ones.
         path = self.network.paths.get(key)
         has = 0 if path is None else received(path)
+        # Linux ib_cm.c processes the number like an acknowledgement, which frees what needs no
+        # retransmission.
         answer = PrivateData(ours, theirs, *version, acknowledged=has)
         return key, answer.pack(), said.acknowledged
 
-    # -- in the reactor
+    # -- reports and shutdown
 
     def socketRows(self) -> Any:
         """
-        @return: What C{ib-ss} shows.
+        @return: the rows that C{ib-ss} shows.
         """
         return networkRows(self.network)
 
     def counters(self) -> dict[str, int]:
         """
-        @return: What C{ib-devinfo} shows besides what the device counts.
+        @return: the counters that C{ib-devinfo} shows besides the device's own.
         """
         return self.network.counters
 
     def connectionLost(self, reason: Any) -> None:
         """
-        The device is going: its sockets are of no use any more.
+        The device is going: close the sockets.
         """
         for session in [*self.sessions.values(), *self.expected.values()]:
             session.broken(PeerGoneError("the device is going"))

@@ -1,7 +1,7 @@
 """
 One path of RDS on a queue pair.
 
-What is on the queue pair is in L{twisted_ib.rds.media.rcconnection}.
+L{twisted_ib.rds.media.rcconnection} documents the messages on the queue pair.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class RCCarrier:
 
     @ivar session: the queue pair.
     @ivar path: the path; L{None} when the carrier has ended.
-    @ivar padding: what our headers have there, the index that we have announced.
-    @ivar received: the sequence number of the last message.
-    @ivar owing: how much the acknowledgement is due that the peer gets: 0 if it is not.
-    @ivar acknowledged: the last acknowledgement that came.
+    @ivar padding: the padding of our headers: the index that we announced for the path.
+    @ivar received: the sequence number of the last message received.
+    @ivar owing: how much was received since our last acknowledgement, see C{DUE}; 0 if nothing.
+    @ivar acknowledged: the last acknowledgement received.
     """
 
     __slots__ = ("acknowledged", "owing", "padding", "path", "paused", "received", "session")
 
     def __init__(self, session: RCConnection, path: RDSPath, index: int) -> None:
         """
-        @param index: ours for the path.
+        @param index: our index of the path.
         """
         self.session = session
         self.path: Any = path
@@ -51,13 +51,15 @@ class RCCarrier:
 
     def send(self, message: RDSMessage) -> bool:
         """
-        See L{IRDSCarrier.send}.
+        See L{IRDSCarrier.send<twisted_ib.rds.paths.carrier.IRDSCarrier.send>}.
         """
         session = self.session
         if session.stuck or session.peerPaused or session.backlog:
             session.wanting[self] = None
             return False
         if message.once:
+            # Linux send.c (rds_send_xmit): the operation is posted before its message, so that the memory
+            # is complete when the message is delivered.
             if not session.postOperation(self, message):
                 session.wanting[self] = None
                 return False
@@ -65,6 +67,7 @@ class RCCarrier:
                 return True
         payload = message.payload
         length = len(payload)
+        # The header acknowledges too, as Linux ib_send.c piggybacks it (rds_ib_piggyb_ack).
         self.owing = 0
         if session.shared:
             header = _pack(
@@ -81,6 +84,9 @@ class RCCarrier:
             )
             session.gather(header, payload, length)
             return True
+        # Linux ib_recv.c drops the connection if the checksum of a header is wrong (rds_ib_process_recv).
+        # h_credit is 0: Linux 6.1 never enables flow control (ib_sysctl.c), and posted receives do the
+        # same.
         header = packChecksummed(
             message.sequence,
             self.received,
@@ -101,7 +107,7 @@ class RCCarrier:
 
     def gathers(self) -> bool:
         """
-        @return: whether what is sent now would leave at the end of the turn, or wait.
+        @return: whether a message sent now would leave at the end of the turn, or wait.
         """
         session = self.session
         if not session.shared or session.loss is not None:
@@ -112,18 +118,18 @@ class RCCarrier:
 
     def bundleOpened(self) -> None:
         """
-        The path has something for the end of the turn.
+        Have the path's bundle closed at the end of the turn.
         """
         self.session.bundling[self] = None
 
     def flush(self) -> None:
         """
-        See L{IRDSCarrier.flush}: nothing is held back.
+        See L{IRDSCarrier.flush<twisted_ib.rds.paths.carrier.IRDSCarrier.flush>}: nothing is held back.
         """
 
     def pauseReading(self) -> None:
         """
-        See L{IRDSCarrier.pauseReading}.
+        See L{IRDSCarrier.pauseReading<twisted_ib.rds.paths.carrier.IRDSCarrier.pauseReading>}.
         """
         if not self.paused:
             self.paused = True
@@ -131,7 +137,7 @@ class RCCarrier:
 
     def resumeReading(self) -> None:
         """
-        See L{IRDSCarrier.resumeReading}.
+        See L{IRDSCarrier.resumeReading<twisted_ib.rds.paths.carrier.IRDSCarrier.resumeReading>}.
         """
         if self.paused:
             self.paused = False
@@ -139,30 +145,33 @@ class RCCarrier:
 
     def drain(self) -> None:
         """
-        See L{IRDSCarrier.drain}: whatever came was given to the path when it came.
+        See L{IRDSCarrier.drain<twisted_ib.rds.paths.carrier.IRDSCarrier.drain>}: messages are given to the
+        path as they arrive.
         """
 
     def close(self) -> None:
         """
-        See L{IRDSCarrier.close}.
+        See L{IRDSCarrier.close<twisted_ib.rds.paths.carrier.IRDSCarrier.close>}.
         """
         session = self.session
         self.path = None
         if session.isUp and session.loss is None:
+            # The last acknowledgement saves the peer a retransmission.
             self.acknowledge()
             session.flushGathered()
         self.resumeReading()
         session.carrierClosed(self)
 
-    # -- what comes
+    # -- acknowledgements
 
     def acknowledge(self) -> None:
         """
-        Send an ack frame, unless something else has said as much.
+        Send an ack-only frame if an acknowledgement is pending.
         """
         if self.owing:
             self.owing = 0
             session = self.session
+            # Linux ib_recv.c recognises it by ports and length 0.
             fields = (0, self.received, 0, 0, 0, 0, 0, self.padding, 0, NO_EXTENSIONS)
             if session.shared:
                 session.gather(_pack(*fields), b"", 0)

@@ -1,5 +1,5 @@
 """
-Attempts to connect a queue pair of RDS: to find the way to a peer, to ask it, and to read its answer.
+Connection attempts of RDS on queue pairs: address resolution, REQ and REP.
 
 One attempt serves all paths that wait for the same queue pair.
 """
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
 
-#: Where sockets are published between processes ("RD" in ASCII); port 0 is the service of the queue
-#: pairs, which nobody looks up.
+#: The port space in which sockets are published between processes ("RD" in ASCII); port 0 is the REQ
+#: service of an HCA, which is reached by GUID and never looked up.
 PORT_SPACE = 0x5244
 SESSIONS = PORT_SPACE << 16
-#: Where RDS listens between hosts.
+#: The port space between hosts (RDMA_PS_TCP, as in Linux rdma_transport.c).
 TCP_SPACE = int(PortSpace.TCP)
 
-#: Timeout code of the CM: about half a second between two REQs.
+#: CM response timeout code: about half a second between two REQs (4.096 us * 2^17).
 _CM_RESPONSE_TIMEOUT = 17
 _CM_RETRIES = 3
-#: How often a peer is asked again that does not answer, or finds no receive.
+#: Retries without an acknowledgement, and after RNR NAKs.  7 RNR retries are infinite, as in Linux ib_cm.c.
 RETRIES = 7
 
 
 def received(path: RDSPath) -> int:
     """
-    @return: the last sequence number that came on a path, or 0.
+    @return: the last sequence number received on a path, or 0.
     """
     return max(0, path.machine.nextReceive - 1)
 
 
 class Later:
     """
-    Something that is done in the next turn, or in another call that it leads to.
+    A call in the next reactor turn, and what it leads to.
 
-    @ivar over: whether nobody waits for it any more.
+    @ivar over: whether it was cancelled.
     """
 
     def __init__(self, reactor: Any, call: Any, *arguments: Any) -> None:
@@ -59,7 +59,7 @@ class Later:
 
     def cancel(self) -> None:
         """
-        Nobody waits for it any more.
+        Cancel the call, or ignore its result.
         """
         self.over = True
         call, self._call = self._call, None
@@ -71,7 +71,7 @@ class ConnectAttempt:
     """
     An attempt to connect a queue pair.
 
-    @ivar key: what the session will be known by.
+    @ivar key: the connection's key in the medium.
     @ivar waiters: the paths that wait for it.
     @ivar began: when it began, in seconds.
     """
@@ -90,13 +90,14 @@ class ConnectAttempt:
 
     def begin(self, path: RDSPath) -> None:
         """
-        Look for the way.
+        Resolve the peer.
         """
         device = self._channel.device
         self._local, self._remote = path.local, path.remote
         self._channel.acquire(self)
         try:
             if self._medium.addressed:
+                # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
                 port = servicePort(path.remote)
                 route = device.connect(TCP_SPACE, path.remote, port, self, self._channel.now())
             else:
@@ -104,12 +105,13 @@ class ConnectAttempt:
         except (HCAError, OSError) as reason:
             self.failed(reason)
             return
+        # The resolver may have called pathReady or connectFailed already.
         if self._connection is None and not self._over:
             self._route = route
 
     def pathReady(self, path: Any) -> None:
         """
-        There is a way: ask.
+        The peer is resolved: create the queue pair and send the REQ.
         """
         if self._over:
             return
@@ -127,8 +129,11 @@ class ConnectAttempt:
         if self._medium.addressed:
             service = serviceID(TCP_SPACE, servicePort(remote))
             path = next(iter(self.waiters))
+            # Linux ib_cm.c (rds_ib_cm_fill_conn_param): the last number received goes into the REQ.
             said = PrivateData(local, remote, acknowledged=received(path)).pack()
         else:
+            # Between processes the addresses mean nothing, but the RDMA CM header is required (IBTA vol. 1
+            # annex A11).
             service, local, remote = SESSIONS, "127.0.0.1", "127.0.0.1"
             said = packHello(self._channel.device.guid)
         return REQ(
@@ -139,6 +144,7 @@ class ConnectAttempt:
             remoteCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
             localCMResponseTimeout=_CM_RESPONSE_TIMEOUT,
             maxCMRetries=_CM_RETRIES,
+            # Linux ib.h asks for one retry (RDS_IB_DEFAULT_RETRY_COUNT); seven survive a burst of loss.
             retryCount=RETRIES,
             pathMTU=MTU,
             rnrRetryCount=RETRIES,
@@ -147,13 +153,13 @@ class ConnectAttempt:
 
     def connectFailed(self, reason: Exception) -> None:
         """
-        There is no way.
+        The peer could not be resolved.
         """
         self.failed(reason)
 
     def replied(self, connection: Any, reply: REP) -> None:
         """
-        The peer says yes.
+        A REP was received.
         """
         session = self._session
         if connection is not self._connection or session is None:
@@ -161,8 +167,10 @@ class ConnectAttempt:
         now = self._channel.now()
         try:
             self._checkReply(reply)
+            # IBTA vol. 1 12.9.8: RTS before the RTU, as the peer may send when it has the RTU.
             session.join(connection, reply)
         except HCAError as reason:
+            # IBTA vol. 1 12.6.7.2 reason 28: a REP can be rejected by the consumer, too.
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
             self._connection = None
             self.failed(reason)
@@ -173,22 +181,21 @@ class ConnectAttempt:
         self._medium.sessionUp(session, self.waiters)
 
     def _checkReply(self, reply: REP) -> None:
-        """
-        @raise RDSWireError: The peer speaks something else.
-        """
         said = reply.privateData
         if self._medium.addressed:
             answer = PrivateData.parse(said, 6 if ":" in self._remote else 4)
+            # Linux ib_cm.c (rds_ib_cm_connect_complete): the REP has the version that the acceptor chose.
             if (answer.major, answer.minor) != (MAJOR, MINOR):
                 raise RDSWireError(f"the peer speaks version {answer.major}.{answer.minor}")
             assert self._session is not None
             self._session.peerHas = answer.acknowledged
         elif parseHello(said) != self.key:
+            # The path would deliver to a process that the route does not mean.
             raise RDSWireError("another HCA has answered")
 
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
-        The peer says no.
+        A REJ was received.
         """
         if connection is self._connection:
             self._connection = None
@@ -196,7 +203,7 @@ class ConnectAttempt:
 
     def unreachable(self, connection: Any) -> None:
         """
-        The peer does not answer.
+        The REQ was not answered.
         """
         if connection is self._connection:
             self._connection = None
@@ -223,7 +230,7 @@ class ConnectAttempt:
 
     def failed(self, reason: Exception) -> None:
         """
-        It came to nothing: tell the paths, but not from within what they have called.
+        The attempt failed: notify the paths in the next turn, as this may run inside a call of theirs.
         """
         if self._over:
             return
@@ -234,7 +241,7 @@ class ConnectAttempt:
 
     def done(self) -> None:
         """
-        Leave nothing behind.
+        End the attempt and release its resources.
         """
         self._over = True
         self._medium.calls.pop(self.key, None)
@@ -252,7 +259,7 @@ class ConnectAttempt:
 
 class PendingConnect:
     """
-    A path that waits for a L{ConnectAttempt}.
+    The handle of a path that waits for a L{ConnectAttempt}.
     """
 
     def __init__(self, medium: RCMedium, path: RDSPath) -> None:
@@ -261,6 +268,6 @@ class PendingConnect:
 
     def cancel(self) -> None:
         """
-        It does no more.
+        Stop waiting.
         """
         self._medium.forgetWaiting(self._path)

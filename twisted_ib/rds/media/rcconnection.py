@@ -1,28 +1,29 @@
 """
-RDS on RC queue pairs: messages in fragments, acknowledgements, and the paths that share one.
+RDS on RC queue pairs: messages in fragments, acknowledgements, and paths that share a queue pair.
 
-Each fragment is one SEND: the header of the whole message and a part of its payload.  The fragments
-of two messages are never mixed on one queue pair.
+Each fragment is one SEND: the header of the whole message and a part of its payload.  Fragments of two
+messages never interleave on a queue pair.
 
 There are two forms:
 
-  - As Linux speaks it, where peers are IP addresses: 4096 bytes a fragment, headers have checksums,
-    one queue pair for each pair of addresses.  A receive is a promise; while there is no memory there
-    is none, and the peer is answered RNR and asks again.
-  - Between processes of this host, where all have the same addresses: a fragment is as long as a
-    record, and nothing is summed up that never leaves memory.  Small messages of one turn are in one
-    SEND, one behind the other, or one message (L{twisted_ib.rds.protocol.bundle}): a header whose length is
-    more than what follows it begins a fragment.
-    One queue pair carries all paths between two processes.  The padding of the header tells them
-    apart: it is an index that the sender has announced by a I{control} frame, whose flags are 0x80,
-    ports and sequence 0, and whose payload begins with its kind: 1 and the two addresses of the path,
-    the sender's first, as text with a space between; 2 and the number of a port (16 bits, big endian)
-    of the index's path, at which nobody is; 3, "send nothing more for now", or 4, "go on"; 5,
-    "there are operations": both ends have work queues from then on.
+  - The form of Linux, where peers are IP addresses: 4096 payload bytes in a fragment, headers with
+    checksums, one queue pair for each pair of addresses.  A posted receive is a promise of memory; without
+    memory none is posted, and the peer retries after an RNR NAK (IBTA vol. 1 9.7.5.2.8).
+  - The form between processes of this host, which all have the same addresses: a fragment fills a
+    record, and there are no checksums, as nothing leaves memory.  Small messages of one turn are sent in
+    one SEND, one behind the other, or as one message (L{twisted_ib.rds.protocol.bundle}); a header whose
+    length is more than what follows it begins a fragmented message.
+    One queue pair carries all paths between two processes.  The header's padding has the path's index,
+    which the sender has announced by a I{control} frame: flags 0x80, ports and sequence 0, and a payload
+    that begins with its kind: 1 and the path's addresses, the sender's first, as text separated by a
+    space; 2 and a port (16 bits, big endian) of the index's path that is not bound; 3, stop sending, or
+    4, continue; 5, RDMA operations begin: both ends have work queues from then on.
 
-An ack frame has ports, length and sequence 0.  Whoever gets a message that wants an acknowledgement
-sends one at the end of the batch, unless it has sent something else on the path meanwhile; other
-messages are acknowledged when there are some, or after a few milliseconds.
+An ack-only frame has ports, length and sequence 0.  A message with ACK_REQUIRED is acknowledged at the
+end of the batch, unless something else was sent on the path meanwhile; other messages are acknowledged
+when there are several, or after a few milliseconds.
+
+Source: Linux 6.1 C{net/rds/ib_recv.c}, C{net/rds/ib_send.c}.
 """
 
 from __future__ import annotations
@@ -60,10 +61,9 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.paths.path import RDSPath
 
-#: Those that one process of the host may announce.
+#: Paths that one process of the host may announce.
 RDS_SESSION_PATHS = limits.RDS_PATHS // 4
-#: Bytes that come between processes of a host from one that was told to send nothing: a ring, and what
-#: was before it.
+#: Bytes accepted from a process after PAUSE: a ring's worth, and what was sent before.
 RDS_PAUSED = 16 * 1024 * 1024
 
 _unpack = HEADER.unpack_from
@@ -72,11 +72,8 @@ _pack = HEADER.pack
 _PORT = Struct(">H")
 
 
+# The value of C{_last} before any carrier: has a C{path} of None, so the data path needs no further check.
 class _Nobody:
-    """
-    Stands for a carrier where there was none yet.
-    """
-
     path = None
 
 
@@ -88,19 +85,16 @@ class RCConnection(RCSender):
     One queue pair and the paths that it carries.
 
     @ivar ours: carriers by the index that we announced.
-    @ivar theirs: by the index that the peer announced: the carrier, and the path's addresses here.
-    @ivar peerHas: the sequence number up to which the peer has everything, if it said so when it
-        connected.
-    @ivar asked: since when the peer, if it has asked, is expected to have the answer, in seconds.
+    @ivar theirs: by the index that the peer announced: the carrier, and the path's addresses, ours first.
+    @ivar peerHas: the last sequence number that the peer had received when it connected; 0 if unknown.
+    @ivar asked: when the peer's first REQ came, while its RTU is awaited, in seconds.
     """
 
     asked = 0.0
 
     def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
         """
-        Make the queue pair.
-
-        @raise ResourceLimitError: There are too many.
+        @raise ResourceLimitError: there are too many queue pairs.
         """
         RCSender.__init__(self, medium, key, channel, shared)
         self.ours: dict[int, RCCarrier] = {}
@@ -109,7 +103,7 @@ class RCConnection(RCSender):
         self._pauses = self._whilePaused = 0
         self._next = 0
         self._sockets = medium.network.sockets
-        # Who got the last message, and what its header had: the next one is mostly for the same.
+        # The carrier and padding of the last message: the next one is mostly for the same.
         self._last: Any = _NOBODY
         self._lastPadding = b""
         self._first: Fields | None = None
@@ -120,7 +114,7 @@ class RCConnection(RCSender):
 
     def carrier(self, path: RDSPath) -> RCCarrier:
         """
-        Carry a path; the path is told at the end of the batch.
+        Carry a path.  The caller notifies the path.
 
         @raise ResourceLimitError: there are too many paths.
         """
@@ -142,7 +136,7 @@ class RCConnection(RCSender):
 
     def endOfBatch(self) -> None:
         """
-        The turn is over: acknowledge, send what waits, tell what happened.
+        End of the reactor turn: send what waits, acknowledge, notify.
         """
         if self.bundling:
             bundling, self.bundling = self.bundling, {}
@@ -161,6 +155,8 @@ class RCConnection(RCSender):
             self.postBacklog()
         if self.work is not None and self.shared and not self._keyed:
             self.announce()
+        # Acknowledged once for each batch, as Linux ib_cm.c does after polling its CQ empty
+        # (rds_ib_tasklet_fn_recv).  With a backlog the acknowledgement waits for room too.
         if self.owing and not self.backlog:
             self.acknowledgeDue()
         if self.wanting and not self.stuck and not self.backlog and not self.peerPaused:
@@ -173,21 +169,26 @@ class RCConnection(RCSender):
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
         """
-        A fragment came.
+        Process a SEND of the peer (consumer of the queue pair).
         """
         if self.loss is not None:
-            return  # What was wrong is repeated, and this behind it.
+            # Not acknowledged, so the peer retransmits this and the bad message before it.
+            return
+        # Receives posted before the pause are still used; a peer that reconnects again and again must not
+        # get new ones each time.
         if self._pauses and self._isFull():
             self.violated("something for which there is no memory")
             return
         if not self.shared:
             if not self._pauses:
+                # In Linux's form posted receives are the flow control: during a pause none is replaced.
                 self.queuePair.posted = RECEIVES
             self._receivedOne(buffer, start, stop)
             return
         self.queuePair.posted = RECEIVES
         if self._pauses:
             self._whilePaused += stop - start
+            # A process that ignores PAUSE is cut off: nothing else bounds it between processes.
             if self._whilePaused > RDS_PAUSED:
                 self.violated("more than it may")
                 return
@@ -206,37 +207,37 @@ class RCConnection(RCSender):
                 return
 
     def _isFull(self) -> bool:
-        """
-        @return: Whether a peer that has connected again and again has sent all that may wait.
-        """
         return any(each.path is not None and each.path.isFull() for each in self.ours.values())
 
     def _receivedOne(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        A fragment as Linux sends it came.
-        """
         body = start + HEADER_BYTES
         if body > stop:
             self.violated("a fragment without a header")
             return
         fields = _unpack(buffer, start)
+        # Linux ib_recv.c (rds_ib_process_recv): 0 is "no checksum"; a wrong one drops the connection.
         if fields[8] and checksum(buffer[start:body]):
             self.medium.network.counters["recv_drop_bad_checksum"] += 1
             self.violated("a wrong checksum")
         elif fields[2] != stop - body or (self._first is not None and (fields[0] or fields[2])):
             self._fragment(fields, bytes(buffer[body:stop]))
         else:
-            # Linux sends ack frames between the fragments of a message, too.
+            # Linux sends ack-only frames between the fragments of a message too (ib_send.c, rds_ib_send_ack
+            # is independent of rds_ib_xmit).
             self._message(fields, bytes(buffer[body:stop]))
 
     def _fragment(self, fields: Fields, piece: bytes) -> None:
         first, length = self._first, fields[2]
         if first is None:
+            # A message of one fragment does not come here, so the first fragment must be full.  The length
+            # is checked before memory is kept for it.
             if length > MESSAGE_BYTES or len(piece) != self.fragment or length < len(piece):
                 self.violated(f"{len(piece)} bytes of a message of {length}")
                 return
             self._first, self._pieces, self._missing = fields, [piece], length - len(piece)
             return
+        # Linux ib_recv.c compares sequence, length and ports; the acknowledgement may differ.  The padding
+        # is our index.
         same = (0, 2, 3, 4, 7)
         if any(fields[index] != first[index] for index in same):
             self.violated("fragments of two messages")
@@ -248,12 +249,10 @@ class RCConnection(RCSender):
         self._missing -= len(piece)
         if not self._missing:
             pieces, self._pieces, self._first = self._pieces, [], None
+            # The last fragment has the newest acknowledgement.
             self._message((*first[:1], fields[1], *first[2:]), b"".join(pieces))
 
     def _message(self, fields: Fields, payload: bytes) -> None:
-        """
-        A whole message came, an ack frame, or a control frame.
-        """
         sequence, acknowledged, length, _, destinationPort, flags, _, padding, _, _ = fields
         carrier = self._last
         if carrier.path is None or padding != self._lastPadding or flags == CONTROL:
@@ -262,9 +261,11 @@ class RCConnection(RCSender):
                 return
             self._last, self._lastPadding = carrier, padding
         path = carrier.path
+        # Linux ib_recv.c processes h_ack of each frame; only a higher one is news.
         if acknowledged > carrier.acknowledged:
             carrier.acknowledged = acknowledged
             path.acknowledged(carrier, acknowledged)
+        # An ack-only frame.  Congestion maps have number 0 too, but a length.
         if not sequence and not length:
             return
         if sequence:
@@ -273,7 +274,7 @@ class RCConnection(RCSender):
                 self.owing[carrier] = None
             carrier.owing += DUE if flags & ACK_REQUIRED else EACH + length
             if carrier.owing >= MUCH and self.shared and not self.backlog:
-                # The peer may wait for it while there is more to take here.
+                # Acknowledged at once: the peer may wait for it while there is more to process here.
                 carrier.acknowledge()
                 self.flushGathered()
                 self.channel.device.ringBells()
@@ -281,14 +282,13 @@ class RCConnection(RCSender):
                 self.corked = True
                 self.channel.device.markDirty(self)
             if self.shared and destinationPort > 1 and (path.local, destinationPort) not in self._sockets:
-                if not self.backlog:  # Else it has told enough already that it does not read.
+                # A peer that does not read gets no further frames: the backlog must not grow by its
+                # messages.
+                if not self.backlog:
                     self._control(carrier, NOBODY, _PORT.pack(destinationPort))
         path.messageReceived(carrier, fields, payload if payload.__class__ is bytes else bytes(payload))
 
     def _carrierOf(self, padding: bytes, flags: int, payload: bytes) -> RCCarrier | None:
-        """
-        Find the carrier that a message is for; a control frame is for this.
-        """
         if not self.shared:
             return next(iter(self.ours.values()), None) or self._begun()
         index = int.from_bytes(padding, "big")
@@ -305,9 +305,7 @@ class RCConnection(RCSender):
         return carrier
 
     def _begun(self) -> RCCarrier | None:
-        """
-        The peer sends something before its path is carried: begin now.
-        """
+        # Data before the RTU establishes the connection as well (IBTA vol. 1 12.9.8.3.1).
         self.medium.arrived(self)
         network = self.medium.network
         if network.dormant or self.loss is not None:
@@ -330,6 +328,8 @@ class RCConnection(RCSender):
             except ValueError:
                 self.violated("a control frame without addresses")
                 return
+            # Index 0 is reserved, an index is announced once, and addresses must be of this host: a process
+            # may not speak for another host.
             if not index or index in self.theirs or not self._isLocal(theirs) or not self._isLocal(ours):
                 self.violated(f"addresses {payload[1:]!r} for path {index}")
             elif len(self.theirs) >= RDS_SESSION_PATHS:
@@ -337,6 +337,8 @@ class RCConnection(RCSender):
             else:
                 self._announced(index, ours, theirs)
         elif kind == NOBODY and len(payload) == 1 + _PORT.size:
+            # The port was closed or has moved to another process: look up all routes again.  Messages on
+            # the way are dropped, as Linux drops those for unbound ports.
             self.medium.moved()
         elif kind == OPERATIONS and len(payload) == 1:
             self.beginOperations()
@@ -347,18 +349,13 @@ class RCConnection(RCSender):
             self.violated(f"a control frame of kind {kind}")
 
     def _isLocal(self, address: str) -> bool:
-        """
-        @return: Whether a peer may have an address, or we.
-        """
         try:
             return bool(self.channel.device.isLocal(address))
         except ValueError:
             return False
 
     def _announced(self, index: int, ours: str, theirs: str) -> RCCarrier | None:
-        """
-        The peer uses a path: use it too.
-        """
+        # The index is known even if no path can be had: messages on it are then dropped, and break no rule.
         self.theirs[index] = None, ours, theirs
         try:
             path = self.medium.pathOf(self, ours, theirs)
@@ -374,23 +371,27 @@ class RCConnection(RCSender):
 
     def immediateReceived(self, immediate: int | None, buffer: Any, start: int, stop: int) -> None:
         """
-        A message with immediate data came, which RDS does not have.
+        RDS has no immediate data: the peer broke the rules.
         """
         self.violated("immediate data")
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
         """
-        The peer wrote to memory, with immediate data, which RDS does not have.
+        RDS has no WRITE with immediate data: the peer broke the rules.
         """
         self.violated("immediate data")
 
     def pause(self, count: int) -> None:
         """
-        A carrier has no memory left (1), or again has some (-1).
+        Count the carriers without memory.
+
+        @param count: 1 for one more, -1 for one fewer.
         """
         self._pauses += count
         if self.closed or self._pauses > 1 or (self._pauses == 1 and count < 0):
             return
+        # No receive is replaced: the peer's SENDs draw RNR NAKs, which change nothing and are retried
+        # (IBTA vol. 1 9.7.5.2.8).
         if not self.shared:
             self.queuePair.posted = 0 if self._pauses else RECEIVES
         elif self.ours and self.loss is None:
@@ -398,18 +399,20 @@ class RCConnection(RCSender):
             carrier = next(iter(self.ours.values()))
             self._control(carrier, PAUSE if self._pauses else GO_ON, b"")
 
-    # -- the end
+    # -- errors, CM events and closing
 
     def violated(self, what: str) -> None:
         """
-        The peer broke the rules: end the connection, and count it.
+        The peer broke the rules: count it and end the connection.
         """
         self.medium.network.counters["recv_bad_frame"] += 1
+        # Linux ib_recv.c forces a reconnect in the same cases (rds_ib_conn_error): both ends then start
+        # from a known state.
         self.broken(RDSWireError(f"the peer has sent {what}"))
 
     def failed(self, reason: Exception) -> None:
         """
-        The queue pair is in error: see L{QueuePair.fail}.
+        The queue pair is in error: see L{QueuePair.fail<twisted_ib.hca.queues.queuepair.QueuePair.fail>}.
         """
         if isinstance(reason, PathLostError):
             self.connection = None
@@ -417,33 +420,33 @@ class RCConnection(RCSender):
 
     def pathLost(self, reason: Exception) -> None:
         """
-        The CM says that the peer's process is gone.
+        CM: the peer's process is gone.
         """
         self.connection = None
         self.broken(reason)
 
     def peerDisconnected(self, connection: Any) -> None:
         """
-        The CM says that the peer disconnected, or confirmed that we did.
+        CM: the peer has disconnected, or confirmed our DREQ.
         """
         self.connection = None
         self.broken(PathLostError("the peer closed the connection"))
 
     def established(self, connection: Any, ready: Any) -> None:
         """
-        The CM says that the peer has the REP.
+        CM: the RTU was received.
         """
         self.medium.arrived(self)
 
     def rejected(self, connection: Any, rejection: Any) -> None:
         """
-        The CM says that the peer does not want the REP.
+        CM: the peer has rejected our REP.
         """
         self.peerDisconnected(connection)
 
     def unreachable(self, connection: Any) -> None:
         """
-        The CM says that the peer does not answer the REP.
+        CM: the REP was not answered.
         """
         self.peerDisconnected(connection)
 
@@ -457,13 +460,13 @@ class RCConnection(RCSender):
 
     def forked(self) -> None:
         """
-        In a forked child nobody may use this.
+        Disable this object in a forked child: the queue pair belongs to the parent.
         """
         self.closed = True
 
     def carrierClosed(self, carrier: RCCarrier) -> None:
         """
-        A path does not need this any more.
+        A path does not need the queue pair any more; the last one closes it.
         """
         for index, found in list(self.ours.items()):
             if found is carrier:
@@ -479,6 +482,7 @@ class RCConnection(RCSender):
         assert reason is not None
         carriers = list(self.ours.values())
         self.ours = {}
+        # Closed before the paths are notified: they may connect again at once, under the same key.
         self.close()
         for carrier in carriers:
             path, carrier.path = carrier.path, None
@@ -487,7 +491,7 @@ class RCConnection(RCSender):
 
     def close(self) -> None:
         """
-        Give everything back; the peer is told, if it may not know.
+        Release everything, and disconnect if the peer may not know.
         """
         if self.closed:
             return

@@ -1,8 +1,8 @@
 """
-The sending half of a queue pair of RDS: what is gathered, what waits for a place, and the
-acknowledgements that are due.
+The send side of a queue pair of RDS: gathering, the backlog of unsent fragments, pending acknowledgements
+and RDMA operations.
 
-What is on the queue pair is in L{twisted_ib.rds.media.rcconnection}.
+L{twisted_ib.rds.media.rcconnection} documents the messages on the queue pair.
 """
 
 from __future__ import annotations
@@ -23,78 +23,77 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rccarrier import RCCarrier
 
-#: Bytes of a message in one fragment between processes of a host; and the receives and sends of one
-#: queue pair.
+#: Payload bytes of one fragment between processes of a host; receives and sends of one queue pair (Linux
+#: ib.h has 1024 and 256 by default).
 RDS_FRAGMENT = limits.INLINE_MESSAGE
 RDS_RECEIVES = 256
 RDS_SENDS = 256
-#: How long an acknowledgement between processes of a host waits for more of them, in seconds.
+#: How long an acknowledgement between processes of a host is delayed to be merged with others, in seconds.
 RDS_ACK_SECONDS = 0.005
+#: RDMA operations outstanding on one queue pair; further ones wait on their paths.
 RDS_OPERATIONS_POSTED = 64
 
 RECEIVES = RDS_RECEIVES
 
-#: The timer code of a peer that finds no receive, 0.32 ms as Linux says.
+#: The RNR timer code, 0.32 ms as in Linux ib_cm.c (rds_ib_tune_rnr).
 _RNR_TIMER = 10
 _RETRIES = 7
-#: Messages that are longer than this, with their headers, are not gathered; and so much is gathered: a
-#: peer begins with the first while the last are written.
+#: Messages longer than this, with their headers, are not gathered; and a batch of this size is sent: the
+#: peer processes the first messages while the last are being written.
 _SMALL = 4 * 1024
 _ENOUGH = 4 * 1024
-#: The most pieces that the medium is given.
+#: The most pieces of a gather list.
 _PIECES = 16
-#: An acknowledgement is due when so much has come, each message counting for C{EACH} and its bytes.  A
-#: peer that sleeps is woken when so much was sent.
+#: An acknowledgement is due after so much was received, each message counting for C{EACH} and its bytes; a
+#: sleeping peer is woken after so much was sent.
 DUE = 64 * 1024
-#: What is acknowledged at once, and not at the end of the batch.
+#: After so much an acknowledgement is sent at once, not at the end of the batch.
 MUCH = 256 * 1024
 EACH = 4 * 1024
-#: The code of 4096 bytes.
+#: The path MTU code of 4096 bytes.
 MTU = 5
-#: Flags of a control frame; the kernel has no such flag, and never sees it.
+#: The flags of a control frame.  Linux has no such flag and is never sent one.
 CONTROL = 0x80
-#: Kinds of control frames.
+#: The kinds of control frames.
 ADDRESSES, NOBODY, PAUSE, GO_ON, OPERATIONS = 1, 2, 3, 4, 5
 _OPERATIONS = HEADER.pack(0, 0, 1, 0, 0, CONTROL, 0, NO_PADDING, 0, NO_EXTENSIONS) + bytes([OPERATIONS])
-#: What peers may do who have a cookie.
+#: The rights of a peer that has a cookie; each memory region restricts them further.
 _ACCESS = int(REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC)
-#: Timeout code between processes: 67 ms.
+#: The local ACK timeout between processes: code 14, 67 ms (4.096 us * 2^14).
 _TIMEOUT = 14
 
 
 class RCSender:
     """
-    What one end of a queue pair sends.
+    The send side of one end of a queue pair.
 
-    @ivar medium: who has made it.
-    @ivar key: what the medium knows it by.
+    @ivar medium: the medium that made it.
+    @ivar key: its key in the medium.
     @ivar channel: the device in its reactor.
     @ivar queuePair: the queue pair.
-    @ivar work: its work queues; between processes there are none, as nothing is refused there, until
-        there is an operation.
-    @ivar domain: the memory that operations use.
-    @ivar connection: the CM's side, or L{None}.
+    @ivar work: its work queues.  Between processes there are none until there are RDMA operations, as no
+        message is refused there.
+    @ivar domain: the memory for RDMA operations.
+    @ivar connection: the CM's connection, or L{None}.
     @ivar isUp: whether messages can be sent.
-    @ivar fragment: bytes of payload in one fragment.
-    @ivar shared: whether it has the form between processes of a host; else that of Linux.
-    @ivar stuck: whether the medium has no room, or it is over.
-    @ivar peerPaused: whether the peer has said that it has no memory.
-    @ivar corked: whether the end of the batch is still to come.
-    @ivar backlog: fragments for which there was no place.
-    @ivar gathered: headers and payloads that leave together.
-    @ivar wanting: carriers that were told there is no room.
-    @ivar bundling: carriers whose paths have a bundle open, or had one in this turn.
-    @ivar owing: carriers whose peers have not been sent an acknowledgement.
-    @ivar ackCall: what sends those in a while, or L{None}.
-    @ivar loss: why it is over, until the paths are told.
+    @ivar fragment: payload bytes of one fragment.
+    @ivar shared: whether it has the form between processes of a host, not that of Linux.
+    @ivar stuck: whether the medium is full, or the connection over.
+    @ivar peerPaused: whether the peer has sent PAUSE.
+    @ivar corked: whether C{endOfBatch} will be called.
+    @ivar backlog: fragments that the medium had no room for.
+    @ivar gathered: headers and payloads to be sent together.
+    @ivar wanting: carriers whose C{send} was refused.
+    @ivar bundling: carriers whose paths opened a bundle in this turn.
+    @ivar owing: carriers with an acknowledgement to send.
+    @ivar ackCall: the delayed call that sends those, or L{None}.
+    @ivar loss: why the connection is over, until the paths are notified.
     @ivar closed: whether it is over.
     """
 
     def __init__(self, medium: RCMedium, key: Any, channel: Any, shared: bool) -> None:
         """
-        Make the queue pair.
-
-        @raise ResourceLimitError: There are too many.
+        @raise ResourceLimitError: there are too many queue pairs.
         """
         device = channel.device
         self.medium = medium
@@ -127,25 +126,22 @@ class RCSender:
             except HCAError:
                 self.queuePair.close()
                 raise
+        # Posted before the REP: a peer that sends first would draw RNR NAKs otherwise, as Linux makes ours
+        # do (ib_cm.c posts in rds_ib_cm_connect_complete).
         self.queuePair.posted = RECEIVES
 
     def broken(self, reason: Exception) -> None:
         """
-        It is over; the paths hear of it at the end of the batch.
+        The connection is over; the paths are notified at the end of the batch.
         """
         if self.loss is None and not self.closed:
             self.loss = reason
-            # What is sent from now on waits for the next connection.
+            # Messages sent from now on wait for the next connection.
             self.stuck = True
             self.queuePair.posted = 0
             self.cork()
 
     def _makeWork(self) -> None:
-        """
-        Hang work queues on the queue pair, which repeat what was refused.
-
-        @raise ResourceLimitError: there are too many protection domains.
-        """
         device = self.channel.device
         self.domain = self.medium.domainOf(device)
         places = Capabilities(RDS_SENDS, 0, 1, 0, 0)
@@ -156,9 +152,9 @@ class RCSender:
 
     def join(self, connection: Any, message: Any) -> None:
         """
-        Let the queue pair talk to the peer's.
+        Connect the queue pair to the peer's.
 
-        @param message: The peer's REQ or REP.
+        @param message: the peer's REQ or REP.
         """
         self.connection = connection
         connection.user = self
@@ -166,6 +162,7 @@ class RCSender:
             self.queuePair.connect(connection.destination, message.localQPN, message)
             self.isUp = True
             return
+        # IBTA vol. 1 10.3.1: INIT, RTR, RTS, each with the attributes that the transition requires.
         modify, proposal = self.queuePair.modify, self.queuePair.proposal
         modify(QPState.INIT, pkey_index=0, port_num=1, qp_access_flags=_ACCESS)
         modify(
@@ -182,6 +179,8 @@ class RCSender:
             sq_psn=message.startingPSN,
             timeout=limits.PACKET_STREAM_TIMEOUT_CODE,
             retry_cnt=_RETRIES,
+            # 7 is infinite: a Linux peer without receives answers RNR until it has memory again
+            # (IBTA vol. 1 9.7.5.2.8).
             rnr_retry=_RETRIES,
             max_rd_atomic=min(limits.RDMA_READS, message.responderResources),
         )
@@ -191,10 +190,11 @@ class RCSender:
 
     def gather(self, header: bytes, payload: bytes, length: int) -> None:
         """
-        Send a message between processes: the first of a turn at once, small ones after it together.
+        Send a message between processes: the first of a turn at once, further small ones together.
         """
         size = HEADER_BYTES + length
         if size > _SMALL:
+            # Order: what was gathered was written before.
             if self.gathered:
                 self.flushGathered()
             elif not self.corked:
@@ -206,7 +206,7 @@ class RCSender:
                 self.post(header, payload, length)
             self._quiet += size
             if self._quiet > DUE:
-                # A peer that sleeps should begin while the rest is written.
+                # A sleeping peer should begin while the rest is being written.
                 self._quiet = 0
                 self.channel.device.ringBells()
         elif not self.corked:
@@ -223,20 +223,23 @@ class RCSender:
 
     def flushGathered(self) -> None:
         """
-        Send what was gathered.
+        Send the gathered messages.
         """
         gathered = self.gathered
         if gathered:
+            # Many pieces are joined, as the medium's gather list is bounded.
             size, self._gatheredBytes, self.gathered = self._gatheredBytes, 0, []
             self.post(b"", gathered if len(gathered) < _PIECES else b"".join(gathered), size)
 
     def post(self, header: bytes, payload: Any, length: int) -> None:
         """
-        Send a fragment, or let it wait.
+        Send a fragment, or queue it.
 
-        @param payload: What follows the header: bytes-like, or a list of bytes-like objects.
-        @param length: Of that.
+        @param payload: bytes after the header: bytes-like, or a list of bytes-like objects.
+        @param length: the bytes in C{payload}.
         """
+        # Fragments must not overtake those in the backlog: a message's fragments never interleave (Linux
+        # recv.c reassembles one message for each connection).
         if not self.backlog:
             try:
                 if self._post(header, payload, length):
@@ -247,11 +250,7 @@ class RCSender:
         self.backlog.append((header, payload, length))
 
     def _post(self, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Send a fragment, if there is a place; C{stuck} says whether there is one for the next.
-
-        @raise QueuePairError: The queue pair sends nothing.
-        """
+        # Returns whether the fragment was sent; afterwards C{stuck} says whether the next one would be.
         queuePair = self.queuePair
         work, solicited = self.work, not self.shared
         if not (solicited or self._keyed):
@@ -263,11 +262,12 @@ class RCSender:
             return True
         try:
             if queuePair.pending is not None:
-                # What was posted without work queues leaves first.
+                # Fragments posted without work queues leave first.
                 self.stuck = True
                 return False
             size = len(header) + length
-            # Linux sleeps until something solicited comes.
+            # IBTA vol. 1 11.4.2.2: Linux ib_cm.c arms its receive CQ for solicited completions only, so a
+            # fragment that is not solicited would not wake it.
             if not header:
                 self.stuck = not work.postInline(payload, size, solicited=solicited)
             elif payload.__class__ is list:
@@ -276,13 +276,14 @@ class RCSender:
                 body = [header, payload] if length else header
                 self.stuck = not work.postInline(body, size, solicited=solicited)
         except ResourceLimitError:
-            self.stuck = True  # C{resume} is called when there are places.
+            # C{resume} is called when work requests complete.
+            self.stuck = True
             return False
         return True
 
     def postFragments(self, header: bytes, payload: bytes) -> None:
         """
-        Send a message in several fragments.
+        Send a message in fragments, each with the same header.
         """
         fragment = self.fragment
         whole = memoryview(payload)
@@ -292,7 +293,7 @@ class RCSender:
 
     def resume(self) -> None:
         """
-        The medium has room, or has done everything: go on at the end of the batch.
+        The medium has room: continue at the end of the batch.
         """
         self.stuck = self.loss is not None
         self.cork()
@@ -307,8 +308,8 @@ class RCSender:
 
     def acknowledgeDue(self) -> None:
         """
-        Send the acknowledgements that are due, or, if a few messages are all, wait for something to
-        send with them, or for more of them.
+        Send the acknowledgements that are due, and delay those for little data: they may be merged with
+        others or piggybacked on a message.
         """
         owing, self.owing = self.owing, {}
         for carrier in owing:
@@ -330,7 +331,7 @@ class RCSender:
 
     def postBacklog(self) -> None:
         """
-        Post the fragments that wait, as far as there are places.
+        Send the backlog, as far as there is room.
         """
         backlog = self.backlog
         try:
@@ -343,8 +344,8 @@ class RCSender:
 
     def beginOperations(self) -> None:
         """
-        Give the queue pair its work queues, if it has none: the peer may read and write from now on,
-        what it has keys for.  Messages then go through them too, behind the operations before them.
+        Create the work queues if there are none: the peer may access memory from now on, as far as it has
+        keys.  Messages then use the work queues too, in order behind the operations before them.
 
         @raise ResourceLimitError: there are too many protection domains.
         """
@@ -352,6 +353,8 @@ class RCSender:
             self._makeWork()
             work: Any = self.work
             attributes = work.attributes
+            # The attributes that INIT, RTR and RTS would have set (IBTA vol. 1 10.3.1); the connection is
+            # up already.
             attributes.access = _ACCESS
             attributes.reads = attributes.peerReads = limits.RDMA_READS
             attributes.retries = attributes.rnrRetries = _RETRIES
@@ -361,7 +364,7 @@ class RCSender:
 
     def announce(self) -> None:
         """
-        Tell the peer that it needs work queues too, behind everything that was sent without them here.
+        Tell the peer to create work queues, behind all messages that were sent without them.
         """
         if not self._told:
             if self.gathered:
@@ -369,19 +372,24 @@ class RCSender:
             if not self.backlog:
                 self._told = True
                 self.post(_OPERATIONS, b"", 0)
+        # Only with an empty backlog: its fragments, perhaps the announcement, still leave without work
+        # queues.
         if self._told and not self.backlog:
             self._keyed = True
 
     def postOperation(self, carrier: RCCarrier, message: Any) -> bool:
         """
-        Post an operation.
+        Post an RDMA operation.
 
         @param message: its L{OperationMessage<twisted_ib.rds.paths.rdmaoperations.OperationMessage>}.
-        @return: whether there was a place.
+        @return: whether there was room.
         """
         self.beginOperations()
+        # Messages written before the operation leave before it.
         if self.gathered:
             self.flushGathered()
+        # A peer without work queues would refuse the request, and such a NAK ends the connection
+        # (IBTA vol. 1 9.7.5.2).
         if self.shared and not self._keyed:
             self.announce()
         if self.backlog or self.queuePair.pending is not None:
@@ -395,7 +403,7 @@ class RCSender:
         except QueuePairError as reason:
             self.broken(reason)
         except HCAError:
-            # It cannot use the memory here any more.
+            # The local memory was freed meanwhile: the operation fails, the connection stays.
             self._operations.pop(number)
             message.withdraw(self.domain)
             message.completed(WCStatus.LOC_PROT_ERR)
@@ -407,7 +415,7 @@ class RCSender:
 
     def push(self, completion: Any, solicited: bool = False) -> bool:
         """
-        An operation ended; it is told at the end of the batch.
+        Receive a completion, in the place of a completion queue; it is reported at the end of the batch.
         """
         self._completions.append(completion)
         self.cork()
@@ -415,26 +423,30 @@ class RCSender:
 
     def tellOperations(self) -> None:
         """
-        Tell what ended.  What was flushed ends with the connection.
+        Report the completed operations.
         """
         completions = self._completions
         while completions:
             completion = completions.popleft()
+            # IBTA vol. 1 11.6.2: flushed work requests tell nothing about the cause; C{dropOperations}
+            # reports them with the connection's end.
             if completion.status == WCStatus.WR_FLUSH_ERR:
                 continue
             found = self._operations.pop(completion.workRequestID, None)
             if found is not None:
                 carrier, message = found
                 message.withdraw(self.domain)
+                # No message follows a silent operation, so nothing else acknowledges it.
                 if message.silent and carrier.path is not None:
                     carrier.path.operationDone(carrier, message)
                 message.completed(completion.status)
 
     def dropOperations(self) -> None:
         """
-        The queue pair is gone.
+        The queue pair is gone: report the outstanding operations as dropped.
         """
         operations, self._operations = self._operations, {}
+        # All memory is withdrawn before the first callback, which may free or reuse it.
         for _, message in operations.values():
             message.withdraw(self.domain)
         for _, message in operations.values():

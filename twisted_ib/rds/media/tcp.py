@@ -1,12 +1,12 @@
 """
-RDS over TCP: each message is its header and its payload in the stream, with nothing between them
-(L{twisted_ib.rds.media.tcpcarrier}); here is who connects to whom.
+RDS over TCP: which end connects, and which connections are accepted.  The byte stream itself is in
+L{twisted_ib.rds.media.tcpcarrier}.
 
-The addresses of a connection are those of its path, so the active side binds its address before it
-connects, and one process has an address for itself: port 16385 is where peers look.  The smaller
-address connects.  A larger one that has something to say connects too, and lets go at once: the
-smaller resets what it has accepted and connects itself, so that there is only one way to have a
-connection (C{rds_tcp_accept_one_path}).
+A connection has the addresses of its path, so the active side binds its address before it connects.  A
+process needs an address of its own, as peers look for it at port 16385.  The numerically smaller address
+connects.  A larger one with something to send connects too and closes at once: the smaller resets the
+accepted socket and connects itself, so that each pair ends up with one canonical connection
+(C{rds_tcp_accept_one_path}).
 
 Source: Linux 6.1 C{net/rds/tcp_connect.c}, C{tcp_listen.c}.
 """
@@ -32,15 +32,11 @@ from twisted_ib.rds.protocol.wire import TCP_PORT
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
-#: How long one attempt may take, in seconds.
+#: The timeout of one connection attempt, in seconds.
 RDS_CONNECT_SECONDS = 10.0
 
 
 class _Attempt(ClientFactory):
-    """
-    An attempt to connect a path.
-    """
-
     noisy = False
     _done = False
 
@@ -53,15 +49,13 @@ class _Attempt(ClientFactory):
             medium.port,
             self,
             RDS_CONNECT_SECONDS,
+            # Linux tcp_connect.c binds c_laddr and port 0: the peer knows us by our source address alone.
             (path.local, 0),
             medium.network.reactor,
         )
         self._connector.connect()
 
     def buildProtocol(self, addr: Any) -> TCPCarrier:
-        """
-        See C{IProtocolFactory}.
-        """
         return TCPCarrier(self._medium, self._made)
 
     def _made(self, carrier: TCPCarrier) -> None:
@@ -73,24 +67,19 @@ class _Attempt(ClientFactory):
             self._done = True
             carrier.begin(self._path)
         else:
-            # The peer knows now, and connects; this is not how connections are made.
+            # Linux tcp_connect.c (rds_tcp_state_change) does the same: the larger address drops the
+            # connection as soon as it is established, to make the smaller one connect back.
             self._done = True
             transport.loseConnection()
             self._path.carrierFailed(PeerGoneError(f"{self._path.remote} has to connect"))
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
-        """
-        See C{ClientFactory}.
-        """
         self._medium.gone(self)
         if not self._done:
             self._done = True
             self._path.carrierFailed(PeerGoneError(f"{self._path.remote}: {reason.getErrorMessage()}"))
 
     def cancel(self) -> None:
-        """
-        The connection is not wanted any more.
-        """
         if not self._done:
             self._done = True
             self._connector.stopConnecting()
@@ -98,21 +87,15 @@ class _Attempt(ClientFactory):
 
 class _Accepting(ServerFactory):
     """
-    What listens for peers gives their connections to the medium.
+    A factory that hands accepted connections to the medium.
     """
 
     noisy = False
 
     def __init__(self, medium: TCPMedium) -> None:
-        """
-        @param medium: the medium.
-        """
         self._medium = medium
 
     def buildProtocol(self, addr: Any) -> TCPCarrier:
-        """
-        See C{IProtocolFactory}.
-        """
         return TCPCarrier(self._medium, self._medium.accepted)
 
 
@@ -122,10 +105,10 @@ class TCPMedium:
     RDS over TCP.
 
     @ivar name: C{tcp}.
-    @ivar acknowledges: no: TCP does.
-    @ivar network: whose medium it is.
-    @ivar port: where peers listen.
-    @ivar alive: what is in the reactor.
+    @ivar acknowledges: false, as TCP acknowledges.
+    @ivar network: the sockets that use it.
+    @ivar port: the TCP port that peers listen on.
+    @ivar alive: everything of ours that is in the reactor.
     """
 
     name = "tcp"
@@ -140,8 +123,10 @@ class TCPMedium:
 
     def localAddresses(self) -> list[str]:
         """
-        See L{IRDSMedium.localAddresses}: all but those that need a scope.
+        See L{IRDSMedium.localAddresses}: all addresses without a scope.
         """
+        # RFC 4007 section 6: a link-local address means nothing without its zone, and the peer has another
+        # zone.
         return [address for address in map(normalise, localAddresses()) if "%" not in address]
 
     def bind(self, address: str, port: int) -> None:
@@ -150,6 +135,8 @@ class TCPMedium:
         """
         found = self._ports.get(address)
         if found is None:
+            # One listener for each address; Linux tcp_listen.c has one for all, which would take the port
+            # from the other processes of this host.
             listening = TCPPort(self.port, _Accepting(self), interface=address, reactor=self.network.reactor)
             try:
                 listening.startListening()
@@ -178,8 +165,9 @@ class TCPMedium:
 
     def reconnects(self, path: RDSPath) -> bool:
         """
-        See L{IRDSMedium.reconnects}: the smaller address does.
+        See L{IRDSMedium.reconnects}: only the smaller address does.
         """
+        # Linux rds.h compares addresses as numbers (IS_CANONICAL, rds_addr_cmp), not as text.
         return _number(path.local) < _number(path.remote)
 
     def connect(self, path: RDSPath) -> _Attempt:
@@ -190,10 +178,11 @@ class TCPMedium:
 
     def accepted(self, carrier: TCPCarrier) -> None:
         """
-        A peer has connected.
+        Attach an accepted connection to its path, or reset it.
         """
         transport: Any = carrier.transport
         local, remote = normalise(transport.getHost().host), normalise(transport.getPeer().host)
+        # Addresses of one process use loopback; a connection from one of them is not a peer's.
         if remote == local or self.network.isOurs(remote) or self.network.dormant:
             carrier.abort()
             return
@@ -203,17 +192,22 @@ class TCPMedium:
             carrier.abort()
             return
         if path.carrier is not None and path.isFull():
-            # What it has is not lost by that; the peer tries again.
+            # The peer keeps its unacknowledged messages and tries again.  Accepting would replace the old
+            # connection, and bring more data than there is memory for.
             carrier.abort()
         elif self.reconnects(path):
             carrier.abort()
+            # Linux tcp_listen.c (rds_tcp_accept_one_path): the smaller address resets the accepted socket
+            # and starts its own connection.
             path.connectNow()
         else:
+            # An existing carrier is replaced.  Linux tcp_listen.c resolves duelling SYNs in the same way
+            # (rds_tcp_reset_callbacks), and so a restarted peer gets through.
             carrier.begin(path)
 
     def gone(self, what: Any) -> None:
         """
-        Something is not in the reactor any more.
+        Something of ours has left the reactor.
         """
         self.alive.discard(what)
         waiters, self._waiters = self._waiters, []

@@ -1,11 +1,12 @@
 """
-A TCP connection that carries the messages of a path, and what makes such connections.
+The TCP connection that carries a path's messages, with its Twisted transports.
 
-A message is acknowledged when TCP has acknowledged its last byte: what was written less what the
-socket still has (C{SIOCOUTQ}).  Nobody tells when that changes, so it is looked at with what comes,
-and at growing intervals otherwise.
+RDS messages have no acknowledgement of their own on TCP: a message is acknowledged when TCP has
+acknowledged its last byte.  That is the number of bytes written less those still in the socket's send
+queue (C{SIOCOUTQ}).  Nothing notifies a program of a change, so it is polled with incoming data, and
+otherwise at growing intervals.
 
-Source: Linux 6.1 C{net/rds/tcp_send.c}, C{tcp_recv.c}.
+Source: Linux 6.1 C{net/rds/tcp_send.c} (C{rds_tcp_is_acked}), C{tcp_recv.c}.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import HEADER, HEADER_BYTES, MESSAGE_BYTES, NO_PADDING
 
-#: Bytes that wait for a TCP socket before it has no room, and that are read from one at a time.
+#: Bytes queued for a TCP socket before C{send} refuses more; also the size of one read.
 RDS_TCP_BUFFER = 256 * 1024
-#: Seconds between two looks at what a TCP peer has acknowledged: doubling from the first to the second.
+#: Seconds between two polls of what the peer has acknowledged; the interval doubles from the first to the
+#: second.
 RDS_TCP_LOOK_SECONDS = 0.001
 RDS_TCP_LOOK_SECONDS_MOST = 0.05
-#: TCP keepalive: idle, interval (seconds), probes (Linux net/rds/tcp.c).
+#: TCP keepalive: idle and interval in seconds, probes (rds_tcp_keepalive in Linux tcp_listen.c).
 RDS_TCP_KEEPALIVE = (5, 5, 5)
 
 try:
@@ -50,35 +52,28 @@ _INT = Struct("i")
 
 class _Counted(tcp.Connection):
     """
-    A connection that knows how much it has written.
+    A connection that counts the bytes written, as position in TCP's sequence space.
     """
 
     bufferSize = RDS_TCP_BUFFER
     written = 0
 
     def writeSomeData(self, data: bytes) -> Any:
-        """
-        See L{tcp.Connection}.
-        """
         count = tcp.Connection.writeSomeData(self, data)
         if type(count) is int and count > 0:
             self.written += count
         return count
 
     def unacknowledged(self) -> int:
-        """
-        @return: bytes that were written and that the peer's host does not have.
-        @raise OSError: nobody knows.
-        """
         if ioctl is None:
             raise OSError("no SIOCOUTQ here")
+        # tcp(7), SIOCOUTQ: unsent and unacknowledged bytes.  Linux tcp_send.c compares SND.UNA in its own
+        # space instead, which user space cannot read.
         return int(_INT.unpack(ioctl(self.fileno(), TIOCOUTQ, bytes(_INT.size)))[0])
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        See L{tcp.Connection}: what was acknowledged, here and there, is known as long as there is
-        a socket.
-        """
+        # Before the socket is closed: the data in its receive queue was acknowledged to the peer, and what
+        # the peer has acknowledged can be asked for the last time.
         protocol = getattr(self, "protocol", None)
         if protocol is not None:
             protocol.drain()
@@ -99,7 +94,7 @@ class _Client(_Counted, tcp.Client):
 
 class TCPPort(tcp.Port):
     """
-    Listens for peers.
+    The listening port of RDS over TCP.
     """
 
     transport = _Server
@@ -107,7 +102,7 @@ class TCPPort(tcp.Port):
 
 class TCPConnector(tcp.Connector):
     """
-    Connects to a peer.
+    The connector of RDS over TCP.
     """
 
     def _makeTransport(self) -> tcp.Client:
@@ -117,9 +112,9 @@ class TCPConnector(tcp.Connector):
 @implementer(IRDSCarrier, IPushProducer)
 class TCPCarrier(Protocol):
     """
-    The messages of a path on a TCP connection.
+    The messages of one path on a TCP connection.
 
-    @ivar path: whose they are; L{None} once the carrier has ended.
+    @ivar path: the path; L{None} before C{begin} and after the end.
     """
 
     path: RDSPath | None = None
@@ -136,8 +131,8 @@ class TCPCarrier(Protocol):
 
     def __init__(self, medium: TCPMedium, whenMade: Any) -> None:
         """
-        @param medium: where it is counted.
-        @param whenMade: is called with the carrier when it is connected.
+        @param medium: counts the carrier in C{alive}.
+        @param whenMade: called with the carrier when it is connected.
         """
         self._medium = medium
         self._whenMade = whenMade
@@ -153,8 +148,12 @@ class TCPCarrier(Protocol):
         """
         transport: Any = self.transport
         self._medium.alive.add(self)
+        # Linux tcp.c (rds_tcp_tune): no Nagle algorithm (RFC 1122 section 4.2.3.4); messages are written
+        # whole anyway.
         transport.setTcpNoDelay(True)
         handle = transport.getHandle()
+        # Linux tcp_listen.c (rds_tcp_keepalive): an end that only receives would not notice that the peer's
+        # host died.
         handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
         for name, value in zip(names, RDS_TCP_KEEPALIVE, strict=True):
@@ -165,7 +164,7 @@ class TCPCarrier(Protocol):
 
     def begin(self, path: RDSPath) -> None:
         """
-        Carry a path's messages from now on.
+        Start carrying a path's messages.
         """
         transport: Any = self.transport
         self.path = path
@@ -181,6 +180,7 @@ class TCPCarrier(Protocol):
         if data:
             self._chunks.append(data)
             self._have += len(data)
+        # A peer that answers has probably acknowledged: polling now saves a timer.
         if self._sent:
             self.look()
         if self._have >= self._need and not self._paused:
@@ -192,6 +192,8 @@ class TCPCarrier(Protocol):
         self._need = HEADER_BYTES
         while end - at >= HEADER_BYTES and not self._paused:
             fields = HEADER.unpack_from(buffer, at)
+            # The length is the peer's: checked before anything is buffered for it.  Linux tcp_recv.c has no
+            # such check.
             size = HEADER_BYTES + fields[2]
             if size > HEADER_BYTES + MESSAGE_BYTES:
                 self._violated(f"a message of {fields[2]} bytes")
@@ -201,6 +203,7 @@ class TCPCarrier(Protocol):
                 break
             payload = buffer[at + HEADER_BYTES : at + size]
             at += size
+            # The path may have closed this carrier in the message before.
             path = self.path
             if path is None:
                 return
@@ -222,6 +225,8 @@ class TCPCarrier(Protocol):
         """
         See C{IProtocol}.
         """
+        # A partly received message is discarded: its last byte was not acknowledged, so the peer
+        # retransmits all of it (Linux tcp.c, rds_tcp_reset_callbacks, does the same).
         path, self.path = self.path, None
         self._stopLooking()
         if path is not None:
@@ -238,6 +243,8 @@ class TCPCarrier(Protocol):
             return False
         payload = message.payload
         self._out.append(
+            # Linux: h_ack, h_credit and h_csum are 0 on TCP, which has its own acknowledgements and
+            # checksum.
             HEADER.pack(
                 message.sequence,
                 0,
@@ -257,6 +264,7 @@ class TCPCarrier(Protocol):
             size += len(payload)
         self._given += size
         self._outBytes += size
+        # The position of the last byte, as m_ack_seq in Linux tcp_send.c (rds_tcp_xmit).
         if message.sequence:
             self._sent.append((self._given, message.sequence))
         if self._outBytes > RDS_TCP_BUFFER:
@@ -270,6 +278,7 @@ class TCPCarrier(Protocol):
         if self._out:
             transport: Any = self.transport
             out, self._out, self._outBytes = self._out, [], 0
+            # One write for a batch; Linux tcp_send.c corks for that (rds_tcp_xmit_path_prepare).
             transport.writeSequence(out)
             if self._call is None and self._sent:
                 self._delay = RDS_TCP_LOOK_SECONDS
@@ -288,6 +297,7 @@ class TCPCarrier(Protocol):
         See L{IRDSCarrier.resumeReading}.
         """
         self._paused = False
+        # In a later turn: the caller is delivering messages and must not be called back.
         self._medium.network.reactor.callLater(0, self._resumed)
 
     def _resumed(self) -> None:
@@ -301,16 +311,20 @@ class TCPCarrier(Protocol):
 
     def drain(self) -> None:
         """
-        See L{IRDSCarrier.drain}: what the socket has was acknowledged by this host, so that the
-        peer will not send it again.  And what the peer has acknowledged is not sent again.  A peer
-        that connects again and again while nobody reads loses what there is no memory for.
+        See L{IRDSCarrier.drain}: read what the socket still has, and learn what the peer has
+        acknowledged.
         """
         transport: Any = self.transport
+        # Without memory the data is lost: a peer that reconnects again and again while no socket reads
+        # cannot make us hold more.
         if self.path is None or self.path.isFull():
             self.look()
             return
+        # Our kernel has acknowledged what it holds, so the peer will not retransmit it (Linux accepts that
+        # loss).
         self._paused = False
         self.dataReceived(b"")
+        # Bounded: the peer may send faster than this loop reads.
         end = self._drained + limits.RDS_TCP_DRAIN
         while self.path is not None and self._drained < end and not self.path.isFull():
             try:
@@ -327,6 +341,7 @@ class TCPCarrier(Protocol):
         See L{IRDSCarrier.close}.
         """
         transport: Any = self.transport
+        # With unsent data the connection is reset; the path has kept the messages for the next one.
         idle = not self._out and transport.written == self._given
         self.path = None
         self._stopLooking()
@@ -338,7 +353,7 @@ class TCPCarrier(Protocol):
 
     def abort(self) -> None:
         """
-        End the connection with a reset.
+        Reset the connection.
         """
         self.path = None
         self._stopLooking()
@@ -349,13 +364,13 @@ class TCPCarrier(Protocol):
 
     def pauseProducing(self) -> None:
         """
-        There is no room.
+        The transport's buffer is full.
         """
         self._full = True
 
     def resumeProducing(self) -> None:
         """
-        There is room.
+        The transport has room.
         """
         self._full = False
         if self.path is not None:
@@ -363,14 +378,14 @@ class TCPCarrier(Protocol):
 
     def stopProducing(self) -> None:
         """
-        The connection ends.
+        The connection ends; see C{connectionLost}.
         """
 
     # -- acknowledgements
 
     def look(self) -> None:
         """
-        Find what the peer's host has.
+        Poll what the peer's host has acknowledged.
         """
         sent, path = self._sent, self.path
         if not sent or path is None:
@@ -381,6 +396,7 @@ class TCPCarrier(Protocol):
         except OSError:
             return
         sequence = 0
+        # A message counts when its last byte is acknowledged, header included.
         while sent and sent[0][0] <= reached:
             sequence = sent.popleft()[1]
         if sequence:
@@ -389,6 +405,8 @@ class TCPCarrier(Protocol):
 
     def _wantLook(self) -> None:
         self._call = self._medium.network.reactor.callLater(self._delay, self._looked)
+        # On a local network the first polls succeed; on a slow one the timer must not run every
+        # millisecond.
         self._delay = min(self._delay * 2, RDS_TCP_LOOK_SECONDS_MOST)
 
     def _looked(self) -> None:

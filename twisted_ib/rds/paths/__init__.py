@@ -1,3 +1,3 @@
 """
-A path of RDS: all that goes between two addresses, whatever carries it.
+RDS paths: the reliable message queues between two addresses, above whatever connection carries them.
 """

@@ -1,12 +1,11 @@
 """
-The seam between a path and what carries its messages.
+The interfaces between a path and the connections that carry its messages.
 
-A I{carrier} is one connection: TCP's byte stream, or an RC queue pair with its fragments.  A
-I{path} (L{twisted_ib.rds.paths.path.RDSPath}) outlives its carriers: it keeps what was not acknowledged
-and gives it to the next.  A I{medium} makes carriers, of its own accord when a peer connects, or
-when a path asks.
+A I{carrier} is one connection: a TCP byte stream, or an RC queue pair with its fragments.  A I{path}
+(L{twisted_ib.rds.paths.path.RDSPath}) outlives its carriers: it keeps unacknowledged messages and gives
+them to the next one.  A I{medium} makes carriers, when a peer connects or a path asks for one.
 
-Nobody calls back within a call: what a carrier has to say while it is in C{send} it says later.
+No method calls back: what a carrier has to report during C{send}, it reports later.
 """
 
 from __future__ import annotations
@@ -16,54 +15,54 @@ from zope.interface import Attribute, Interface
 
 class IRDSCarrier(Interface):
     """
-    One connection that carries the messages of a path, in order and as they are.
+    A connection that carries the messages of a path, in order and unchanged.
     """
 
     def send(message):  # type: ignore[no-untyped-def]
         """
-        Take a message.
+        Send a message.
 
-        @param message: A L{Message<twisted_ib.rds.protocol.machine.RDSMessage>}; its header is the carrier's
-            to write.
-        @return: Whether it was taken.  If not, C{path.resume()} is called when there is room.
+        @param message: an L{RDSMessage<twisted_ib.rds.protocol.machine.RDSMessage>}; the carrier writes
+            its header.
+        @return: whether it was accepted.  If not, C{path.resume()} is called when there is room.
         """
 
     def flush():  # type: ignore[no-untyped-def]
         """
-        No more messages come for the moment: let go what is held back to go together.
+        No more messages follow for now: send those that were held back to be sent together.
         """
 
     def pauseReading():  # type: ignore[no-untyped-def]
         """
-        Take nothing from the peer until C{resumeReading}: there is no memory left for it.
+        Receive nothing until C{resumeReading}, as there is no memory left.
         """
 
     def resumeReading():  # type: ignore[no-untyped-def]
         """
-        Take from the peer again.
+        Receive again.
         """
 
     def drain():  # type: ignore[no-untyped-def]
         """
-        The connection is about to be replaced: give the path what has come on it and what the
-        peer takes for acknowledged, however much it is, whether reading is paused or not.
+        The connection is about to be replaced: give the path everything that was received, and all
+        acknowledgements, whether reading is paused or not.
         """
 
     def close():  # type: ignore[no-untyped-def]
         """
-        End the connection at once; the path hears nothing more of it.
+        Close the connection at once; the path gets no further calls.
         """
 
 
 class IRDSBundlingCarrier(IRDSCarrier):
     """
-    A carrier of a medium whose peers understand bundles (L{twisted_ib.rds.protocol.bundle}): one that shares
+    A carrier whose peers understand bundles (L{twisted_ib.rds.protocol.bundle}): its medium shares
     addresses.
     """
 
     def gathers():  # type: ignore[no-untyped-def]
         """
-        @return: Whether what is sent now would leave at the end of the turn, or wait.
+        @return: whether a message sent now would leave at the end of the turn, or wait.
         """
 
     def bundleOpened():  # type: ignore[no-untyped-def]
@@ -74,61 +73,59 @@ class IRDSBundlingCarrier(IRDSCarrier):
 
 class IRDSCarrierUser(Interface):
     """
-    What a carrier tells: a path does this.
+    The notifications of a carrier, which a path implements.
     """
 
     def messageReceived(carrier, fields, payload):  # type: ignore[no-untyped-def]
         """
-        A whole message came.
+        A whole message was received.
 
-        @param carrier: Where.
-        @param fields: Its header as L{HEADER<twisted_ib.rds.protocol.wire.HEADER>} unpacks it.  The
-            carrier has looked at the checksum, if its kind has one.
-        @param payload: Its C{bytes}, as many as the header says.
+        @param fields: its header as L{HEADER<twisted_ib.rds.protocol.wire.HEADER>} unpacks it; the
+            carrier has verified the checksum, if its kind has one.
+        @param payload: C{bytes}, of the length in the header.
         """
 
     def acknowledged(carrier, sequence):  # type: ignore[no-untyped-def]
         """
-        The peer has everything up to a sequence number.
+        The peer has received everything up to a sequence number.
         """
 
     def operationDone(carrier, message):  # type: ignore[no-untyped-def]
         """
-        An operation that has no message behind it was done.
+        A silent RDMA operation, one without a message, has completed.
         """
 
     def resume(carrier):  # type: ignore[no-untyped-def]
         """
-        There is room after C{send} had none.
+        There is room again after C{send} had none.
         """
 
     def carrierUp(carrier, sequence=0):  # type: ignore[no-untyped-def]
         """
-        A connection is there.  One that the path had before is closed by the path: the new one
-        takes its place.
+        A connection is up.  The path closes its previous carrier: the new one replaces it.
 
-        @param sequence: The number up to which the peer has everything, if it said so when it
-            connected.
+        @param sequence: the last number that the peer had received, if it was given at connecting; else
+            0.
         """
 
     def carrierFailed(reason):  # type: ignore[no-untyped-def]
         """
-        What C{medium.connect} began came to nothing.
+        The attempt of C{medium.connect} failed.
 
-        @param reason: An exception.
+        @param reason: an exception.
         """
 
     def lost(carrier, reason):  # type: ignore[no-untyped-def]
         """
-        The connection is gone.
+        The connection was lost.
 
-        @param reason: An exception.
+        @param reason: an exception.
         """
 
 
 class IRDSMedium(Interface):
     """
-    Makes carriers between addresses of this host and of peers.
+    A factory of carriers between addresses of this host and of peers.
     """
 
     name = Attribute("The device's name: C{tcp}, C{shm0} ...")
@@ -138,50 +135,50 @@ class IRDSMedium(Interface):
 
     def localAddresses():  # type: ignore[no-untyped-def]
         """
-        @return: The addresses that C{interface=""} means: text, at least one.
+        @return: the addresses that C{interface=""} stands for, as text; at least one.
         """
 
     def bind(address, port):  # type: ignore[no-untyped-def]
         """
-        A socket takes a port: listen for peers who have messages for it.
+        A socket binds a port: accept connections from peers that send to it.
 
-        @raise OSError: The address is not of this host, or cannot be had.
-        @raise twisted_ib.errors.HCAError: The port is somebody else's
+        @raise OSError: the address is not local, or cannot be bound.
+        @raise twisted_ib.errors.HCAError: the port is in use
             (L{ServiceInUseError<twisted_ib.errors.ServiceInUseError>}), or there is no device.
         """
 
     def unbind(address, port):  # type: ignore[no-untyped-def]
         """
-        The socket is gone.  The paths of the address stay until C{network} closes them.
+        The socket is closed.  The address's paths stay until C{network} closes them.
         """
 
     def pathTo(address, host, port):  # type: ignore[no-untyped-def]
         """
-        Find the path that leads to a socket, or make one (C{network.path}).
+        Find the path to a socket, or make one (C{network.path}).
 
-        @param address: The sender's.
-        @param host: The receiver's address.
-        @param port: The receiver's port.
+        @param address: the sender's address.
+        @param host: the receiver's address.
+        @param port: the receiver's RDS port.
         """
 
     def connect(path):  # type: ignore[no-untyped-def]
         """
-        Begin to connect a path; C{path.carrierUp} or C{path.carrierFailed} tells the end, not
-        before this has returned.
+        Start connecting a path.  C{path.carrierUp} or C{path.carrierFailed} reports the result, after
+        this has returned.
 
-        @return: What has C{cancel()}, which does nothing once the end was told or is about to be by
-            C{path.carrierUp}.
+        @return: an object with C{cancel()}, which has no effect once the result was reported or
+            C{path.carrierUp} is about to be called.
         """
 
     def reconnects(path):  # type: ignore[no-untyped-def]
         """
-        @return: Whether this end connects again when the path's connection is lost; if not it
-            waits for the peer, and connects only when it has something to say.
+        @return: whether this end connects again after a loss; if not, it waits for the peer and connects
+            only when it has something to send.
         """
 
     def whenQuiet():  # type: ignore[no-untyped-def]
         """
-        There is no socket any more, and all paths are closed.
+        Called when no socket is open and all paths are closed.
 
-        @return: A Deferred that fires with L{None} when nothing of the medium is in the reactor.
+        @return: a Deferred that fires with L{None} when nothing of the medium is in the reactor.
         """

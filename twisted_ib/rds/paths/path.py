@@ -1,6 +1,6 @@
 """
-One path between two addresses: the machine, the connection that carries it at the moment, and the
-pauses between attempts to get another.
+The path between two addresses: its state machine, its current connection, and the pauses between
+connection attempts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
-#: The pauses between attempts to connect double from the first to the second, in seconds.
+#: Pauses between connection attempts, in seconds: they double from the first to the second (Linux
+#: net/rds/sysctl.c: reconnect_min_delay_ms, reconnect_max_delay_ms).
 RDS_RECONNECT_SECONDS = 0.001
 RDS_RECONNECT_SECONDS_MOST = 1.0
-#: The least of them where the peer has to connect, and is reminded.
+#: The shortest pause where the peer has to connect and is only reminded.
 RDS_NUDGE_SECONDS = 0.2
-#: A peer that cannot be reached for so long is told as gone, in seconds.
+#: A peer that is unreachable for so long is reported as gone, in seconds.
 RDS_GONE_SECONDS = 10.0
-#: How often a peer is sent something while all that there is for it is held back, in seconds.
+#: The interval of keepalives while all messages for the peer are held back, in seconds.
 RDS_HELD_SECONDS = 10.0
 
 _log = Logger()
@@ -37,18 +38,18 @@ _log = Logger()
 @implementer(IRDSCarrierUser)
 class RDSPath:
     """
-    What leads from an address of ours to one of a peer, and back.
+    A path from one of our addresses to a peer's, and back.
 
     @ivar local: our address, as text.
     @ivar remote: the peer's.
-    @ivar key: what the medium knows it by.
+    @ivar key: its key in the medium.
     @ivar machine: its L{PathMachine}.
     @ivar carrier: the connection, or L{None}.
-    @ivar held: how many sockets hold something back, as a port of the peer is congested.
+    @ivar held: the number of destinations whose messages are held back, as the peer's port is congested.
     @ivar closed: whether it was forgotten.
-    @ivar bundles: whether the peer understands bundles: see L{twisted_ib.rds.protocol.bundle}.
-    @ivar bundle: the one that is being filled, or L{None}.
-    @ivar since: since when there is no connection, in seconds; L{None} if it is not missed.
+    @ivar bundles: whether the peer understands bundles (L{twisted_ib.rds.protocol.bundle}).
+    @ivar bundle: the one being filled, or L{None}.
+    @ivar since: when the connection was first missed, in seconds; L{None} if it is not.
     """
 
     carrier: Any = None
@@ -64,7 +65,7 @@ class RDSPath:
     _pause = 0.0
     _told = False
     _pumping = False
-    #: Whether the carrier had no room; it says when it has.
+    #: Whether the carrier is full; it calls C{resume}.
     _full = False
 
     def __init__(self, network: Network, medium: Any, key: Any, local: str, remote: str) -> None:
@@ -87,7 +88,7 @@ class RDSPath:
 
     def isCongested(self, port: int) -> bool:
         """
-        @return: whether a port of the peer takes nothing.
+        @return: whether a port of the peer is congested.
         """
         return port in self.machine.peerMap
 
@@ -95,12 +96,14 @@ class RDSPath:
         """
         Send a message, now or when there is a connection.
         """
+        # The bundle was written before.
         if self.bundle is not None:
             self.closeBundle()
         machine, carrier = self.machine, self.carrier
         if carrier is None:
             machine.send(message)
             self._want()
+        # The slow path keeps the order: something is queued before the message, or is being sent right now.
         elif self._full or self._pumping or not machine.sendAtOnce(message):
             machine.send(message)
             self._pump()
@@ -114,13 +117,13 @@ class RDSPath:
 
     def gathers(self) -> bool:
         """
-        @return: whether what is small may leave with others at the end of the turn.
+        @return: whether small datagrams may be bundled at the end of the turn.
         """
         return self.bundles and self.carrier is not None and bool(self.carrier.gathers())
 
     def openBundle(self, socket: Any, address: Any, port: int) -> Bundle:
         """
-        Begin a bundle, as L{gathers} has said yes.
+        Open a bundle, after L{gathers} was true.
 
         @param port: the receiving socket's.
         """
@@ -132,7 +135,7 @@ class RDSPath:
 
     def closeBundle(self) -> None:
         """
-        Send what was gathered, if there is something.
+        Send the open bundle, if any.
         """
         bundle = self.bundle
         if bundle is not None:
@@ -141,28 +144,27 @@ class RDSPath:
 
     def hold(self) -> None:
         """
-        A socket waits for the peer's map to change: keep connected.
+        A socket waits for the peer's congestion map to change: keep the path connected.
         """
         self.held += 1
         if self.carrier is None:
+            # Without a connection no map can arrive that clears the port.
             self._want()
         if self._watch is None and self.medium.acknowledges:
             self._watch = self.network.reactor.callLater(RDS_HELD_SECONDS, self._watched)
 
     def release(self) -> None:
         """
-        It does no more.
+        A socket waits no more.
         """
         self.held -= 1
         if not self.held:
             self._stopWatching()
 
     def _watched(self) -> None:
-        """
-        All that there is for the peer may be held back: send something, as a queue pair on which nothing
-        is sent does not notice that nobody is there.
-        """
         self._watch = self.network.reactor.callLater(RDS_HELD_SECONDS, self._watched)
+        # An RC queue pair notices a dead peer only by unanswered requests (IBTA vol. 1 9.9.2.1.1), and
+        # everything for this peer is held back.  A message to the probe port disturbs no socket.
         if self.carrier is not None and self.machine.isIdle():
             self.send(RDSMessage(self.machine.probePort, PROBE_PORT))
 
@@ -173,45 +175,47 @@ class RDSPath:
 
     def messages(self) -> Iterator[RDSMessage]:
         """
-        @return: What waits, and what is not acknowledged.
+        @return: the queued and the unacknowledged messages.
         """
         return chain(self.machine.unacknowledged, self.machine.waiting)
 
     def drop(self, owner: Any, port: int | None = None) -> list[RDSMessage]:
         """
-        Forget what somebody sends.
+        Drop an owner's messages.
 
-        @param port: to this port only; L{None} for all.
-        @return: the messages.
+        @param port: only those to this port; L{None} for all.
+        @return: the dropped messages.
         """
         self.closeBundle()
         return self.machine.drop(owner, port)
 
     def mapChanged(self) -> None:
         """
-        Our address's map has changed: the peer is told, if it is there.
+        Our address's congestion map has changed: send it, if connected.
         """
         if self.carrier is not None:
             self._pump()
 
     def block(self, socket: Any) -> None:
         """
-        A socket has no memory left: take nothing from the peer.
+        A socket has no memory left: stop reading from the peer.
         """
+        # Only the last resort: this stops all sockets of the two addresses.  Congestion maps come long
+        # before.
         if not self._blockers and self.carrier is not None:
             self.carrier.pauseReading()
         self._blockers.add(socket)
 
     def isFull(self) -> bool:
         """
-        @return: whether a socket that takes nothing from the peer has no memory even for what is on
-            its way when a connection ends.
+        @return: whether a blocked socket has no memory even for what is on the way when a connection
+            ends.
         """
         return any(socket.isFull() for socket in self._blockers)
 
     def unblock(self, socket: Any) -> None:
         """
-        It has some again.
+        The socket has memory again.
         """
         if socket in self._blockers:
             self._blockers.discard(socket)
@@ -222,7 +226,7 @@ class RDSPath:
 
     def needed(self) -> bool:
         """
-        @return: whether there is something to say, or to hear.
+        @return: whether a connection is needed.
         """
         return bool(self.machine.waiting) or not self.machine.isIdle() or self.held > 0
 
@@ -235,7 +239,7 @@ class RDSPath:
 
     def connectNow(self) -> None:
         """
-        The peer asks for it, or there was one until now: begin at once, in the next turn.
+        Start connecting in the next turn: the peer asks for it.
         """
         if self.carrier is None and self._attempt is None and not self.network.dormant and not self.closed:
             self._schedule(0.0)
@@ -260,16 +264,14 @@ class RDSPath:
             attempt.cancel()
 
     def _again(self) -> None:
-        """
-        There is no connection: try again after a pause, which becomes longer each time, at random so
-        that two ends do not go on meeting (Linux: rds_queue_reconnect).
-        """
         network = self.network
         if network.dormant or self.closed:
             return
         now = network.reactor.seconds()
         if self.since is None:
             self.since = now
+        # The peer is reported as gone, but tried for ever while something waits: RDS gives up only on
+        # cancel or close.
         gone = now - self.since >= RDS_GONE_SECONDS
         own = self.medium.reconnects(self)
         if not self.needed():
@@ -281,10 +283,13 @@ class RDSPath:
             network.peerGone(self, PeerGoneError(f"{self.remote} cannot be reached"))
         pause = self._pause
         self._pause = min(max(pause * 2, RDS_RECONNECT_SECONDS), RDS_RECONNECT_SECONDS_MOST)
+        # At random, or two ends that connect at once would do so for ever (Linux threads.c,
+        # rds_queue_reconnect).
         pause *= network.random()
+        # A peer that has to connect itself needs time to do so.
         self._schedule(pause if own else max(pause, RDS_NUDGE_SECONDS))
 
-    # -- what carriers tell
+    # -- IRDSCarrierUser
 
     def carrierFailed(self, reason: Exception) -> None:
         """
@@ -299,6 +304,7 @@ class RDSPath:
         See L{IRDSCarrierUser.carrierUp}.
         """
         if self.carrier is not None:
+            # What the old connection still has was acknowledged to the peer, which will not send it again.
             self.carrier.drain()
         self._stopTrying()
         if self.carrier is not None:
@@ -312,8 +318,11 @@ class RDSPath:
         self.machine.connected(self.network.reactor.seconds())
         if self._blockers:
             carrier.pauseReading()
+        # Linux ib_cm.c processes the number in REQ or REP like an acknowledgement.  Before the first probe
+        # is answered it may be about an earlier instance of ours.
         if sequence and self.machine.isOpen:
             self.acknowledged(carrier, sequence)
+        # An owner's callback may have closed the path.
         if self.carrier is carrier:
             self._pump()
 
@@ -329,12 +338,10 @@ class RDSPath:
         self._again()
 
     def _down(self) -> None:
-        """
-        The connection is gone; what cannot be repeated is dropped.
-        """
         for message in self.machine.disconnected(self.network.reactor.seconds()):
             if message.owner is not None:
                 message.owner.messageDropped(message)
+        # The open bundle is queued like any message: it was never sent, so it needs no RETRANSMITTED.
         bundle = self.bundle
         if bundle is not None:
             self.bundle = None
@@ -374,16 +381,18 @@ class RDSPath:
         """
         See L{IRDSCarrierUser.messageReceived}.
         """
+        # A replaced connection: its messages are retransmitted on the new one.
         if carrier is not self.carrier:
             return
         machine = self.machine
+        # A connection that carries messages is good: the next loss begins with short pauses again.
         self._pause = 0.0
         outcome = machine.received(fields, payload, 0.0)
         if outcome is Outcome.DELIVER:
             self.network.deliver(self, fields, payload)
             return
         if outcome is Outcome.CONGESTION:
-            # It was written when there was none.
+            # The bundle was written while the port was not congested.
             self.closeBundle()
             self.network.congestionChanged(self)
         elif outcome is Outcome.RESTARTED:
@@ -394,9 +403,7 @@ class RDSPath:
     # -- sending
 
     def _pump(self) -> None:
-        """
-        Send what can be.  Who is called from here may send more.
-        """
+        # Callbacks from here may send more, which the loop picks up.
         if self._pumping or self._full:
             return
         machine, carrier = self.machine, self.carrier
@@ -416,9 +423,6 @@ class RDSPath:
             self._pumping = False
 
     def _armTick(self) -> None:
-        """
-        Have the machine told of the time when it wants.
-        """
         deadline = self.machine.deadline()
         if deadline is None:
             if self._tick is not None:
@@ -435,11 +439,11 @@ class RDSPath:
         if self.carrier is not None:
             self._pump()
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         """
-        End the connection, and try no more.  What the machine knows stays, for sockets that come
+        Close the connection and stop connecting.  The sequence numbers stay, for sockets that are opened
         later.
         """
         self._stopTrying()

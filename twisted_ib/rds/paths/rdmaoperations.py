@@ -1,9 +1,9 @@
 """
-RDMA and atomics between sockets of RDS: what is registered, and what is asked for.
+RDMA and atomic operations between RDS sockets: registered memory and the operations on it.
 
-A I{cookie} names memory to a peer: 64 bits, the key below, the offset of the first byte above.  Who
-has it reads and writes what it names, with an operation that goes before a message on the same queue
-pair, so that the memory is as it should be when the message comes.
+A I{cookie} names memory to a peer: 64 bits, the rkey in the lower half, the offset of the first byte in
+the upper one.  Its holder can read and write that memory by an operation that precedes a message on the
+same queue pair; so the memory is complete when the message arrives.
 
 Source: Linux 6.1 C{net/rds/rdma.c}, C{include/uapi/linux/rds.h}.
 """
@@ -41,26 +41,30 @@ _64_BITS = 1 << 64
 _KEY = Struct(">I")
 _KEY_AND_OFFSET = Struct(">II")
 
-#: What a peer may do with memory: to read it only, or everything.
+#: The access rights that a peer gets: reading only, or everything.  Remote write and atomic access require
+#: local write access (ibv_reg_mr(3)).
 READABLE = REMOTE_READ
 WRITABLE = LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC
 
 
 class RDMAStatus(IntEnum):
     """
-    How an operation ended; the names are C{RDS_RDMA_} and these.
+    The status of an operation (C{RDS_RDMA_*} in Linux C{uapi/linux/rds.h}).
     """
 
     SUCCESS = 0
-    #: The peer gives no such access to its memory.
+    #: The peer's memory permits no such access (remote access error, IBTA vol. 1 9.7.5.2).
     REMOTE_ERROR = 1
-    #: The socket was closed, or C{cancel} called.
+    #: The socket was closed, or C{cancel} was called.
     CANCELED = 2
-    #: The connection was lost: nobody knows whether it was done.
+    #: The connection was lost; the operation may have been executed.
     DROPPED = 3
     OTHER_ERROR = 4
 
 
+# Linux ib_send.c (rds_ib_send_complete) maps SUCCESS and REM_ACCESS_ERR only; all others are OTHER_ERROR
+# there.  Here a lost connection is DROPPED, as it is for messages that are not retransmitted
+# (rds_send_xmit).
 _STATUS = {
     WCStatus.SUCCESS: RDMAStatus.SUCCESS,
     WCStatus.WR_FLUSH_ERR: RDMAStatus.DROPPED,
@@ -73,17 +77,17 @@ _STATUS = {
 
 def makeCookie(key: int, offset: int = 0) -> int:
     """
-    @param key: of registered memory, 32 bits.
+    @param key: the rkey of registered memory, 32 bits.
     @param offset: of its first byte, 32 bits.
-    @return: its cookie.
+    @return: the cookie (C{rds_rdma_make_cookie} in Linux C{net/rds/rds.h}).
     """
     return key | offset << 32
 
 
 def splitCookie(cookie: int) -> tuple[int, int]:
     """
-    @return: key and offset of a cookie.
-    @raise ValueError: it is none.
+    @return: rkey and offset of a cookie.
+    @raise ValueError: it is not a cookie.
     """
     if not isinstance(cookie, int) or not 0 <= cookie < _64_BITS:
         raise ValueError(f"{cookie!r} is no cookie of 64 bits")
@@ -92,15 +96,15 @@ def splitCookie(cookie: int) -> tuple[int, int]:
 
 def cookieExtensions(cookie: int) -> bytes:
     """
-    @return: the extension headers of a message that brings a cookie.
-    @raise ValueError: it is none.
+    @return: the extension headers that carry a cookie to the receiver (RDMA_DEST).
+    @raise ValueError: it is not a cookie.
     """
     return packExtensions((Extension.RDMA_DEST, _KEY_AND_OFFSET.pack(*splitCookie(cookie))))
 
 
 def cookieOf(value: bytes | None) -> int | None:
     """
-    @param value: of an extension C{RDMA_DEST}, or L{None}.
+    @param value: of an RDMA_DEST extension header, or L{None}.
     @return: the cookie.
     """
     return None if value is None else makeCookie(*_KEY_AND_OFFSET.unpack(value))
@@ -108,28 +112,27 @@ def cookieOf(value: bytes | None) -> int | None:
 
 class RDSMemory:
     """
-    Memory that is registered with a socket.
+    Memory registered with a socket.
 
     @ivar view: the bytes.
     @ivar length: how many there are.
-    @ivar cookie: what a peer needs to use them.
-    @ivar key: the key in it.
-    @ivar useOnce: whether the first message behind an operation on it frees it.
-    @ivar region: what is registered; L{None} once it is free.
+    @ivar cookie: gives a peer access.
+    @ivar key: the rkey in the cookie.
+    @ivar useOnce: whether the first message after an operation on it frees it (RDS_RDMA_USE_ONCE).
+    @ivar region: the memory region; L{None} when freed.
     """
 
     __slots__ = ("_domain", "cookie", "key", "length", "region", "useOnce", "view")
 
     def __init__(self, domain: Domain, buffer: Any, access: int, useOnce: bool) -> None:
         """
-        Register it.
-
-        @raise MemoryRegionError: it cannot be.
-        @raise ResourceLimitError: there is too much.
+        @raise MemoryRegionError: the buffer cannot be registered.
+        @raise ResourceLimitError: too much memory is registered.
         """
         self._domain = domain
         self.region: MemoryRegion | None
-        # Named from 0: a cookie has no more than 32 bits for that.
+        # A region with base address 0: a cookie has 32 bits of offset only, too few for an address.  Linux
+        # rdma.c passes the offset in the first page instead.
         self.region = region = domain.memory.register(buffer, access, domain.pd, 0)
         self.view = region.view
         self.length = region.length
@@ -139,7 +142,7 @@ class RDSMemory:
 
     def free(self) -> None:
         """
-        Take the rights back, at once; harmless when repeated.
+        Deregister the memory at once; may be repeated.
         """
         region, self.region = self.region, None
         if region is not None:
@@ -147,9 +150,8 @@ class RDSMemory:
 
     def piece(self, offset: int, length: int) -> SGE:
         """
-        Name a part of it.
-
-        @raise MemoryAccessError: it has no such bytes, or is free.
+        @return: a scatter/gather element of a part of the memory.
+        @raise MemoryAccessError: it has no such bytes, or is freed.
         """
         region = self.region
         if region is None:
@@ -161,18 +163,20 @@ class RDSMemory:
 
 class Domain:
     """
-    The memory of all sockets of one process on one device: one protection domain for all queue pairs,
-    as any path may lead to who has a cookie.
+    The memory of all sockets of one process on one device.
+
+    One protection domain serves all queue pairs (as Linux C{ib_cm.c} uses the device's), as the holder of
+    a cookie may use any path.
 
     @ivar device: the device.
-    @ivar memory: its memory.
+    @ivar memory: its memory table.
     @ivar pd: the protection domain.
-    @ivar isOpen: whether something was registered, or asked for.
+    @ivar isOpen: whether memory was registered.
     """
 
     def __init__(self, device: Any) -> None:
         """
-        @raise ResourceLimitError: there are too many.
+        @raise ResourceLimitError: there are too many protection domains.
         """
         self.device = device
         self.memory = device.memory
@@ -181,14 +185,14 @@ class Domain:
 
     def deregister(self, region: MemoryRegion) -> None:
         """
-        Take rights back.
+        Deregister a region.
         """
         if not self.device.closed:
             self.memory.deregister(region)
 
     def close(self) -> None:
         """
-        No queue pair uses it any more.
+        Deallocate the protection domain, which no queue pair uses any more.
         """
         if not self.device.closed:
             self.memory.deallocateDomain(self.pd)
@@ -196,30 +200,30 @@ class Domain:
 
 def nothing(buffer: Any) -> None:
     """
-    There is no result but that it is done.
+    The result of an operation that returns no data.
     """
 
 
 def integer(buffer: Any) -> int:
     """
-    @return: The 64 bits that came.
+    @return: the 64 bits in the host's byte order.
     """
     return int.from_bytes(buffer, sys.byteorder)
 
 
 class OperationMessage(RDSMessage):
     """
-    An operation, and the message behind it, if there is one.
+    An RDMA or atomic operation, and the message that follows it, if any.
 
-    @ivar silent: whether there is none.
+    @ivar silent: whether no message follows.
     @ivar opcode: a L{SendOpcode}.
-    @ivar key: of the peer's memory.
-    @ivar address: of the first byte there.
+    @ivar key: the rkey of the peer's memory.
+    @ivar address: of the first byte in it.
     @ivar length: how many bytes.
     @ivar compare: see L{SendRequest}.
-    @ivar swap: likewise.
-    @ivar fence: whether it waits for READs and atomics before it.
-    @ivar done: fires when the operation was done.
+    @ivar swap: see L{SendRequest}.
+    @ivar fence: whether it waits for earlier READs and atomics (IBTA vol. 1 10.8.3.3).
+    @ivar done: a Deferred that fires when the operation has completed.
     """
 
     __slots__ = (
@@ -256,16 +260,16 @@ class OperationMessage(RDSMessage):
         fence: bool = False,
     ) -> None:
         """
-        @param ports: ours and the peer's.
-        @param payload: of the message, L{None} if there is none.
+        @param ports: the sender's and the receiver's.
+        @param payload: of the message; L{None} if none follows.
         @param cookie: of the peer's memory.
         @param offset: of the first byte in it.
-        @param buffer: what is written, or where to: bytes, a bytearray, or L{RDSMemory}.
+        @param buffer: the data, or the memory for it: bytes, a bytearray, or L{RDSMemory}.
         @param length: how many bytes.
-        @param result: makes of the buffer what the Deferred fires with.
+        @param result: converts the buffer to the result of the Deferred.
         @param bufferOffset: of the first byte in L{RDSMemory}.
-        @raise ValueError: a number does not fit.
-        @raise MemoryAccessError: the memory here has no such bytes.
+        @raise ValueError: a number is out of range.
+        @raise MemoryAccessError: the local memory has no such bytes.
         """
         key, base = splitCookie(cookie)
         if not isinstance(offset, int) or not 0 <= base + offset < _64_BITS - limits.MESSAGE_BYTES:
@@ -273,7 +277,10 @@ class OperationMessage(RDSMessage):
         if not 0 <= length <= limits.RDS_OPERATION:
             raise ValueError(f"an operation has at most {limits.RDS_OPERATION} bytes, not {length}")
         isAtomic = opcode not in (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ)
+        # Linux ib_send.c (rds_ib_xmit): extension RDMA follows READ and WRITE only, so an atomic never
+        # frees use-once memory.
         extensions = NO_EXTENSIONS if isAtomic else packExtensions((Extension.RDMA, _KEY.pack(key)))
+        # once: Linux send.c never retransmits a message with an RDMA operation.
         super().__init__(ports[0], ports[1], payload or b"", owner, extensions, once=True)
         self.silent = payload is None
         self.opcode = opcode
@@ -289,6 +296,7 @@ class OperationMessage(RDSMessage):
         self._scratch: MemoryRegion | None = None
         self._ended = False
         if isinstance(buffer, RDSMemory):
+            # Checked now, to fail in the caller's turn.
             buffer.piece(bufferOffset, length)
         self.done: Deferred[Any] = Deferred()
 
@@ -296,13 +304,14 @@ class OperationMessage(RDSMessage):
         """
         Make the work request.
 
-        @param number: its number.
-        @raise HCAError: its memory cannot be used.
+        @param number: the work request id.
+        @raise HCAError: the local memory cannot be used.
         """
         return SendRequest(
             number,
             self.opcode,
             self._pieces(domain),
+            # Each operation is signaled: its completion is its result.
             flags=int(SendFlags.SIGNALED | SendFlags.FENCE) if self.fence else int(SendFlags.SIGNALED),
             remoteAddress=self.address,
             remoteKey=self.key,
@@ -311,21 +320,19 @@ class OperationMessage(RDSMessage):
         )
 
     def _pieces(self, domain: Domain) -> Sequence[SGE]:
-        """
-        Name the memory here; what is only there for this is registered.
-        """
         if not self.length:
             return ()
         buffer = self._buffer
         if isinstance(buffer, RDSMemory):
             return (buffer.piece(self._offset, self.length),)
+        # Registered for this operation only.  The data of a WRITE is only read, which needs no right.
         access = 0 if self.opcode is SendOpcode.RDMA_WRITE else LOCAL_WRITE
         self._scratch = region = domain.memory.register(buffer, access, domain.pd)
         return (SGE(region.address, self.length, region.localKey),)
 
     def withdraw(self, domain: Domain) -> None:
         """
-        The queue pair is done with it.
+        The queue pair has finished with the operation: deregister its temporary memory.
         """
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
@@ -333,7 +340,7 @@ class OperationMessage(RDSMessage):
 
     def completed(self, status: int) -> None:
         """
-        It ended; tell.
+        Report the result.
 
         @param status: of the completion.
         """
@@ -341,11 +348,13 @@ class OperationMessage(RDSMessage):
 
     def ended(self, status: RDMAStatus) -> None:
         """
-        It ended; tell, if nobody has told it before.
+        Report the result, unless one was reported before.
         """
+        # A cancelled operation may still complete on the queue pair.
         if self._ended:
             return
         self._ended = True
+        # Before the Deferred: its callbacks may start another operation.
         self.owner.operationEnded()
         if status is RDMAStatus.SUCCESS:
             buffer = self._buffer
@@ -353,11 +362,11 @@ class OperationMessage(RDSMessage):
         else:
             self.done.errback(RDSOperationError(int(status), f"RDS_RDMA_{status.name}", self.opcode.name))
 
-    # -- within a process
+    # -- loopback
 
     def execute(self, domain: Domain) -> None:
         """
-        Do it to the memory of this very process.
+        Execute the operation on memory of this process, for the loopback path.
         """
         try:
             self._execute(domain)
@@ -367,11 +376,6 @@ class OperationMessage(RDSMessage):
             self.ended(RDMAStatus.SUCCESS)
 
     def _execute(self, domain: Domain) -> None:
-        """
-        Do it.
-
-        @raise MemoryAccessError: there is no such memory.
-        """
         length, check = self.length, domain.memory.check
         if not length:
             return
@@ -384,6 +388,7 @@ class OperationMessage(RDSMessage):
             )
             local = view[start : start + length]
         access = REMOTE_WRITE if isWrite else REMOTE_READ if isRead else REMOTE_ATOMIC
+        # The same check as for a peer: a cookie gives a socket of this process no more rights.
         view, start = check(self.key, self.address, length, access, domain.pd)
         end = start + length
         if isWrite:
@@ -392,6 +397,7 @@ class OperationMessage(RDSMessage):
         local[:] = view[start:end]
         if isRead:
             return
+        # IBTA vol. 1 9.4.5: the address of an atomic is naturally aligned.
         if self.address % ATOMIC_BYTES:
             raise MemoryAccessError("an atomic operation needs an aligned address")
         before = integer(local)

@@ -1,5 +1,5 @@
 """
-What C{ib-ss} shows of RDS: its sockets, and its paths to peers.
+The rows that C{ib-ss} shows of RDS: its sockets, and its paths to peers.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from twisted_ib.rds.network import Network
 
 PROVIDER = "rds"
-#: A socket that has told its peers that it takes nothing, and a path whose peer has one that we want.
+#: A socket that is marked in the congestion map, and a path with messages held back for a congested port.
 CONGESTED = "CONGESTED"
-#: A path without a connection: one is wanted, or not.
+#: A path without a connection, wanted or not, and one with; under the names that ss(8) knows from TCP.
 CONNECTING, DOWN, UP = "SYN_SENT", "CLOSE", "ESTABLISHED"
 
 
 def networkRows(network: Network) -> Iterator[Row]:
     """
-    @return: a row for each address that a socket has, with what it has sent and is not with the peers;
-        and one for each path in use, with what is on it.
+    @return: a row for each address of a socket, with the bytes sent and not acknowledged, and one for
+        each path in use.
     """
     for (address, port), socket in list(network.sockets.items()):
         queued = getattr(socket, "queued", None)
-        if queued is not None:  # Else a ping.
+        # A ping has an entry in C{sockets} while it waits, but is no socket.
+        if queued is not None:
             state = CONGESTED if port in network.mapOf(address) else LISTEN
             yield Row(LISTENER, PROVIDER, withPort(address, port), None, state, None, queued())
     for path in list(network.paths.values()):

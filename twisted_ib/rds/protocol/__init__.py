@@ -1,3 +1,3 @@
 """
-The protocol of RDS without I/O, clock or Twisted: wire format, reliability of a path, congestion, streams.
+The RDS protocol without I/O, clock or Twisted: wire format, reliability of a path, congestion, streams.
 """

@@ -1,17 +1,17 @@
 """
-Bundles: small datagrams of one socket to one other, of one turn, that are one message between
-processes of this host.
+Bundles: small datagrams from one socket to one other, written in one reactor turn, sent as one message
+between processes of this host.
 
-A header, and what is kept for each message, cost more than a small datagram itself.  So what follows
-the first of a turn is gathered, and leaves as a message with one header, one sequence number and the
-flag 0x40.  Whoever gets it has all its datagrams or none.  Its payload, big endian::
+A header and its bookkeeping cost more than a small datagram.  So the datagrams after the first of a turn
+are gathered into a message with one header, one sequence number and the flag 0x40; the receiver gets all
+of them or none.  The payload, big endian::
 
     offset size
-     0      4   how many datagrams, n
+     0      4   number of datagrams, n
      4      4n  bytes of each
             the datagrams, one behind the other
 
-Linux knows nothing of this, and is never sent one.
+Linux does not know bundles and is never sent one.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.rds.protocol.machine import RDSMessage
 
-#: What the small datagrams count for that leave together, between processes of a host; each as below.
+#: Size limit of a bundle; each datagram counts for its bytes and its overhead.
 RDS_BUNDLE = 32 * 1024
 
 #: The flag of a bundle.
 BUNDLE = 0x40
-#: What the datagrams of a bundle count for, at most.
+#: The same, as other modules know it.
 MOST = RDS_BUNDLE
-#: Longer ones go alone.
+#: Longer datagrams are sent alone: they cost more than the header that gathering would save.
 LONGEST = MOST // 4
-#: How many there may be.
+#: Datagrams in one bundle: even empty ones count for their overhead.
 _COUNT = MOST // limits.RDS_DATAGRAM_OVERHEAD
 
 _NUMBER = 4
+# Precompiled: the cache of the struct module holds fewer formats than there are counts.
 _TABLES = [Struct(f">{count + 1}I") for count in range(_COUNT + 1)]
 
 
 class Bundled(RDSMessage):
     """
-    A bundle that is sent.
+    A bundle as a message to send.
+
+    @ivar count: the number of datagrams.
     """
 
     __slots__ = ("count",)
 
     def __init__(self, ports: tuple[int, int], owner: Any, pieces: list[bytes]) -> None:
-        """
-        @param ports: the sending socket's, and the receiving one's.
-        @param pieces: the datagrams.
-        """
         count = len(pieces)
         table = _TABLES[count].pack(count, *map(len, pieces))
         super().__init__(ports[0], ports[1], b"".join((table, *pieces)), owner, flags=BUNDLE)
@@ -60,13 +59,13 @@ class Bundle:
     """
     A bundle that is being filled.
 
-    @ivar room: what may still be added, each datagram counting for its bytes and
+    @ivar room: the bytes left, each datagram counting for its bytes and
         L{RDS_DATAGRAM_OVERHEAD<limits.RDS_DATAGRAM_OVERHEAD>}.
-    @ivar append: adds a datagram, once there was found to be room.
-    @ivar path: what it leaves on.
-    @ivar socket: whose datagrams they are.
-    @ivar address: what they were written to.
-    @ivar port: the receiving socket's.
+    @ivar append: adds a datagram; the caller has checked C{room}.
+    @ivar path: the path that will carry it.
+    @ivar socket: the sending socket.
+    @ivar address: the address that was given to C{write}.
+    @ivar port: the receiving socket's port.
     """
 
     __slots__ = ("_pieces", "address", "append", "path", "port", "room", "socket")
@@ -82,8 +81,8 @@ class Bundle:
 
     def message(self, port: int) -> RDSMessage:
         """
-        @param port: the sending socket's.
-        @return: the message to send.
+        @param port: the sending socket's port.
+        @return: the message to send; an ordinary one if there is one datagram only.
         """
         pieces = self._pieces
         if len(pieces) == 1:
@@ -93,10 +92,13 @@ class Bundle:
 
 def lengthsOf(payload: bytes) -> tuple[int, ...]:
     """
-    @return: bytes of each datagram of a bundle, which lie at its end; nothing if it is no bundle.
+    @return: the length of each datagram of a bundle, which fill the end of the payload; empty if it is
+        malformed.
     """
     count = int.from_bytes(payload[:_NUMBER], "big")
     start = _NUMBER * (count + 1)
+    # The count comes from the peer: it is checked before it selects a table or is multiplied into an
+    # offset.
     if not 0 < count <= _COUNT or len(payload) < start:
         return ()
     lengths = _TABLES[count].unpack_from(payload)[1:]

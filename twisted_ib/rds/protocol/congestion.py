@@ -1,11 +1,12 @@
 """
-Which ports of an address take nothing at the moment: a bit for each of 65536.
+Congestion maps: which ports of an address accept no more data, one bit for each of 65536.
 
-TCP's window is one connection's; an RDS connection serves all sockets of two addresses, so a slow
-one must not stop it.  Its port is marked instead, and the whole map is sent to every peer, who
-holds back what is for that port and nothing else.  What is on its way is taken all the same.
+TCP's window belongs to one connection; an RDS connection serves all sockets of two addresses, so one slow
+socket must not stop it.  Its port is marked congested instead, and the whole map is sent to every peer,
+which holds back the messages for that port and no others.  Messages already on their way are still
+accepted.
 
-Source: Linux 6.1 C{net/rds/cong.c}.
+Source: Linux 6.1 C{net/rds/cong.c}; RDS_CONG_MAP_BYTES in C{net/rds/rds.h}.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ MAP_BYTES = PORTS // 8
 
 class CongestionMap:
     """
-    The map of one address.
+    The congestion map of one address.
 
-    @ivar version: how often it has changed.
+    @ivar version: the number of changes so far.
     """
 
     __slots__ = ("_bits", "version")
@@ -28,24 +29,22 @@ class CongestionMap:
         self.version = 0
 
     def __contains__(self, port: int) -> bool:
-        """
-        @return: whether a port is congested.
-        """
+        # Linux cong.c: little-endian bit order (test_bit_le), whatever the host's byte order.
         return bool(self._bits[port >> 3] & 1 << (port & 7))
 
     def mark(self, port: int) -> bool:
         """
-        The port takes nothing more.
+        Mark a port as congested.
 
-        @return: whether that is new.
+        @return: whether that is a change.
         """
         return self._turn(port, True)
 
     def clear(self, port: int) -> bool:
         """
-        It takes something again.
+        Clear a port.
 
-        @return: whether that is new.
+        @return: whether that is a change.
         """
         return self._turn(port, False)
 
@@ -58,17 +57,19 @@ class CongestionMap:
 
     def pack(self) -> bytes:
         """
-        @return: the map as a message carries it, 8192 bytes.
+        @return: the payload of a map message, 8192 bytes.
         """
         return bytes(self._bits)
 
     def replace(self, packed: bytes | memoryview) -> bool:
         """
-        A new map came.  What is in it is not looked at: a peer may send a new one each time.
+        Replace the map by the one that a peer sent.
 
         @param packed: 8192 bytes.
-        @return: whether something has changed.
+        @return: whether it differs.
         """
+        # The maps are compared whole: a peer may send one with each message, and a look at 65536 bits each
+        # time would be a cheap attack.
         new = bytearray(packed)
         if new == self._bits:
             return False

@@ -1,13 +1,13 @@
 """
-What RDS counts, under the kernel's names.
+The counters of RDS, under the kernel's names.
 
-Source: Linux 6.1 C{net/rds/stats.c} (C{rds-info -c} shows them); of its names those that mean
+Source: Linux 6.1 C{net/rds/stats.c} (C{rds-info -c} shows them), of which those are kept that mean
 something here.
 """
 
 from __future__ import annotations
 
-#: The kernel's names, in its order.
+#: The kernel's names, in the order of C{struct rds_statistics} in Linux rds.h.
 KERNEL_COUNTERS = (
     "conn_reset",
     "recv_drop_bad_checksum",
@@ -32,7 +32,7 @@ KERNEL_COUNTERS = (
     "cong_send_blocked",
 )
 
-#: Ours: what a peer did that is no RDS, and what it asked for that has no room.
+#: Our own: malformed input from peers, requests beyond a limit, and our own drops.
 OWN_COUNTERS = (
     "recv_bad_length",
     "recv_bad_extension",
@@ -48,8 +48,8 @@ OWN_COUNTERS = (
     "peer_restarted",
 )
 
-#: Of streams over datagrams (L{twisted_ib.rds.protocol.streams}): what came that is no frame, or for nobody,
-#: and who got no stream or lost it.
+#: Of streams (L{twisted_ib.rds.protocol.streams}): datagrams that are no frames or match no session, and
+#: streams that were refused or lost.
 STREAM_COUNTERS = (
     "stream_plain_datagrams",
     "stream_bad_frames",
@@ -65,6 +65,6 @@ STREAM_COUNTERS = (
 
 def newCounters() -> dict[str, int]:
     """
-    @return: all of them, nothing counted yet.
+    @return: all counters at zero.
     """
     return dict.fromkeys(KERNEL_COUNTERS + OWN_COUNTERS + STREAM_COUNTERS, 0)

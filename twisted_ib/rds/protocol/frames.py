@@ -1,11 +1,11 @@
 """
 The frames of streams over reliable datagrams.
 
-RDS carries whole messages between sockets, in order and once.  It has no connections: nobody sees
-a peer come or go, nobody waits for a slow reader, and all datagrams of one socket look alike.  A
-I{session} adds what a stream has.  Two of them, one at each end, speak the frames below; one frame
-is the payload of one RDS message.  What does not begin with the magic number is no frame, so that a
-program without sessions may send to the same port and harms nobody.
+RDS carries whole messages between sockets, once and in order.  It has no connections: no end learns that
+a peer came or went, there is no flow control for one receiver, and all datagrams of one socket look
+alike.  A I{session} adds what a stream needs.  One frame is the payload of one RDS message.  A payload
+that does not begin with the magic number is no frame and is ignored, so a program without sessions can
+send to the same port and harms nobody.
 
 All numbers are big endian::
 
@@ -14,47 +14,45 @@ All numbers are big endian::
      4      1   version, 1
      5      1   kind
      6      2   reason, 0 if there is none
-     8      8   session: who is meant, by the number that the receiver has given itself
-    16      8   offset: the position in the sender's stream of what follows, that is, how many
-                bytes of it were in all frames before
+     8      8   session: the receiver's number of it; in OPEN the sender's
+    16      8   offset: position of the data in the sender's stream, that is, the bytes in all frames before
     24      8   window: the position in the receiver's stream up to which it may send
-    32          data, in frames of the kind DATA only: at least one byte
+    32          data, in DATA frames only: at least one byte
 
 ======  ========  ====================================================================================
 kind    name      meaning
 ======  ========  ====================================================================================
-1       OPEN      somebody wants a stream; session is I{his own} number.  Repeated each second
-2       ACCEPT    he has one; offset is the number of the end that accepts
-3       REFUSE    he gets none, for a reason
+1       OPEN      asks for a stream; session is the I{sender's} number.  Repeated each second
+2       ACCEPT    grants it; offset is the number of the accepting end
+3       REFUSE    denies it, for a reason
 4       DATA      the next bytes
-5       WINDOW    there is more room; or the answer to a PROBE
-6       PROBE     are you there?
-7       FIN       nothing more comes in this direction
-8       CLOSE     the same, and what comes in the other direction is not read any more
-9       RESET     the stream is over, for a reason
-10      GONE      session is a number that the sender of this does not know, though it was called by it
+5       WINDOW    widens the window, or answers a PROBE
+6       PROBE     keepalive: asks for a WINDOW
+7       FIN       ends this direction
+8       CLOSE     ends this direction; data of the other direction is discarded from now on
+9       RESET     ends the stream, for a reason
+10      GONE      answers a frame of an unknown session, and repeats its number
 ======  ========  ====================================================================================
 
-A number of a session is random, 64 bits, so that two streams between the same two sockets are told
-apart, and those of an earlier life of a process from those of the next; a frame counts only if it
-comes from the (address, port) that the session is with.  Positions begin at 0 and never wrap.
+Session numbers are random, 64 bits: they tell apart two streams between the same two sockets, and the
+streams of a restarted process from those before.  A frame counts only if it comes from the session's peer
+(address, port).  Positions begin at 0 and never wrap.
 
-OPEN and ACCEPT carry the first window.  An end sends no byte beyond its window; one that receives
-such a byte resets the stream (VIOLATION).  Any offset that is not the number of bytes received says
-that a message was lost, which RDS does when a peer's instance restarts: DATA_LOST.  So a stream
-breaks, but never has a hole.
+OPEN and ACCEPT carry the first window.  An end sends no byte beyond its window; the receiver of such a
+byte resets the stream (VIOLATION).  An offset other than the number of bytes received shows that a
+message was lost, which happens when a peer's RDS instance restarts: DATA_LOST.  So a stream may break but
+has no hole.
 
-An end that wants to close sends CLOSE behind its last byte and waits for the other's FIN or CLOSE.
-One that gets a CLOSE drops what it has not sent, answers CLOSE unless it has sent a FIN or CLOSE
-itself, and is done.  The stream is also over when both directions had a FIN.  DATA, WINDOW, PROBE,
-FIN and ACCEPT of an unknown session are answered GONE, which ends the sender's session; nothing else
-is answered.
+An end that closes sends CLOSE behind its last byte and awaits the peer's FIN or CLOSE.  On a CLOSE an end
+drops its unsent data, answers CLOSE unless it has sent FIN or CLOSE already, and is closed.  The stream
+is closed as well when both directions had a FIN.  DATA, WINDOW, PROBE, FIN and ACCEPT of an unknown
+session are answered GONE, which ends the sender's session; nothing else is answered.
 
-An end that hears nothing for a while sends a PROBE, which a WINDOW answers; after some probes in vain
-the peer is taken for dead.  A REFUSE or RESET says why in I{reason}, see L{Reason}.
+An end that receives nothing for a while sends a PROBE, which a WINDOW answers; after some unanswered
+probes the peer is considered dead.  REFUSE and RESET give the cause in I{reason}, see L{Reason}.
 
-A frame OPEN of another version is answered with a REFUSE of this one, reason VERSION; what a later
-version changes, the first eight bytes and that answer stay.
+An OPEN of another version is answered with a version 1 REFUSE, reason VERSION; later versions keep the
+first eight bytes and that answer.
 """
 
 from __future__ import annotations
@@ -91,34 +89,34 @@ class FrameKind(IntEnum):
 
 class Reason(IntEnum):
     """
-    Why there is no stream, or no more.
+    Why a stream was refused or ended.
     """
 
     NONE = 0
-    #: Nobody listens at that port.
+    #: No session port is listening there.
     NO_LISTENER = 1
-    #: There are too many streams.
+    #: A limit on streams was reached.
     TOO_MANY = 2
-    #: The application does not want it.
+    #: The application declined the stream.
     UNWANTED = 3
     #: No common version.
     VERSION = 4
-    #: The application gave the stream up.
+    #: The application aborted the stream.
     ABORTED = 5
-    #: A frame that the rules do not allow.
+    #: The peer sent a frame that the protocol forbids.
     VIOLATION = 6
-    #: A message did not arrive.
+    #: An RDS message was lost.
     DATA_LOST = 7
-    #: The peer did not answer.
+    #: Keepalive probes were not answered.
     SILENT = 8
-    #: Too much waits for applications that do not read.
+    #: Too much received data waits to be read.
     NO_MEMORY = 9
-    #: The peer does not know the session: it was started again, or has ended it.
+    #: The peer has no such session: it restarted, or ended it.
     GONE = 10
 
 
 def frame(kind: int, session: int, offset: int = 0, window: int = 0, reason: int = 0) -> bytes:
     """
-    Make a frame without data.
+    Pack a frame without data.
     """
     return _pack(MAGIC, VERSION, kind, reason, session, offset, window)

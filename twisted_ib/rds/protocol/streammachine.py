@@ -1,7 +1,8 @@
 """
-Streams over reliable datagrams: one end of one stream, without I/O, clock or Twisted.
+The state machine of one end of a stream over reliable datagrams, without I/O, clock or Twisted.
 
-What the two ends say to each other is in L{twisted_ib.rds.protocol.frames}.
+L{twisted_ib.rds.protocol.frames} documents the frames.  The window works as TCP's does (RFC 9293 section
+3.8.6); there is no retransmission, as RDS has it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, FrameKind, Reason, frame
 
-#: Bytes of a stream in one datagram: with the frame's header one fragment of an operation fabric.
+#: Bytes of a stream in one datagram: with the frame's header one RDS fragment between processes of a host.
 RDS_SEGMENT = 64 * 1024 - 32
-#: Bytes of a stream that wait at the end that reads.
+#: The receive window, in bytes.
 RDS_STREAM_WINDOW = 512 * 1024
-#: The time between two OPENs, and how long nothing is heard until a peer is asked, in seconds.
+#: The interval of repeated OPENs, in seconds.
 RDS_STREAM_OPEN_SECONDS = 1.0
-#: How often a peer is asked in vain: then it is gone.
+#: Unanswered probes after which a peer is considered dead.
 RDS_STREAM_PROBES = 3
 
 _pack = HEADER.pack
@@ -32,24 +33,24 @@ class StreamState(IntEnum):
 
     #: OPEN was sent.
     OPENING = 0
-    #: OPEN was received, and nobody has said yet what becomes of it.
+    #: OPEN was received; the application has not decided yet.
     ASKED = 1
-    #: Data flows, perhaps in one direction only.
+    #: Established, perhaps in one direction only (half closed, RFC 9293 section 3.6.1).
     OPEN = 2
-    #: It is over.
+    #: Closed.
     CLOSED = 3
 
 
 class StreamEvent(IntEnum):
     """
-    What a session tells.
+    The events of a session.
     """
 
     #: The peer accepted.
     CONNECTED = 0
-    #: The peer sends no more data; what came before is in C{arrived}.
+    #: The peer has ended its direction; the data before it is in C{arrived}.
     END = 1
-    #: The stream is over, in order if the reason is L{Reason.NONE}.
+    #: The stream is closed, in order if the reason is L{Reason.NONE}.
     CLOSED = 2
 
 
@@ -63,22 +64,21 @@ class StreamMachine:
     """
     One end of a stream.
 
-    Commands are methods; what the peer sends comes by L{received}; what is to be said is asked of
-    L{nextOutput}, what happened is in C{events}, and what was read in C{arrived}.
+    Commands are methods; frames from the peer go to L{received}; L{nextOutput} gives frames to send,
+    C{events} what happened, and C{arrived} the data received.
 
-    @ivar address: The peer's socket: host and port.
-    @ivar number: Our number.
-    @ivar remote: The peer's number; -1 while it is not known.
-    @ivar state: A L{StreamState}.
-    @ivar events: Pairs of an L{StreamEvent} and a L{Reason}, oldest first; they are behind what is in
-        C{arrived}, and taken after it.
-    @ivar arrived: Data for the application, oldest first.
-    @ivar arrivedBytes: Their number.
-    @ivar queuedBytes: How many bytes were written and have not left.
-    @ivar readEnd: Whether the peer has sent all it wants to.
-    @ivar ending: How this end wants to end its direction: 0, L{FrameKind.FIN} or L{FrameKind.CLOSE}.
-    @ivar deadline: While OPENING: when OPEN is due again.
-    @ivar user: Who uses it; nothing here does anything with it.
+    @ivar address: the peer's (host, port).
+    @ivar number: our session number.
+    @ivar remote: the peer's session number; -1 while unknown.
+    @ivar state: a L{StreamState}.
+    @ivar events: pairs of L{StreamEvent} and L{Reason}, oldest first; to be taken after C{arrived}.
+    @ivar arrived: data for the application, oldest first.
+    @ivar arrivedBytes: the bytes in C{arrived}.
+    @ivar queuedBytes: bytes written and not sent yet.
+    @ivar readEnd: whether the peer has ended its direction.
+    @ivar ending: how this end ends its direction: 0, L{FrameKind.FIN} or L{FrameKind.CLOSE}.
+    @ivar deadline: in state OPENING, when OPEN is due again.
+    @ivar user: the session's user; not used here.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class StreamMachine:
 
     def __init__(self, owner: Any, address: tuple[str, int], number: int) -> None:
         """
-        @param owner: Has an attribute C{held}, the bytes that wait in all its sessions.
+        @param owner: has an attribute C{held}, the bytes that all its sessions hold.
         """
         self.owner = owner
         self.user: Any = None
@@ -127,13 +127,16 @@ class StreamMachine:
         self.readEnd = False
         self.ending = 0
         self.deadline = 0.0
-        # Writing: what waits, how much of its first piece has left, positions.
+        # Sending: the queue, how much of its first piece is sent, position sent (SND.NXT), and the peer's
+        # limit.
         self._queue: deque[bytes] = deque()
         self._head = self._sent = self._limit = 0
-        # Reading: positions of what came, of what the application has, of what the peer was told.
+        # Receiving: position received (RCV.NXT), position read by the application, and the limit granted to
+        # the peer.
         self._received = self._read = 0
         self._granted = _WINDOW
-        # What is to be said first: a kind and a reason; the end that was said; answers.
+        # Pending output: the kind and reason of a frame that goes before all others; the FIN or CLOSE that
+        # was sent; a WINDOW and a PROBE that are due.
         self._say = self._sayReason = self._said = 0
         self._tellWindow = self._probe = False
         self._heard = True
@@ -143,14 +146,14 @@ class StreamMachine:
 
     def open(self, now: float) -> None:
         """
-        Ask the peer for a stream.
+        Send OPEN.
         """
         self._say = FrameKind.OPEN
         self.deadline = now + RDS_STREAM_OPEN_SECONDS
 
     def asked(self, remote: int, window: int) -> None:
         """
-        The peer asks for a stream; C{accept} or C{refuse} answers.
+        An OPEN was received; C{accept} or C{refuse} answers it.
         """
         self.state = StreamState.ASKED
         self.remote = remote
@@ -158,7 +161,7 @@ class StreamMachine:
 
     def accept(self) -> None:
         """
-        Say yes to the peer that asked; a repeated question is answered so too.
+        Answer OPEN with ACCEPT; also when a repeated OPEN is received.
         """
         if self.state is StreamState.ASKED or self.state is StreamState.OPEN:
             self.state = StreamState.OPEN
@@ -166,14 +169,14 @@ class StreamMachine:
 
     def refuse(self, reason: int) -> None:
         """
-        Say no to the peer that asked.
+        Answer OPEN with REFUSE.
         """
         if self.state is StreamState.ASKED:
             self._closed(reason, FrameKind.REFUSE)
 
     def write(self, data: bytes) -> None:
         """
-        Send bytes when there is room; none after C{finish}, C{close} or the end.
+        Queue bytes for sending; ignored after C{finish}, C{close} or the end.
         """
         if data and not self.ending and self.state is not StreamState.CLOSED:
             self._queue.append(data)
@@ -181,14 +184,14 @@ class StreamMachine:
 
     def finish(self) -> None:
         """
-        Send nothing more behind what is written.
+        Send FIN behind the queued bytes.
         """
         if not self.ending and self.state is not StreamState.CLOSED:
             self.ending = FrameKind.FIN
 
     def close(self) -> None:
         """
-        End the stream behind what is written; what the peer sends is not wanted any more.
+        Send CLOSE behind the queued bytes; received data is discarded from now on.
         """
         if self.state is not StreamState.CLOSED and self.ending != FrameKind.CLOSE:
             self.ending = FrameKind.CLOSE
@@ -196,14 +199,14 @@ class StreamMachine:
 
     def discardWritten(self) -> None:
         """
-        Forget what was written and has not left.
+        Drop the bytes that were written and not sent.
         """
         self._queue.clear()
         self._head = self.queuedBytes = 0
 
     def abort(self, reason: int = Reason.ABORTED) -> None:
         """
-        End the stream now; the peer sees it as lost.
+        Close at once, with a RESET if the peer's number is known.
         """
         if self.state is StreamState.CLOSED:
             return
@@ -215,9 +218,10 @@ class StreamMachine:
 
     def sacrifice(self) -> None:
         """
-        Too much waits for applications, and most of it here: forget it.
+        Drop the received data, as the socket holds too much: end the stream with L{Reason.NO_MEMORY}.
         """
         if self.state is StreamState.CLOSED:
+            # Closed in order, but the application has not read everything: it must not see an orderly end.
             self.discardArrived()
             self.events.clear()
             self.events.append((StreamEvent.CLOSED, Reason.NO_MEMORY))
@@ -226,16 +230,16 @@ class StreamMachine:
 
     def vanished(self) -> None:
         """
-        The peer is gone for good, whoever knows it.
+        The peer is gone for good: close without a frame.
         """
         if self.state is not StreamState.CLOSED:
             self._closed(Reason.GONE)
 
     def take(self) -> bytes:
         """
-        Give the oldest data that arrived to the application, which makes room for more.
+        Remove the oldest received data, for the application; this widens the window.
 
-        @raise IndexError: There is none.
+        @raise IndexError: there is none.
         """
         data = self.arrived.popleft()
         self.owner.held -= _PIECE
@@ -244,7 +248,7 @@ class StreamMachine:
 
     def discardArrived(self) -> None:
         """
-        Forget what arrived; that makes room, too.
+        Drop the received data; this widens the window too.
         """
         self.owner.held -= _PIECE * len(self.arrived)
         self.arrived.clear()
@@ -255,34 +259,41 @@ class StreamMachine:
         self.arrivedBytes -= length
         self.owner.held -= length
         self._read = read = self._read + length
+        # RFC 9293 section 3.8.6.2.2: half a window at a time, else small reads would provoke a WINDOW frame
+        # each (silly window syndrome).
         if read + _WINDOW - self._granted >= _WINDOW // 2:
             self._tellWindow = True
 
-    # -- what the peer says
+    # -- receiving
 
     def received(self, kind: int, reason: int, offset: int, window: int, data: bytes, start: int) -> None:
         """
-        A frame came from the peer for this session.
+        Process a frame from the peer.
 
-        @param data: The whole datagram; its data begin at C{start}.
+        @param data: the whole datagram; the frame's data begin at C{start}.
         """
         self._heard = True
         if kind == _DATA and self.state is StreamState.OPEN and not self.readEnd:
-            # The short way of what comes most.
+            # The fast path for data in order; everything else is looked up in the table.
             length = len(data) - start
             position = self._received
+            # RDS loses no message while both instances live: after a gap one of them was restarted.
             if offset != position:
                 self.abort(Reason.DATA_LOST)
                 return
             position += length
+            # The window is what bounds our memory.  An empty DATA would use memory and no window.
             if position > self._granted or not length:
                 self.abort(Reason.VIOLATION)
                 return
             self._received = position
+            # The limit never shrinks (RFC 9293 section 3.8.6: a receiver should not shrink its window).
             if window > self._limit:
                 self._limit = window
             self.arrivedBytes += length
             self.owner.held += length
+            # We have closed, but the peer may not know yet: discard the data, and let it go on until it
+            # does.
             if self.ending == FrameKind.CLOSE:
                 self._consumed(length)
             else:
@@ -294,16 +305,13 @@ class StreamMachine:
 
     def _ignored(self, reason: int, offset: int, window: int) -> None:
         """
-        What may come, and says nothing new.
+        A frame that is permitted and changes nothing.
         """
 
     def _violated(self, reason: int, offset: int, window: int) -> None:
         self.abort(Reason.VIOLATION)
 
     def _opened(self, reason: int, offset: int, window: int) -> None:
-        """
-        ACCEPT: there is a stream.
-        """
         self.remote = offset
         self.state = StreamState.OPEN
         self._say = 0
@@ -311,9 +319,7 @@ class StreamMachine:
         self.events.append((StreamEvent.CONNECTED, 0))
 
     def _openedAgain(self, reason: int, offset: int, window: int) -> None:
-        """
-        ACCEPT, because OPEN was repeated; or of somebody else with our number.
-        """
+        # ACCEPT answers a repeated OPEN too; another number means that another session claims ours.
         if offset != self.remote:
             self._violated(reason, offset, window)
 
@@ -321,23 +327,13 @@ class StreamMachine:
         self.accept()
 
     def _over(self, reason: int, offset: int, window: int) -> None:
-        """
-        REFUSE, RESET or GONE: it is over.  In none of them stands "in order".
-        """
+        # A REFUSE or RESET without a reason must not look like an orderly end.
         self._closed(reason or Reason.ABORTED)
 
     def _gone(self, reason: int, offset: int, window: int) -> None:
-        """
-        GONE: it is over.
-        """
         self._closed(Reason.GONE)
 
     def _position(self, offset: int, window: int) -> bool:
-        """
-        Check the offset of a frame, and take its window.
-
-        @return: Whether the stream goes on.
-        """
         if offset != self._received:
             self.abort(Reason.DATA_LOST)
             return False
@@ -346,63 +342,50 @@ class StreamMachine:
         return True
 
     def _widened(self, reason: int, offset: int, window: int) -> None:
-        """
-        WINDOW: there may be more room.
-        """
         self._position(offset, window)
 
     def _probed(self, reason: int, offset: int, window: int) -> None:
-        """
-        PROBE: we are here.
-        """
+        # The WINDOW is the keepalive's answer; a wrong offset in the PROBE shows lost data at once.
         if self._position(offset, window):
             self._tellWindow = True
 
     def _ended(self, reason: int, offset: int, window: int) -> None:
-        """
-        FIN: nothing more comes.
-        """
         if self.readEnd:
             self._violated(reason, offset, window)
         elif self._position(offset, window):
             self.readEnd = True
+            # Both directions have ended.
             if self._said:
                 self._closed(Reason.NONE)
             elif self.ending != FrameKind.CLOSE:
                 self.events.append((StreamEvent.END, 0))
 
     def _left(self, reason: int, offset: int, window: int) -> None:
-        """
-        CLOSE: the peer sends and reads no more.
-        """
         if self._position(offset, window):
             self.readEnd = True
+            # Unsent data is dropped: the peer would discard it.  CLOSE is answered once, else both ends
+            # would answer for ever.
             self._closed(Reason.NONE, 0 if self._said else FrameKind.CLOSE)
 
     def _closed(self, reason: int, say: int = 0) -> None:
-        """
-        It is over.
-
-        @param say: The kind of the last frame, if there is one to send.
-        """
         self.state = StreamState.CLOSED
         self.discardWritten()
         self._tellWindow = self._probe = False
         self._say, self._sayReason = say, reason if say != FrameKind.CLOSE else 0
         self.events.append((StreamEvent.CLOSED, reason))
 
-    # -- time
+    # -- timers
 
     def tick(self, now: float) -> None:
         """
-        While OPENING: ask again if it is due.
+        Repeat OPEN if it is due.
         """
         if self.state is StreamState.OPENING and now >= self.deadline:
             self.open(now)
 
     def watch(self) -> None:
         """
-        To be called each C{RDS_STREAM_PROBE_SECONDS}: see whether the peer lives.
+        Probe the peer if it was silent; to be called each C{RDS_STREAM_PROBE_SECONDS}.
         """
         if self.state is not StreamState.OPEN:
             return
@@ -410,17 +393,18 @@ class StreamMachine:
             self._heard = False
             self._silences = 0
             return
+        # A keepalive as TCP's (RFC 9293 section 3.8.4), but always on: RDS itself retries for ever.
         self._silences += 1
         if self._silences > RDS_STREAM_PROBES:
             self.abort(Reason.SILENT)
         else:
             self._probe = True
 
-    # -- what is to be said
+    # -- sending
 
     def hasOutput(self) -> bool:
         """
-        @return: Whether C{nextOutput} would give something.
+        @return: whether C{nextOutput} would give a frame.
         """
         if self._say:
             return True
@@ -435,7 +419,7 @@ class StreamMachine:
 
     def nextOutput(self) -> bytes | None:
         """
-        @return: The next frame to send, or L{None}.
+        @return: the next frame to send, or L{None}.
         """
         if self._say:
             return self._sayFirst()
@@ -455,14 +439,12 @@ class StreamMachine:
         return None
 
     def _plain(self, kind: int) -> bytes:
+        # Each frame carries the window, so a pending WINDOW frame is not needed any more.
         self._tellWindow = False
         self._granted = granted = self._read + _WINDOW
         return frame(kind, self.remote, self._sent, granted)
 
     def _sayFirst(self) -> bytes:
-        """
-        Make the frame that comes before all others.
-        """
         say, reason = self._say, self._sayReason
         self._say = self._sayReason = 0
         if say == FrameKind.OPEN:
@@ -474,21 +456,14 @@ class StreamMachine:
         return frame(say, self.remote, 0, 0, reason)
 
     def _sayEnd(self) -> bytes:
-        """
-        Make a FIN or CLOSE; that may have been the last thing to say.
-        """
         self._said = kind = self.ending
         made = self._plain(kind)
+        # The peer had ended its direction before: nothing more is expected.
         if self.readEnd:
             self._closed(Reason.NONE)
         return made
 
     def _dataFrame(self, room: int) -> bytes:
-        """
-        Make a frame of what waits.
-
-        @param room: Bytes that the peer takes.
-        """
         queue = self._queue
         first = queue[0]
         self._granted = granted = self._read + _WINDOW
@@ -496,6 +471,7 @@ class StreamMachine:
         header = _pack(MAGIC, VERSION, _DATA, 0, self.remote, self._sent, granted)
         most = room if room < _SEGMENT else _SEGMENT
         length = len(first)
+        # The common case, a write that is a frame by itself: there are no pieces to put together.
         if not self._head and length <= most and (len(queue) == 1 or length == most):
             queue.popleft()
             self._sent += length
@@ -525,8 +501,9 @@ class StreamMachine:
 _violated = StreamMachine._violated
 _ignored = StreamMachine._ignored
 
-#: What each kind of frame does in each state, by their numbers; the first column is no kind.
-#: DATA that has its place is not here, see L{StreamMachine.received}.
+#: The transition table: a method for each state (row) and kind of frame (column, by number; 0 is no kind).
+#: DATA in order is not here, see L{StreamMachine.received}.  In state CLOSED all is ignored: late frames
+#: are normal while the peer does not know.
 _TABLE: tuple[tuple[Any, ...], ...] = tuple(
     tuple(getattr(StreamMachine, f"_{name}") for name in row.split())
     for row in (

@@ -1,9 +1,9 @@
 """
-All sessions of one RDS socket: which datagram is for which of them, and which is for none.
+The stream sessions of one RDS socket: a pure table that finds the session of a datagram.
 
-A pure table above L{twisted_ib.rds.protocol.streammachine}: datagrams, commands and C{now} go in; sessions
-that have something to say or to tell, answers for strangers and a deadline come out.  A session stays in
-the table until its last frame, and all that arrived, has been taken.
+It stands above L{twisted_ib.rds.protocol.streammachine}: datagrams, commands and C{now} go in; sessions
+with output or events, answers to unknown senders, and a deadline come out.  A session stays in the table
+until its last frame and all received data were consumed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from twisted_ib import limits
 from twisted_ib.rds.protocol.frames import HEADER, HEADER_BYTES, MAGIC, VERSION, FrameKind, Reason, frame
 from twisted_ib.rds.protocol.streammachine import StreamMachine, StreamState
 
-#: Bytes that all streams of one port hold for protocols that do not read.
+#: Received bytes that all streams of one port may hold for protocols that do not read.
 RDS_STREAMS_HELD = 128 * 1024 * 1024
-#: Answers to datagrams of no stream that wait; more are dropped.
+#: Answers to datagrams without a session that may wait; further ones are dropped.
 RDS_STREAM_ANSWERS = 256
 RDS_STREAM_PROBE_SECONDS = 10.0
 
 _unpack = HEADER.unpack_from
 _DATA = int(FrameKind.DATA)
-#: What is answered when nobody has the session: what somebody says who thinks that there is one.
+#: Kinds that are answered GONE if the session is unknown: their sender believes that it exists.  GONE is
+#: never answered, else two ends could answer each other for ever.
 _ANSWERED = frozenset([FrameKind.ACCEPT, FrameKind.DATA, FrameKind.WINDOW, FrameKind.PROBE, FrameKind.FIN])
-#: The kinds that name the session by the number of the end which sends them.
+#: Kinds whose session field is the sender's number.
 _BY_REMOTE = frozenset([FrameKind.OPEN, FrameKind.GONE])
 
 
@@ -33,18 +34,18 @@ class Streams:
     """
     The sessions of one socket.
 
-    @ivar sessions: Them, by our numbers.
-    @ivar answers: Pairs of a datagram and whereto, for those who have no session.
-    @ivar others: Sessions that what came for others has ended: who calls C{received} takes them.
-    @ivar listening: Whether peers may ask for streams.
-    @ivar counters: What was refused or made no sense, by name.
-    @ivar held: Bytes that wait for applications.
-    @ivar opening: Those that have asked and are not answered.
+    @ivar sessions: by our session numbers.
+    @ivar answers: datagrams for senders without a session, each with its (host, port).
+    @ivar others: sessions ended by a datagram for another one: the caller of C{received} takes them.
+    @ivar listening: whether peers may open streams.
+    @ivar counters: refusals and malformed frames, by name.
+    @ivar held: received bytes that wait for applications.
+    @ivar opening: sessions whose OPEN is unanswered.
     """
 
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
-        @param randomBits: Gives that many random bits, which nobody can guess.
+        @param randomBits: gives that many random bits, unpredictable for peers.
         """
         self._randomBits = randomBits
         self.counters: dict[str, int] = Counter()
@@ -59,18 +60,15 @@ class Streams:
         self._watched = 0.0
 
     def __len__(self) -> int:
-        """
-        @return: How many sessions there are.
-        """
         return len(self.sessions)
 
     # -- sessions
 
     def open(self, address: tuple[str, int], now: float) -> StreamMachine | None:
         """
-        Ask a peer for a stream.
+        Open a stream to a peer.
 
-        @return: The session; L{None} if there are too many.
+        @return: the session; L{None} if there are too many.
         """
         session = self._make(address, now)
         if session is not None:
@@ -85,6 +83,8 @@ class Streams:
             return None
         if not self.sessions:
             self._watched = now
+        # Unpredictable, as TCP's initial sequence numbers are (RFC 6528): whoever guesses one could inject
+        # data.
         number = self._randomBits(64)
         while number in self.sessions:
             number = self._randomBits(64)
@@ -94,11 +94,12 @@ class Streams:
 
     def settle(self, session: StreamMachine) -> None:
         """
-        Forget a session that is over, has nothing more to say and nothing that the application
-        has not got.
+        Remove a session that is closed, has no output left and no data or event that the application has
+        not seen.
         """
         if session.state is not StreamState.CLOSED or session.arrived or session.hasOutput():
             return
+        # Removed before; the number may have been drawn again since.
         if self.sessions.get(session.number) is not session:
             return
         del self.sessions[session.number]
@@ -108,15 +109,15 @@ class Streams:
         if not self._perPeer[session.address]:
             del self._perPeer[session.address]
 
-    # -- what comes
+    # -- receiving
 
     def received(self, data: bytes, address: tuple[str, int], now: float) -> StreamMachine | None:
         """
-        A datagram came.
+        Process a datagram.
 
-        @param address: Whose socket sent it.
-        @return: The session that it was for, which may have something to tell or to say; one in
-            state ASKED wants to be accepted or refused.  L{None} if it was for none.
+        @param address: the sender's (host, port).
+        @return: its session, which may have events or output; in state ASKED it wants C{accept} or
+            C{refuse}.  L{None} if there is none.
         """
         length = len(data)
         if length < HEADER_BYTES:
@@ -129,6 +130,7 @@ class Streams:
         if version != VERSION:
             self._other(kind, number, address)
             return None
+        # Only DATA has a body: extra bytes in another kind show a broken or forged sender.
         if kind != _DATA and length != HEADER_BYTES:
             self.counters["stream_bad_frames"] += 1
             return None
@@ -138,6 +140,7 @@ class Streams:
                 return self._asked(address, number, window, now)
         else:
             session = self.sessions.get(number)
+            # The number alone is no proof: the sender must be the session's peer.
             if session is not None and session.address != address:
                 session = None
         if session is None:
@@ -146,6 +149,8 @@ class Streams:
         session.received(kind, reason, offset, window, data, HEADER_BYTES)
         if session in self.opening and session.state is not StreamState.OPENING:
             del self.opening[session]
+            # The peer accepted with a number that another session has: its OPEN and GONE would be
+            # ambiguous.
             if session.state is StreamState.OPEN and not self._known(session):
                 session.abort(Reason.VIOLATION)
         if self.held > RDS_STREAMS_HELD:
@@ -154,9 +159,7 @@ class Streams:
 
     def _known(self, session: StreamMachine) -> bool:
         """
-        A peer accepted: remember its number.
-
-        @return: Whether no other session has it.
+        @return: whether no other session has the peer's number.
         """
         return self._byRemote.setdefault((session.address, session.remote), session) is session
 
@@ -166,6 +169,7 @@ class Streams:
             return None
         session = self._make(address, now)
         if session is None:
+            # Refused without any state, so a flood of OPENs costs no memory.
             self.counters["stream_too_many"] += 1
             self._answer(frame(FrameKind.REFUSE, number, reason=Reason.TOO_MANY), address)
             return None
@@ -190,20 +194,18 @@ class Streams:
             self.counters["stream_answers_dropped"] += 1
 
     def _tooMuch(self) -> None:
-        """
-        Too much waits for applications: the session that holds most pays.
-        """
+        # The session that holds most is reset: it is the one whose application does not read.
         piece = limits.RDS_STREAM_PIECE
         most = max(self.sessions.values(), key=lambda each: each.arrivedBytes + piece * len(each.arrived))
         self.counters["stream_overheld"] += 1
         most.sacrifice()
         self.others.append(most)
 
-    # -- time
+    # -- timers
 
     def deadline(self) -> float | None:
         """
-        @return: When C{tick} is to be called; L{None} for never.
+        @return: when C{tick} is due; L{None} for never.
         """
         if not self.sessions:
             return None
@@ -212,14 +214,15 @@ class Streams:
 
     def tick(self, now: float) -> list[StreamMachine]:
         """
-        Do what is due.
+        Repeat OPENs and probe silent peers, where due.
 
-        @return: The sessions that have something to say or to tell now.
+        @return: the sessions that have output or events now.
         """
         for session in self.opening:
             session.tick(now)
         found = [session for session in self.opening if session.hasOutput()]
         if now >= self._watched + RDS_STREAM_PROBE_SECONDS:
+            # One timer for all sessions: a timer for each would be re-armed by each frame.
             self._watched = now
             for session in self.sessions.values():
                 session.watch()
@@ -229,9 +232,10 @@ class Streams:
 
     def peerGone(self, address: tuple[str, int] | str) -> list[StreamMachine]:
         """
-        The socket, or all of a host, at C{address} is gone for good.
+        A peer is gone for good.
 
-        @return: The sessions that were with it.
+        @param address: one socket (host, port), or a host.
+        @return: the sessions with it.
         """
         host = isinstance(address, str)
         found = [

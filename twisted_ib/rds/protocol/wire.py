@@ -1,16 +1,16 @@
 """
-The messages of RDS as Linux writes them: a header of 48 bytes, extension headers in its last 16,
-and the payload; and the congestion map's message.
+The RDS wire format of Linux: a header of 48 bytes with extension headers in its last 16, then the
+payload; and the congestion map, which is a message of its own.
 
-TCP delivers a stream in which headers and payloads follow each other without more framing.  An RC
-queue pair delivers fragments of 4096 payload bytes, each behind the header of the whole message.
-UDP has ports and a length too; what RDS adds is the sequence number, by which a peer knows a
-message that it has seen already, and the acknowledgement, which only RC uses.
+Over TCP, headers and payloads follow each other in the byte stream without further framing.  Over an RC
+queue pair a message is cut into fragments of 4096 payload bytes, each preceded by the header of the whole
+message.  UDP has ports and a length too; RDS adds the sequence number, by which the receiver recognises a
+duplicate, and the acknowledgement number, which only RC uses.
 
-The path of a message makes no L{RDSHeader}: it uses L{HEADER} on the medium's own buffer.  The class
-is its documented twin, for tests, tools and what is rare.
+The data path makes no L{RDSHeader}: it uses L{HEADER} on the medium's own buffer.  The class is its
+documented twin, for tests, tools and rare messages.
 
-Source: Linux 6.1 C{net/rds/rds.h}, C{net/rds/message.c}.
+Source: Linux 6.1 C{net/rds/rds.h} (C{struct rds_header}), C{net/rds/message.c}.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ import attrs
 
 from twisted_ib.errors import RDSWireError
 
-#: Sequence, acknowledgement, length, source port, destination port, flags, credit, padding,
-#: checksum, extension headers.
+#: C{struct rds_header} of Linux rds.h: sequence, acknowledgement, length, source port, destination port,
+#: flags, credit, padding, checksum, extension headers.
 HEADER = Struct(">QQIHHBB4sH16s")
 HEADER_BYTES = HEADER.size
-#: What L{HEADER} unpacks.
+#: The fields in the order in which L{HEADER} unpacks them.
 Fields = tuple[int, int, int, int, int, int, int, bytes, int, bytes]
 
-#: Bytes that the extension headers have.
+#: Space for extension headers (RDS_HEADER_EXT_SPACE in Linux rds.h).
 EXTENSIONS_BYTES = 16
 NO_EXTENSIONS = bytes(EXTENSIONS_BYTES)
 NO_PADDING = bytes(4)
 
-#: The longest payload (RDS_MAX_MSG_SIZE).
+#: The longest payload (RDS_MAX_MSG_SIZE in Linux rds.h).
 MESSAGE_BYTES = 1 << 20
-#: Payload bytes of one fragment on an RC queue pair (RDS_FRAG_SIZE).
+#: Payload bytes of one fragment on an RC queue pair (RDS_FRAG_SIZE in Linux rds.h).
 FRAGMENT_BYTES = 4096
 
-#: The port that answers pings.
+#: The ping service: RDS itself answers messages to this port (C{rds_recv_incoming}).
 PING_PORT = 0
-#: The port that the kernel's probes come from; nobody binds it (RDS_FLAG_PROBE_PORT).
+#: Source port of the kernel's probes; no socket can bind it (RDS_FLAG_PROBE_PORT in Linux rds.h).
 PROBE_PORT = 1
-#: The port that ours come from on RC: there Linux has none, and at one from port 1 it warns that the
-#: transport is not TCP (C{rds_conn_peer_gen_update}).
+#: Source port of our probes on RC.  Linux sends none there, and handles a probe from port 1 as TCP's: it
+#: runs into the WARN_ON of C{rds_conn_peer_gen_update}, which expects no other transport.
 RC_PROBE_PORT = 65535
-#: The lowest port that a socket may have.
+#: The lowest port that a socket can bind: 0 is the ping service, 1 the probe port.
 LOWEST_PORT = 2
 
-#: Where RDS over TCP listens.
+#: The TCP port that RDS listens on (RDS_TCP_PORT in Linux tcp.h).
 TCP_PORT = 16385
 
 _Buffer = bytes | bytearray | memoryview
@@ -59,18 +59,19 @@ _WORDS = Struct(">24H")
 
 class Flags(IntFlag):
     """
-    The flags of a header; unknown ones are no error.
+    The flags of a header.  Unknown flags are no error: Oracle's trees define more.
     """
 
-    #: The payload is a congestion map: only if no other flag is set.
+    #: The payload is a congestion map.  Linux tcp_recv.c and ib_recv.c compare the whole byte, so a map has
+    #: no other flag.
     CONG_BITMAP = 0x01
-    #: The sender wants an acknowledgement at once (RC).
+    #: The receiver is to acknowledge at once (RC only, see the ack state in Linux ib_recv.c).
     ACK_REQUIRED = 0x02
-    #: This sequence number was sent before, on a connection that is gone.
+    #: This sequence number was sent before, on a connection that was lost.
     RETRANSMITTED = 0x04
 
 
-#: As numbers, for the path of a message.
+#: Plain integers for the data path: operators of L{IntFlag} are slow.
 CONG_BITMAP = int(Flags.CONG_BITMAP)
 ACK_REQUIRED = int(Flags.ACK_REQUIRED)
 RETRANSMITTED = int(Flags.RETRANSMITTED)
@@ -78,7 +79,7 @@ RETRANSMITTED = int(Flags.RETRANSMITTED)
 
 class Extension(IntEnum):
     """
-    Types of extension headers.
+    The types of extension headers (RDS_EXTHDR_* in Linux C{net/rds/rds.h}).
     """
 
     NONE = 0
@@ -91,17 +92,17 @@ class Extension(IntEnum):
     SPORT_IDX = 8
 
 
-#: Bytes of each type's value, as it has no length in the message.
+#: Bytes of each type's value.  The wire has no length byte, so an unknown type cannot be skipped.
 _VALUE_BYTES = {1: 4, 2: 4, 3: 8, 4: 8, 5: 2, 6: 4, 8: 1}
 
 
 def packExtensions(*extensions: tuple[int, bytes]) -> bytes:
     """
-    Write extension headers.
+    Pack extension headers.
 
     @param extensions: type and value of each, in order.
-    @return: 16 bytes.
-    @raise ValueError: a type is unknown, a value has another length, or there is no room.
+    @return: 16 bytes, zero padded.
+    @raise ValueError: a type is unknown, a value has the wrong length, or they exceed 16 bytes.
     """
     packed = bytearray()
     for kind, value in extensions:
@@ -115,12 +116,8 @@ def packExtensions(*extensions: tuple[int, bytes]) -> bytes:
 
 
 def _walk(extensions: bytes, found: dict[int, bytes]) -> bool:
-    """
-    Read extension headers up to their end, or to what is none.
-
-    @param found: gets the values by type.
-    @return: whether they had an end.
-    """
+    # Returns False at the first header that cannot be parsed: Linux message.c (rds_message_next_extension)
+    # stops there as well, and keeps the headers before it.
     at = 0
     while at < len(extensions) and (kind := extensions[at]):
         size = _VALUE_BYTES.get(kind)
@@ -134,10 +131,10 @@ def _walk(extensions: bytes, found: dict[int, bytes]) -> bool:
 
 def parseExtensions(extensions: bytes) -> dict[int, bytes]:
     """
-    Read extension headers.  An unknown type ends them, and one whose value would not fit.
+    Parse extension headers, up to the first that is unknown or would exceed the space.
 
     @param extensions: the last 16 bytes of a header.
-    @return: the values by type; of a type that comes twice, the last.
+    @return: the values by type; of a repeated type, the last value.
     """
     found: dict[int, bytes] = {}
     _walk(extensions, found)
@@ -146,20 +143,20 @@ def parseExtensions(extensions: bytes) -> dict[int, bytes]:
 
 def areExtensionsGood(extensions: bytes) -> bool:
     """
-    @param extensions: the last 16 bytes of a header.
-    @return: whether L{parseExtensions} understands them all.
+    @return: whether L{parseExtensions} understands all of them.
     """
     return _walk(extensions, {})
 
 
 def pathsExtensions(paths: int, generation: int) -> bytes:
     """
-    What a probe and its answer say of their sender.
+    The extension headers of a probe and of its answer.
 
-    @param paths: how many paths it serves.
-    @param generation: its instance's number; 0 for none.
+    @param paths: the number of paths that the sender serves (NPATHS).
+    @param generation: the sender's instance (GEN_NUM); 0 for none.
     @return: 16 bytes.
     """
+    # NPATHS comes first: Linux 6.1 adds no second extension to its own probes, but parses several.
     extensions = [(int(Extension.NPATHS), paths.to_bytes(2, "big"))]
     if generation:
         extensions.append((int(Extension.GEN_NUM), generation.to_bytes(4, "big")))
@@ -168,22 +165,24 @@ def pathsExtensions(paths: int, generation: int) -> bytes:
 
 def checksum(header: _Buffer, start: int = 0) -> int:
     """
-    Sum up a header (RFC 1071), whatever stands in its checksum.
+    Compute the checksum of a header (RFC 1071), including the checksum field as it stands.
 
     @param header: at least 48 bytes from C{start} on.
-    @return: what to write there; for a header that has its checksum, 0 if it is right.  The sum
-        itself is never 0xffff for a header, which never has only zeros where it is sent.
+    @return: the value for the checksum field; over a header that has its checksum already, 0 if it is
+        right.
     """
     total = sum(_WORDS.unpack_from(header, start))
     total = (total & 0xFFFF) + (total >> 16)
+    # A sum of 0xffff gives 0, which the receiver takes for "no checksum" and accepts as well.  0xffff never
+    # occurs: it needs a header of zeros only, which is never sent.
     return ~(total + (total >> 16)) & 0xFFFF
 
 
 def packChecksummed(*fields: int | bytes) -> bytes:
     """
-    Write a header with its checksum.
+    Pack a header with its checksum.
 
-    @param fields: those of L{HEADER}; the checksum is 0.
+    @param fields: those of L{HEADER}; the checksum field is 0.
     @return: 48 bytes.
     """
     packed = bytearray(HEADER.pack(*fields))
@@ -195,7 +194,7 @@ def packChecksummed(*fields: int | bytes) -> bytes:
 def isIntact(header: _Buffer, start: int = 0) -> bool:
     """
     @param header: at least 48 bytes from C{start} on.
-    @return: whether its checksum is right, or absent.
+    @return: whether its checksum is right, or absent (0).
     """
     at = start + _CHECKSUM_OFFSET
     return (not header[at] and not header[at + 1]) or not checksum(header, start)
@@ -206,16 +205,14 @@ class RDSHeader:
     """
     The header of a message.
 
-    @ivar sequence: of the path; 0 in what is not counted: maps and bare acknowledgements.
-    @ivar acknowledgement: the highest sequence number that came (RC only).
-    @ivar length: bytes of the whole message's payload.
-    @ivar sourcePort: the sending socket's port.
-    @ivar destinationPort: the receiving socket's port.
-    @ivar flags: L{Flags}, and what others know of.
-    @ivar credit: receives that were posted (RC with flow control only).
+    @ivar sequence: number on the path; 0 in congestion maps and bare acknowledgements.
+    @ivar acknowledgement: the highest sequence number received (RC only).
+    @ivar length: payload bytes of the whole message, in every fragment.
+    @ivar flags: L{Flags}, and perhaps unknown ones.
+    @ivar credit: newly posted receives (RC with flow control only).
     @ivar padding: four bytes, zero.
-    @ivar checksum: of these 48 bytes; 0 if there is none.
-    @ivar extensions: the extension headers, 16 bytes.
+    @ivar checksum: over these 48 bytes; 0 if absent.
+    @ivar extensions: extension headers, 16 bytes.
     """
 
     sequence: int
@@ -231,7 +228,7 @@ class RDSHeader:
 
     def fields(self) -> Fields:
         """
-        @return: what L{HEADER} packs.
+        @return: the arguments of C{HEADER.pack}.
         """
         return (
             self.sequence,
@@ -248,24 +245,24 @@ class RDSHeader:
 
     def pack(self) -> bytes:
         """
-        @return: 48 bytes, with the checksum as it is.
+        @return: 48 bytes, with the checksum field as it is.
         """
         return HEADER.pack(*self.fields())
 
     def packChecksummed(self) -> bytes:
         """
-        @return: 48 bytes, with the checksum that they need.
+        @return: 48 bytes, with the checksum computed.
         """
         return packChecksummed(*attrs.evolve(self, checksum=0).fields())
 
     @classmethod
     def parse(cls, buffer: _Buffer, start: int = 0, stop: int | None = None) -> RDSHeader:
         """
-        Read a header; its checksum is not looked at.
+        Parse a header; its checksum is not verified.
 
-        @param buffer: what has it at C{start}; what follows is the payload.
+        @param buffer: has the header at C{start}, then the payload.
         @param stop: offset after the last byte that may be read; by default the end.
-        @raise RDSWireError: there are not 48 bytes.
+        @raise RDSWireError: there are fewer than 48 bytes.
         """
         if stop is None:
             stop = len(buffer)

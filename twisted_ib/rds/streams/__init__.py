@@ -1,3 +1,3 @@
 """
-Streams over the datagrams of RDS, as Twisted's protocols use them.
+Byte streams over RDS datagrams, for Twisted's protocols and endpoints.
 """

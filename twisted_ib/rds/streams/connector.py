@@ -1,5 +1,5 @@
 """
-The active side of streams over reliable datagrams.
+The active side of streams over reliable datagrams: connection attempts and the connector.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
 
-#: Nobody is there, or somebody who does not want us.
+#: Reasons that programs see as "connection refused".
 _REFUSALS = (Reason.NO_LISTENER, Reason.TOO_MANY, Reason.UNWANTED, Reason.VERSION)
 
 
 class StreamAttempt:
     """
-    One attempt to connect: from a host to its addresses, and to a peer that accepts a stream.
+    One connection attempt: name resolution, and an OPEN to each address in turn.
 
-    It stands in C{connector.transport} until there is a transport.
+    It is C{connector.transport} until there is a transport.
 
-    @ivar unreachable: Why the socket could not reach the peer, if so.
+    @ivar unreachable: why the socket could not send to the peer, if so.
     """
 
     logstr = "Uninitialized"
@@ -43,7 +43,7 @@ class StreamAttempt:
 
     def __init__(self, connector: StreamConnector) -> None:
         """
-        Begin in the next turn: a connecting call never calls back before it returns.
+        Start in the next turn: C{connect} never calls back before it returns.
         """
         self._connector = connector
         self._socket: StreamSocket | None = None
@@ -70,7 +70,8 @@ class StreamAttempt:
         host = self._addresses.pop(0)
         bound, port = connector.bound
         try:
-            # Who binds nothing gets the address that leads there, and no more.
+            # Without a bind address the socket is bound to the one that leads to the peer: binding all of
+            # them would accept datagrams on the others.
             interface = bound or sourceFor(host)
             self._socket = socketFor(connector.reactor, connector.device, interface, port, self)
         except error.CannotListenError as reason:
@@ -80,6 +81,7 @@ class StreamAttempt:
         except (HCAError, OSError, ValueError) as reason:
             self._failed(failures.connectError(reason, connector.where()))
             return
+        # Between processes it is known whether a port is bound: refused at once, not after a timeout.
         if self._socket.isServed((host, connector.port)) is False:
             self._failed(failures.refused(connector.where()))
             return
@@ -89,7 +91,7 @@ class StreamAttempt:
 
     def sessionOpened(self, session: StreamMachine) -> None:
         """
-        The peer accepts: hand over to a transport.
+        ACCEPT was received: hand over to a transport.
         """
         connector, socket = self._connector, self._socket
         assert socket is not None
@@ -100,6 +102,7 @@ class StreamAttempt:
             session.user = None
             self.failIfNotConnected(error.ConnectError(string=failures.oneLine(Failure().value)))
             return
+        # buildProtocol() may have cancelled the attempt.
         if self._over:
             return
         self._over = True
@@ -108,6 +111,7 @@ class StreamAttempt:
         transport.connector = connector  # type: ignore[attr-defined]
         connector.transport = transport
         if protocol is None:
+            # As twisted.internet.tcp: without a protocol the connection is closed.
             transport.attach(Protocol(), "client")
             transport.loseConnection()
         else:
@@ -115,11 +119,12 @@ class StreamAttempt:
             factory = connector.factory
             if isinstance(factory, EndpointFactory) and factory._onConnection is not None:
                 factory.protocolMade(protocol)
+        # Last, as the session now keeps the socket open.
         socket.release(self)
 
     def sessionFailed(self, session: StreamMachine, reason: int) -> None:
         """
-        The peer does not want a stream, or cannot be reached.
+        The peer refused, or is unreachable.
         """
         self._session = None
         where = self._connector.where()
@@ -134,9 +139,6 @@ class StreamAttempt:
             self._failed(error.ConnectError(string=f"{where}: {wordsOf(reason)}"))
 
     def _failed(self, reason: Exception) -> None:
-        """
-        This address failed: try the next.
-        """
         if self._over:
             return
         if self._addresses:
@@ -151,6 +153,7 @@ class StreamAttempt:
             return
         if session is not None:
             session.user = None
+            # The peer may have accepted meanwhile: its answer will find no session and end its own.
             session.abort()
             session.events.clear()
             socket.streams.settle(session)
@@ -159,7 +162,7 @@ class StreamAttempt:
 
     def failIfNotConnected(self, reason: Exception | Failure) -> None:
         """
-        End the attempt, if it has not ended.
+        End the attempt, unless it has ended.
         """
         if self._over:
             return
@@ -177,13 +180,13 @@ class StreamAttempt:
 
     def loseConnection(self) -> None:
         """
-        There is no connection yet.
+        Cancel the attempt.
         """
         self.failIfNotConnected(error.UserError())
 
     def logPrefix(self) -> str:
         """
-        @return: What a transport has that is not connected.
+        @return: the prefix of an unconnected transport.
         """
         return self.logstr
 
@@ -191,7 +194,7 @@ class StreamAttempt:
 @implementer(IConnector)
 class StreamConnector(Destination):
     """
-    What C{connectStream} gives.  Its device may be C{"tcp"}, too.
+    The connector that C{connectStream} returns.
     """
 
     protocolName = "RDS"
@@ -210,15 +213,13 @@ def connectStream(
     device: str | None = None,
 ) -> IConnector:
     """
-    Connect a stream over reliable datagrams to a port of L{listenStreams
-    <twisted_ib.rds.streams.listening.listenStreams>}.
+    Connect a stream to a port of L{listenStreams<twisted_ib.rds.streams.listening.listenStreams>}.
 
-    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a
-        name.
-    @param timeout: The seconds to wait for the connection.
-    @param bindAddress: The local host and port to connect from, a pair; port 0 is a new one.
+    @param reactor: provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
+    @param timeout: of the connection, in seconds.
+    @param bindAddress: the local host and port, a pair; port 0 for any.
     @param device: C{"tcp"}, or the HCA's name; see L{twisted_ib.rds.port.listenRDS}.
-    @raise ValueError: An argument makes no sense.
+    @raise ValueError: an argument is invalid.
     """
     connector = StreamConnector(host, port, factory, timeout, bindAddress, reactor, device)
     connector.connect()

@@ -1,9 +1,9 @@
 """
-Streams over reliable datagrams as endpoints, to be used like C{TCP4ServerEndpoint} and
-C{HostnameEndpoint}: C{rds:PORT} and C{rds:HOST:PORT}.
+Streams over reliable datagrams as endpoints, like C{TCP4ServerEndpoint} and C{HostnameEndpoint}:
+C{rds:PORT} and C{rds:HOST:PORT}.
 
-What they speak is documented in L{twisted_ib.rds.protocol.frames}.  Nothing is opened before C{listen} or
-C{connect} is called.
+L{twisted_ib.rds.protocol.frames} documents the wire format.  Nothing is opened before C{listen} or
+C{connect}.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted_ib.rds.streams.listening import listenStreams
 
 class RDSServerEndpoint(ServerEndpoint):
     """
-    Accepts streams over reliable datagrams.
+    The endpoint that accepts streams.
     """
 
     listenCall = staticmethod(listenStreams)
@@ -23,7 +23,7 @@ class RDSServerEndpoint(ServerEndpoint):
 
 class RDSClientEndpoint(ClientEndpoint):
     """
-    Connects a stream over reliable datagrams.
+    The endpoint that connects a stream.
     """
 
     connectCall = staticmethod(connectStream)

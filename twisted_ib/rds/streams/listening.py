@@ -1,5 +1,5 @@
 """
-The passive side of streams over reliable datagrams: a port that accepts them.
+The passive side of streams over reliable datagrams: the listening port.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from twisted_ib.rds.streams.transport import StreamTransport
 @implementer(IListeningPort)
 class StreamPort:
     """
-    What C{listenStreams} gives.
+    The port that C{listenStreams} returns.
 
-    @ivar port: The port that was asked for; 0 for any.
-    @ivar sessionno: How many streams were accepted.
+    @ivar port: the requested port; 0 for any.
+    @ivar sessionno: the number of streams accepted.
     """
 
     sessionno = 0
@@ -37,9 +37,9 @@ class StreamPort:
         self, port: int, factory: IProtocolFactory, interface: str, reactor: Any, device: str | None
     ) -> None:
         """
-        Nothing is opened before C{startListening} is called.
+        Open nothing before C{startListening} is called.
 
-        @raise ValueError: C{port} is no port number, or C{interface} no string.
+        @raise ValueError: C{port} is not a port number, or C{interface} not a string.
         """
         number, interface = unbound(port, interface)
         self.port = checkPort(number, 0)
@@ -52,11 +52,13 @@ class StreamPort:
 
     def startListening(self) -> None:
         """
-        Open the socket, or take over that of streams which a port that is closed has left.
+        Open the socket, or take over one that still has streams of a closed port.
 
-        @raise CannotListenError: The port cannot be had.
+        @raise CannotListenError: the port or the address is not available.
         """
         socket = socketFor(self.reactor, self.device, self.interface, self.port, self)
+        # Only another listening port is in the way; connections that outlive a port are not (SO_REUSEADDR
+        # in socket(7)).
         if socket.server is not None:
             socket.release(self)
             raise inUse(self.interface, self.port)
@@ -69,9 +71,9 @@ class StreamPort:
 
     def stopListening(self) -> Deferred[None]:
         """
-        Accept no more; streams that were accepted go on.
+        Stop accepting; accepted streams go on.
 
-        @return: Fires when that is so, and when the socket is closed if there is no stream.
+        @return: a Deferred that fires when that is done, and the socket closed if it has no streams.
         """
         socket, self._socket = self._socket, None
         if socket is None:
@@ -91,27 +93,28 @@ class StreamPort:
 
     def getHost(self) -> Address:
         """
-        @return: The address that is listened on.
+        @return: the address that is listened on.
         """
         return self._address
 
     def logPrefix(self) -> str:
         """
-        @return: The name of the factory's class.
+        @return: the name of the factory's class.
         """
         return reflect.qual(self.factory.__class__)
 
     def asked(self, session: StreamMachine) -> StreamTransport | None:
         """
-        A peer wants a stream.
+        Accept or decline an OPEN.
 
-        @return: Its transport; L{None} if the factory does not want it.
+        @return: the stream's transport; L{None} if the factory declines.
         """
         socket = self._socket
         assert socket is not None
         protocol = self.factory.buildProtocol(addressOf(*session.address))
         if protocol is None:
             return None
+        # Accepted before the protocol is connected, so that its first data follow the ACCEPT.
         session.accept()
         transport = StreamTransport(socket, session, socket.localHost(session.address[0]))
         self.sessionno += 1
@@ -125,14 +128,14 @@ class StreamPort:
 
 def inUse(interface: str, port: int) -> Exception:
     """
-    @return: The error for a port that somebody else has.
+    @return: the error for a port that is in use.
     """
     return CannotListenError(interface, port, OSError(EADDRINUSE, os.strerror(EADDRINUSE)))
 
 
 def chained(deferred: Deferred[None]) -> Deferred[None]:
     """
-    @return: Another one that fires with it; who gets it can do with it as he likes.
+    @return: a new Deferred that fires with this one; its receiver's callbacks do not affect the original.
     """
     other: Deferred[None] = Deferred()
 
@@ -155,14 +158,14 @@ def listenStreams(
     """
     Accept streams over reliable datagrams.
 
-    @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: The RDS port, 0 for any that is free.
-    @param factory: Makes the protocols, one for each stream.
-    @param interface: The address to bind; each of this host's by default.
-    @param backlog: Nothing: streams are accepted as they come.
+    @param reactor: provides C{IReactorFDSet} and C{IReactorTime}.
+    @param port: the RDS port; 0 for any free one.
+    @param factory: makes a protocol for each stream.
+    @param interface: the address to bind; all of the host by default.
+    @param backlog: ignored, as streams are accepted at once.
     @param device: C{"tcp"}, or the HCA's name; see L{twisted_ib.rds.port.listenRDS}.
-    @raise ValueError: C{port} makes no sense.
-    @raise CannotListenError: The port cannot be had.
+    @raise ValueError: C{port} is invalid.
+    @raise CannotListenError: the port or the address is not available.
     """
     listening = StreamPort(port, factory, interface, reactor, device)
     listening.startListening()

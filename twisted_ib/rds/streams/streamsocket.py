@@ -1,15 +1,15 @@
 """
-A socket of RDS that carries streams.
+The RDS socket that carries streams.
 
-A L{StreamSocket} is the datagram protocol of the socket.  It gives datagrams to the table of its
-streams, tells the transports what came of it, and sends what they have to say.  A port and any
-number of clients may share one; it is closed when nobody needs it any more.
+A L{StreamSocket} is the socket's datagram protocol.  It passes datagrams to the table of sessions,
+notifies the transports, and sends the sessions' frames.  A listening port and any number of clients may
+share one; it is closed when neither a user nor a session needs it.
 
-What is written while an application is called leaves when that call is over; else the first write
-of a turn leaves at once, and those that follow, together in the next.
+Data written while the application is being called is sent after that call; otherwise the first write of a
+turn is sent at once, and further ones together in the next turn.
 
-All streams share what the socket may have on its way.  If nothing had room for some seconds, the peers
-that most of it is for, which take nothing, lose their streams.
+All streams share the socket's send budget.  If no room was freed for some seconds, the peers with most of
+the queued data, which do not read, lose their streams.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, St
 from twisted_ib.rds.protocol.streams import Streams
 from twisted_ib.rds.streams.transport import StreamTransport
 
-#: How long a socket with streams may have no room at all: then the peers that most of what waits is for
-#: lose their streams, in seconds.
+#: How long a socket may be without any room before the peers with most of the queued data lose their
+#: streams, in seconds.
 RDS_STREAM_STALL_SECONDS = 5.0
 
-#: Where a reactor has its sockets with streams, by device, address and port.
+#: The reactor's attribute with its stream sockets, by device, address and port.
 _SOCKETS = "_rdsStreamSockets"
-#: What both kinds of loss of the socket are to its streams.
+#: Errors that make a destination unusable.
 _UNUSABLE = (HCAError, OSError, ValueError)
 
 Key = tuple["str | None", str, int]
@@ -55,20 +55,20 @@ def listenRDS(*arguments: Any, **named: Any) -> Any:
 @implementer(IRDSProtocol)
 class StreamSocket(DatagramProtocol):
     """
-    The streams of one socket.
+    The streams of one RDS socket.
 
-    @ivar reactor: The reactor, whose thread everything here belongs to.
-    @ivar port: The port's number.
-    @ivar streams: The table of its streams.
-    @ivar server: The port that accepts streams, or L{None}.
-    @ivar users: Who needs the socket besides its streams.
+    @ivar reactor: the reactor; everything here belongs to its thread.
+    @ivar port: the port number.
+    @ivar streams: the table of sessions.
+    @ivar server: the port that accepts streams, or L{None}.
+    @ivar users: the users of the socket besides its streams.
     """
 
     noisy = False
 
     def __init__(self, reactor: Any, key: Key) -> None:
         """
-        Nothing is open; see L{socketFor}.
+        Open nothing; see L{socketFor}.
         """
         self.reactor = reactor
         self._key = key
@@ -95,7 +95,7 @@ class StreamSocket(DatagramProtocol):
         """
         Open the socket.
 
-        @raise CannotListenError: It cannot be had.
+        @raise CannotListenError: the port or the address is not available.
         """
         device, interface, port = self._key
         self._listening = listenRDS(self.reactor, port, self, interface=interface, device=device)
@@ -106,7 +106,7 @@ class StreamSocket(DatagramProtocol):
 
     def startProtocol(self) -> None:
         """
-        The socket is open: hear of it when it takes no more.
+        The socket is open: register as its producer, to learn when it is full.
         """
         register = getattr(self.transport, "registerProducer", None)
         if register is not None:
@@ -114,7 +114,7 @@ class StreamSocket(DatagramProtocol):
 
     def pauseProducing(self) -> None:
         """
-        The socket has enough to send.
+        The socket's send budget is used up.
         """
         self._paused = True
         if self._stall is None:
@@ -123,7 +123,7 @@ class StreamSocket(DatagramProtocol):
 
     def resumeProducing(self) -> None:
         """
-        The socket takes more.
+        The socket has room.
         """
         self._paused = False
         self._resumes += 1
@@ -149,9 +149,9 @@ class StreamSocket(DatagramProtocol):
 
     def release(self, user: Any) -> Deferred[None] | None:
         """
-        C{user} does not need the socket any more; when its last stream has ended it is closed.
+        End a user's need of the socket; it is closed when it has no streams left.
 
-        @return: If that is now: fires when it is closed.
+        @return: a Deferred that fires when it is closed, if it is being closed.
         """
         self.users.discard(user)
         return self._closeIfIdle()
@@ -176,13 +176,13 @@ class StreamSocket(DatagramProtocol):
 
     def localHost(self, peer: str) -> str:
         """
-        @return: The address that this socket has for a peer.
+        @return: the socket's address towards a peer.
         """
         return self.interface or peer
 
     def isServed(self, address: tuple[str, int]) -> bool | None:
         """
-        @return: Whether somebody has a port; L{None} if that cannot be known.
+        @return: whether some process has bound a port; L{None} if that cannot be known.
         """
         network = getattr(self._listening, "network", None)
         serves = None if network is None else getattr(network.medium, "serves", None)
@@ -191,11 +191,11 @@ class StreamSocket(DatagramProtocol):
         except _UNUSABLE:
             return None
 
-    # -- what the socket tells
+    # -- IRDSProtocol
 
     def destinationCongested(self, addr: Any) -> None:
         """
-        See L{IRDSProtocol}: streams with it wait, so that others do not.
+        See L{IRDSProtocol}: sessions with that destination wait, so that the others do not.
         """
         self._congested.setdefault(addr, {})
 
@@ -208,9 +208,10 @@ class StreamSocket(DatagramProtocol):
 
     def peerGone(self, host: str, reason: Exception) -> None:
         """
-        A host cannot be reached, or a process that had its address: end the streams with sockets that
-        nobody has.
+        See L{IRDSProtocol}: end the sessions with a host; where processes share it, those with ports that
+        none has bound.
         """
+        # Protocols are called below: their writes wait until all are notified.
         outer, self._inCall = self._inCall, True
         try:
             for session in list(self.streams.sessions.values()):
@@ -224,7 +225,7 @@ class StreamSocket(DatagramProtocol):
 
     def processGone(self, host: str) -> None:
         """
-        A process of a host is gone, which several have: see L{twisted_ib.rds.media.rc}.
+        One of the processes that share a host's address is gone: see L{twisted_ib.rds.media.rc}.
         """
         self.peerGone(host, PeerGoneError("the process is gone"))
 
@@ -232,10 +233,10 @@ class StreamSocket(DatagramProtocol):
 
     def connect(self, address: tuple[str, int], user: Any) -> StreamMachine | None:
         """
-        Ask a peer for a stream.
+        Open a stream to a peer.
 
-        @param user: Gets C{sessionOpened(session)} or C{sessionFailed(session, reason)}.
-        @return: The session; L{None} if there are too many.
+        @param user: gets C{sessionOpened(session)} or C{sessionFailed(session, reason)}.
+        @return: the session; L{None} if there are too many.
         """
         session = self.streams.open(address, self.reactor.seconds())
         if session is not None:
@@ -245,7 +246,7 @@ class StreamSocket(DatagramProtocol):
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
         """
-        A datagram came.
+        Process a datagram.
         """
         if self._closed:
             return
@@ -281,6 +282,7 @@ class StreamSocket(DatagramProtocol):
                 log.err()
         if transport is None:
             session.refuse(Reason.UNWANTED)
+            # The application was not told of the session, so it is not told of its end.
             session.events.clear()
 
     def _tellSession(self, session: StreamMachine) -> None:
@@ -303,7 +305,7 @@ class StreamSocket(DatagramProtocol):
 
     def ended(self, transport: StreamTransport, reason: Failure) -> None:
         """
-        A protocol has heard of the end.
+        A protocol was told that its connection ended.
         """
         connector = getattr(transport, "connector", None)
         if connector is not None:
@@ -317,13 +319,13 @@ class StreamSocket(DatagramProtocol):
 
     def touch(self, session: StreamMachine) -> None:
         """
-        A session may have something to say, or be done.
+        A session may have output, or be finished.
         """
         if self._inCall or self._paused:
             self._ready[session] = None
             return
         if self._turn is None:
-            # The first of this turn leaves at once; application code is not called.
+            # The first of a turn is sent at once, for latency; no application code is called from here.
             while self._send(session):
                 pass
             self._wantTurn()
@@ -331,7 +333,7 @@ class StreamSocket(DatagramProtocol):
 
     def look(self, transport: StreamTransport) -> None:
         """
-        A protocol reads again.
+        A protocol reads again: deliver in the next turn.
         """
         self._looks[transport] = None
         self._wantTurn()
@@ -354,11 +356,12 @@ class StreamSocket(DatagramProtocol):
 
     def flush(self) -> None:
         """
-        Send what there is to say, as far as the socket takes it, and tell who can write more.
+        Send pending frames, as far as the socket has room, and resume producers.
         """
         ready = self._ready
         self._inCall = True
         try:
+            # Frames that the socket refused go first: the order within a stream is the order of writes.
             while self._unsent and not self._paused:
                 self._write(*self._unsent.popleft())
             answers = self.streams.answers
@@ -370,7 +373,8 @@ class StreamSocket(DatagramProtocol):
                 while self._send(session):
                     pass
                 if self._paused:
-                    ready[session] = None  # There may be more.
+                    # The session may have further frames.
+                    ready[session] = None
                     break
                 if not session.queuedBytes and isinstance(session.user, StreamTransport):
                     user = session.user
@@ -390,16 +394,11 @@ class StreamSocket(DatagramProtocol):
             self._closeIfIdle()
 
     def _send(self, session: StreamMachine) -> bool:
-        """
-        Send the next frame of a session.
-
-        @return: Whether there may be another.
-        """
         if self._paused or self._closed:
             return False
         if self._congested and session.address in self._congested:
             if session.state is StreamState.CLOSED:
-                # Who sends something for it later hears that it is gone.
+                # The last frames are dropped: the peer learns by GONE when it sends something.
                 while session.nextOutput() is not None:
                     pass
             else:
@@ -416,7 +415,7 @@ class StreamSocket(DatagramProtocol):
         try:
             transport.write(data, address)
         except ResourceLimitError:
-            # As much waits as may; it goes on when the socket says so.
+            # The send budget is used up; C{resumeProducing} continues.
             self.pauseProducing()
             self._unsent.appendleft((data, address, session))
         except _UNUSABLE as reason:
@@ -432,15 +431,13 @@ class StreamSocket(DatagramProtocol):
         self._ready[session] = None
         self._wantTurn()
 
-    # -- time
+    # -- timers
 
     def _schedule(self) -> None:
-        """
-        Be called when the next deadline of the streams passes.
-        """
         streams = self.streams
         if self._timer is not None and streams.sessions and not streams.opening:
-            return  # Then it only becomes later.
+            # Without unanswered OPENs the deadline can only move later: the timer re-arms itself then.
+            return
         deadline = streams.deadline()
         if deadline is None:
             if self._timer is not None:
@@ -467,10 +464,8 @@ class StreamSocket(DatagramProtocol):
         self.flush()
 
     def _stalled(self) -> None:
-        """
-        If nothing had room for a while, give up the peers that most of what waits is for: all streams
-        share what the socket may send, and some must not keep it from the others.
-        """
+        # All streams share the send budget: a few peers that do not read must not keep it from the others
+        # for ever.
         self._stall = None
         if not self._paused or self._closed:
             return
@@ -482,9 +477,6 @@ class StreamSocket(DatagramProtocol):
             self._giveUp(address)
 
     def _giveUp(self, address: tuple[str, int]) -> None:
-        """
-        A socket takes nothing: end its streams, and forget what waits for it.
-        """
         outer, self._inCall = self._inCall, True
         try:
             for session in self.streams.peerGone(address):
@@ -492,6 +484,8 @@ class StreamSocket(DatagramProtocol):
                 self._ready[session] = None
             self._unsent = deque(each for each in self._unsent if each[1] != address)
             transport: Any = self.transport
+            # RDS_CANCEL_SENT_TO in Linux uapi/linux/rds.h: frees the budget of messages that are not
+            # acknowledged.
             transport.cancel(address)
             self.destinationCleared(address)
         except _UNUSABLE as reason:
@@ -510,11 +504,11 @@ class StreamSocket(DatagramProtocol):
 
 def socketFor(reactor: Any, device: str | None, interface: str, port: int, user: Any) -> StreamSocket:
     """
-    Find the socket with streams of a port, or open it.
+    Find the stream socket of a port, or open one.
 
-    @param port: 0 for a new one on any port.
-    @param user: Who needs it until it says C{release}.
-    @raise CannotListenError: It cannot be had.
+    @param port: 0 for a new socket on any port.
+    @param user: uses the socket until C{release}.
+    @raise CannotListenError: the port or the address is not available.
     """
     sockets: dict[Key, StreamSocket] | None = getattr(reactor, _SOCKETS, None)
     if sockets is None:

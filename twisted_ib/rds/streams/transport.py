@@ -1,5 +1,5 @@
 """
-The Twisted transport of a stream over reliable datagrams.
+The Twisted transport of a stream over reliable datagrams (ITCPTransport).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CONNECTION_DONE = Failure(error.ConnectionDone())
 
-#: Why a stream broke, for who reads it.
+#: The texts of the reasons, for logs and exceptions.
 _WORDS = {
     Reason.ABORTED: "the peer aborted the connection",
     Reason.VIOLATION: "one end found that the other broke the rules",
@@ -41,7 +41,7 @@ _WORDS = {
 
 def wordsOf(reason: int) -> str:
     """
-    @return: What a reason means; a peer may give any.
+    @return: the text of a reason; a peer may send any number.
     """
     return _WORDS.get(reason, f"reason {reason}")  # type: ignore[call-overload]
 
@@ -49,15 +49,14 @@ def wordsOf(reason: int) -> str:
 @implementer(interfaces.ITCPTransport, interfaces.IConsumer, interfaces.IPushProducer)
 class StreamTransport(_ConsumerMixin, _LogOwner):
     """
-    One end of a stream as Twisted sees it.
+    One end of a stream as a Twisted transport.
 
-    @ivar socket: The socket that carries it.
-    @ivar session: The end itself.
-    @ivar protocol: Who gets the data; L{None} when it has heard of the end.
-    @ivar connected: 1 from the first to the last call to the protocol.
-    @ivar logstr: The log prefix.
-    @ivar bufferSize: A streaming producer is paused when more than this many bytes wait, or are
-        written at once.
+    @ivar socket: the socket that carries it.
+    @ivar session: its state machine.
+    @ivar protocol: the protocol; L{None} after its C{connectionLost}.
+    @ivar connected: 1 from the first to the last call of the protocol.
+    @ivar logstr: the log prefix.
+    @ivar bufferSize: a streaming producer is paused when more bytes than this are queued.
     """
 
     connected = disconnecting = disconnected = 0
@@ -66,25 +65,25 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
     logstr = "Uninitialized"
     protocol: Any = None
     _aborting = _finishing = _readEnded = False
-    # Datagrams do not wait for each other, and streams are always watched.
+    # Nothing like Nagle's algorithm delays data, and keepalive probes are always sent.
     _noDelay = _keepAlive = True
 
     def __init__(self, socket: StreamSocket, session: StreamMachine, host: str) -> None:
         """
-        @param host: The address of this end.
+        @param host: the address of this end.
         """
         self.socket = socket
         self.session = session
         self._host = host
         session.user = self
 
-    # -- the beginning
+    # -- connecting
 
     def attach(self, protocol: Any, role: str) -> None:
         """
-        The stream stands: hook the protocol up.
+        The stream is established: connect the protocol.
 
-        @param role: What the log prefix has besides the protocol's.
+        @param role: the log prefix behind the protocol's.
         """
         self.connected = 1
         self.protocol = protocol
@@ -95,7 +94,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def write(self, data: bytes) -> None:
         """
-        Send bytes, in this turn or when the peer has room.
+        Send bytes, in this turn or when the peer's window allows.
 
         @raise TypeError: C{data} is not L{bytes}.
         """
@@ -112,22 +111,24 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         """
         Send pieces as if they were one.
 
-        @raise TypeError: One of them is not L{bytes}; then nothing is sent.
+        @raise TypeError: one of them is not L{bytes}; nothing is sent then.
         """
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
         """
-        Close when everything written has left, and a pull or a paused producer is done.
+        Close when everything written is sent, and a pull producer or a paused one has finished.
         """
         if self.connected and not self.disconnecting:
             self.disconnecting = 1
+            # Nothing is delivered after loseConnection(); unread data would keep the window closed, and the
+            # peer's FIN behind it.
             self.session.discardArrived()
             self.socket.touch(self.session)
 
     def loseWriteConnection(self) -> None:
         """
-        Send nothing more behind what is written; go on reading.
+        Half close: send FIN behind the data written, and go on reading (RFC 9293 section 3.6.1).
         """
         if self.connected and not self.disconnecting and not self._finishing:
             self._finishing = True
@@ -135,7 +136,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def abortConnection(self) -> None:
         """
-        Drop what waits and reset the stream; the peer sees it as lost.
+        Drop queued data and reset the stream.
         """
         if self.disconnected or self._aborting:
             return
@@ -143,41 +144,42 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         self.session.abort()
         self.session.events.clear()
         self.socket.touch(self.session)
+        # In a later turn, as twisted.internet.tcp does: the caller may be the protocol itself.
         self.socket.reactor.callLater(0, self.connectionLost, Failure(error.ConnectionAborted()))
 
     def getHost(self) -> Address:
         """
-        @return: The address of this end.
+        @return: the address of this end.
         """
         return addressOf(self._host, self.socket.port)
 
     def getPeer(self) -> Address:
         """
-        @return: The address of the other end.
+        @return: the address of the other end.
         """
         return addressOf(*self.session.address)
 
     def getTcpNoDelay(self) -> bool:
         """
-        @return: What was set last.
+        @return: the last value set.
         """
         return self._noDelay
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """
-        Remember it: what is written leaves at once anyhow.
+        Remember the value.  There is no Nagle algorithm to switch off (RFC 1122 section 4.2.3.4).
         """
         self._noDelay = bool(enabled)
 
     def getTcpKeepAlive(self) -> bool:
         """
-        @return: What was set last.
+        @return: the last value set.
         """
         return self._keepAlive
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """
-        Remember it: a peer is watched anyhow.
+        Remember the value.  Keepalive probes are always sent (as RFC 9293 section 3.8.4).
         """
         self._keepAlive = bool(enabled)
 
@@ -185,7 +187,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def startWriting(self) -> None:
         """
-        Look at what is to be done in this turn.
+        Schedule output for this turn.
         """
         self.socket.touch(self.session)
 
@@ -199,7 +201,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def unregisterProducer(self) -> None:
         """
-        See L{interfaces.IConsumer}.  The next one begins unpaused.
+        See L{interfaces.IConsumer}.  The next producer starts unpaused.
         """
         self.producerPaused = False
         super().unregisterProducer()
@@ -207,9 +209,6 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
             self.startWriting()
 
     def _filled(self) -> None:
-        """
-        More than a buffer's worth waits: pause a streaming producer.
-        """
         producer: Any = self.producer
         if self.streamingProducer and not self.producerPaused:
             self.producerPaused = True
@@ -217,11 +216,12 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def drained(self) -> None:
         """
-        Everything written has left: more from the producer, or the end.
+        Everything written is sent: resume the producer, or end this direction.
         """
         if not self.connected or self._aborting:
             return
         producer: Any = self.producer
+        # As twisted.internet.abstract: the producer finishes before a connection is closed.
         if producer is not None and (not self.streamingProducer or self.producerPaused):
             self.producerPaused = False
             self._tell(producer.resumeProducing)
@@ -243,7 +243,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def resumeProducing(self) -> None:
         """
-        Deliver again; what waits comes in this turn, but not from within this call.
+        Deliver again, in a call from the reactor.
         """
         if not self.reading and self.connected and not self.disconnecting:
             self.reading = True
@@ -259,11 +259,11 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
     startReading = resumeProducing
     stopReading = pauseProducing
 
-    # -- what the session tells
+    # -- delivery and end
 
     def arrived(self) -> None:
         """
-        Deliver what has arrived, as long as the protocol reads, and then what happened.
+        Deliver received data while the protocol reads, then the events behind them.
         """
         session = self.session
         while session.arrived:
@@ -273,6 +273,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
             if not self.reading:
                 return
             self._tell(self.protocol.dataReceived, session.take())
+        # The end of the stream waits behind unread data.
         if self.reading or self.disconnecting or not self.connected:
             while session.events:
                 event, reason = session.events.popleft()
@@ -280,14 +281,14 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
                     self._happened(event, reason)
 
     def _happened(self, event: StreamEvent, reason: int) -> None:
-        """
-        The peer sends no more, or the stream is over.
-        """
         if event is StreamEvent.CLOSED and reason:
             self.connectionLost(Failure(error.ConnectionLost(wordsOf(reason))))
             return
         if event is StreamEvent.END and self.disconnecting:
-            return  # What is written leaves first.
+            # The peer has only half closed: what was written is still sent before the end.
+            return
+        # A protocol that cannot half close loses the connection at the peer's FIN, as in
+        # twisted.internet.tcp.
         half = None if self.disconnecting else interfaces.IHalfCloseableProtocol(self.protocol, None)
         if half is not None and not self._readEnded:
             self._readEnded = True
@@ -296,9 +297,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
             self.connectionLost(_CONNECTION_DONE)
 
     def _tell(self, call: Any, *arguments: Any) -> None:
-        """
-        Call the application; its exceptions end the connection.
-        """
+        # An exception of the protocol ends its connection, as in twisted.internet.posixbase.
         upcalls.current = self
         try:
             call(*arguments)
@@ -311,7 +310,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The last thing that happens, once.
+        End the connection, once.
         """
         if self.disconnected or self.protocol is None:
             return
@@ -324,7 +323,8 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         session.discardArrived()
         if session.state is not StreamState.CLOSED:
             if isinstance(reason.value, error.ConnectionDone):
-                # The peer has sent its last: nobody waits for what was not sent.
+                # The peer has closed in order, or half closed to a protocol that cannot: unsent data is
+                # dropped.
                 session.discardWritten()
                 session.close()
             else:
@@ -336,9 +336,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         self.socket.ended(self, reason)
 
     def _log(self, call: Any, *arguments: Any) -> None:
-        """
-        Call the application for the last time; its exceptions are logged.
-        """
+        # The last call of the application: there is no connection to end any more.
         upcalls.current = self
         try:
             call(*arguments)
@@ -349,7 +347,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
 
     def logPrefix(self) -> str:
         """
-        @return: The prefix of log lines about this connection.
+        @return: the log prefix of this connection.
         """
         return self.logstr
 
