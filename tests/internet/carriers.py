@@ -101,7 +101,7 @@ class SDP:
 
 class Talk(Protocol):
     """
-    Writes down what it is told.
+    Records its calls.
 
     @ivar log: C{"made"}, bytes, names of the half-close calls, and at the end the name of the reason.
         Bytes that follow each other are one entry.
@@ -191,9 +191,9 @@ class HalfTalk(Talk):
 
 class Accepting(Factory):
     """
-    Gives the protocols of a list, then new ones.
+    Returns the protocols of a list, then new ones.
 
-    @ivar made: What it has given.
+    @ivar made: The protocols it has made.
     """
 
     noisy = False
@@ -269,7 +269,7 @@ class Calling(ClientFactory):
 
 class StreamContract(Base):
     """
-    What the contracts of streams need.
+    The base of the contracts of streams.
 
     @cvar carrier: L{TCP} or L{SDP}.
     """
@@ -340,6 +340,6 @@ class StreamContract(Base):
 
 def _all(reactor: Any) -> list[Any]:
     """
-    @return: What a reactor has.
+    @return: The reactor's readers, writers and delayed calls.
     """
     return [*reactor.getReaders(), *reactor.getWriters(), *reactor.getDelayedCalls()]

@@ -48,7 +48,7 @@ from tests.internet.stream_extra import ExtraStreamTestsMixin
 @dataclass
 class StreamSubject:
     """
-    What the suite has to know about a stream transport.
+    A stream transport's properties that the suite needs.
 
     @ivar name: A word which goes into the names of the test cases.
     @ivar endpoints: Makes connected pairs of endpoints.
@@ -58,7 +58,7 @@ class StreamSubject:
         nobody listens.
     @ivar startMessage: C{(port, prefix) -> str}, what is logged at the start.
     @ivar stopMessage: C{(port) -> str}, what is logged at the end.
-    @ivar requiredInterfaces: What the reactor must provide.
+    @ivar requiredInterfaces: Interfaces that the reactor must provide.
     @ivar skips: Test name to reason, for what this transport cannot do.
     """
 

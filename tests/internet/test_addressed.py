@@ -223,7 +223,7 @@ class AddressedTests(TestCase):
 
     async def test_forged(self) -> None:
         """
-        Who says that it has another address than its packets is refused.
+        A REQ whose Hello has another source address than its packets is rejected.
         """
         for scheme in ("sdp", "ib"):
             port = await self.listen(f"{scheme}:0:interface={HERE}:device=roce0")

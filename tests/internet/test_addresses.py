@@ -128,7 +128,7 @@ class _Resolver:
 
     def __init__(self, *hosts: str) -> None:
         """
-        @param hosts: What every name resolves to.
+        @param hosts: The addresses of every name.
         """
         self.hosts = hosts
         self.asked: list[str] = []
@@ -152,7 +152,7 @@ class _Reactor:
 
     def __init__(self, *hosts: str) -> None:
         """
-        @param hosts: What every name resolves to.
+        @param hosts: The addresses of every name.
         """
         self.nameResolver = _Resolver(*hosts)
 
@@ -169,7 +169,7 @@ class _OldReactor:
 
     def __init__(self, result: Deferred[str]) -> None:
         """
-        @param result: What it gives.
+        @param result: The result of each look-up.
         """
         self.result = result
 
@@ -223,8 +223,7 @@ class ResolutionTests(SynchronousTestCase):
 
     def test_noName(self) -> None:
         """
-        What cannot be a name at all is not given to the resolver, which would
-        never answer.
+        Text that cannot be a name is not given to the resolver, which would never answer.
         """
         reactor = _Reactor("127.0.0.1")
         for host in ["a" * 64, "a..b", "nul\0", ".."]:
@@ -284,7 +283,7 @@ class LocalPortTests(SynchronousTestCase):
 
     def test_giveBack(self) -> None:
         """
-        What is given back can be had again; twice does no harm.
+        A freed number can be taken again; freeing it twice does no harm.
         """
         ports = LocalPorts(lambda below: 0)
         local = addresses.addressOf(self.here, 1234)
@@ -356,7 +355,7 @@ class FailureTests(SynchronousTestCase):
 
     def test_connectErrorStays(self) -> None:
         """
-        What is a C{ConnectError} already is not changed.
+        A C{ConnectError} is not changed.
         """
         reason = error.UserError()
         self.assertIs(failures.connectError(reason, "SDP host:80"), reason)

@@ -17,7 +17,7 @@ from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
 
 class _Waiting:
     """
-    Who waits, and remembers what came.
+    An owner that records its calls.
 
     @ivar hook: called in the next turn.
     """
@@ -77,7 +77,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_forget(self) -> None:
         """
-        Who waits no more is not called; when nobody waits there is no delayed call.
+        An owner that is withdrawn is not called; without owners there is no delayed call.
         """
         self.turns.wait(self.clock, self.one)
         self.turns.wait(self.clock, self.two)
@@ -95,7 +95,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_raises(self) -> None:
         """
-        What one raises is logged and keeps no other from its turn.
+        An exception of one owner is logged and keeps no other from its turn.
         """
         self.one.hook = lambda: 1 // 0
         self.turns.wait(self.clock, self.one)
@@ -124,7 +124,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_unlimit(self) -> None:
         """
-        Who has got there does not fail; when all have there is no delayed call.
+        An owner without a deadline does not fail; without deadlines there is no delayed call.
         """
         self.turns.limit(self.clock, 30, self.one)
         self.turns.limit(self.clock, 30, self.two)
@@ -144,7 +144,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_againWhileFailing(self) -> None:
         """
-        Who fails may begin again at once.
+        An owner that fails may begin again at once.
         """
         self.turns.limit(self.clock, 30, self.one)
         self.one.hook = lambda: self.turns.limit(self.clock, 30, self.two)
@@ -156,7 +156,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_againBesideOthers(self) -> None:
         """
-        Who fails and begins again while others wait shares their one delayed call, however often.
+        An owner that fails and begins again while others wait shares their one delayed call, however often.
         """
         self.turns.limit(self.clock, 30, self.one)
         self.clock.advance(1)
@@ -173,7 +173,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_failingRaises(self) -> None:
         """
-        What one who fails raises is logged, and the others fail in their time.
+        An exception of one owner is logged, and the others fail in their time.
         """
         self.one.hook = lambda: 1 // 0
         self.turns.limit(self.clock, 30, self.one)
@@ -188,8 +188,7 @@ class TurnsTests(SynchronousTestCase):
 
     def test_cancelled(self) -> None:
         """
-        Somebody cancels all that the reactor has, as trial does after a test: who comes next has calls
-        again.
+        All calls of the reactor are cancelled, as trial does after a test: later owners have calls again.
         """
         self.turns.wait(self.clock, self.one)
         self.turns.limit(self.clock, 30, self.one)

@@ -59,7 +59,7 @@ class Owner:
 
 class ChannelTestCase(SynchronousTestCase):
     """
-    A channel that nobody uses.
+    A channel without users.
     """
 
     def end(self, polled: bool) -> End:
@@ -154,7 +154,7 @@ class UserTests(ChannelTestCase):
 
     def test_dueBeforeTheFirstUser(self) -> None:
         """
-        The same for what happened while nobody used the device.
+        The same for events while the device had no user.
         """
         end = self.end(False)
         owner = Owner(end.device)
@@ -271,7 +271,7 @@ class UserTests(ChannelTestCase):
 
     def test_nobodyUses(self) -> None:
         """
-        What happens while nobody uses the device asks for no turn.
+        Events while the device has no user ask for no turn.
         """
         end = self.end(False)
         end.device.markDirty(Owner(end.device))
@@ -280,7 +280,7 @@ class UserTests(ChannelTestCase):
 
     def test_serveAtTheEnd(self) -> None:
         """
-        What is gathered when the last user goes still leaves.
+        Gathered data still leaves after the last user.
         """
         for polled in (False, True):
             end = self.end(polled)
@@ -478,7 +478,7 @@ class DeadlineTests(ChannelTestCase):
 
     def test_overdue(self) -> None:
         """
-        What is overdue is due now.
+        A deadline that has passed is due now.
         """
         end = self.end(False)
         end.channel.acquire(Keeper())
@@ -772,7 +772,7 @@ class RealReactorTests(SynchronousTestCase):
 
     def test_channel(self) -> None:
         """
-        What a channel is for reactors.
+        A channel's interface for reactors.
         """
         from twisted.internet.interfaces import IReadDescriptor
         from zope.interface.verify import verifyObject

@@ -43,7 +43,7 @@ class Recorder(Protocol):
 
 def attributeOf(datagram: bytes) -> int:
     """
-    What a datagram says to a communication manager; 0 for nothing.
+    Return the attribute id of a CM message in a datagram; 0 for another datagram.
     """
     return int.from_bytes(datagram[36:38], "big") if datagram[0] == 0x64 else 0
 
@@ -128,7 +128,7 @@ class PromiseTests(SynchronousTestCase):
 
     def test_strangersData(self) -> None:
         """
-        What comes from elsewhere says nothing, nor what has not the numbers that only the peer knows.
+        Data from another address, or without the numbers that only the peer knows, is not taken for an RTU.
         """
         self.lose(0, RTU)
         self.streams.connect(Recorder())
@@ -145,7 +145,7 @@ class PromiseTests(SynchronousTestCase):
 
     def test_otherTerms(self) -> None:
         """
-        Nothing is promised to who asks for another service than a stream is, or for packets that do not fit.
+        A REQ for another transport service, or for packets that do not fit, gets no half-open connection.
         """
         manager = self.streams.channels[ADDRESSES[0]].device.cm
         connect = manager.connect
@@ -193,7 +193,7 @@ class PromiseTests(SynchronousTestCase):
 
     def test_rejected(self) -> None:
         """
-        Who has lost all its REPs and gives up leaves nothing though its REJ is lost, too.
+        A peer that loses all REPs and gives up leaves nothing, although its REJ is lost, too.
         """
         self.lose(1, REP)
         self.lose(0, REJ)

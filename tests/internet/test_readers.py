@@ -53,7 +53,7 @@ class Reactor:
         """
         Forget all.
 
-        @return: What it was.
+        @return: The removed readers.
         """
         removed, self.readers = self.readers, []
         return removed
@@ -95,19 +95,19 @@ class Channel:
 
     def __init__(self, *users: Any) -> None:
         """
-        @param users: Who uses it.
+        @param users: Its users.
         """
         self.users = dict.fromkeys(users)
 
 
 class ReadersTests(SynchronousTestCase):
     """
-    What stands in for a reactor's methods.
+    The replacement of a reactor's methods.
     """
 
     def setUp(self) -> None:
         """
-        A reactor, and a device that somebody reads from and somebody does not.
+        A reactor, and a device with a user that reads and one that does not.
         """
         self.reactor: Any = Reactor()
         self.reads, self.paused, self.trying = User(True), User(False), Trying()
@@ -115,8 +115,8 @@ class ReadersTests(SynchronousTestCase):
 
     def test_patchedMeanwhile(self) -> None:
         """
-        Who replaces a method while a device is there, and puts it back when there is none any more,
-        does not have the next device find itself.
+        If a test replaces a method while a device is there, and restores it when there is none any more, the
+        next device does not call itself.
         """
         readersOf(self.reactor).add(self.channel)
         before = self.reactor.getReaders
@@ -141,7 +141,7 @@ class ReadersTests(SynchronousTestCase):
 
     def test_getReaders(self) -> None:
         """
-        In place of the device there is who reads, as long as it is there.
+        The device's reading users are shown in its place, as long as it is there.
         """
         readers = readersOf(self.reactor)
         readers.add(self.channel)
@@ -154,7 +154,7 @@ class ReadersTests(SynchronousTestCase):
 
     def test_removeAll(self) -> None:
         """
-        Who reads is taken; the device stays, and its other users with it.
+        Reading users are removed; the device stays, and its other users with it.
         """
         readersOf(self.reactor).add(self.channel)
         self.assertEqual(self.reactor.removeAll(), ["a reader", self.reads, self.trying])
@@ -198,7 +198,7 @@ class ReadersTests(SynchronousTestCase):
 
     def test_patchedBefore(self) -> None:
         """
-        What somebody else has put in a method's place is asked, and is there again afterwards.
+        Another replacement of before is called, and is there again afterwards.
         """
 
         def patched() -> list[Any]:
@@ -214,7 +214,7 @@ class ReadersTests(SynchronousTestCase):
 
     def test_patchedAfterwards(self) -> None:
         """
-        What somebody else puts in a method's place while a device is there stays.
+        Another replacement made while a device is there stays.
         """
         readers = readersOf(self.reactor)
         readers.add(self.channel)

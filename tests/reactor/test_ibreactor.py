@@ -39,7 +39,7 @@ class HotPath:
     """
     Where something may arrive at any time.
 
-    @ivar found: What the next looks find.
+    @ivar found: The results of the next looks.
     """
 
     def __init__(self) -> None:
@@ -61,10 +61,10 @@ class ScriptedDevice:
     """
     A device, and its fabric, that does what the test says.
 
-    @ivar work: What each C{progress} does: a number, or what to call.
-    @ivar endless: What it does when that is over.
-    @ivar armed: What C{arm} gives.
-    @ivar log: What was asked of it, in order.
+    @ivar work: For each C{progress} its result, a number, or a function to call.
+    @ivar endless: The result of further ones.
+    @ivar armed: The result of C{arm}.
+    @ivar log: The calls, in order.
     """
 
     name = "test"
@@ -367,7 +367,7 @@ class TurnTests(ReactorTestCase):
 
     def test_staysForWhatCameUnseen(self) -> None:
         """
-        What comes although it does not pay to look for it is served in the same turn too.
+        Traffic that comes although polling does not pay is served in the same turn too.
         """
         self.running()
         _, device = self.add()
@@ -496,7 +496,7 @@ class TurnTests(ReactorTestCase):
 
     def test_servedAfterSleep(self) -> None:
         """
-        What woke the reactor is served in the same turn, once.
+        The traffic that woke the reactor is served in the same turn, once.
         """
         _, device = self.add()
         device.work = [0, 1, 1]
@@ -527,7 +527,7 @@ class TurnTests(ReactorTestCase):
 
     def test_deadlineAfterSleep(self) -> None:
         """
-        What was due at the end of a sleep is done then, and nothing before; nobody finds a delayed call.
+        A deadline at the end of a sleep is handled then, and nothing before; there is no delayed call.
         """
         _, device = self.add()
         now = 50.0
@@ -640,7 +640,7 @@ class TurnTests(ReactorTestCase):
 
 class ViewTests(ReactorTestCase):
     """
-    What others see of the reactor.
+    The reactor as others see it.
     """
 
     def test_interfaces(self) -> None:
@@ -664,7 +664,7 @@ class ViewTests(ReactorTestCase):
 
     def test_getReaders(self) -> None:
         """
-        C{getReaders} shows who reads of the channel's users, not the channel.
+        C{getReaders} shows the channel's reading users, not the channel.
         """
         before = self.reactor.getReaders()
         channel, _ = self.add()
@@ -857,7 +857,7 @@ class RunningTests(SynchronousTestCase):
 
     def test_shutdown(self) -> None:
         """
-        When it stops, a real device is closed and its users are told.
+        When it stops, a real device is closed and its users are notified.
         """
         keeper = Keeper()
         channel = channelFor(self.reactor, "lo0")
@@ -870,7 +870,7 @@ class RunningTests(SynchronousTestCase):
 
     def test_logSystem(self) -> None:
         """
-        Log lines within a device's turn are marked with whom it is calling.
+        Log lines within a device's turn have the name of the user that is being called.
         """
         self.use(0)
         systems: list[str] = []
@@ -884,7 +884,7 @@ class RunningTests(SynchronousTestCase):
 
         def upcall() -> int:
             """
-            Log while somebody is called.
+            Log while a user is called.
             """
             upcalls.current = self.channel
             try:

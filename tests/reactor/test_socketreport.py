@@ -173,7 +173,7 @@ class AppearTests(VisibilityTestCase):
 
     def test_asked(self) -> None:
         """
-        It answers; the device is looked at only while somebody calls.
+        It answers; the device is polled only while there is a caller.
         """
         self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
@@ -192,7 +192,7 @@ class AppearTests(VisibilityTestCase):
 
     def test_silentCaller(self) -> None:
         """
-        Who calls and says nothing is forgotten, and the device is left alone again.
+        A caller that sends nothing is dropped, and the device is not polled any more.
         """
         self.reactor.socketReport.appear()
         [channel] = channelsOf(self.reactor)
@@ -220,7 +220,7 @@ class AppearTests(VisibilityTestCase):
 
 class RowsTests(VisibilityTestCase):
     """
-    What is seen.
+    The rows of a process.
     """
 
     def setUp(self) -> None:
@@ -273,7 +273,7 @@ class RowsTests(VisibilityTestCase):
 
     def test_fallback(self) -> None:
         """
-        A connection that fell back says why; who accepted it was not on the switch.
+        A connection that fell back has the reason; its server was not on the switch.
         """
         stranger = socket.socket()
         self.addCleanup(stranger.close)
@@ -310,7 +310,7 @@ class RowsTests(VisibilityTestCase):
 
     def test_adopted(self) -> None:
         """
-        What was adopted was made without the switch.
+        Adopted ports and connections were made without the switch.
         """
         self.rules("use tcp listen * *:*\nuse tcp connect * *:*\n")
         skt = socket.socket()
@@ -324,7 +324,7 @@ class RowsTests(VisibilityTestCase):
 
     def test_paused(self) -> None:
         """
-        What is paused is in no reactor, and has its row, with the rule of its port.
+        A paused connection is in no reactor, and has its row, with the rule of its port.
         """
         self.rules("use tcp listen * *:*\n")
         port = self.listen()
@@ -388,7 +388,7 @@ class WhyTests(SynchronousTestCase):
 
     def test_own(self) -> None:
         """
-        Who has a reason says it; a part of a port has the port's, without what is about the other part.
+        A user with a reason returns it; a part of a port has the port's, without the other part's fallback.
         """
         why = Reason("/r:1", "both", "tcp", None, Fallback("x", "y"), 1.0)
         self.assertIs(self.socketReport.whyOf(SimpleNamespace(why=why)), why)
@@ -398,7 +398,7 @@ class WhyTests(SynchronousTestCase):
 
     def test_none(self) -> None:
         """
-        Others have none: not who only looks like it, nor a port of TCP without rules.
+        Others have none: neither a class that only looks like one, nor a TCP port without rules.
         """
         port = tcp.Port(0, Factory.forProtocol(Protocol), reactor=SimpleNamespace())
         for user in (object(), SimpleNamespace(why="because"), SimpleNamespace(main=object()), port):
@@ -407,7 +407,7 @@ class WhyTests(SynchronousTestCase):
 
 class TCPRowsTests(SynchronousTestCase):
     """
-    What only the descriptors tell.
+    Sockets known by their descriptors only.
     """
 
     def rows(self, selectables: Any = ()) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ class WakerTests(SynchronousTestCase):
 
     def test_closed(self) -> None:
         """
-        All descriptors go together; who wakes it up then hears nothing of it.
+        All descriptors are closed together; a later wake-up raises nothing.
         """
         waker, poller = Waker(), self.poller()
         waker.hang(poller)

@@ -44,7 +44,7 @@ def _both(make: Callable[..., faults.Fault], values: tuple[Any, ...] = _RATES) -
 
 def _stale(dice: Random, run: Run) -> None:
     """
-    What an earlier connection of the same queue pairs has sent comes again.
+    Packets of an earlier connection of the same queue pairs come again.
     """
     run.earlier = True
     for link in run.links:

@@ -101,7 +101,7 @@ class Run:
     @staticmethod
     def _pump(workers: list[Worker]) -> Callable[[], bool]:
         """
-        What looks at the completions of one host.
+        Return a function that polls the completions of one host.
         """
         return lambda: any([worker.pump() for worker in workers])
 
@@ -232,7 +232,7 @@ class Run:
         done = self.world.run(lambda: worker.done, WORK)
         assert done, "something forbidden does not complete"
         status = worker.posted[-1].status
-        # If the refusal is lost there is no other one: who has sent it is in ERR.
+        # If the refusal is lost there is no other one: its sender is in ERR.
         expected = WCStatus.REM_ACCESS_ERR, WCStatus.RETRY_EXC_ERR
         assert self.fatal or status in expected, f"something forbidden ended with {status!r}"
         self.world.run(lambda: worker.peer.ended, 1.0)

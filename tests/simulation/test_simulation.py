@@ -21,8 +21,8 @@ RUNS = 25
 
 class KindTests(SynchronousTestCase):
     """
-    L{RUNS} runs of each kind of fault.  What must hold is in L{tests.simulation.worker} and
-    L{Run}; the message of a failure has the line that makes the run again.
+    L{RUNS} runs of each kind of fault.  L{tests.simulation.worker} and L{Run} have the
+    conditions; the message of a failure has the line that makes the run again.
     """
 
 

@@ -33,7 +33,7 @@ from twisted_ib.hca.wire.grh import GRH_BYTES
 
 #: Between any two places.
 GUARD = b"\xa5" * 32
-#: What a place holds before something is put there.
+#: The bytes of a place before something is put there.
 EMPTY = b"\x5a"
 #: The longest message.
 LONGEST = 9000
@@ -48,9 +48,9 @@ _ACCESS = int(
 _SEND = (SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV)
 _WRITE = (SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM)
 _ATOMIC = (SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
-#: What takes a receive of the peer.
+#: Opcodes that consume a receive of the peer.
 _TAKES = (*_SEND, SendOpcode.RDMA_WRITE_WITH_IMM)
-#: What an unreliable connection has.
+#: Opcodes of an unreliable connection.
 UNRELIABLE = (
     SendOpcode.SEND,
     SendOpcode.SEND_WITH_IMM,
@@ -108,7 +108,7 @@ class Place:
     @property
     def content(self) -> bytes:
         """
-        What is there.
+        The bytes there.
         """
         return bytes(self.arena.memory[self.offset : self.offset + self.size])
 
@@ -168,7 +168,7 @@ class Worker:
     """
 
     peer: Worker
-    #: What stands in a receive before the message.
+    #: The content of a receive before the message.
     front = 0
 
     def __init__(self, host: Host, name: str, dice: Random, kind: QPType = QPType.RC) -> None:
@@ -220,7 +220,7 @@ class Worker:
         self.places = []
         self.counter = self._place(self.far, bytes(8))
 
-    # -- what a queue pair's consumer is told
+    # -- calls to a queue pair's consumer
 
     def failed(self, reason: Exception) -> None:
         """
@@ -358,7 +358,7 @@ class Worker:
 
     def _prepareAtomic(self, work: Work) -> None:
         """
-        Say what an atomic will find: nobody else changes the peer's counter.
+        Return the value that an atomic will find: nothing else changes the peer's counter.
         """
         work.expected = self.peer.count
         if work.opcode == SendOpcode.ATOMIC_FETCH_AND_ADD:
@@ -469,7 +469,7 @@ class Worker:
         return bool(
             completion.byteLength == self.front + size
             and content[:size] == work.data
-            # What is left of a message that was lost may be there.
+            # Parts of a message that was lost may be there.
             and (self.kind != QPType.RC or content[size:] == EMPTY * (LONGEST - size))
             and (work.opcode != SendOpcode.SEND_WITH_IMM or completion.immediate == work.immediate)
         )
@@ -492,7 +492,7 @@ class Worker:
 
     def check(self) -> None:
         """
-        What must hold at the end: nothing was written where nothing should be.
+        Check the end: nothing was written where nothing should be.
         """
         assert self.far.guarded([place for place in self.places]), f"{self.name}: a guard was written to"
         by = {id(work.far): work for work in self.peer.posted if work.far is not None}

@@ -41,7 +41,7 @@ class Network:
 
     def send(self, source: Link, destination: str, port: int, datagram: bytes, trafficClass: int) -> None:
         """
-        Bring a datagram, or lose it if nobody is there.
+        Deliver a datagram, or lose it if there is no receiver.
         """
         world = self.world
         code, psn = datagram[:1].hex(), datagram[9:12].hex()
@@ -68,7 +68,7 @@ class Link:
 
     def __init__(self, network: Network, address: str, pathMTU: int = 1024) -> None:
         """
-        @param address: an IP address that nobody else has.
+        @param address: a unique IP address.
         """
         self.network, self.address, self.pathMTU = network, address, pathMTU
         self.groups: set[str] = set()

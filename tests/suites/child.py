@@ -22,7 +22,7 @@ from twisted.trial.runner import DestructiveTestSuite, TestLoader, TrialRunner
 
 from tests.suites.exclusions import SETS, WIDER, leaveOut, widen
 
-#: What trial gives a test that says nothing else, seconds.
+#: Trial's default timeout of a test, seconds.
 TEST_SECONDS = 30.0
 #: The reactor whose place in Twisted's list another takes.
 EPOLL = "twisted.internet.epollreactor.EPollReactor"

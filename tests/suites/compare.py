@@ -10,8 +10,8 @@ a time.  A test that fails on ib but not on epoll runs again, alone, on both; it
 fails again.  Packages that are not begun when the time is up are left out, by name.  The exit status is
 0 if there is no difference.
 
-The table says how many connections SDP carried, and TCP; below it stands why not SDP.  What the
-environment lacks (Twisted's extras C{tls}, C{conch}, C{http2}, C{test} ...) is skipped by all runs alike.
+The table says how many connections SDP carried, and TCP; below it are the reasons against SDP.  Tests
+of extras that the environment lacks (C{tls}, C{conch}, C{http2}, C{test} ...) are skipped by all runs alike.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run:
     @ivar short: The reactor's short name.
     @ivar kind: Its class.
     @ivar left: The sets of exclusions that hold.
-    @ivar verdict: What the rules say about loopback; L{None} for no file of rules.
+    @ivar verdict: The rules' verdict on loopback; L{None} for no file of rules.
     @ivar most: Whether only the packages that connect most run, and of the parameterised tests those
         of the one reactor.
     """
@@ -62,7 +62,7 @@ RUNS = {
     "ib, sdp": Run(*IB, ("by name", "sockets", "no tcp"), "sdp", True),
     "ib, both": Run(*IB, ("by name", "sockets"), "both", True),
 }
-#: What is loopback.
+#: The loopback addresses.
 LOOPBACK = ("127.0.0.0/8", "::1")
 #: The packages, those that connect most first.
 PACKAGES = ("test", "internet", "web", "mail", "spread", "words", "names", "protocols", "trial", "conch")
@@ -71,9 +71,9 @@ SMALL = ("_threads", "application", "cred", "logger", "pair", "persisted", "plug
 SMALL += ("python", "runner", "scripts")
 #: Those which open nearly all the connections.
 MOST = ("test", "internet", "web", "mail", "spread")
-#: What in the environment says which rules hold.
+#: Environment variables that choose the rules.
 CONFIGURING = ("TWISTED_IB_CONFIG", "SIMPLE_LIBSDP", "XDG_CONFIG_HOME")
-#: What is in the names of parameterised tests of reactors beside the one in question.
+#: Matches the names of parameterised tests of other reactors.
 OTHERS = re.compile(r"_(?!EPoll|IB)[A-Za-z]+ReactorTests\b").search
 #: How long one package may take, seconds.
 PACKAGE_SECONDS = 420
@@ -99,12 +99,12 @@ def plain(name: str) -> str:
 
 class Outcome:
     """
-    What became of some tests in one run.
+    The outcome of some tests in one run.
 
     @ivar results: By name (see L{plain}): C{"ok"}, C{"failed"} or C{"skipped"}, and the text.
     @ivar names: The names that trial knows them by.
     @ivar ways: How many connections C{"sdp"} and C{"tcp"} carried, and why not the former.
-    @ivar trouble: What ended the process early, if anything did.
+    @ivar trouble: The reason why the process ended early, if it did.
     """
 
     def __init__(self) -> None:
@@ -174,16 +174,16 @@ class Runner:
 
     def begin(self, run: str, names: Iterable[str]) -> Outcome | None:
         """
-        @return: What L{run} gives, or L{None} if the time is up.
+        @return: The result of L{run}, or L{None} if the time is up.
         """
         return self.run(run, names) if time.monotonic() < self._end else None
 
     def run(self, run: str, names: Iterable[str], seconds: int = PACKAGE_SECONDS) -> Outcome:
         """
         @param run: One of L{RUNS}.
-        @param names: What to load.
+        @param names: The names to load.
         @param seconds: How long it may take.
-        @return: What became of the tests.
+        @return: The outcome of the tests.
         """
         with self._lock:
             self._count += 1
@@ -313,7 +313,7 @@ def report(runner: Runner, rows: list[str], outcomes: dict[tuple[str, str], Outc
 
 def _waysOf(run: str, ways: Counter[str]) -> str:
     """
-    @return: What carried the connections of a run, in a line.
+    @return: The providers of a run's connections, in a line.
     """
     reasons = ", ".join(f"{kind} {n}" for kind, n in ways.most_common() if kind not in ("sdp", "tcp"))
     return f"{run}: {ways['sdp']} connections by SDP, {ways['tcp']} by TCP; why not SDP: {reasons or 'never'}"
@@ -330,7 +330,7 @@ def missing(baseline: Outcome, outcome: Outcome, narrow: bool) -> list[str]:
 
 def _others(run: str, baseline: Outcome, outcome: Outcome) -> list[str]:
     """
-    @return: What else differs: tests that are left out, or fail on epoll alone.
+    @return: Other differences: tests that are left out, or fail on epoll alone.
     """
     text = []
     left = sorted(outcome.having("skipped") - baseline.having("skipped"))

@@ -28,7 +28,7 @@ SOCKETS = {
 
 _PLAIN = "connects a plain socket to a port, and the rules say that the port is one of SDP alone"
 _EMFILE = "counts the descriptors that accept() uses"
-#: Under C{use sdp}: at the other end is somebody who knows no SDP, or descriptors are what it is about.
+#: Under C{use sdp}: the other end knows no SDP, or the test is about descriptors.
 NO_TCP = {
     f"twisted.internet.test.test_tcp.TCPPortTestsBuilder_IBReactorTests.test_{test}": _PLAIN
     for test in (
@@ -90,7 +90,7 @@ def leaveOut(names: dict[str, str], loaded: Sequence[str]) -> None:
     Have trial skip tests; of a test that other classes inherit from the same place, only the one named.
 
     @param names: A method or a class, and the reason.
-    @param loaded: What trial loads: nothing else is looked at.
+    @param loaded: The names that trial loads: nothing else is looked at.
     """
     for name, reason in names.items():
         if not any(f"{name}.".startswith(f"{each}.") or each.startswith(f"{name}.") for each in loaded):

@@ -33,7 +33,7 @@ SKIPPED = 77
 SUITE_SECONDS = 400
 #: How long the installation may take, seconds.
 INSTALL_SECONDS = 400
-#: What makes ib the default of the processes that a suite starts.
+#: Makes ib the default of the processes that a suite starts.
 EVERYWHERE = Path(__file__).parent / "everywhere"
 
 
@@ -42,8 +42,8 @@ class Project:
     """
     A project.
 
-    @ivar requirements: What is installed from PyPI.
-    @ivar tests: What is loaded.
+    @ivar requirements: The packages to install from PyPI.
+    @ivar tests: The names to load.
     @ivar starts: Whether its tests start processes that use Twisted.
     """
 
@@ -109,7 +109,7 @@ class Suites:
 
     def begin(self, name: str, run: str) -> Outcome | None:
         """
-        @return: What L{run} gives for a whole suite, or L{None} if the time is up before its end.
+        @return: The result of L{run} for a whole suite, or L{None} if the time is up before its end.
         """
         left = int(self._end - time.monotonic())
         if left < 1:
@@ -120,8 +120,8 @@ class Suites:
     def run(self, run: str, names: Sequence[str], seconds: int = 120) -> Outcome:
         """
         @param run: One of L{RUNS}.
-        @param names: What to load.
-        @return: What became of the tests.
+        @param names: The names to load.
+        @return: The outcome of the tests.
         """
         self._count += 1
         short, everywhere = RUNS[run]

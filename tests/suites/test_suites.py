@@ -55,13 +55,13 @@ def outcome(**kinds: str) -> compare.Outcome:
 
 class OutcomeTests(SynchronousTestCase):
     """
-    What is read from a child's file.
+    Outcomes read from a child's file.
     """
 
     def read(self, *lines: Any, cut: str = "") -> compare.Outcome:
         """
         @param lines: The file's.
-        @param cut: What stands behind them.
+        @param cut: The text behind them.
         """
         path = Path(self.mktemp())
         path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + cut)
@@ -104,12 +104,12 @@ class OutcomeTests(SynchronousTestCase):
 
 class DifferenceTests(SynchronousTestCase):
     """
-    What is called a difference.
+    Differences between runs.
     """
 
     def test_steady(self) -> None:
         """
-        What fails on epoll, too, is none; what fails again on ib only is one.
+        A failure on epoll, too, is none; one that comes again on ib only is one.
         """
         runner: Any = Fake(ib=True, epoll=False)
         found = compare.differences(
@@ -120,7 +120,7 @@ class DifferenceTests(SynchronousTestCase):
 
     def test_unsteady(self) -> None:
         """
-        What does not fail again, or fails on epoll then, is none.
+        A failure that does not come again, or comes on epoll then, is none.
         """
         for fails in ({"ib": False, "epoll": False}, {"ib": True, "epoll": True}):
             runner: Any = Fake(**fails)
@@ -129,7 +129,7 @@ class DifferenceTests(SynchronousTestCase):
 
     def test_others(self) -> None:
         """
-        What is left out, or fails on epoll only, is told.
+        Tests that are left out, or fail on epoll only, are reported.
         """
         text = compare._others(
             "ib", outcome(a="ok", b="ok", c="failed", d="ok"), outcome(a="skipped", b="ok", c="ok")
@@ -179,12 +179,12 @@ class DifferenceTests(SynchronousTestCase):
 
 class ReportTests(SynchronousTestCase):
     """
-    What is printed.
+    The printed report.
     """
 
     def report(self, **runs: compare.Outcome | None) -> tuple[int, str]:
         """
-        @param runs: What became of the tests of one package.
+        @param runs: The outcomes of the tests of one package.
         @return: The exit status, and the text.
         """
         runner: Any = Fake(ib=True, epoll=False)
@@ -238,7 +238,7 @@ class ProjectTests(SynchronousTestCase):
 
     def test_steady(self) -> None:
         """
-        What differs again is a difference.
+        A test that differs again is a difference.
         """
         suites: Any = Fake(ib=True, epoll=False)
         steady, unsteady = projects.differences(suites, "ib", outcome(a="ok"), outcome(a="failed"))
@@ -246,7 +246,7 @@ class ProjectTests(SynchronousTestCase):
 
     def test_unsteady(self) -> None:
         """
-        What does not is none.
+        One that does not is none.
         """
         suites: Any = Fake(ib=False, epoll=False)
         steady, unsteady = projects.differences(suites, "ib", outcome(a="ok"), outcome(a="failed"))
@@ -265,7 +265,7 @@ class ProjectTests(SynchronousTestCase):
 
 class Subject(SynchronousTestCase):
     """
-    What exclusions are tried on; not run by itself.
+    Tests to try exclusions on; not run by themselves.
     """
 
     def inherited(self) -> None:
@@ -276,7 +276,7 @@ class Subject(SynchronousTestCase):
 
 class ExclusionTests(SynchronousTestCase):
     """
-    What is left out.
+    Tests that are left out.
     """
 
     def test_leaveOut(self) -> None:

@@ -1,8 +1,8 @@
 """
-What Twisted's users of every protocol on an HCA see: ports, connectors, transports, endpoints.
+The Twisted side of every protocol on an HCA: ports, connectors, transports, endpoints.
 
 A C{channel} joins a device to a reactor.  A stream (C{sdp:}) and messages (C{ib:}) differ in what they send
-and in what their REQ and REP say, which is the module that a port and a connector call their
-I{handshake}.  All else that TCP's users know is here once: addresses, ephemeral ports, names, error classes,
-the backlog, the timeout, producers, closing, log lines.
+and in the contents of their REQ and REP, which a module builds that ports and connectors call their
+I{handshake}.  Everything else that users of TCP expect is here once: addresses, ephemeral ports, names, error
+classes, backlog, timeout, producers, closing, log lines.
 """

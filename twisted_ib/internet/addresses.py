@@ -1,8 +1,7 @@
 """
 IP addresses and port numbers as applications write them.
 
-What an application gives to a transport, looked at before anything is sent: a wrong value that is
-found later would be somebody else's trouble.
+Arguments are checked before anything is sent, so that the caller of C{listen} or C{connect} gets the error.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from twisted.internet.error import ServiceNameUnknownError
 
 from twisted_ib import limits
 
-#: What C{getHost} and C{getPeer} give.
+#: The type that C{getHost} and C{getPeer} return.
 Address = IPv4Address | IPv6Address
 
 HIGHEST_PORT = 65535
-#: The first of the port numbers that an active side takes (RFC 6335).
+#: The first port that an active side draws.  RFC 6335 section 6: 49152 to 65535 are the dynamic ports, which
+#: IANA assigns to no service.
 FIRST_EPHEMERAL_PORT = 49152
 
 
 def servicePort(port: int | str) -> int:
     """
-    Give the number of a port, which may have a service's name.
+    Return a port's number, which may be given as a service name (C{/etc/services}, protocol tcp).
 
-    @param port: what a user gave.
     @raise ServiceNameUnknownError: there is no such service.
     """
     if not isinstance(port, str):
@@ -44,13 +43,12 @@ def servicePort(port: int | str) -> int:
 
 def checkPort(port: int, lowest: int) -> int:
     """
-    Refuse what cannot be a port number.
+    Check a port number and return it.
 
-    @param port: what a user gave.
     @param lowest: 0 where "any port" makes sense, else 1.
-    @return: C{port}.
     @raise ValueError: C{port} is no integer, or out of range.
     """
+    # True is an int in Python, and would listen on port 1.
     if not isinstance(port, int) or isinstance(port, bool):
         raise ValueError(f"port {port!r} is not a number")
     if not lowest <= port <= HIGHEST_PORT:
@@ -60,11 +58,9 @@ def checkPort(port: int, lowest: int) -> int:
 
 def checkHost(host: str | bytes) -> str:
     """
-    Refuse what cannot be the name or the address of a host.
+    Return the name or address of a host as text.
 
-    @param host: what a user gave.
-    @return: it, as text.
-    @raise ValueError: it is no text.
+    @raise ValueError: C{host} is not text, or not ASCII.
     """
     text = host.decode("ascii") if isinstance(host, bytes) else host
     if not isinstance(text, str):
@@ -74,12 +70,13 @@ def checkHost(host: str | bytes) -> str:
 
 def checkTimeout(timeout: float | None) -> None:
     """
-    Refuse what cannot be the time to wait.
+    Check a connect timeout.
 
-    @param timeout: seconds, or L{None} for no end.
-    @raise ValueError: it is no number, negative or endless.
+    @param timeout: seconds, or L{None} for no timeout.
+    @raise ValueError: it is not a number, negative or infinite.
     """
     try:
+        # NaN fails this comparison too; a delayed call for it would never be sorted right.
         good = timeout is None or 0 <= timeout < float("inf")
     except TypeError:
         good = False
@@ -90,32 +87,31 @@ def checkTimeout(timeout: float | None) -> None:
 @lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 def canonical(text: str) -> str | None:
     """
-    Write an IP address in its one usual form.
-
-    @return: The address, with its scope if it has one, or L{None} if C{text}
-        is a name.
+    Return the canonical text of an IP address, with its scope; L{None} if C{text} is a name.
     """
     bare, mark, scope = text.partition("%")
+    # RFC 4007 section 11: only an IPv6 address has a zone, and the text after % may not be empty.
     if mark and (":" not in bare or not scope):
         return None
     try:
         address = ip_address(bare)
     except ValueError:
         return None
+    # RFC 5952 section 5 recommends the mixed notation (::ffff:192.0.2.1), which the sockets of Linux show;
+    # C{ipaddress} may write the last 32 bits in hexadecimal.
     embedded = address.ipv4_mapped if isinstance(address, IPv6AddressValue) else None
     return f"{address if embedded is None else mapped(str(embedded))}{mark}{scope}"
 
 
 def scopeOf(text: str) -> int:
     """
-    Give the number of an address's scope; 0 for none or an unknown one.
-
-    @param text: an address, perhaps with C{%} and a number or an interface's name.
+    Return the scope id of an address; 0 for none or an unknown interface.
     """
     scope = text.partition("%")[2]
     if not scope:
         return 0
     try:
+        # RFC 4007 section 11.2: the zone may be a number, whatever names of interfaces the system has.
         return int(scope) if scope.isdigit() else socket.if_nametoindex(scope)
     except (OSError, ValueError):
         return 0
@@ -123,11 +119,7 @@ def scopeOf(text: str) -> int:
 
 def addressOf(host: str, port: int) -> Address:
     """
-    Make the address object that a TCP transport would show.
-
-    @param host: An IP address.
-    @param port: its port.
-    @return: it, with the number of its scope.
+    Return the address object that a TCP transport would show, with its scope id.
     """
     if ":" in host:
         return IPv6Address("TCP", host, port, 0, scopeOf(host))
@@ -137,56 +129,55 @@ def addressOf(host: str, port: int) -> Address:
 @lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 def sharedAddress(host: str, port: int) -> Address:
     """
-    The same for all who connect to one place, to keep and to compare: nobody else is given it.
-
-    @param host: An IP address.
-    @param port: its port.
+    The same from a cache, for peers that many connect to: only for comparison and storage inside this
+    package.
     """
+    # Applications never get this object: they may change what getPeer() returned.
     return addressOf(host, port)
 
 
 def mapped(host: str) -> str:
     """
-    Write an IPv4 address as a socket bound to C{::} shows it.
-
-    @param host: an IPv4 address.
+    Return an IPv4 address as a socket bound to C{::} shows it.
     """
+    # RFC 4291 section 2.5.5.2: the IPv4-mapped form, which RFC 3493 section 3.7 prescribes for getpeername().
     return host if ":" in host else f"::ffff:{host}"
 
 
 def reachable(host: str) -> str:
     """
-    Give the address to go to when somebody connects to C{host}: a wildcard
-    means this host, and an IPv4 address in the form of L{mapped} itself.
+    Return the address to connect to for C{host}.
+
+    A wildcard becomes the loopback address, an IPv4-mapped one the IPv4 address itself.
     """
     if host.startswith("::ffff:") and "." in host:
         host = host[len("::ffff:") :]
     return _HERE.get(host, host)
 
 
-#: What a wildcard means to who connects.
+#: Wildcards as a destination mean this host: connect(2) of Linux does so, and rdma_resolve_addr() as well
+#: (Linux cma.c, cma_resolve_loopback).
 _HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def withPort(host: str, port: int) -> str:
     """
-    Write host and port as people do.
-
-    @param host: an IP address or a name.
-    @param port: its port.
+    Return C{host:port}, with brackets around an IPv6 address.
     """
+    # RFC 5952 section 6: brackets, as ":" both divides an address and precedes the port.
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def unbound(port: Any, interface: str = "") -> tuple[Any, str]:
     """
-    Read what a listening call is given: a port, or a C{Binding} (C{IReactorTCP2}).  Whether addresses
-    and ports are reused means nothing here.
+    Split the port argument of a listening call, which may be a C{Binding} (C{IReactorTCP2}).
 
-    @param port: one or the other.
-    @param interface: the address that goes with it; with a C{Binding} the same or none.
+    The C{Binding}'s options about reuse of addresses and ports are ignored: only TCP has a TIME_WAIT that
+    needs them.
+
+    @param interface: the address; with a C{Binding} the same or empty.
     @return: the port, and the address.
-    @raise ValueError: two addresses were given.
+    @raise ValueError: two different addresses were given.
     """
     if not isBinding(port):
         return port, interface
@@ -198,18 +189,19 @@ def unbound(port: Any, interface: str = "") -> tuple[Any, str]:
 
 def isBinding(value: Any) -> bool:
     """
-    Say whether something is a C{Binding} of C{IReactorTCP2}.
+    Return whether a value is a C{Binding} of C{IReactorTCP2}.
     """
+    # By its attributes, not by isinstance(): releases of Twisted without IReactorTCP2 have no class to
+    # import.
     return hasattr(value, "_address") and hasattr(value, "_reusePort")
 
 
 def bindPair(bindAddress: Any) -> tuple[str, int]:
     """
-    Read a C{bindAddress}.
+    Read a C{bindAddress}: a host, a pair of host and port, a C{Binding}, or L{None}.
 
-    @param bindAddress: A host, a pair of host and port, a C{Binding}, or L{None}.
-    @return: Host (empty for any) and port (0 for any).
-    @raise ValueError: It is none of these.
+    @return: host (empty for any) and port (0 for any).
+    @raise ValueError: it is none of these.
     """
     if bindAddress is None:
         return "", 0
@@ -230,10 +222,10 @@ _32_BITS = 1 << 32
 
 def whole(name: str, value: Any) -> int:
     """
-    Take an integer.
+    Return C{value} as an integer.
 
-    @param name: What it is for, for the error's text.
-    @raise TypeError: It is none.
+    @param name: the argument's name, for the error text.
+    @raise TypeError: it is not an integer.
     """
     try:
         return index(value)
@@ -243,13 +235,15 @@ def whole(name: str, value: Any) -> int:
 
 def octets(data: Any) -> bytes:
     """
-    Take bytes; what can change is copied.
+    Return bytes-like data as bytes.
 
-    @raise TypeError: It is not bytes-like.
+    @raise TypeError: it is not bytes-like.
     """
     if isinstance(data, bytes):
         return data
     try:
+        # ibv_post_send(3): a buffer belongs to the HCA until its completion.  The copy frees the application
+        # of that.
         return bytes(memoryview(data))
     except TypeError:
         raise TypeError(f"data must be bytes-like, not {type(data).__name__}") from None
@@ -257,12 +251,13 @@ def octets(data: Any) -> bytes:
 
 def immediateData(immediate: Any) -> int:
     """
-    Take immediate data.
+    Check the immediate data of a Send or RDMA Write.
 
-    @raise TypeError: It is no integer.
-    @raise ValueError: It has more than 32 bits.
+    @raise TypeError: it is not an integer.
+    @raise ValueError: it has more than 32 bits.
     """
     number = whole("immediate data", immediate)
+    # libibverbs/verbs.h: C{imm_data} is a C{__be32}.  A wider number must not be cut off silently.
     if not 0 <= number < _32_BITS:
         raise ValueError(f"immediate data has 32 bits, not {number:#x}")
     return number

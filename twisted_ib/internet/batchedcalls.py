@@ -1,9 +1,9 @@
 """
-What many connections ask of their reactor at the same time, asked for once.
+Delayed calls that many connections share.
 
-A delayed call of Twisted costs more than most of what it is made for, and each connect has
-some: to begin in the next turn, to give up in half a minute, to deliver nothing in the turn in
-which it is made.  So all that waits for the same moment has one call.
+A C{DelayedCall} costs more than most of the work it starts, and each connect needs several: to begin in the
+next turn, to time out after half a minute, to hold data back in the turn in which it is made.  So connections
+that wait for the same moment share one call.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from twisted.internet import error
 from twisted.python import log
 
-#: Deadlines that are this close have the same call; far less than a reactor's clock can tell.
+#: Deadlines this close share a call, in seconds; far below the resolution of a reactor's clock.
 _SAME_SECONDS = 1e-6
 
 
 class _Patience:
     """
-    Those who wait equally long, and so end in the order in which they began.
+    Owners with the same timeout, whose deadlines are therefore in order of insertion.
 
-    @ivar call: The call that ends the first.
-    @ivar deadlines: When each ends, the first to end first.
+    @ivar call: The delayed call of the earliest deadline.
+    @ivar deadlines: Deadline by owner, the earliest first.
     """
 
     __slots__ = ("call", "deadlines")
@@ -34,7 +34,7 @@ class _Patience:
 
 class BatchedCalls:
     """
-    What is asked of one reactor, which owns it.
+    The shared delayed calls of one reactor.
     """
 
     __slots__ = ("_call", "_next", "_patience")
@@ -50,16 +50,17 @@ class BatchedCalls:
         """
         Call C{owner.nextTurn(shared)} in the next turn, as C{reactor.callLater(0)} does.
 
-        C{shared} is a dictionary for all that are called together.
+        C{shared} is one dictionary for all owners of that turn.
         """
         call = self._call
-        if call is None or not call.active():  # Others may cancel what a reactor has, as trial does.
+        # Anybody may cancel what getDelayedCalls() lists; trial does so after each test.
+        if call is None or not call.active():
             self._call = reactor.callLater(0, self._turn)
         self._next[owner] = None
 
     def forget(self, owner: Any) -> None:
         """
-        C{owner} does not wait any more; harmless if it did not.
+        Withdraw a L{wait}; harmless if there was none.
         """
         self._next.pop(owner, None)
         if not self._next and self._call is not None:
@@ -75,13 +76,14 @@ class BatchedCalls:
             try:
                 owner.nextTurn(shared)
             except BaseException:
-                log.err()  # As the reactor does with what a delayed call raises.
+                # As ReactorBase.runUntilCurrent does with what a delayed call raises.
+                log.err()
 
-    # -- giving up
+    # -- timeouts
 
     def limit(self, reactor: Any, seconds: float, owner: Any) -> None:
         """
-        Call C{owner.failIfNotConnected(TimeoutError())} in so many seconds.
+        Call C{owner.failIfNotConnected(TimeoutError())} in C{seconds}.
         """
         patience = self._patience.get(seconds)
         if patience is None:
@@ -93,19 +95,18 @@ class BatchedCalls:
 
     def unlimit(self, seconds: float, owner: Any) -> None:
         """
-        C{owner} has no deadline any more; harmless if it had none.
+        Withdraw a L{limit}; harmless if there was none.
         """
         patience = self._patience.get(seconds)
         if patience is not None and patience.deadlines.pop(owner, None) is not None:
+            # The timer is cancelled with the last owner only.  If it fires too early for the others,
+            # _timedOut sets it anew: most connects succeed long before their timeout, and cancel nothing.
             if not patience.deadlines:
                 del self._patience[seconds]
                 if patience.call is not None and patience.call.active():
                     patience.call.cancel()
 
     def _timedOut(self, reactor: Any, seconds: float, patience: _Patience) -> None:
-        """
-        The time of the first is over, if it still waits.
-        """
         deadlines, now = patience.deadlines, reactor.seconds() + _SAME_SECONDS
         while deadlines:
             owner = next(iter(deadlines))
@@ -115,25 +116,25 @@ class BatchedCalls:
             try:
                 owner.failIfNotConnected(error.TimeoutError())
             except BaseException:
-                log.err()  # The others are to fail, too.
+                # One broken factory must not keep the other owners from failing.
+                log.err()
         if deadlines:
-            call = patience.call  # Who has begun again meanwhile has asked for a later one.
+            # An owner that connected again in its failIfNotConnected() may have set a later call.
+            call = patience.call
             if call is not None and call.active():
                 call.cancel()
             delay = max(0.0, deadlines[owner] - reactor.seconds())
             patience.call = reactor.callLater(delay, self._timedOut, reactor, seconds, patience)
 
 
-#: Where a reactor has its own: in itself, for their delayed calls keep it alive.
+#: The attribute of a reactor that holds its L{BatchedCalls}.  A table here would keep the reactor alive: its
+#: pending calls refer to it.
 _TURNS = "_hcaTurns"
 
 
 def batchedCallsOf(reactor: Any) -> BatchedCalls:
     """
-    What is asked of a reactor.
-
-    @param reactor: Any reactor.
-    @return: The same one for the same reactor.
+    Return the L{BatchedCalls} of a reactor, made at the first call.
     """
     found: BatchedCalls | None = getattr(reactor, _TURNS, None)
     if found is None:

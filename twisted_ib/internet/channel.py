@@ -1,17 +1,15 @@
 """
-A device in a reactor: what wakes the reactor for it, and who uses it there.
+A device in a reactor: how events reach the reactor, and which ports and connections use the device.
 
-On the C{ib} reactor the device is looked at in C{doPoll}.  On any other with
-IReactorFDSet and IReactorTime its descriptor is a reader, and a
-L{DeviceChannel.turn} runs when that is readable, or after the application did
-something outside of one; a turn with traffic looks for the answer to it for a
-while, if that pays (L{twisted_ib.hca.base.polling}).
+The C{ib} reactor polls the device in C{doPoll}.  In any other reactor with C{IReactorFDSet} and
+C{IReactorTime} the device's descriptor is a reader, and L{DeviceChannel.turn} runs when it is readable, or
+after the application did something outside of a turn; a turn with traffic polls a while for the answer, if
+that pays (L{twisted_ib.hca.base.polling}).
 
-A channel is in the reactor only while somebody uses it: ports, connections and
-attempts hold it.  Connections that the application has closed do not: what is
-left to say for them is said when the device is looked at for another reason,
-or in the last turn.  The C{ib} reactor, where a channel shows nowhere, keeps it
-as long as there are paths to living peers.
+A channel is in the reactor only while ports, connections or attempts use it.  Connections that the
+application has closed do not count: their closing goes on when the device is served for another reason, or in
+the last turn.  The C{ib} reactor keeps a channel, which is invisible there, as long as there are paths to
+living peers.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.internet.readers import Readers, readersOf
 from twisted_ib.internet.waiting import giveWay, threadsWait
 
-#: Seconds that a closed connection waits for the peer's part of the closing
-#: (OFED's SDP_FIN_WAIT_TIMEOUT).
+#: Seconds that a closed connection waits for the peer's part of the closing (OFED C{sdp.h},
+#: SDP_FIN_WAIT_TIMEOUT, "like TCP_FIN_TIMEOUT").
 FIN_WAIT_SECONDS = 60.0
-#: Closed connections that wait so; the oldest is aborted for one more.
+#: Closed connections that wait so; beyond it one is reset.
 CLOSING_CONNECTIONS = 4096
-#: Batches that one turn of a reactor without polling serves of a device.
+#: Batches that one turn serves in a reactor without polling: sockets and timers must have their turn.
 BATCHES_PER_TURN = 16
 
 
@@ -54,11 +52,9 @@ class DeviceChannel:
     """
     One device in one reactor.
 
-    @ivar device: The device.
-    @ivar reactor: The reactor.
-    @ivar users: Ports, connections and attempts that use it.
-    @ivar polled: Whether the reactor looks at the device by itself.
-    @ivar polling: Where it does not: how long a turn waits for an answer.
+    @ivar users: Ports, connections and attempts that use it, in order of arrival.
+    @ivar polled: Whether the reactor polls the device by itself.
+    @ivar polling: Where it does not: how long a turn polls for an answer.
     """
 
     _log = Logger()
@@ -66,10 +62,9 @@ class DeviceChannel:
 
     def __init__(self, reactor: Any, device: Device) -> None:
         """
-        Register nothing yet: that comes with the first user.
+        Register nothing: the first user does.
 
-        @param reactor: The reactor.
-        @param device: The device, which belongs to its thread.
+        @param device: The device, which belongs to the thread of the reactor.
         """
         self.reactor = reactor
         self.device = device
@@ -94,15 +89,13 @@ class DeviceChannel:
 
     def now(self) -> float:
         """
-        @return: The device's time, seconds.
+        Return the device's time, in seconds.
         """
         return self.device.clock()
 
     def count(self, name: str) -> None:
         """
         Add one to a counter of the device.
-
-        @param name: the counter's.
         """
         self.device.count(name)
 
@@ -110,13 +103,13 @@ class DeviceChannel:
 
     def acquire(self, user: Any) -> None:
         """
-        C{user} needs the device; its C{connectionLost(reason)} is called if the
-        reactor gives up.
+        Add a user, an object whose C{connectionLost(reason)} is called if the reactor closes.
         """
         self.users[user] = None
         if not self._registered:
             self._registered = True
-            # Who died while nobody looked must not be found again.
+            # Peers that ended while the device was not watched must be gone before a path to them is found
+            # again.
             self.device.fabric.attend()
             self._register()
 
@@ -131,8 +124,9 @@ class DeviceChannel:
 
     def appear(self) -> None:
         """
-        On a reactor that polls: have others find the device, and be answered, though nobody uses it.
-        It is looked at only while somebody calls.
+        On a reactor that polls: let other processes find and query the device though nobody uses it.
+
+        Only its descriptor is watched; nothing is polled.
         """
         if self.polled and not self._visible:
             self._visible = True
@@ -140,12 +134,13 @@ class DeviceChannel:
 
     def release(self, user: Any) -> None:
         """
-        C{user} does not need the device any more.
+        Remove a user.
         """
         self.users.pop(user, None)
         if self.users or not self._registered:
             return
         self._cancelTimer()
+        # Not in the call of a user: the channel leaves at the end of the batch, or of the turn.
         if self.polled:
             self.device.markDirty(self)
         elif not self._inTurn:
@@ -153,21 +148,17 @@ class DeviceChannel:
 
     def endOfBatch(self) -> None:
         """
-        On a reactor that polls: the last user went in this batch.
+        On a reactor that polls: leave if the last user went in this batch.
         """
         if self._registered and not self.users:
             self._leave()
 
     def _leave(self) -> None:
-        """
-        Nobody uses the device: say what is left to say and leave the reactor.
-
-        What does not fit into a full medium (a reset, an end of stream) keeps
-        the device in the reactor until it has left, and so does what has come
-        and is not taken.
-        """
         if not self.polled:
             self._serve(last=True)
+        # A DisConn, DREQ or reset that does not fit into a full medium keeps the device in the reactor until
+        # it has left: the peer would wait for its own timeout otherwise.  So do records that came and are not
+        # consumed.
         if self.users or self._needed():
             return
         if not self.polled and self.device.busy():
@@ -177,7 +168,8 @@ class DeviceChannel:
 
     def _unregister(self) -> None:
         self._registered = False
-        self._wanted = False  # Whoever comes next must ask for a turn anew.
+        # The next user must ask for a turn anew.
+        self._wanted = False
         self._cancelTimer()
         if self.polled:
             self.reactor.removeChannel(self)
@@ -185,13 +177,10 @@ class DeviceChannel:
             self._readers.remove(self)
 
     def _needed(self) -> bool:
-        """
-        Whether the device needs the reactor though nobody uses it: a peer still
-        has to be told of an end.  A reactor that polls, where this shows
-        nowhere, also looks after the paths to living peers, whose closing
-        connections end and whose deaths are noticed.
-        """
         fabric = self.device.fabric
+        # A reactor that polls shows no channel in getReaders(), so it may also stay for the paths to living
+        # peers: their connections close, and their deaths are noticed.  Elsewhere trial would call it a dirty
+        # reactor.
         if self.polled and (fabric.paths() or (self._visible and self.device.deadline() is not None)):
             return True
         return bool(fabric.unsent()) or any(stream.ending for stream in self._closing)
@@ -205,23 +194,22 @@ class DeviceChannel:
 
     def closing(self, stream: Any) -> None:
         """
-        The application has closed C{stream}, whose closing goes on.
+        The application closed C{stream}; the closing handshake goes on.
         """
         now = self.now()
         closing = self._closing
         self._expireClosing(now)
         closing[stream] = now + FIN_WAIT_SECONDS
         if len(closing) > CLOSING_CONNECTIONS:
-            # Whoever has most of them pays, not who waits longest.
+            # The peer with the most of them loses one, not the peer that waits longest: a peer that never
+            # answers a DisConn cannot use up the others' share.
             paths = Counter(map(pathOf, closing))
             most = max(paths, key=paths.__getitem__)
             self._giveUp(next(each for each in closing if pathOf(each) is most))
 
     def _expireClosing(self, now: float) -> None:
-        """
-        Reset the connections whose peer has not answered in time.
-        """
         closing = self._closing
+        # In order of insertion, and all wait equally long, so the first is the oldest.
         while closing:
             first = next(iter(closing))
             if closing[first] > now:
@@ -229,23 +217,22 @@ class DeviceChannel:
             self._giveUp(first)
 
     def _giveUp(self, stream: Any) -> None:
-        """
-        Wait no longer for a peer's part of a closing.
-        """
         del self._closing[stream]
         self.count("closing_timed_out")
+        # OFED's sdp_main.c also sends the DREQ itself after its timeout (dreq_wait_work).
         stream.reset()
 
     def closed(self, stream: Any) -> None:
         """
-        Nothing more is to be done for C{stream}.
+        C{stream} has finished its closing handshake.
         """
         self._closing.pop(stream, None)
 
     def socketRows(self) -> Iterator[list[Any] | None]:
         """
-        @return: What C{ib-ss} shows of the users, of what they have closed, and of what the reactor has
-            besides, if it has the methods for it: C{whyOf(user)} and C{socketsBeside(channel)}.
+        Yield the rows of C{ib-ss} for users and closing connections.
+
+        A reactor may add its own, and reasons, by the methods C{socketsBeside(channel)} and C{whyOf(user)}.
         """
         users = [*self.users, *self._closing]
         yield from usersRows(users, self.device.name, getattr(self.reactor, "whyOf", noWhy))
@@ -257,14 +244,14 @@ class DeviceChannel:
 
     def fileno(self) -> int:
         """
-        @return: The device's descriptor.
+        Return the device's descriptor.
         """
         descriptor: int = self.device.fabric.fileno()
         return descriptor
 
     def logPrefix(self) -> str:
         """
-        @return: The device's name.
+        Return the device's name.
         """
         return self.device.name
 
@@ -284,8 +271,7 @@ class DeviceChannel:
 
     def turn(self) -> None:
         """
-        On a reactor without polling: serve the device until it has nothing to
-        do, but a bounded number of batches, and have it wake the reactor.
+        On a reactor without polling: serve a bounded number of batches, then arm the descriptor.
         """
         self._wanted = False
         self._inTurn = True
@@ -297,15 +283,16 @@ class DeviceChannel:
                 if not self.users and self._registered:
                     self._leave()
                 if self._registered:
+                    # IBTA vol. 1 11.4.2.2: a completion that came between the last poll and the arming raises
+                    # no event.  As after ibv_req_notify_cq(3) the device is looked at once more; arm() says
+                    # whether that is needed.
                     if not self.device.arm():
                         self._wantTurn()
                     self.schedule()
 
     def _guarded(self, call: Any, *arguments: Any) -> None:
-        """
-        Let no exception of one user reach the reactor, which would take the
-        whole device for broken and end all users.
-        """
+        # An exception of doRead() makes a reactor drop the reader: one user's mistake would end the
+        # connections of all.
         try:
             call(*arguments)
         except Exception:
@@ -313,15 +300,9 @@ class DeviceChannel:
             self._wantTurn()
 
     def _serve(self, wait: bool = False, last: bool = False) -> None:
-        """
-        A bounded number of batches, and no more when a call of the reactor is due: over TCP no answer
-        overtakes what an application puts off with C{callLater(0)}.
-
-        @param last: Nobody uses the device, so that nothing is overtaken.
-        @param wait: Whether to look again for a while, after a batch that did
-            something, if that may pay.
-        """
         device = self.device
+        # Over TCP no answer overtakes what an application put off with callLater(0): the batches end when a
+        # delayed call is due.  In the last serving there is no application to overtake.
         timeout = getattr(self.reactor, "timeout", None)
         device.fabric.look()
         self._enough = did = False
@@ -334,11 +315,7 @@ class DeviceChannel:
                 break
 
     def _await(self) -> bool:
-        """
-        Look for the peer's answer for a while.
-
-        @return: Whether there is something.
-        """
+        # Polling keeps the interpreter lock: a thread that computes the answer would wait for it.
         if threadsWait(self.reactor):
             return False
         fabric = self.device.fabric
@@ -347,32 +324,29 @@ class DeviceChannel:
 
     def endTurn(self) -> None:
         """
-        Serve no more batches in this turn: something is due in the next.
+        Serve no more batches in this turn: a call is due in the next.
         """
         self._enough = True
 
     def _wantTurn(self) -> None:
-        """
-        Something was done outside of a turn: have one soon.
-        """
         if self.polled or self._inTurn or not self._registered:
             return
+        # One wake-up per turn, however many calls of the application ask for it.
         if not self._wanted:
             self._wanted = True
             self.device.fabric.signal()
 
     def due(self) -> float | None:
         """
-        For a reactor that polls, and calls L{expire} in time without being asked.
-
-        @return: The seconds until the next deadline, perhaps none or fewer; L{None} if there is no deadline.
+        For a reactor that polls: return the seconds until the next deadline, 0 or less if it has passed;
+        L{None} without one.
         """
         deadline = self._deadline() if self._registered else None
         return None if deadline is None else deadline - self.now()
 
     def expire(self) -> None:
         """
-        For a reactor that polls: do what is due.
+        For a reactor that polls: handle passed deadlines.
         """
         due = self.due()
         if due is not None and due <= 0:
@@ -384,17 +358,15 @@ class DeviceChannel:
 
     def schedule(self) -> None:
         """
-        Be called when the device's next deadline passes, and only then: a call that waits for a
-        deadline that is none any more is taken back.
-
-        Connections that the application has closed have one only while somebody reads.  A program that
-        has left halves of connections lying about, which over TCP show nowhere, has none.
+        Have one delayed call for the device's next deadline, or none.
         """
         if not self._registered:
             return
         self._expireClosing(self.now())
         deadline = None
         if self.users:
+            # A delayed call shows in getDelayedCalls().  Half-closed connections that a program left behind,
+            # which over TCP the kernel keeps, have one only while another connection reads.
             shows = self._closing and any(getattr(user, "reading", False) for user in self.users)
             deadline = self._deadline() if shows else self.device.deadline()
         if deadline is None:
@@ -403,6 +375,7 @@ class DeviceChannel:
         timer = self._timer
         delay = max(0.0, deadline - self.now())
         if timer is not None and timer.active():
+            # Too early is harmless, and cheaper than a reset for each message.
             if timer.getTime() <= self.reactor.seconds() + delay:
                 return
             timer.reset(delay)
@@ -410,9 +383,6 @@ class DeviceChannel:
             self._timer = self.reactor.callLater(delay, self._tick)
 
     def _deadline(self) -> float | None:
-        """
-        @return: The device's deadline, or that of the oldest closing.
-        """
         deadline = self.device.deadline()
         if self._closing:
             closing = next(iter(self._closing.values()))
@@ -427,10 +397,9 @@ class DeviceChannel:
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The reactor gives the device up: so do its users.
-
-        @param reason: why.
+        The reactor closes: so do the users.
         """
+        # A copy, as each user releases itself; one that raises must not spare the others.
         for user in list(self.users):
             try:
                 user.connectionLost(reason)
@@ -441,16 +410,17 @@ class DeviceChannel:
 
     def close(self) -> None:
         """
-        The reactor stops for good: close the device.
+        Close the device: the reactor has stopped.
         """
         self.connectionLost(Failure(ConnectionLost()))
-        self._guarded(self._serve)  # Their ends are still to be said.
+        # Resets and DREQs of the connections that have just ended must leave.
+        self._guarded(self._serve)
         self.leave()
         self.device.close()
 
     def leave(self) -> None:
         """
-        Leave the reactor, whoever uses the device.
+        Leave the reactor, whatever users remain.
         """
         if self._registered:
             self._unregister()
@@ -459,16 +429,14 @@ class DeviceChannel:
             self.reactor.unwatchChannel(self)
 
 
-#: Where a reactor has its channels, by the devices' names: in itself, for they keep it alive.
+#: The attribute of a reactor that holds its channels by device name.  A table here would keep the reactor
+#: alive.
 _CHANNELS = "_hcaChannels"
-#: The reactors that have some.
+#: The reactors that have channels.
 _reactors: WeakSet[Any] = WeakSet()
 
 
 def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
-    """
-    @return: The channels of a reactor, made when first asked for.
-    """
     channels: dict[str, DeviceChannel] | None = getattr(reactor, _CHANNELS, None)
     if channels is None:
         channels = {}
@@ -479,19 +447,19 @@ def _channelsIn(reactor: Any) -> dict[str, DeviceChannel]:
 
 def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str = "") -> DeviceChannel:
     """
-    The channel of a device in a reactor; the device is opened when first asked
-    for, and closed when the reactor has stopped.
+    Return the channel of a device in a reactor.
 
-    @param reactor: The reactor; the device belongs to the thread that calls this, which has to be its.
+    The device is opened at the first call, in the calling thread, which must be the reactor's; it closes when
+    the reactor has stopped.
+
     @param name: The device's name; L{None} for the default.
-    @param bound: The address that its user binds, or nothing; and
-    @param peer: where its user wants to connect to, or nothing: by these a device is opened that has an
-        address of its own and was not added, one for each address (L{place
+    @param bound: The address that the user binds, or empty; and
+    @param peer: the address that the user connects to, or empty.  By these a device with an address of its
+        own is opened that was not added, one for each address (L{place
         <twisted_ib.hca.device.registry.place>}).
-    @return: The same one for the same reactor, name and address, while it is open.
     @raise UnknownDeviceError: there is no such device.
-    @raise DeviceError: it cannot be opened, as somebody else has its address.
-    @raise RunDirectoryError: processes cannot meet.
+    @raise DeviceError: it cannot be opened, as another process has its address.
+    @raise RunDirectoryError: the run directory cannot be used.
     """
     name = DEFAULT_DEVICE if name is None else name
     channels = _channelsIn(reactor)
@@ -503,6 +471,8 @@ def channelFor(reactor: Any, name: str | None = None, bound: str = "", peer: str
         if channel is None or channel.device.closed:
             device = Device(name, reactor.seconds, address=address)
             channel = channels[key] = DeviceChannel(reactor, device)
+            # After shutdown: stopListening() and loseConnection() of triggers before and during it still need
+            # the device.
             reactor.addSystemEventTrigger("after", "shutdown", _close, channel)
     return channel
 
@@ -516,35 +486,35 @@ def _close(channel: DeviceChannel) -> None:
 
 def channelsOf(reactor: Any) -> list[DeviceChannel]:
     """
-    @param reactor: Any reactor.
-    @return: The channels that are open in a reactor.
+    Return the open channels of a reactor.
     """
     return list(getattr(reactor, _CHANNELS, {}).values())
 
 
 class _Removal:
     """
-    What ends a device that is removed, in each reactor that has it.
+    Closes a removed device in each reactor that has it.
     """
 
     def deviceAdded(self, name: str) -> None:
         """
-        Nothing: it is opened when it is needed.
+        Do nothing: a device is opened when it is needed.
         """
 
     def deviceGoing(self, name: str) -> None:
         """
-        Nothing yet.
+        Do nothing yet.
         """
 
     def deviceGone(self, name: str) -> None:
         """
-        Close it, in the thread that it belongs to.
+        Close the device.
         """
         for reactor in list(_reactors):
             channel = _channelsIn(reactor).get(name)
             if channel is None or channel.device.closed:
                 continue
+            # Any thread may remove a device, but only its own may touch it.
             if channel.device.thread == get_ident():
                 _remove(channel)
             else:
@@ -552,11 +522,9 @@ class _Removal:
 
 
 def _remove(channel: DeviceChannel) -> None:
-    """
-    End the attempts to connect, which may go another way, then the connections, so that their peers see
-    them as lost, then the ports.
-    """
     gone = DeviceClosedError(f"device {channel.device.name} was removed")
+    # First the attempts to connect, which may choose another device, then the connections, so that their
+    # peers see them as lost, then the ports.
     for user in list(channel.users):
         if hasattr(user, "failIfNotConnected"):
             user.failIfNotConnected(ConnectError(string=str(gone)))

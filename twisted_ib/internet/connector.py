@@ -1,12 +1,11 @@
 """
 The active side: from a host and a port to a connected transport.
 
-An attempt goes through these steps, each of which may fail it, and any of
-which the timeout or the user may end::
+An attempt goes through these steps, each of which may fail; timeout or user may end any of them::
 
     name -> addresses -> path to an HCA -> REQ with a greeting -> REP with the answer
 
-What happens afterwards is the transport's.
+The steps after the REP are the transport's.
 """
 
 from __future__ import annotations
@@ -31,30 +30,28 @@ from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.localports import NUMBER_TAKEN, localPorts
 from twisted_ib.internet.resolution import Destination, literalOf, resolve
 
-#: Rounds of REQs, of about eight seconds each, before a connect without a
-#: timeout gives up; about as long as Linux repeats a SYN.
+#: Rounds of REQs, about eight seconds each, before a connect without a timeout gives up: about as long as
+#: Linux repeats a SYN (tcp_syn_retries 6, 127 s; tcp_timer.c).  RFC 9293 section 3.8.3 asks for 3 minutes at
+#: least.
 CONNECT_ROUNDS = 16
 
 
 class Attempt:
     """
-    One attempt to connect.
+    One attempt to connect, in C{connector.transport} until there is a transport.
 
-    It stands in C{connector.transport} until there is a transport.
-
-    @ivar _channel: Set, and held, once the device is open.
-    @ivar _turns: What is asked of the reactor; L{None} once this has begun.
-    @ivar _shared: While this begins: the paths that those who begin in the same turn have found.
-    @ivar _addresses: Those of the host that are not tried yet.
-    @ivar _peer: The one that is being tried.
-    @ivar _local: Our end.
-    @ivar _route: The search for a path, while it goes on.
-    @ivar _path: The path, once found.
-    @ivar _transport: The transport to be, once there is a path.
-    @ivar _connection: The CM's connection, once a REQ is sent.
-    @ivar _numbers: How many of our numbers the peer has for somebody else's.
-    @ivar _over: The attempt has succeeded or failed.
-    @cvar logstr: What a TCP transport has here until it is connected.
+    @ivar _channel: Set, and acquired, once the device is open.
+    @ivar _turns: The reactor's shared calls while the attempt waits to begin; else L{None}.
+    @ivar _shared: While it begins: the paths that attempts of the same turn have found.
+    @ivar _addresses: The host's addresses not yet tried.
+    @ivar _peer: The address that is being tried.
+    @ivar _route: The address resolution in progress.
+    @ivar _path: The path, once resolved.
+    @ivar _transport: The transport to be, once a path is searched for.
+    @ivar _connection: The CM's connection, once a REQ was sent.
+    @ivar _numbers: How many of our port numbers the peer has refused as taken.
+    @ivar _over: Whether the attempt has succeeded or failed.
+    @cvar logstr: As of a TCP transport before it is connected.
     """
 
     __slots__ = (
@@ -77,11 +74,6 @@ class Attempt:
     logstr = "Uninitialized"
 
     def __init__(self, connector: Connector) -> None:
-        """
-        Begin nothing yet.
-
-        @param connector: Whose attempt it is.
-        """
         self._connector = connector
         self._channel: DeviceChannel | None = None
         self._addresses: list[str] = []
@@ -94,22 +86,23 @@ class Attempt:
         self._connection: Any = None
         self._rounds = self._numbers = 0
         self._over = False
-        # A connecting call never calls back before it returns.
+        # A connecting call never calls the factory before it returns: programs set attributes of the factory
+        # after it.
         turns = batchedCallsOf(connector.reactor)
         self._turns: BatchedCalls | None = turns
         turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
         """
-        @return: For who closes it with everything else: a transport that is not connected has this one.
+        Return the log prefix of a transport that is not connected, for whoever closes everything.
         """
         return self.logstr
 
-    # -- the way to the peer
+    # -- resolving the path to the peer
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:
         """
-        Open the device and find the host's addresses.
+        Open the device and resolve the host.
 
         @param shared: As of L{BatchedCalls.wait}.
         """
@@ -127,6 +120,8 @@ class Attempt:
         try:
             if literal is not None:
                 self._open(reachable(literal))
+            # A device placed by the user's address (RoCE) is chosen by the peer's address, which a name does
+            # not tell yet.
             elif connector.bound[0] or not isPlacedByUser(connector.device or DEFAULT_DEVICE):
                 self._open("")
         except (HCAError, OSError, ValueError) as e:
@@ -141,15 +136,10 @@ class Attempt:
         found.addErrback(self.failIfNotConnected)
 
     def _open(self, peer: str) -> DeviceChannel:
-        """
-        Have the device.
-
-        @param peer: The address to connect to, if it is known.
-        @raise HCAError: It cannot be opened.
-        """
         connector, before = self._connector, self._channel
         channel = channelFor(connector.reactor, connector.device, connector.bound[0], peer)
         if channel is not before:
+            # The new channel first: a channel without a user leaves the reactor.
             channel.acquire(self)
             self._channel = channel
             if before is not None:
@@ -157,19 +147,13 @@ class Attempt:
         return channel
 
     def _resolved(self, addresses: list[str]) -> None:
-        """
-        The host's addresses are known: try the first.
-        """
+        # A look-up is not cancelled with its attempt, so the addresses may come after the end.
         if not self._over:
             self._addresses = [reachable(address) for address in addresses]
             self._tryNext(None)
 
     def _tryNext(self, reason: Exception | None) -> None:
-        """
-        Try the next address, or fail if there is none.
-
-        @param reason: Why the one before it failed.
-        """
+        # A loop: an address that fails at once must not recurse, a name may have many.
         while self._addresses:
             self._peer = self._addresses.pop(0)
             try:
@@ -183,38 +167,31 @@ class Attempt:
         self.failIfNotConnected(reason)
 
     def _try(self) -> None:
-        """
-        Look for the path to one address.
-
-        @raise HCAError: There is none.
-        """
         connector = self._connector
         channel = self._channel
         if channel is None or channel.device.addressed:
-            channel = self._open(self._peer)  # Which one it is may depend on the address.
+            # With several interfaces the device depends on the route to the address.
+            channel = self._open(self._peer)
         peer = sharedAddress(self._peer, connector.port)
         local = self._local = self._localAddress(peer)
         try:
             transport = connector.makeTransport(channel, local, peer)
         except BaseException:
+            # The transport was not made, so its end cannot free the number.
             localPorts(channel).release(local, peer)
             raise
         channel.acquire(transport)
         self._transport = transport
         route = self._search(channel)
+        # connect() may have called pathReady() or connectFailed() already; then there is no search to cancel.
         if self._transport is transport and self._path is None:
             self._route = route
 
     def _search(self, channel: DeviceChannel) -> Any:
-        """
-        Have the device look for the path.
-
-        @return: Something with C{cancel()}.
-        @raise HCAError: There is none.
-        """
         connector, shared = self._connector, self._shared
         if shared is not None:
             path = shared.get((channel, connector.handshake.PORT_SPACE, self._peer, connector.port))
+            # Connects of one turn to one service share the path: a thousand of them resolve it once.
             if path is not None and getattr(path, "alive", False):
                 self.pathReady(path)
                 return None
@@ -223,11 +200,6 @@ class Attempt:
         )
 
     def _localAddress(self, peer: Address) -> Address:
-        """
-        Choose the local end for one address.
-
-        @raise ConnectBindError: What the user has bound does not fit.
-        """
         channel = self._channel
         assert channel is not None
         host, port = self._connector.bound
@@ -235,6 +207,7 @@ class Attempt:
             here = channel.device.localAddressFor(self._peer, host)
         except (HCAError, ValueError):
             raise failures.notOurs(host) from None
+        # Hello and IP CM header have one IP version for both addresses (IBTA vol. 1 annex A4, annex A11).
         if (":" in here) != (":" in self._peer):
             raise failures.notOurs(host or here)
         number = localPorts(channel).take(here, port, peer)
@@ -244,25 +217,18 @@ class Attempt:
 
     def connectFailed(self, reason: HCAError) -> None:
         """
-        The device found no path.
-
-        @param reason: What the device says.
+        The address resolution failed.
         """
         if not self._over:
             self._failed(reason)
 
     def _failed(self, reason: Exception) -> None:
-        """
-        This address failed: drop what was made for it and try the next.
-        """
         self._forget()
         self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
 
     def pathReady(self, path: Any) -> None:
         """
-        The device found a path: send a REQ over it.
-
-        @param path: The way to the peer's HCA.
+        The path is resolved: send a REQ over it.
         """
         if not self._over:
             self._route = None
@@ -286,19 +252,18 @@ class Attempt:
         request = connector.handshake.request(
             transport, self._local, sharedAddress(self._peer, connector.port)
         )
+        # IBTA vol. 1 12.6.5: the path's GIDs, MTU and timeouts, which only a fabric of packets has.
         if channel.device.addressed:
             self._path.prepareREQ(request)
         self._connection = channel.device.cm.connect(self._path, request, self, channel.now())
 
-    # -- what the CM says
+    # -- events of the CM
 
     def replied(self, connection: Any, reply: REP) -> None:
         """
-        The passive side accepts: check its answer, send RTU.
-
-        @param connection: of the communication manager.
-        @param reply: The REP.
+        The passive side sent a REP: check its answer, send RTU.
         """
+        # An earlier address or round was abandoned with its answer on the way.
         if connection is not self._connection:
             return
         channel, transport = self._channel, self._transport
@@ -306,51 +271,52 @@ class Attempt:
         try:
             self._connector.handshake.replied(transport, connection, reply)
         except HCAError as e:
+            # IBTA vol. 1 12.6.7: a REP is refused by a REJ, too; the passive side would wait for an RTU
+            # otherwise.
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
             self._connection = None
             self._failed(e)
             return
+        # RTU before connectionMade(): the protocol may write at once, and a passive side that has not seen
+        # the RTU would take the data for it (IBTA vol. 1 12.9.8).
         connection.ready(channel.now())
         self._succeed(channel, transport)
 
     def rejected(self, connection: Any, rejection: REJ) -> None:
         """
-        The passive side refuses.
-
-        @param connection: of the communication manager.
-        @param rejection: The REJ.
+        The passive side sent a REJ.
         """
         if connection is not self._connection:
             return
         self._connection = None
         where = self._connector.where(self._peer)
+        # Two processes of this host draw port numbers without knowing of each other; over TCP the kernel
+        # would not give both the same one.  Another number will do, unless the user has bound this one.
         if rejection.privateData.startswith(NUMBER_TAKEN) and self._mayTryAnother():
             self._addresses.insert(0, self._peer)
             self._forget()
             self._tryNext(None)
+        # IBTA vol. 1 12.6.7.2: a REJ may be a listener's refusal or the CM's answer that there is no
+        # listener; programs see ConnectionRefusedError either way, as with TCP.
         elif rejection.reason == RejectReason.INVALID_SERVICE_ID:
             self._failed(failures.refused(where))
         else:
             self._failed(failures.rejected(where, rejection.reason))
 
     def _mayTryAnother(self) -> bool:
-        """
-        @return: Whether another local number will do, and not too many were tried.
-        """
         self._numbers += 1
         return not self._connector.bound[1] and self._numbers < limits.PORT_ATTEMPTS
 
     def unreachable(self, connection: Any) -> None:
         """
-        No answer to any REQ.  The peer's backlog may be full: go on as long as
-        TCP does, unless a timeout comes first.
-
-        @param connection: of the communication manager.
+        All retransmissions of the REQ are unanswered: begin another round.
         """
         if connection is not self._connection:
             return
         self._connection = None
         self._rounds += 1
+        # A full backlog drops REQs without an answer, as TCP drops SYNs, so silence does not prove that
+        # nobody is there.
         if self._rounds < CONNECT_ROUNDS:
             self._ask()
         else:
@@ -358,9 +324,7 @@ class Attempt:
 
     def pathLost(self, reason: PathLostError) -> None:
         """
-        The peer's process is gone.
-
-        @param reason: What became of the peer.
+        The peer's process has ended.
         """
         if not self._over:
             self._connection = None
@@ -373,15 +337,17 @@ class Attempt:
         try:
             protocol = connector.buildProtocol(transport.getPeer())
         except BaseException:
-            # As the reactor does with what a descriptor's doRead raises.
+            # As the reactor does with what doRead() of a descriptor raises.
             log.err()
             self.failIfNotConnected(error.ConnectError(string=failures.oneLine(Failure().value)))
             return
+        # buildProtocol() may have called stopConnecting().
         if self._over:
             return
         self._over = True
         self._connection = self._path = self._transport = None
         connector.transport = transport
+        # The connector has its transport before connectionMade(), as with TCP.
         transport.attach(protocol)
         channel.release(self)
 
@@ -392,6 +358,8 @@ class Attempt:
         connection, self._connection = self._connection, None
         if connection is not None:
             assert self._channel is not None
+            # IBTA vol. 1 12.6.7.2, reason 4 (timeout): a REJ tells a peer that is about to accept; Linux cm.c
+            # sends it when an id is destroyed in state REQ_SENT.
             connection.abandon(self._channel.now())
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -402,7 +370,7 @@ class Attempt:
         """
         End the attempt, if it has not ended.
 
-        @param reason: What the connector's factory is told.
+        @param reason: The reason for the connector's factory.
         """
         if self._over:
             return
@@ -419,27 +387,24 @@ class Attempt:
         try:
             self._connector.connectionFailed(Failure(reason))
         except BaseException:
-            # The factory's mistake: nothing to end a turn of the device for,
-            # which others share.
+            # The factory's mistake must not end a turn of the device, which others share.
             log.err()
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The channel is going, with the reactor.
-
-        @param reason: Why.
+        The channel closes, with the reactor.
         """
         self.failIfNotConnected(error.ConnectError(string=failures.oneLine(reason.value)))
 
     def loseConnection(self) -> None:
         """
-        There is no connection yet.
+        End the attempt: there is no connection yet.
         """
         self.failIfNotConnected(error.UserError())
 
     def cancel(self) -> None:
         """
-        The attempt may take as long as it takes, or is over: as the C{timeoutID} of its connector.
+        Cancel the timeout: to C{BaseConnector} the attempt is also its C{timeoutID}.
         """
         connector = self._connector
         if connector.timeout is not None:
@@ -449,11 +414,11 @@ class Attempt:
 @implementer(IConnector)
 class Connector(Destination):
     """
-    What a connecting call gives.
+    The connector that a connecting call returns.
 
-    @cvar handshake: What REQ and REP say in this protocol, a module: C{PORT_SPACE},
-        C{request(transport, local, peer)}, C{replied(transport, connection, reply)}.
-    @cvar transportClass: What it makes once there is a path.
+    @cvar handshake: The protocol's module for REQ and REP: C{PORT_SPACE}, C{request(transport, local, peer)},
+        C{replied(transport, connection, reply)}.
+    @cvar transportClass: The class of its transports.
     """
 
     handshake: Any
@@ -461,9 +426,12 @@ class Connector(Destination):
 
     def connect(self) -> None:
         """
-        Begin an attempt: what C{BaseConnector} does, but for the delayed call of the timeout, which
-        all attempts with the same timeout share.
+        Begin an attempt.
+
+        @raise RuntimeError: one is in progress, or there is a connection.
         """
+        # As twisted.internet.base.BaseConnector.connect, but all attempts with the same timeout share one
+        # delayed call.
         if self.state != "disconnected":
             raise RuntimeError("can't connect in this state")
         self.state = "connecting"
@@ -483,9 +451,7 @@ class Connector(Destination):
         """
         Make the transport for one address.
 
-        @param channel: The device in its reactor.
         @param host: The address of this end.
         @param peer: The address of the other end.
-        @return: the transport.
         """
         return self.transportClass(channel, host, peer, self)

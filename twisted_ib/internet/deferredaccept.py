@@ -1,9 +1,9 @@
 """
-What a port has of a peer that it has said yes to and that has not said yes itself.
+Half-open connections of a port over IP: a REP was sent, the RTU is awaited.
 
-Over IP anybody can write any address on a request.  So before the peer's RTU has shown that it hears the
-answer there is no transport, protocol or queue pair for it, but only the number that the queue pair
-will have: as a listening TCP socket has no socket for a SYN.
+Anybody can put any source address on a request.  So until the peer's RTU shows that it receives the answer,
+only the number of its queue pair is reserved, without transport, protocol or queue pair: as Linux keeps a
+request socket and no connection for a SYN (RFC 4987 section 3.5, "SYN cache"; tcp_minisocks.c).
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ if TYPE_CHECKING:
 
 class HalfOpenAccept:
     """
-    A request that was answered with yes.  It stands for the transport and its queue pair in the handshake.
+    A request that was answered with a REP; in the handshake it stands for the transport and its queue pair.
 
-    @ivar connection: Of the communication manager, whose user this is.
-    @ivar device: The device.
-    @ivar number: What the queue pair's number will be.
-    @ivar port: The port that has said so.
-    @ivar proposal: What the answer says of packets.
+    @ivar connection: The CM's connection, whose user this is.
+    @ivar number: The reserved queue pair number.
+    @ivar port: The port that accepted.
+    @ivar proposal: The packet parameters of the REP.
     """
 
     __slots__ = ("_request", "connection", "device", "number", "port", "proposal")
 
-    #: Of a new stream.
+    #: As of a new stream, for the Bufs field of the HelloAck (IBTA vol. 1 annex A4).
     posted = limits.SDP_RECEIVES
 
     def __init__(self, port: Any, device: Device, connection: Any, request: REQ, greeting: Any) -> None:
         """
-        Say yes.
+        Send the REP.
 
         @param port: Has C{handshake} and C{fulfil(promise, request)}.
-        @param greeting: What the port's handshake has read in the request.
-        @raise HCAError: It cannot be; then nothing was said.
+        @param greeting: The greeting that the port's handshake has read from the request.
+        @raise HCAError: it cannot be accepted; nothing was sent.
         """
         self.port, self.device, self.connection = port, device, connection
+        # As bytes without the zero padding of the private data: half a REQ is smaller than its objects, and
+        # there may be thousands.
         self._request = request.pack().rstrip(b"\0")
         self.number = 0
         self.number = device.promise(self)
@@ -49,6 +50,7 @@ class HalfOpenAccept:
             reply: REP = port.handshake.reply(self, request, greeting)
             self.proposal = connection.destination.prepareREP(reply, request)
             connection.user = self
+            # False if the peer has withdrawn its REQ.
             if not connection.accept(reply, device.clock()):
                 self._end()
         except BaseException:
@@ -58,14 +60,14 @@ class HalfOpenAccept:
     @property
     def queuePair(self) -> HalfOpenAccept:
         """
-        What has the number.
+        This object, which has the queue pair's number.
         """
         return self
 
     @property
     def privateData(self) -> bytes:
         """
-        What the port says to each peer.
+        The port's private data.
         """
         found: bytes = self.port.privateData
         return found
@@ -73,39 +75,40 @@ class HalfOpenAccept:
     def _end(self) -> None:
         self.device.promised.pop(self.number, None)
 
-    # -- what the communication manager says
+    # -- events of the communication manager
 
     def established(self, connection: Any, message: Any) -> None:
         """
-        The peer is ready: it gets its transport.
+        The RTU came, or data for the queue pair in place of it: make the transport.
         """
         self._end()
         self.port.fulfil(self, REQ.parse(self._request.ljust(BODY_BYTES, b"\0"), 0, BODY_BYTES))
 
     def rejected(self, connection: Any, message: Any) -> None:
         """
-        The peer does not want any more.
+        The peer sent a REJ.
         """
         self._withdrawn()
 
     def unreachable(self, connection: Any) -> None:
         """
-        The peer does not answer, or another has its place.
+        No RTU came, or this half-open connection was evicted for another.
         """
         self._withdrawn()
 
     def peerDisconnected(self, connection: Any) -> None:
         """
-        The peer has ended it already.
+        The peer sent a DREQ.
         """
         self._withdrawn()
 
     def pathLost(self, reason: Exception) -> None:
         """
-        The device is closed.
+        The device was closed.
         """
         self._withdrawn()
 
     def _withdrawn(self) -> None:
         self._end()
-        self.connection.user = None  # Each refers to the other.
+        # Each refers to the other.
+        self.connection.user = None

@@ -1,10 +1,7 @@
 """
-What the endpoints of all protocols have in common; they are used like
-C{TCP4ServerEndpoint} and C{HostnameEndpoint}.
+Endpoints of all protocols, used as C{TCP4ServerEndpoint} and C{HostnameEndpoint} are.
 
 Nothing is opened before C{listen} or C{connect} is called.
-
-The factory of a client endpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ class ServerEndpoint:
     """
     Listens on a port.
 
-    @cvar listenCall: The call that does, as C{listenSDP}.
+    @cvar listenCall: The listening call, as C{listenSDP}.
     """
 
     listenCall: Any
@@ -53,10 +50,10 @@ class ServerEndpoint:
         """
         @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
         @param port: The port; 0 for any that is free; or a C{Binding}.
-        @param backlog: How many requests wait while the port does not accept.
+        @param backlog: REQs that wait while the port does not accept.
         @param interface: The address to bind; all IPv4 addresses by default.
         @param device: The HCA's name; the host's default by default.
-        @param more: What else the call takes.
+        @param more: Further arguments of the call.
         @raise ValueError: C{port} is not a port number.
         """
         self._reactor = reactor
@@ -71,7 +68,6 @@ class ServerEndpoint:
         """
         Listen.
 
-        @param protocolFactory: Makes the protocols.
         @return: Fires with the port, or fails with C{CannotListenError}.
         """
         return execute(
@@ -94,7 +90,7 @@ class ClientEndpoint:
     """
     Connects to a port.
 
-    @cvar connectCall: The call that does, as C{connectSDP}.
+    @cvar connectCall: The connecting call, as C{connectSDP}.
     """
 
     connectCall: Any
@@ -110,16 +106,14 @@ class ClientEndpoint:
         **more: Any,
     ) -> None:
         """
-        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a
-            resolver, if C{host} is a name.
-        @param host: The peer's address or name.
-        @param port: The peer's port.
-        @param timeout: The seconds to wait for the connection.
+        @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
+        @param timeout: Seconds.
         @param bindAddress: The local host and port to connect from.
         @param device: The HCA's name; the host's default by default.
-        @param more: What else the call takes.
+        @param more: Further arguments of the call.
         @raise ValueError: C{port} or C{bindAddress} makes no sense.
         """
+        # For its error only: the endpoint is where the mistake is, not connect().
         bindPair(bindAddress)
         self._reactor = reactor
         self._host = host
@@ -133,9 +127,7 @@ class ClientEndpoint:
         """
         Connect.
 
-        @param protocolFactory: Makes the protocol.
-        @return: Fires with the connected protocol, or fails; to cancel it ends
-            the attempt.
+        @return: Fires with the connected protocol, or fails; cancelling it ends the attempt.
         """
         try:
             factory = EndpointFactory(protocolFactory)
@@ -152,6 +144,7 @@ class ClientEndpoint:
             made: Deferred[IProtocol] = factory._onConnection
             return made
         except BaseException:
+            # Endpoints report all errors by the Deferred, as twisted.internet.endpoints does.
             return fail()
 
     def __repr__(self) -> str:
@@ -160,21 +153,20 @@ class ClientEndpoint:
 
 class EndpointFactory(_WrappingFactory):
     """
-    Tells when a protocol of the user's factory is connected, or why not.
-
-    Twisted's own puts another protocol between the transport and the user's, and refers to what
-    has ended; here the transport has the user's protocol, and the end of the attempt is told to
-    L{protocolMade}.
+    Fires a Deferred when a protocol of the user's factory is connected, or with the reason that it is not.
 
     @ivar _onConnection: The Deferred; L{None} once there is a connection.
     """
 
+    # Twisted's _WrappingFactory puts another protocol between the transport and the user's, which costs a
+    # call per message, and keeps references to the connector.  Here the transport has the user's protocol,
+    # and the client transport calls protocolMade().
     _onConnection: Any
     _connector: Any
 
     def buildProtocol(self, addr: Any) -> Any:
         """
-        Ask the user's factory; that it fails, or has none, is what the endpoint fails with.
+        Return the user's protocol; without one the endpoint fails.
         """
         try:
             protocol = self._wrappedFactory.buildProtocol(addr)
@@ -187,7 +179,7 @@ class EndpointFactory(_WrappingFactory):
 
     def protocolMade(self, protocol: Any) -> None:
         """
-        The protocol has its transport.
+        The protocol is connected.
         """
         made, self._onConnection = self._onConnection, None
         self._connector = None
@@ -195,7 +187,7 @@ class EndpointFactory(_WrappingFactory):
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """
-        There will be no connection.
+        The attempt failed.
         """
         made = self._onConnection
         if made is not None and not made.called:

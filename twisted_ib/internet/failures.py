@@ -1,5 +1,5 @@
 """
-Turning what a device raises into the errors that Twisted's users know.
+Errors of a device translated into those of C{twisted.internet.error}.
 
 Each text is one line and names what failed.
 """
@@ -28,29 +28,27 @@ cmReasons: dict[int, str] = {reason.value: reason.name for reason in RejectReaso
 
 def oneLine(reason: object) -> str:
     """
-    Give the text of an error without line ends and full stop: Twisted's errors
-    add one.
-
-    @param reason: an error.
+    Return an error's text as one line without the full stop, which Twisted's errors add.
     """
     if isinstance(reason, error.InvalidAddressError):
-        reason = reason.message  # Its own text is a tuple.
+        # The str() of this class is that of a tuple.
+        reason = reason.message
     return " ".join(str(reason).split()).rstrip(".")
 
 
 def connectError(reason: Exception, where: str) -> error.ConnectError:
     """
-    Say in Twisted's terms why a connect failed.
+    Translate the reason of a failed connect.
 
-    @param reason: What the device, the CM or a codec raised.
-    @param where: The protocol, host and port.
-    @return: one of L{twisted.internet.error}.
+    @param reason: an exception of the device, the CM or a codec.
+    @param where: protocol, host and port.
     """
     if isinstance(reason, error.ConnectError):
         return reason
     if isinstance(reason, NoListenerError):
         return refused(where)
     if isinstance(reason, NoRouteError):
+        # OFED's sdp_cma.c reports the same errno for RDMA_CM_EVENT_ADDR_ERROR and _UNREACHABLE.
         return error.NoRouteError(errno.ENETUNREACH, f"no HCA reaches {where}")
     text = oneLine(reason) or type(reason).__name__
     return error.ConnectError(string=f"{where}: {text}")
@@ -58,23 +56,21 @@ def connectError(reason: Exception, where: str) -> error.ConnectError:
 
 def refused(where: str) -> error.ConnectionRefusedError:
     """
-    Nobody listens.
-
-    @param where: the protocol, host and port.
-    @return: the error for it.
+    Return the error for a port without a listener.
     """
+    # IBTA vol. 1 12.6.7.2, reason 8 (invalid service id) is the CM's form of TCP's RST to a SYN (RFC 9293
+    # section 3.10.7.1).
     return error.ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on {where}")
 
 
 def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
     """
-    Somebody listens and does not want this connection.
+    Return the error for a REJ of another reason than a missing listener.
 
-    @param where: the protocol, host and port.
-    @param reason: A reason of the CM's REJ.
-    @return: the error for it.
+    @param reason: the reason code (IBTA vol. 1 12.6.7.2).
     """
     name = cmReasons.get(reason, "unknown").lower().replace("_", " ")
+    # OFED's sdp_cma.c reports ECONNREFUSED for every RDMA_CM_EVENT_REJECTED; the code is in the text only.
     return error.ConnectionRefusedError(
         errno.ECONNREFUSED, f"{where} rejected the connection: {name} ({reason})"
     )
@@ -82,49 +78,34 @@ def rejected(where: str, reason: int) -> error.ConnectionRefusedError:
 
 def noAnswer(where: str) -> error.TCPTimedOutError:
     """
-    The CM's retries are used up.
-
-    @param where: the protocol, host and port.
-    @return: the error for it.
+    Return the error for exhausted CM retries.
     """
     return error.TCPTimedOutError(errno.ETIMEDOUT, f"{where} did not answer")
 
 
 def timedOut(where: str, seconds: float | None) -> error.TimeoutError:
     """
-    The user's timeout has passed.
-
-    @param where: the protocol, host and port.
-    @param seconds: the timeout.
-    @return: the error for it.
+    Return the error for the expired timeout of the user, in seconds.
     """
     return error.TimeoutError(string=f"{where} did not answer within {seconds} s")
 
 
 def notOurs(host: str) -> error.ConnectBindError:
     """
-    The address to connect from is not of this host, or not of the kind of the
-    address to connect to.
-
-    @param host: that address.
-    @return: the error for it.
+    Return the error for a C{bindAddress} of another host or another address family than the peer's.
     """
     return error.ConnectBindError(errno.EADDRNOTAVAIL, f"{host} cannot be the local address")
 
 
 def localPortInUse(host: str, port: int) -> error.ConnectBindError:
     """
-    The number to connect from belongs to another connection, or no number is
-    left.
-
-    @param host: the local address.
-    @param port: the number, or 0 for any.
-    @return: the error for it.
+    Return the error for a local port in use, or, for port 0, for an exhausted range.
     """
     what = f"the local port {withPort(host, port)} is in use" if port else f"no local port of {host} is free"
     return error.ConnectBindError(errno.EADDRINUSE, what)
 
 
+# The first match counts, so subclasses of DeviceError stand before it.
 _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (ServiceInUseError, errno.EADDRINUSE),
     (NoRouteError, errno.EADDRNOTAVAIL),
@@ -138,13 +119,9 @@ _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
 
 def listenError(interface: str, port: int, device: str | None, reason: Exception) -> error.CannotListenError:
     """
-    Say in Twisted's terms why a listen failed.
+    Translate the reason of a failed listen into C{CannotListenError}, whose C{socketError} has an C{errno}.
 
-    @param interface: the address to listen on.
-    @param port: the port.
     @param device: the HCA's name, if one was given.
-    @param reason: what the device raised.
-    @return: the error for it, with the number that C{errno} has for it.
     """
     number = next((code for kind, code in _LISTEN_ERRORS if isinstance(reason, kind)), errno.EIO)
     if isinstance(reason, ServiceInUseError):

@@ -1,10 +1,9 @@
 """
 Port numbers of active sides.
 
-The number of an active side has no meaning for the CM, it stands in the Hello
-only; but applications tell peers apart by it, and bind to it.  As with TCP a
-number may serve several connections to different peers, unless it was asked
-for, and what was asked for must not be in use at all.
+The CM does not use the number, it stands in the Hello only; but applications tell peers apart by it, and bind
+to it.  As with TCP one number may serve several connections to different peers, unless the application bound
+it.
 """
 
 from __future__ import annotations
@@ -18,52 +17,47 @@ from twisted_ib import limits
 from twisted_ib.hca.base.keys import DrawnAhead
 from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT, Address, sharedAddress
 
-#: From the first of them to the last of all.
+#: RFC 6335 section 6: 49152 to 65535, 2^14 numbers.
 _EPHEMERAL_BITS = 14
-#: What a REJ says to an active side whose address and number another one has.
+#: Private data of the REJ to an active side whose address and port another peer has.
 NUMBER_TAKEN = b"number taken"
 
 
 class LocalPorts:
     """
-    The local ends that are in use in one place.
+    The local ends in use at one channel.
 
-    @ivar ends: By local host and port number, the peer's address, or the set of them if there
-        are several.
+    @ivar ends: By local host and port number, the peer's address, or a set of several.
     """
 
     def __init__(self, below: Callable[[int], int] | None = None) -> None:
-        """
-        @param below: Gives a random number below another.
-        """
         self.ends: dict[str, dict[int, Address | set[Address]]] = {}
+        # RFC 6056 section 3.3.1: a random port keeps outsiders from guessing a connection.  Linux cma.c
+        # (cma_alloc_any_port) begins at a random number, too.
         self._drawn = DrawnAhead(secrets.randbits, _EPHEMERAL_BITS)
         self._below = self._draw if below is None else below
 
     def _draw(self, below: int) -> int:
-        """
-        @return: A random number below C{1 << _EPHEMERAL_BITS}.
-        """
         return self._drawn(_EPHEMERAL_BITS)
 
     def take(self, host: str, port: int, peer: Address) -> int | None:
         """
-        Take a number.
+        Reserve a port number.
 
-        @param host: The local address.
         @param port: The number, or 0 for any.
-        @param peer: The other end.
-        @return: The number, or L{None} if it cannot be had.
+        @return: The number, or L{None} if none is available.
         """
         peer = sharedAddress(peer.host, peer.port)
         ports = self.ends.get(host, {})
         if port:
+            # bind(2) without SO_REUSEADDR: EADDRINUSE as long as any connection has the number.
             if port in ports:
                 return None
         else:
             port = self._free(ports, peer)
             if not port:
                 return None
+        # Nearly every number has one peer, and a set for each would cost memory in every connection.
         there = ports.get(port)
         if there is None:
             ports[port] = peer
@@ -75,28 +69,26 @@ class LocalPorts:
         return port
 
     def _free(self, ports: dict[int, Address | set[Address]], peer: Address) -> int:
-        """
-        Find a number that no connection from here to the same peer has, or 0.
-        """
+        # Bounded, not to end: with all numbers in use a connect fails with EADDRINUSE and does not hang the
+        # reactor.
         for _ in range(limits.PORT_ATTEMPTS):
             port = FIRST_EPHEMERAL_PORT + self._below(1 << _EPHEMERAL_BITS)
             there = ports.get(port)
+            # Linux cma.c, cma_port_is_unique: a drawn number may be shared by connections to different peers,
+            # as the pair of addresses and ports tells them apart.
             if there is None or not (peer in there if isinstance(there, set) else peer == there):
                 return port
         return 0
 
     def release(self, local: Address, peer: Address) -> None:
         """
-        The connection is over.
-
-        @param local: This end.
-        @param peer: The other end.
+        Free a number.
         """
         self.free(local.host, local.port, peer)
 
     def free(self, host: str, port: int, peer: Address) -> None:
         """
-        See L{release}.
+        Free a number, as L{release}; harmless if it is not in use.
         """
         ports = self.ends.get(host)
         there = None if ports is None else ports.get(port)
@@ -113,15 +105,14 @@ class LocalPorts:
             del self.ends[host]
 
 
-#: By weak reference, as each connect asks twice.
+#: By weak reference, so that a channel can go.  Not WeakKeyDictionary: each connect looks up twice, and its
+#: methods are slow.
 _ports: dict[ref[Any], LocalPorts] = {}
 
 
 def localPorts(place: object) -> LocalPorts:
     """
-    Give the local ends in use at a device's channel.
-
-    @param place: The channel.
+    Return the local ends in use at a device's channel.
     """
     found = _ports.get(ref(place))
     if found is None:

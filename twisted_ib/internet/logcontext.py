@@ -1,10 +1,9 @@
 """
 The C{system} of log lines while an application is called.
 
-Twisted calls every descriptor in a log context that names it, which costs more
-than a small message does here.  So the context is entered once, around all
-turns, and asks for the name only when somebody logs: whose call it is stands in
-L{UpcallContext.current}.
+Twisted calls every descriptor in a log context of its own (C{twisted.python.log.callWithLogger}), which here
+would cost more than a small message.  So one context is entered around all turns, and its name is computed
+only when something is logged: L{UpcallContext.current} is the transport or port being called.
 """
 
 from __future__ import annotations
@@ -18,32 +17,30 @@ from twisted.python.log import ILogContext
 
 class UpcallContext(dict[str, Any]):
     """
-    A log context whose C{system} is the log prefix of whom is being called.
+    A log context whose C{system} is the log prefix of the object being called.
 
-    @ivar current: That one (C{logPrefix()}), or L{None} between calls.
+    @ivar current: that object, which has C{logPrefix()}; L{None} between calls.
     """
 
     current: Any = None
 
     def __missing__(self, key: str) -> Any:
-        """
-        @return: The name of who is being called.
-        """
         if key == "system":
             return "-" if self.current is None else self.current.logPrefix()
         raise KeyError(key)
 
     def copy(self) -> dict[str, Any]:
         """
-        @return: The context as it is now, as log events begin with it.  Twisted asks for it before
-            each call of a descriptor, so what is known costs nothing more.
+        Return the context as a plain dictionary, with which log events begin.
         """
+        # twisted.python.log.callWithContext copies before each call of a descriptor; between calls the copy
+        # needs no log prefix.
         if self.current is None:
             return {"isError": 0, "system": "-"}
         return {"isError": 0, "system": self["system"]}
 
 
-#: The one of this process: calls are made in the reactor's thread.
+#: The only one of this process: applications are called in the reactor's thread.
 upcalls = UpcallContext(isError=0)
 
 

@@ -1,10 +1,9 @@
 """
-The passive side: a port that turns the CM's requests into connections.
+The passive side: a port that turns the CM's REQs into connections.
 
-A REQ that finds the port reading is accepted at once, or in one of the next
-turns of the reactor if there are many.  While the port is paused they wait in a
-queue as long as the backlog; one that does not fit is dropped without a word, as
-TCP does with a SYN, and its peer asks again.
+A port that reads accepts a REQ at once, or in one of the next turns if there are many.  While it is paused
+REQs wait in a queue of the backlog's length; one that does not fit is dropped without an answer, as TCP drops
+a SYN, and the peer retransmits it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
     from twisted_ib.hca.device.device import Device
 
-#: What a TCP socket would look up; nothing else is.
+#: The only name that is resolved; a TCP socket would resolve any, and block.
 _NAMED_INTERFACES = {"": "0.0.0.0", "localhost": "127.0.0.1"}
 
 _CONNECTION_DONE = Failure(main.CONNECTION_DONE)
@@ -54,19 +53,17 @@ _CONNECTION_DONE = Failure(main.CONNECTION_DONE)
 @implementer(IListeningPort)
 class Port(base.BasePort):
     """
-    What a listening call gives.
+    The port that a listening call returns.
 
-    @cvar handshake: What REQ and REP say in this protocol, a module: C{PORT_SPACE},
-        C{requested(request)}, which reads a I{greeting}, C{addresses(greeting)} (the passive
-        side's and the active side's), C{sourcePort(greeting)}, C{reply(transport, request,
-        greeting)}, C{accepted(transport, connection, request, greeting)}.
-    @cvar transport: What it makes of a request.
-    @cvar provider: What its connections are, for C{ib-ss}.
-
-    @ivar port: The port that was asked for; 0 for any.
+    @cvar handshake: The protocol's module for REQ and REP: C{PORT_SPACE}, C{requested(request)}, which reads
+        a I{greeting}, C{addresses(greeting)} (the passive side's and the active side's),
+        C{sourcePort(greeting)}, C{reply(transport, request, greeting)}, C{accepted(transport, connection,
+        request, greeting)}.
+    @cvar transport: The class of its transports.
+    @cvar provider: The provider's name of its connections, for C{ib-ss}.
     @ivar reading: Whether connections are accepted now.
-    @ivar requests: The REQs that wait, oldest first, with their greetings.
-    @ivar numberAccepts: How many are accepted in one turn.
+    @ivar requests: The waiting REQs with their greetings, oldest first.
+    @ivar numberAccepts: REQs accepted in one turn.
     """
 
     reactor: Any
@@ -94,11 +91,10 @@ class Port(base.BasePort):
         device: str | None = None,
     ) -> None:
         """
-        Nothing is opened before C{startListening} is called.
+        Check the arguments; C{startListening} opens the device.
 
         @param port: The port, 0 for any; or a C{Binding}.
-        @param factory: Makes the protocols.
-        @param backlog: How many requests wait while nothing is accepted.
+        @param backlog: REQs that wait while nothing is accepted.
         @param interface: The address to bind; C{""} for all IPv4 addresses.
         @param reactor: The reactor, whose thread everything here belongs to.
         @param device: The HCA's name; L{None} for the default.
@@ -123,14 +119,16 @@ class Port(base.BasePort):
 
     def startListening(self) -> None:
         """
-        Take the port.
+        Listen.
 
-        @raise CannotListenError: It cannot be had.
+        @raise CannotListenError: the port or address is not available.
         """
         try:
             address = self._bindAddress()
             channel = channelFor(self.reactor, self.device, address)
             address = channel.device.listeningAddress(address)
+            # Listening before the port is a user: nothing is delivered before the next turn, and a failure
+            # leaves no trace.
             self._services = self._takePort(channel, address)
         except (HCAError, OSError, ValueError) as e:
             raise failures.listenError(self.interface, self.port, self.device, e) from None
@@ -144,26 +142,19 @@ class Port(base.BasePort):
         self.startReading()
 
     def _bindAddress(self) -> str:
-        """
-        Give the IP address to bind.
-
-        @raise ValueError: The interface is not an address.
-        """
         address = _NAMED_INTERFACES.get(self.interface) or canonical(self.interface)
         if address is None:
             raise ValueError(f"{self.interface!r} is not an IP address")
         return address
 
     def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
-        """
-        Take the port of one address, or of all.
-
-        C{::} is all IPv6 and all IPv4 addresses, as for a TCP socket of Linux.
-        """
         listen = channel.device.listen
         service = listen(self.handshake.PORT_SPACE, address, self.port, self)
+        # RFC 3493 section 5.3: a socket bound to :: also accepts IPv4 unless IPV6_V6ONLY is set, so a port on
+        # :: takes the number in both families.
         if address != "::":
             return (service,)
+        # Port 0 is drawn for IPv6 and may be in use for IPv4; bounded, as both spaces may be nearly full.
         for _ in range(limits.PORT_ATTEMPTS):
             try:
                 return service, listen(self.handshake.PORT_SPACE, "0.0.0.0", service.port, self)
@@ -177,27 +168,22 @@ class Port(base.BasePort):
 
     def getHost(self) -> Address:
         """
-        Give the address that is listened on.
+        Return the address that is listened on.
         """
         return self._address
 
     def _say(self, text: str) -> None:
-        """
-        Log that the port opens or closes.
-
-        @param text: in TCP's words.
-        """
         log.msg(text)
 
     def logPrefix(self) -> str:
         """
-        Give the name of the factory's class.
+        Return the name of the factory's class.
         """
         return reflect.qual(self.factory.__class__)
 
     def socketRow(self) -> Row | None:
         """
-        @return: What C{ib-ss} shows of it.
+        Return the row of C{ib-ss}.
         """
         if not self.connected:
             return None
@@ -209,9 +195,6 @@ class Port(base.BasePort):
     def connectionRequested(self, connection: Any, request: REQ) -> None:
         """
         A REQ came for this port.
-
-        @param connection: of the communication manager.
-        @param request: The REQ.
         """
         channel = self._channel
         assert channel is not None
@@ -220,20 +203,25 @@ class Port(base.BasePort):
             ends = self.handshake.addresses(greeting)
             self._checkAddresses(channel.device, connection.destination, *ends)
         except WireError:
+            # IBTA vol. 1 12.6.7.2, reason 28 (consumer defined): the OpenIB driver and OFED's sdp_cma.c
+            # reject a bad Hello with it.
             channel.count("bad_hello")
             connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
             return
+        # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); streams and messages need its order and retransmission.
         if request.transportServiceType:
             channel.count("bad_service_type")
             connection.reject(RejectReason.INVALID_TRANSPORT_TYPE, b"", channel.now())
             return
         if channel.device.addressed and not self._mayBeSo(channel.device, connection, request.pathMTU):
-            # Packets of the size that the peer will send do not reach it from here.
+            # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
+            # reach it from here.  Unanswered, the connection would open and then lose all that is large.
             channel.count("bad_path_mtu")
             connection.reject(RejectReason.INVALID_MTU, b"", channel.now())
             return
         if self.reading and channel.device.addressed:
-            # To say yes is little work, and whoever comes next may be somebody honest.
+            # A REP costs little and reserves little (L{HalfOpenAccept}); queued, forged REQs would use up the
+            # turn's accepts before an honest one.
             self._acceptLogged(connection, request, greeting, ends)
         elif self.reading and not self.requests and self._accepted < self.numberAccepts:
             if self._turn is None:
@@ -241,21 +229,20 @@ class Port(base.BasePort):
             self._acceptLogged(connection, request, greeting, ends)
         elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, greeting)
-            # So that the peer keeps its place here when it asks again.
+            # IBTA vol. 1 12.6.6: the MRA extends the active side's timeout, and its retransmission keeps its
+            # slot in the queue.  RDMA-CM sends it lazily, too (cma.c: code 24, on a duplicate REQ).
             connection.sendMRA(channel.now())
             self._wantTurn()
         else:
+            # Linux tcp_input.c (tcp_conn_request) drops a SYN when the accept queue is full.  Linux ucma.c
+            # fails the event instead, so that the CM rejects; a program that knows TCP would take that for a
+            # refused connection.
             channel.count("backlog_full")
             connection.ignore(channel.now())
 
     def _checkAddresses(self, device: Device, path: Any, here: str, peer: str) -> None:
-        """
-        Refuse addresses that the peer cannot have: an application may decide
-        by C{getPeer} and C{getHost} what somebody may do.
-
-        @param path: The way that the REQ came.
-        @raise WireError: It does.
-        """
+        # Applications decide by getPeer() and getHost() what somebody may do, and a Hello may hold any
+        # address (IBTA vol. 1 annex A4): both must be those of path and host.
         if not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
         if (peer != here or device.addressed) and not device.isPeers(path, peer):
@@ -263,20 +250,16 @@ class Port(base.BasePort):
 
     @staticmethod
     def _mayBeSo(device: Device, connection: Any, code: int) -> bool:
-        """
-        @return: Whether packets of a path MTU reach the peer.
-        """
         if not 0 < code <= max(MTU_CODES.values()):
             return False
-        # The kernel is asked only if it matters: whoever sends much, from many addresses, costs little.
+        # The kernel is asked only for an MTU above the device's own: a flood of REQs from many addresses must
+        # cost little.
         most = MTU_CODES[device.pathMTU]
         return code <= most or code <= MTU_CODES[device.pathMTUTo(connection.destination)]
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
         The peer gave up before it was accepted.
-
-        @param connection: of the communication manager.
         """
         self.requests.pop(connection, None)
 
@@ -285,20 +268,16 @@ class Port(base.BasePort):
             self._turn = self.reactor.callLater(0, self._nextTurn)
 
     def _nextTurn(self) -> None:
-        """
-        A new turn of the reactor: accept those that wait.
-        """
         self._turn = None
         self._accepted = 0
         if self.requests:
             callInContext(self._acceptWaiting)
 
     def _acceptWaiting(self) -> None:
-        """
-        Accept those that wait, as many as one turn may.
-        """
         while self.reading and self.requests:
             if self._accepted >= self.numberAccepts:
+                # twisted.internet.tcp.Port.doRead has the same bound: established connections must have their
+                # turn.
                 self._wantTurn()
                 return
             connection = next(iter(self.requests))
@@ -306,14 +285,10 @@ class Port(base.BasePort):
             self._acceptLogged(connection, request, greeting, self.handshake.addresses(greeting))
 
     def _acceptLogged(self, connection: Any, request: REQ, greeting: Any, ends: tuple[str, str]) -> None:
-        """
-        Make a connection of a request; what the application raises is logged, under this port's name.
-
-        @param ends: The texts of our address and the peer's.
-        """
         upcalls.current = self
         try:
             self._accept(connection, request, greeting, *ends)
+        # As the reactor treats what doRead() of a TCP port raises.
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -326,12 +301,15 @@ class Port(base.BasePort):
         assert channel is not None
         self._accepted += 1
         here, peer = self._ends(greeting, mine, theirs)
+        # The private data tells our own active sides to draw another number.
         if self.isTaken(peer):
             channel.count("number_taken")
             connection.reject(RejectReason.CONSUMER_DEFINED, NUMBER_TAKEN, channel.now())
             return
         transport = None
         try:
+            # Over IP the source of a REQ is unproven until the RTU.  Within a host the path has proved the
+            # process.
             if channel.device.addressed:
                 HalfOpenAccept(self, channel.device, connection, request, greeting)
                 return
@@ -343,6 +321,7 @@ class Port(base.BasePort):
             channel.count("accept_failed")
             connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
             if transport is not None:
+                # IBTA vol. 1 12.6.7.2, reason 3.  The transport may exist already, with its queue pair.
                 transport.abandon()
             return
         if not connection.accept(reply, channel.now()):
@@ -350,23 +329,26 @@ class Port(base.BasePort):
             transport.abandon()
             return
         self.sessionno += 1
+        # After the REP: IBTA vol. 1 12.9.8 has the queue pair ready by then, and connectionMade() may write.
         transport.attach(self._buildProtocol(peer))
 
     def _ends(self, greeting: Any, mine: str, theirs: str) -> tuple[Address, Address]:
         number = self._realPortNumber
         assert number is not None
+        # A port on :: shows IPv4 peers in IPv4-mapped form, as TCP does (RFC 3493 section 3.7).
         if ":" in self._address.host:
             mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
         return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
 
     def fulfil(self, promise: HalfOpenAccept, request: REQ) -> None:
         """
-        A peer that was promised a connection is ready.
+        The peer of a half-open connection sent its RTU: make the transport.
 
-        @param request: What it asked for.
+        @param request: The REQ, parsed again.
         """
         channel, connection = self._channel, promise.connection
         if channel is None:
+            # The port was closed between REP and RTU; the peer believes that it is connected.
             promise.device.disconnect(connection)
             return
         upcalls.current = self
@@ -384,8 +366,10 @@ class Port(base.BasePort):
         here, peer = self._ends(greeting, *self.handshake.addresses(greeting))
         transport = None
         try:
+            # Checked again: another connection may have been established since the REP.
             if self.isTaken(peer):
                 raise ResourceLimitError("another connection has this peer's address")
+            # The queue pair must get the number that the REP announced.
             with channel.device.fulfilling(promise):
                 transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)
@@ -402,25 +386,21 @@ class Port(base.BasePort):
 
     def isTaken(self, peer: Address) -> bool:
         """
-        @return: Whether applications would take this peer for another one.
+        Return whether another connection has this peer's address and port; TCP could not have both.
         """
         return False
 
     def _buildProtocol(self, peer: Address) -> IProtocol | None:
-        """
-        Ask the factory; what it raises is logged and counts as a no.
-        """
         try:
             return self.factory.buildProtocol(peer)
         except BaseException:
+            # L{None} means that the factory wants no connection.
             log.err()
             return None
 
     def _scoped(self, host: str) -> str:
-        """
-        Give a link-local address the scope that the port is bound to: a greeting
-        has no place for it.
-        """
+        # RFC 4007 section 6: a link-local address is unique within its zone only, and neither Hello nor IP CM
+        # header has a field for that.
         _, mark, scope = self._address.host.partition("%")
         return f"{host}{mark}{scope}" if host.startswith("fe80:") else host
 
@@ -436,19 +416,19 @@ class Port(base.BasePort):
 
     def stopReading(self) -> None:
         """
-        Let requests wait.
+        Leave REQs in the queue.
         """
         self.reading = False
         self._cancelTurn()
 
     def startWriting(self) -> None:
         """
-        A port does not write.
+        Do nothing: a port does not write.
         """
 
     def stopWriting(self) -> None:
         """
-        A port does not write.
+        Do nothing: a port does not write.
         """
 
     def _cancelTurn(self) -> None:
@@ -461,9 +441,8 @@ class Port(base.BasePort):
 
     def loseConnection(self, connDone: Failure = _CONNECTION_DONE) -> Deferred[None] | None:
         """
-        Stop accepting connections.
+        Stop listening.
 
-        @param connDone: As for TCP.
         @return: Fires when the port is closed; L{None} if it was not open.
         """
         self.disconnecting = True
@@ -477,9 +456,7 @@ class Port(base.BasePort):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Give the port back and refuse those who wait.
-
-        @param reason: Why.
+        Close the port and reject the waiting REQs.
         """
         self._say(f"({self._type} Port {self._realPortNumber} Closed)")
         self._realPortNumber = None
@@ -491,6 +468,7 @@ class Port(base.BasePort):
             service.close()
         assert channel is not None
         waiting, self.requests = self.requests, {}
+        # IBTA vol. 1 12.6.7.2, reason 8: as if they had come after the close.
         for connection in waiting:
             connection.reject(RejectReason.INVALID_SERVICE_ID, b"", channel.now())
         channel.release(self)

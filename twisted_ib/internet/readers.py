@@ -1,11 +1,10 @@
 """
-Ports and connections among the readers of a reactor.
+Ports and connections in place of devices among a reactor's readers.
 
-A reactor watches one descriptor for all that use a device.  What Twisted's users ask a reactor for,
-though, is who reads: a TCP transport is among C{getReaders()} while it reads and not while it is
-paused, and C{removeAll()} gives it to whoever closes everything.  So that streams over a device are
-not told from TCP, both show the users of a device in place of the device.  The C{ib} reactor has
-methods for it; another reactor's two methods are L{Readers}' while a device is in it.
+A reactor watches one descriptor for all users of a device.  But programs ask a reactor which transports read:
+a TCP transport is in C{getReaders()} while it is not paused, and C{removeAll()} returns it to be closed.  So
+both methods show the users of a device instead of the device.  The C{ib} reactor has such methods; another
+reactor gets those of L{Readers} while a device is in it.
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ _METHODS = ("getReaders", "removeAll")
 
 def readingUsers(channels: Iterable[Any]) -> list[Any]:
     """
-    @param channels: Devices in a reactor.
-    @return: Their ports and connections that read.
+    Return the ports and connections that read, of some channels.
     """
     return [user for channel in channels for user in channel.users if getattr(user, "reading", False)]
 
 
 def takeUsers(channels: Iterable[Any]) -> list[Any]:
     """
-    Stop what reads.
-
-    @param channels: Devices in a reactor.
-    @return: Their ports and connections that have read, and the attempts to connect, which over TCP
-        are writers until they have ended.
+    Stop the ports and connections of some channels, and return them with the attempts to connect.
     """
     taken = []
     for channel in channels:
         for user in list(channel.users):
+            # Over TCP an attempt to connect is a writer until it ends, so removeAll() returns it whether it
+            # reads or not.
             if hasattr(user, "failIfNotConnected"):
                 taken.append(user)
             elif getattr(user, "reading", False):
@@ -45,31 +41,24 @@ def takeUsers(channels: Iterable[Any]) -> list[Any]:
 
 class Readers:
     """
-    What stands in for two methods of a reactor.
+    The replacement of two methods of a reactor.
 
-    @ivar reactor: The reactor.
-    @ivar channels: The devices in it.
+    @ivar channels: The channels in it.
     """
 
     def __init__(self, reactor: Any) -> None:
-        """
-        Stand in for nothing yet.
-
-        @param reactor: The reactor.
-        """
         self.reactor = reactor
         self.channels: list[Any] = []
         self._before: dict[str, Any] = {}
 
     def add(self, channel: Any) -> None:
         """
-        Have the reactor watch a device.
-
-        @param channel: The device in the reactor.
+        Have the reactor watch a channel; the first one replaces the methods.
         """
         reactor = self.reactor
         if not self.channels:
-            self._standAside()  # Somebody may have put back what was here before.
+            # A program (a test, mostly) may have restored the methods of before.
+            self._standAside()
             own = vars(reactor)
             self._before = {name: own[name] for name in _METHODS if name in own}
             self._getReaders, self._removeAll = reactor.getReaders, reactor.removeAll
@@ -79,9 +68,7 @@ class Readers:
 
     def remove(self, channel: Any) -> None:
         """
-        Have it watch the device no more; with the last one its methods are its own again.
-
-        @param channel: The device in the reactor.
+        Stop watching a channel; the last one restores the methods.
         """
         self.reactor.removeReader(channel)
         self.channels.remove(channel)
@@ -89,11 +76,9 @@ class Readers:
             self._standAside()
 
     def _standAside(self) -> None:
-        """
-        Let the reactor have its own methods, except where somebody else has replaced them.
-        """
         own = vars(self.reactor)
         for name in _METHODS:
+            # A method that somebody else has replaced since stays: restoring below it would undo that.
             if own.get(name) == getattr(self, name):
                 del own[name]
                 if name in self._before:
@@ -101,19 +86,19 @@ class Readers:
 
     def getReaders(self) -> list[Any]:
         """
-        @return: The readers, and of each device the ports and connections that read.
+        Return the readers, and of each channel the ports and connections that read.
         """
         readers = [reader for reader in self._getReaders() if reader not in self.channels]
         return readers + readingUsers(self.channels)
 
     def removeAll(self) -> list[Any]:
         """
-        Remove everything but what is the reactor's own.  The devices stay: they go with their users.
+        Remove all readers and writers but the reactor's own and the channels, which leave with their users.
 
-        @return: What was removed; closing it is the caller's.
+        @return: The removed objects, for the caller to close.
         """
-        # Where Twisted keeps what C{removeAll} leaves alone: a reactor that is being taken apart cannot
-        # be given a reader again.
+        # twisted.internet.posixbase keeps the readers there that removeAll() leaves alone.  Adding a channel
+        # again afterwards would fail on a reactor that is being taken apart.
         internal = getattr(self.reactor, "_internalReaders", None)
         if isinstance(internal, set):
             internal.update(self.channels)
@@ -130,8 +115,7 @@ class Readers:
 
 def readersOf(reactor: Any) -> Readers:
     """
-    @param reactor: Any reactor but one that polls devices.
-    @return: What stands in for its methods, or what will.
+    Return the L{Readers} of a reactor that does not poll devices; a new one if it has none in place.
     """
     for name in _METHODS:
         found = getattr(vars(reactor).get(name), "__self__", None)

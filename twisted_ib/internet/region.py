@@ -1,5 +1,5 @@
 """
-Registered memory of a connection, and windows on it.
+The memory regions and memory windows of one connection.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from twisted_ib.internet.addresses import whole
 @implementer(IRDMARegion)
 class RDMARegion:
     """
-    What C{registerMemory} gives.
+    The registered memory that C{registerMemory} returns.
 
     @ivar view: The bytes.
-    @ivar address: The name of the first, for the peer.
-    @ivar length: How many there are.
-    @ivar remoteKey: The key for the peer; 0 if the region grants it nothing.
-    @ivar localKey: The key for requests of this connection.
-    @ivar windows: Those on it; L{None} before the first.
-    @ivar uses: Transfers that read or write it; while there are any, its memory stays.
+    @ivar address: The virtual address of the first byte, for the peer.
+    @ivar length: Bytes.
+    @ivar remoteKey: The R_Key; 0 if the region grants the peer nothing.
+    @ivar localKey: The L_Key, for requests of this connection.
+    @ivar windows: Windows bound to it; L{None} before the first.
+    @ivar uses: Transfers in progress that read or write it.
     """
 
     __slots__ = (
@@ -45,9 +45,6 @@ class RDMARegion:
     )
 
     def __init__(self, region: MemoryRegion, close: Callable[[RDMARegion, MemoryRegion], None]) -> None:
-        """
-        @param close: Takes the rights back.
-        """
         self._region: MemoryRegion | None = region
         self._ending: MemoryRegion | None = None
         self._close = close
@@ -74,24 +71,27 @@ class RDMARegion:
         """
         region = self._region
         if region is not None:
+            # ibv_dereg_mr(3) fails while a window is bound to the region, so the windows are revoked first.
             for window in list(self.windows or ()):
                 window.revoke()
             self._region = None
+            # A request that is executed after deregistration ends with a local protection error (IBTA vol. 1
+            # 11.6.2).  So the region stays registered until its last transfer is over; users need not wait.
             if self.uses:
                 self._ending = region
                 return
             try:
                 self._close(self, region)
             except BaseException:
+                # Refused, as by the thread check: the region is still open.
                 self._region = region
                 raise
 
     def use(self) -> MemoryRegion:
         """
-        A transfer begins.
+        Begin a transfer and return the memory region.
 
-        @return: What is registered.
-        @raise MemoryAccessError: It is closed.
+        @raise MemoryAccessError: it is closed.
         """
         region = self._region
         if region is None:
@@ -101,7 +101,7 @@ class RDMARegion:
 
     def unuse(self) -> None:
         """
-        A transfer is over; if the region was closed meanwhile, it goes now.
+        End a transfer; a region closed meanwhile is deregistered now.
         """
         self.uses -= 1
         if not self.uses and self._ending is not None:
@@ -110,17 +110,19 @@ class RDMARegion:
 
     def piece(self, offset: int, length: int | None) -> SGE:
         """
-        Name a part of it.
+        Return a scatter/gather element for a part of the region.
 
-        @param offset: Of the first byte.
-        @param length: How many bytes; L{None} for the rest.
+        @param offset: Bytes.
+        @param length: Bytes; L{None} for the rest.
         @raise TypeError: C{offset} or C{length} is no integer.
-        @raise MemoryAccessError: It has no such bytes, or is closed.
+        @raise MemoryAccessError: the part is out of bounds, or the region is closed.
         """
         if self._region is None:
             raise MemoryAccessError("this memory region is closed")
         offset = whole("offset", offset)
         length = self.length - offset if length is None else whole("length", length)
+        # Checked when posted: a request that fails later ends the connection (IBTA vol. 1 11.6.2, local
+        # protection error), and not only the call that was wrong.
         if offset < 0 or length < 0 or offset + length > self.length:
             raise MemoryAccessError(
                 f"a memory region of {self.length} bytes has no {length} bytes at {offset}"
@@ -128,9 +130,6 @@ class RDMARegion:
         return SGE(self.address + offset, length, self.localKey)
 
     def __enter__(self) -> RDMARegion:
-        """
-        @return: The region.
-        """
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -140,9 +139,7 @@ class RDMARegion:
         return self.length
 
     def __repr__(self) -> str:
-        """
-        Say what it is; the key is nobody's business.
-        """
+        # No key: a log line that holds an R_Key is a right to access the memory.
         state = " closed" if self.closed else ""
         return f"<RDMARegion {self.length} bytes at {self.address:#x}{state}>"
 
@@ -150,22 +147,20 @@ class RDMARegion:
 @implementer(IRDMAWindow)
 class RDMAWindow:
     """
-    What C{grant} gives.
+    The memory window that C{grant} returns.
 
-    @ivar address: The name of the first byte, for the peer.
-    @ivar length: How many there are.
-    @ivar remoteKey: The key for the peer.
+    @ivar address: The address of the first byte, for the peer.
+    @ivar length: Bytes.
+    @ivar remoteKey: The R_Key.
     """
 
     __slots__ = ("_revoke", "_window", "address", "length", "remoteKey")
 
     def __init__(self, window: MemoryWindow, revoke: Callable[[RDMAWindow, MemoryWindow], None]) -> None:
-        """
-        @param window: A window that is bound.
-        @param revoke: Takes the rights back.
-        """
         self._window: MemoryWindow | None = window
         self._revoke = revoke
+        # libibverbs/verbs.h, IBV_ACCESS_ZERO_BASED: the peer counts from the start of the window, and learns
+        # no virtual address of this process.
         self.address = 0 if window.access & ZERO_BASED else window.address
         self.length = window.length
         self.remoteKey = window.key
@@ -189,18 +184,12 @@ class RDMAWindow:
             self._window = None
 
     def __enter__(self) -> RDMAWindow:
-        """
-        @return: The window.
-        """
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.revoke()
 
     def __repr__(self) -> str:
-        """
-        Say what it is; the key is nobody's business.
-        """
         state = " revoked" if self.revoked else ""
         return f"<RDMAWindow {self.length} bytes at {self.address:#x}{state}>"
 
@@ -209,31 +198,28 @@ class Regions:
     """
     The registered memory of one connection.
 
-    @ivar pd: The protection domain, which is nobody else's.
+    @ivar pd: Its protection domain.
     """
 
     __slots__ = ("_check", "_device", "_open", "pd")
 
     def __init__(self, device: Any, pd: ProtectionDomain, check: Callable[[], None]) -> None:
-        """
-        There is none.
-
-        @param check: Raises if the caller may not use the connection.
-        """
         self._device = device
         self._check = check
         self._open: set[RDMARegion] = set()
+        # IBTA vol. 1 10.2.3: a key is valid only for queue pairs of its protection domain.  One domain per
+        # connection keeps a peer from using a key that was given to another peer.
         self.pd = pd
 
     def register(self, sizeOrBuffer: Any, access: int | None) -> RDMARegion:
         """
         Register memory.
 
-        @param sizeOrBuffer: How many bytes of new memory, or a buffer.
-        @param access: L{Access<twisted_ib.hca.memory.access.Access>} bits; by default it may be
-            written here, if the buffer can be.
-        @raise TypeError: It is neither, or C{access} is no integer.
-        @raise MemoryRegionError: It cannot be registered so.
+        @param sizeOrBuffer: Bytes of new memory, or a buffer.
+        @param access: L{Access<twisted_ib.hca.memory.access.Access>} bits; the default is local write for a
+            writable buffer, and no remote right.
+        @raise TypeError: it is neither, or C{access} is no integer.
+        @raise MemoryRegionError: it cannot be registered with this access.
         """
         if access is not None:
             access = whole("access", access)
@@ -253,11 +239,6 @@ class Regions:
         return region
 
     def _allocated(self, size: int, access: int) -> MemoryRegion:
-        """
-        Register new memory.
-
-        @raise MemoryRegionError: There is not so much.
-        """
         if size < 1:
             raise MemoryRegionError(f"there is no memory of {size} bytes")
         try:
@@ -273,10 +254,10 @@ class Regions:
 
     def piece(self, region: RDMARegion, offset: int, length: int | None) -> SGE:
         """
-        Name a part of a region.
+        Return a scatter/gather element for a part of a region.
 
-        @raise TypeError: It is no region.
-        @raise MemoryAccessError: It is none of this connection, or has no such bytes.
+        @raise TypeError: it is not a region.
+        @raise MemoryAccessError: it belongs to another connection, is closed, or the part is out of bounds.
         """
         if not isinstance(region, RDMARegion):
             raise TypeError(f"a region that registerMemory gave is needed, not {type(region).__name__}")
@@ -286,10 +267,11 @@ class Regions:
 
     def close(self) -> None:
         """
-        The connection is over: so are all regions.
+        Close all regions with the connection.
         """
         for region in list(self._open):
             region.close()
             if region.uses:
+                # The queue pair is gone, and with it every transfer: none will call unuse().
                 region.uses = 1
                 region.unuse()

@@ -1,7 +1,5 @@
 """
-Where a connector goes, whatever it does to get there.
-
-From a host's name to its addresses, through the reactor's own resolver.
+The destination of a connector: a host's name, resolved by the reactor's own resolver, and a port.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from twisted_ib.internet.addresses import (
 
 __all__ = ["Destination"]
 
-#: Addresses of one name that a connect tries.
+#: Addresses of one name that a connect tries; a DNS answer may hold many more.
 RESOLVED_ADDRESSES = 16
 
 
@@ -43,9 +41,7 @@ class Destination(base.BaseConnector):
     A connector to a port of a host.
 
     @cvar protocolName: The protocol, for error texts.
-
     @ivar host: The host as the user wrote it.
-    @ivar port: The port.
     @ivar bound: Host and port of a C{bindAddress}; empty and 0 for any.
     @ivar device: The device's name, or L{None} for the default.
     """
@@ -64,12 +60,10 @@ class Destination(base.BaseConnector):
         device: str | None = None,
     ) -> None:
         """
-        Nothing is opened before C{connect} is called.
+        Check the arguments; C{connect} opens the device.
 
-        @param host: The peer's address or name.
-        @param port: Its port, or the name of its service.
-        @param factory: Makes the protocol and hears of failure and loss.
-        @param timeout: The seconds that an attempt may take; L{None} for as long as it takes.
+        @param port: A port number, or the name of a service.
+        @param timeout: The seconds that an attempt may take; L{None} for no limit.
         @param bindAddress: The local host and port, or L{None}.
         @param reactor: The reactor, whose thread everything here belongs to.
         @param device: The HCA's name; L{None} for the default.
@@ -86,18 +80,18 @@ class Destination(base.BaseConnector):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The connection has ended: tell the factory, which may connect again.
-
-        @param reason: Why.
+        Notify the factory, which may connect again.
         """
         ended = self.transport
         base.BaseConnector.connectionLost(self, reason)
         if self.transport is ended:
-            self.transport = None  # Each refers to the other.
+            # Connector and transport refer to each other.  A factory that has connected again has replaced it
+            # already.
+            self.transport = None
 
     def where(self, address: str | None = None) -> str:
         """
-        Say where to, for error texts.
+        Return the destination for error texts.
 
         @param address: The address that is tried, if one is.
         """
@@ -108,32 +102,25 @@ class Destination(base.BaseConnector):
 
     def getDestination(self) -> Address:
         """
-        Give the address as far as it is known without a resolver.
+        Return the address as far as it is known without a resolver.
         """
         return addressOf(self.host, self.port)
 
 
 @implementer(IResolutionReceiver)
 class _Collector:
-    """
-    Collect the addresses of one name.
-
-    @ivar found: The addresses, each once.
-    @ivar done: Fires with them.
-    """
-
     def __init__(self) -> None:
         self.found: dict[str, None] = {}
         self.done: Deferred[list[str]] = Deferred()
 
     def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
         """
-        Nothing to do: a resolution cannot be stopped.
+        Do nothing: this resolution is never cancelled.
         """
 
     def addressResolved(self, address: IAddress) -> None:
         """
-        Keep one address.
+        Keep the address once.
         """
         host = canonical(address.host)  # type: ignore[attr-defined]
         if host is not None and len(self.found) < RESOLVED_ADDRESSES:
@@ -141,17 +128,18 @@ class _Collector:
 
     def resolutionComplete(self) -> None:
         """
-        Give the addresses, IPv4 first: C{connectTCP} looks for no others.
+        Fire with the addresses.
         """
+        # IPv4 first: connectTCP(), which programs compare this with, resolves names to IPv4 only.  Addresses
+        # are tried one after another; RFC 8305 (Happy Eyeballs) would race them, as HostnameEndpoint does
+        # over TCP.
         self.done.callback(sorted(self.found, key=lambda host: ":" in host))
 
 
 def _canBeName(host: str) -> bool:
-    """
-    Say whether a resolver can be asked at all; Twisted's never answers if the
-    name cannot be encoded.
-    """
     try:
+        # RFC 3490: what the idna codec refuses Twisted's resolver cannot ask for either, and its Deferred
+        # never fires.
         return "\0" not in host and bool(host.encode("idna"))
     except UnicodeError:
         return False
@@ -159,10 +147,9 @@ def _canBeName(host: str) -> bool:
 
 def literalOf(host: str) -> str | None:
     """
-    Give the address that a host is without a look-up.
+    Return the IP address that a host is without a look-up; L{None} for a name.
 
-    @param host: A name, or an address; nothing is this host.
-    @return: It, or L{None} for a name.
+    The empty string is this host.
     """
     return canonical(host) if host else "127.0.0.1"
 
@@ -171,8 +158,6 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
     """
     Find the addresses of a host.
 
-    @param reactor: The reactor, with its resolver.
-    @param host: A name, or an address, which is not looked up.
     @return: Fires with at least one address, or fails with L{DNSLookupError}.
     """
     literal = literalOf(host)
@@ -186,6 +171,7 @@ def resolve(reactor: Any, host: str) -> Deferred[list[str]]:
         reactor.nameResolver.resolveHostName(collector, host, 0, kinds)
         found = collector.done
     else:
+        # A reactor of a test, or an old one: IReactorCore.resolve gives one IPv4 address.
         found = reactor.resolve(host).addCallback(lambda one: [one])
     return found.addCallback(_notEmpty, host)
 

@@ -1,6 +1,5 @@
 """
-The two ends of a connection, as L{twisted.internet.tcp} has C{Server} and
-C{Client}.
+Server and client transports, as L{twisted.internet.tcp} has C{Server} and C{Client}.
 """
 
 from __future__ import annotations
@@ -23,23 +22,18 @@ from twisted_ib.internet.transport import Computed, Transport
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
-#: The attributes of the two ends, for their C{__slots__}.
+#: Their attributes, for C{__slots__}.
 SERVER_FIELDS = ("_protocolName", "_settling", "server", "sessionno")
 CLIENT_FIELDS = ("_settling", "connector")
 
 
 class ConnectedTransport(Transport):
     """
-    A transport that comes into being while data may be close behind; a base before those of
-    the protocol's transport.
+    A transport that delivers no data in the turn in which it is connected; a base before the protocol's own.
 
-    Over TCP nothing is read in the turn in which a connection is made, and
-    applications rely on it: C{ClientCreator} gives them their protocol in the
-    next turn.  A ring may hold the REP, the first data and the end of the
-    stream together, so what comes in that turn is held until the next one.
-
-    @ivar held: What has come and is not delivered, or L{None}.
-    @ivar _settling: What the next turn is awaited of, while this lasts.
+    @ivar held: Data not delivered yet, or L{None}.
+    @ivar _settling: The L{BatchedCalls<twisted_ib.internet.batchedcalls.BatchedCalls>} until the next turn;
+        then L{None}.
     """
 
     __slots__ = ()
@@ -49,11 +43,10 @@ class ConnectedTransport(Transport):
 
     def begin(self, protocol: IProtocol | None) -> bool:
         """
-        The connection stands: take its protocol, or dispose of the connection
-        quickly if there is none.
+        Set the protocol, and close at once if there is none.
 
-        @param protocol: What the factory made; L{None} if it wants no connection.
-        @return: Whether the protocol is to be told.
+        @param protocol: The factory's protocol; L{None} if it wants no connection.
+        @return: Whether to call C{makeConnection}.
         """
         self.connected = 1
         self.protocol = Protocol() if protocol is None else protocol
@@ -61,6 +54,9 @@ class ConnectedTransport(Transport):
             self.loseConnection()
             return False
         self.readAgain()
+        # A ring may hold REP, first data and end of stream together.  Over TCP nothing is read in the turn of
+        # connectionMade(), and applications rely on it: ClientCreator fires with the protocol in the next
+        # turn.
         if self.held is None:
             self.held = deque()
         reactor = self.channel.reactor
@@ -70,9 +66,7 @@ class ConnectedTransport(Transport):
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:
         """
-        The next turn has come: what was held comes with its batch.
-
-        @param shared: As of L{Turns.wait}.
+        Deliver held data with the batch of this turn.
         """
         if self._settling is not None:
             self._settling = None
@@ -83,16 +77,16 @@ class ConnectedTransport(Transport):
 
     def read(self) -> None:
         """
-        Deliver what was held, unless it is too early.
+        Deliver held data, except in the turn of the connect.
         """
         if self._settling is None:
             super().read()  # type: ignore[misc]
 
     def stopReading(self) -> None:
         """
-        Take no data.  The protocol has decided for itself: the next turn does
-        not matter any more.
+        Pause delivery.
         """
+        # The protocol controls delivery from now on: the next turn must not resume it.
         settling, self._settling = self._settling, None
         if settling is not None:
             settling.forget(self)
@@ -107,7 +101,7 @@ class ServerTransport(ConnectedTransport):
 
     @ivar server: The port that accepted it.
     @ivar sessionno: Its number among that port's connections.
-    @ivar _protocolName: The class of the protocol; empty until there is one.
+    @ivar _protocolName: The name of the protocol's class; empty before there is one.
     """
 
     __slots__ = ()
@@ -115,11 +109,6 @@ class ServerTransport(ConnectedTransport):
     def __init__(
         self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
     ) -> None:
-        """
-        @param channel: The device in its reactor.
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
         self.server = server
         self.sessionno = sessionno
         self._protocolName = ""
@@ -128,10 +117,9 @@ class ServerTransport(ConnectedTransport):
 
     def attach(self, protocol: IProtocol | None) -> None:
         """
-        The connection is accepted: hook the protocol up.  What it raises goes
-        to the port.
+        Connect the protocol; what it raises goes to the port.
 
-        @param protocol: What the factory made; L{None} if it wants no connection.
+        @param protocol: The factory's protocol; L{None} if it wants no connection.
         """
         proceed = self.begin(protocol)
         self._prefix = self._getLogPrefix(self.protocol)
@@ -139,15 +127,12 @@ class ServerTransport(ConnectedTransport):
         if proceed:
             self.protocol.makeConnection(self)
 
-    # What TCP's server has, from what this has anyway.
+    # Public attributes of twisted.internet.tcp.Server, computed from those that are here anyway.
     client: Any = Computed(lambda end: (end._peerHost, end._peerPort))
     hostname: Any = Computed(lambda end: end._peerHost)
     repstr: Any = Computed(lambda end: end._repr())
 
     def _logName(self) -> str:
-        """
-        @return: The protocol, the number and the peer's host.
-        """
         return "-" if self._prefix is None else f"{self._prefix},{self.sessionno},{self.hostname}"
 
     def _repr(self) -> str:
@@ -171,11 +156,6 @@ class ClientTransport(ConnectedTransport):
     _told = False
 
     def __init__(self, channel: DeviceChannel, local: Address, peer: Address, connector: Any) -> None:
-        """
-        @param channel: The device in its reactor.
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
         self.connector = connector
         self._settling = None
         super().__init__(channel, local, peer)  # type: ignore[call-arg]
@@ -183,10 +163,11 @@ class ClientTransport(ConnectedTransport):
     @property
     def addr(self) -> tuple[str, int] | tuple[str, int, int, int]:
         """
-        The peer, in the form of the socket address that TCP's client has here.
+        The peer as a socket address, as C{tcp.Client} has it.
         """
         peer = self.getPeer()
         if isinstance(peer, IPv6Address):
+            # RFC 3493 section 3.3: the scope of an IPv6 socket address is a number of its own.
             return peer.host.partition("%")[0], peer.port, peer.flowInfo, int(peer.scopeID)
         return peer.host, peer.port
 
@@ -199,10 +180,9 @@ class ClientTransport(ConnectedTransport):
 
     def attach(self, protocol: IProtocol | None) -> None:
         """
-        The connection stands: hook the protocol up.  What it raises ends the
-        connection.
+        Connect the protocol; what it raises ends the connection.
 
-        @param protocol: What the factory made; L{None} if it wants no connection.
+        @param protocol: The factory's protocol; L{None} if it wants no connection.
         """
         proceed = self.begin(protocol)
         upcalls.current = self
@@ -220,11 +200,9 @@ class ClientTransport(ConnectedTransport):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Tell the connector after the protocol, once: who waits for something hears of the end first,
-        and may end it again.
-
-        @param reason: Why.
+        Notify the protocol, then the connector, once.
         """
+        # A Deferred that connectionLost() of the protocol fires may end the connection again.
         first = not self.disconnected
         super().connectionLost(reason)
         if first and not self._told:
@@ -234,7 +212,7 @@ class ClientTransport(ConnectedTransport):
 
     def abandon(self) -> None:
         """
-        The handshake failed.
+        Release everything: the handshake failed.
         """
         self._givePortBack()
         super().abandon()
@@ -244,9 +222,6 @@ class ClientTransport(ConnectedTransport):
         localPorts(self.channel).free(self._localHost, self._localPort, peer)
 
     def _logName(self) -> str:
-        """
-        @return: The protocol, and that this is a client.
-        """
         return "-" if self._prefix is None else f"{self._prefix},client"
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
 """
-What the transports of all protocols have in common: the faces of TCP's transport that have
-nothing to do with what is sent.
+The parts of a transport that do not depend on what is sent: the same for streams and messages.
 
-L{Transport} is one base of a transport; the other, the protocol's own, sends and receives.
+L{Transport} is one base class of a transport; the protocol's own base class sends and receives.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
 
-#: The attributes of L{Transport} that every connection has: a class that is made of it has them
-#: among its C{__slots__}.
+#: Attributes that each connection has, for the C{__slots__} of the classes made of L{Transport}.
 FIELDS = (
     "_localHost",
     "_localPort",
@@ -42,16 +40,16 @@ FIELDS = (
 )
 
 
-#: The end of a connection in order: one for all, as the reactor has it for TCP.
+#: The reason of an orderly close, one object for all, as C{twisted.internet.main} has it for TCP.
 CONNECTION_DONE = Failure(error.ConnectionDone())
 
 
 def misused(device: Any) -> HCAError:
     """
-    @param device: The device.
-    @return: The error for a call from a thread that is not the reactor's, or
-        from a forked child.
+    Return the error for a call from a thread that is not the reactor's, or from a forked child.
     """
+    # librdmacm/preload.c: RDMA connections do not cross a fork; it connects over TCP and switches to RDMA in
+    # the process that uses the socket.  Here the child has no device at all.
     if device.closed:
         return DeviceClosedError("a transport was used in a forked child; it is its parent's")
     return WrongThreadError("a transport was used outside its reactor's thread; use reactor.callFromThread")
@@ -59,41 +57,31 @@ def misused(device: Any) -> HCAError:
 
 class Computed:
     """
-    An attribute that is computed whenever somebody looks, unless he has set it: that stands then in the
-    object's dictionary, which comes before this.
+    A non-data descriptor that computes its value; an instance's C{__dict__} overrides it.
     """
 
     __slots__ = ("_compute",)
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
-        """
-        @param compute: Gives the value for an object.
-        """
         self._compute = compute
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """
-        @return: The value, or this for the class.
-        """
         return self if instance is None else self._compute(instance)
 
 
 class Transport(_ConsumerMixin, _LogOwner):
     """
-    One connection as Twisted sees it; a base beside what sends and receives.
+    One connection as Twisted sees it; all methods belong to the reactor's thread.
 
-    All methods belong to the reactor's thread.
+    Attributes that few connections change stand in the class: an idle connection stays small.
 
-    What most connections never change stands in the class; those that do have it in a dictionary of their
-    own, so that an idle connection stays small.
-
-    @ivar protocol: Who gets the data.
+    @ivar protocol: The protocol; L{None} before and after the connection.
     @ivar connected: 1 from the first to the last call to the protocol.
     @ivar logstr: The log prefix, as TCP's.
-    @ivar bufferSize: A streaming producer is paused when more than this many
-        bytes wait, or are written at once.
+    @ivar bufferSize: A streaming producer is paused when more than this many bytes wait, or are written at
+        once.
     @ivar _prefix: The protocol's part of C{logstr}; L{None} until there is one.
-    @cvar provider: What carries it, for C{ib-ss}.
+    @cvar provider: The provider's name, for C{ib-ss}.
     """
 
     __slots__ = ()
@@ -115,48 +103,43 @@ class Transport(_ConsumerMixin, _LogOwner):
     _prefix: str | None
 
     def _begin(self, local: IPv4Address | IPv6Address, peer: IPv4Address | IPv6Address) -> None:
-        """
-        Set the attributes.
-
-        @param local: The address of this end.
-        @param peer: The address of the other end.
-        """
         self._localHost, self._localPort = local.host, local.port
         self._peerHost, self._peerPort = peer.host, peer.port
         self._prefix = None
         self.protocol: Any = None
         self.connected = 0
 
-    if TYPE_CHECKING:  # What the other base does.
+    # For type checkers: methods of the other base class.
+    if TYPE_CHECKING:
 
         def cork(self) -> None:
             """
-            Have the end of the batch told.
+            Flush at the end of the batch.
             """
 
         def discard(self) -> None:
             """
-            Forget what the application wrote and has not left.
+            Drop written data that has not been sent.
             """
 
         def readAgain(self) -> None:
             """
-            The application reads again.
+            Resume delivery.
             """
 
         def reset(self) -> None:
             """
-            End the connection so that the peer sees it as lost.
+            Reset the connection; the peer sees it as lost.
             """
 
         def detach(self) -> None:
             """
-            The application's part is over.
+            Close in order, without the application.
             """
 
         def destroy(self) -> None:
             """
-            It was never connected: destroy the queue pair.
+            Destroy the queue pair of a connection that was never established.
             """
 
     # -- ITransport
@@ -170,9 +153,11 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def loseConnection(self, _connDone: object = None) -> None:
         """
-        Close after everything written has left, and a pull or a paused producer
-        is done.  As with TCP a push producer that is not paused is stopped.
+        Close after all written data and after a pull producer or a paused push producer is done.
+
+        As with TCP a push producer that is not paused is stopped.
         """
+        # A device is not locked: a call from another thread would corrupt the queue pair, and silently.
         if get_ident() != self.thread:
             raise misused(self.channel.device)
         if not self.connected or self.disconnecting:
@@ -183,7 +168,7 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def abortConnection(self) -> None:
         """
-        Drop what is queued and reset the connection; the peer sees it as lost.
+        Discard queued data and reset the connection (C{ITCPTransport}).
         """
         if get_ident() != self.thread:
             raise misused(self.channel.device)
@@ -192,34 +177,35 @@ class Transport(_ConsumerMixin, _LogOwner):
         self._aborting = True
         self.stopReading()
         self.discard()
-        # The reset is in the next turn, together with the protocol's end; on a
-        # reactor that serves several batches in a turn it waits for no other.
+        # RFC 9293 section 3.10.5: an abort sends a reset.  Like Twisted's TCP the protocol is notified in the
+        # next turn, never within its own call.  The reset goes with that, and a reactor that serves several
+        # batches in a turn ends its turn here so as not to delay it.
         self.channel.endTurn()
         self.reactor.callLater(0, self.connectionLost, Failure(error.ConnectionAborted()))
 
     def getHost(self) -> IPv4Address | IPv6Address:
         """
-        @return: The address of this end.
+        Return the address of this end.
         """
         return addressOf(self._localHost, self._localPort)
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """
-        @return: The address of the other end.
+        Return the address of the other end.
         """
         return addressOf(self._peerHost, self._peerPort)
 
     def unregisterProducer(self) -> None:
         """
-        See L{interfaces.IConsumer<twisted.internet.interfaces.IConsumer>}.  The next one begins
-        unpaused.
+        See L{interfaces.IConsumer<twisted.internet.interfaces.IConsumer>}.
         """
+        # The next producer begins unpaused.
         self.producerPaused = False
         super().unregisterProducer()
 
     def stopConsuming(self) -> None:
         """
-        The producer has nothing more: close.
+        Unregister the producer and close.
         """
         self.unregisterProducer()
         self.loseConnection()
@@ -228,7 +214,7 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def socketRow(self) -> Row | None:
         """
-        @return: What C{ib-ss} shows of it; L{None} if it is over.
+        Return the row of C{ib-ss}; L{None} after the connection.
         """
         state, path = self.phase(), self.queuePair.path
         if path is None and state != CONNECTING:
@@ -246,7 +232,7 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def phase(self) -> str:
         """
-        @return: Its state, in TCP's words.
+        Return the state in TCP's words.
         """
         if self.connected:
             return CLOSING if self.disconnecting else ESTABLISHED
@@ -254,13 +240,13 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def credits(self) -> int | None:
         """
-        @return: How many messages the peer takes now; L{None} if there are no credits.
+        Return how many messages the peer accepts now; L{None} without flow control by credits.
         """
         return None
 
     def unsent(self) -> int:
         """
-        @return: How many bytes were written that the medium has not taken.
+        Return how many bytes were written that the medium has not accepted.
         """
         pending = self.queuePair.pending
         return sum([send[3] for send in pending]) if pending else 0
@@ -269,27 +255,29 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def stopReading(self) -> None:
         """
-        Take no data until L{startReading}.
+        Pause delivery until L{startReading}.
         """
         self.reading = False
 
     def startReading(self) -> None:
         """
-        Take data again; what was held comes in a later turn.
+        Resume delivery; data that was held back comes in a later turn.
         """
         if not self.reading and not self._aborting:
             self.readAgain()
 
     def pauseProducing(self) -> None:
         """
-        Deliver nothing until L{resumeProducing}.
+        Pause delivery until L{resumeProducing}.
         """
         self.stopReading()
 
     def resumeProducing(self) -> None:
         """
-        Deliver again.
+        Resume delivery.
         """
+        # twisted.internet.abstract.FileDescriptor.resumeProducing has the same condition: a consumer that
+        # resumes its producer after loseConnection() gets no more data.
         if self.connected and not self.disconnecting:
             self.startReading()
 
@@ -301,41 +289,38 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def fileno(self) -> int:
         """
-        @return: -1: there is no descriptor per connection.
+        Return -1: a connection has no descriptor.
         """
         return -1
 
     def doRead(self) -> None:
         """
-        Nothing: data comes from the device.
+        Do nothing: data comes from the device.
         """
 
     def doWrite(self) -> None:
         """
-        Nothing: data goes to the device.
+        Do nothing: data goes to the device.
         """
 
     def getHandle(self) -> Any:
         """
-        @return: The queue pair.
+        Return the queue pair.
         """
         return self.queuePair
 
     def startWriting(self) -> None:
         """
-        Look at what is queued at the end of this batch.
+        Look at queued data at the end of this batch.
         """
         self.cork()
 
     def stopWriting(self) -> None:
         """
-        Nothing: data leaves by itself.
+        Do nothing: data leaves by itself.
         """
 
     def _tell(self, call: Any) -> None:
-        """
-        Call the protocol; its exceptions end the connection.
-        """
         upcalls.current = self
         try:
             call()
@@ -345,19 +330,17 @@ class Transport(_ConsumerMixin, _LogOwner):
             upcalls.current = None
 
     def _raised(self) -> None:
-        """
-        The protocol or producer raised: log it, as the reactor does, and close.
-        """
+        # As the reactor does with what doRead() of a TCP connection raises (twisted.internet.posixbase,
+        # _disconnectSelectable).
         failure = Failure()
         log.err(failure)
         self.connectionLost(failure)
 
     def lost(self, reason: Exception) -> None:
         """
-        The connection broke.
-
-        @param reason: Why.
+        Report a broken connection to the protocol.
         """
+        # A reset of our own also flushes the queue pair with an error; its reason is ConnectionAborted.
         if self.connected and not self._aborting:
             self.connectionLost(Failure(error.ConnectionLost(str(reason))))
 
@@ -372,7 +355,7 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def writing(self) -> bool:
         """
-        @return: Whether a producer is paused or a close waits.
+        Return whether a producer is paused or a close waits.
         """
         return bool(self.producerPaused or self.disconnecting)
 
@@ -380,13 +363,13 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The last thing that happens, once.
+        End the connection and notify the protocol, once.
 
-        @param reason: L{error.ConnectionAborted} resets the connection; any
-            other closes it in order.
+        @param reason: L{error.ConnectionAborted} resets the connection; any other closes it in order.
         """
         if self.disconnected or self.protocol is None:
             return
+        # Before any call of the application: stopProducing() may close again.
         self.disconnected = 1
         self.connected = 0
         producer = self.producer
@@ -398,18 +381,19 @@ class Transport(_ConsumerMixin, _LogOwner):
             self.attached = False
             self.reset()
         else:
+            # Data written before loseConnection() is still sent.  An error cuts it off, as connectionLost()
+            # of twisted.internet.abstract drops the buffers of a TCP transport.
             if not self.disconnecting:
                 self.discard()
             self.detach()
         self.channel.release(self)
+        # Transport and protocol refer to each other; without this only the garbage collector would free them.
         protocol, self.protocol = self.protocol, None
         self._log(protocol.connectionLost, reason)
 
     def _log(self, call: Any, *arguments: Any) -> None:
-        """
-        Call the application for the last time; its exceptions are logged and
-        are nobody else's.
-        """
+        # The last call: an exception cannot end the connection again, and must not stop a loop over other
+        # users.
         upcalls.current = self
         try:
             call(*arguments)
@@ -420,7 +404,7 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def abandon(self) -> None:
         """
-        Give everything back without telling anybody: the handshake failed.
+        Release everything without notifying anybody: the handshake failed.
         """
         self.disconnected = 1
         self.connected = 0
@@ -436,6 +420,6 @@ class Transport(_ConsumerMixin, _LogOwner):
 
     def logPrefix(self) -> str:
         """
-        @return: The prefix of log lines about this connection.
+        Return the prefix of log lines about this connection.
         """
         return str(self.logstr)

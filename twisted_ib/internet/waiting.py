@@ -1,5 +1,5 @@
 """
-Who else needs the CPU or the interpreter, while a reactor could look again.
+Whether other threads or processes need the CPU while a reactor polls.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-#: Lets another process have the CPU.
+#: Yields the CPU to another process (sched_yield(2)).
 giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 def threadsWait(reactor: Any) -> bool:
     """
-    Whether a call in a thread of the reactor's pool needs the interpreter, which
-    looking keeps, or has a result for the reactor.
-
-    @param reactor: any reactor.
+    Return whether a call in the reactor's thread pool needs the interpreter lock, which polling keeps, or has
+    a result for the reactor.
     """
     pool = getattr(reactor, "threadpool", None)
     return pool is not None and bool(pool.working or reactor.threadCallQueue)

@@ -1,10 +1,9 @@
 """
-The C{ib} reactor: epoll, and devices that are looked at between its turns.
+The C{ib} reactor: epoll, with devices polled between its turns.
 
-C{ibreactor} installs it (C{ibreactor.install()}).  C{switch} lets programs that know only TCP use SDP where
-both ends have it, by the C{rules} of a configuration file; L{explain} says which way a connection or port
-goes and why, L{direct} gives the operating system's own TCP.  C{socketreport} shows the process's sockets to
-C{ib-ss}.
+C{ibreactor.install()} installs it.  C{switch} lets programs written for TCP use SDP where both ends have it,
+by the C{rules} of a configuration file; L{explain} returns the decision about a connection or port and its
+reason, L{direct} the operating system's own TCP.  C{socketreport} shows the process's sockets to C{ib-ss}.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when used: whoever takes a codec or a machine from here does not load ports and reactors.
+    # Imported when used: the import of a codec or state machine below this package must not load ports and a
+    # reactor.
     if name in ("direct", "explain"):
         from twisted_ib.reactor.switch import switch
 

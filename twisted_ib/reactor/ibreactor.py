@@ -1,13 +1,12 @@
 """
-The C{ib} reactor: epoll, and devices looked at between its turns.
+The C{ib} reactor: epoll, with devices polled between its turns.
 
-Without a device in use it is C{EPollReactor} (where there is no epoll, the kqueue
-or the select reactor).  With one, each turn takes what has
-arrived for it; when nothing has, L{AdaptivePolling} decides whether to look
-again, and at last the device is told to ring, and epoll sleeps.
+Without a device it is C{EPollReactor} (the kqueue or select reactor where there is no epoll).  With one, each
+turn processes what the device has received; if that is nothing, L{AdaptivePolling} decides whether to poll
+again, and at last the device's event is armed and epoll sleeps.
 
-Install it with C{twistd --reactor=ib} or L{install}.  Of the rest of this package it imports no
-more than a reactor without a device needs; the rest is imported by who uses it first.
+Install it with C{twistd --reactor=ib} or L{install}.  It imports of this package only what a reactor without
+a device needs; the rest is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ else:
         except ImportError:
             from twisted.internet.selectreactor import SelectReactor as _Base
 
-#: Every so many turns epoll is asked, however busy the devices are.
+#: Turns after which epoll is called however busy the devices are; a power of two.
 _EPOLL_EVERY = 16
 _basePoll = _Base.doIteration
 _log = Logger()
@@ -50,13 +49,13 @@ _log = Logger()
 @implementer(IReactorCompletionChannels, IReactorRDMA, IReactorRDS)
 class IBReactor(_Base):
     """
-    A reactor that polls completion channels, with messages and RDMA beside its streams.
+    A reactor that polls completion channels, and has messages, RDMA and reliable datagrams beside streams.
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
-    @ivar _threadsWait: What L{threadsWait} said after the last batch with traffic.
+    @ivar _threadsWait: The result of L{threadsWait} after the last batch with traffic.
     @ivar _switchless: Whether the switch could not be loaded, so that all TCP is the operating system's.
-    @ivar _quiet: Whether somebody has just looked in vain.
-    @ivar _deadline: When a device must be looked at, as it was known before the last sleep.
+    @ivar _quiet: Whether the devices have just been polled in vain.
+    @ivar _deadline: The earliest deadline of a device, as known before the last sleep.
     """
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class IBReactor(_Base):
         self._turns = 0
         self._switch: Any = None
         self._switchless = False
-        # Before the program goes to another folder: where a relative name of a configuration begins.
+        # Relative names in the configuration begin at the folder of the start, which a daemon leaves later.
         self._folder = startFolder()
         self._deadline = inf
         self._quiet = self._threadsWait = False
@@ -114,13 +113,13 @@ class IBReactor(_Base):
 
     def mainLoop(self) -> None:
         """
-        Run, in a log context that names whoever is called; SIGHUP reads the rules again.
+        Run, in a log context that names the object being called; SIGHUP reloads the rules.
         """
         try:
             self.socketReport.begin()
         except ImportError as e:
             self._goWithout(e)
-        # Here, since what begins with the reactor may have taken the signal, and is to have it too.
+        # Here and not in startRunning(): a handler that a startup trigger installed is to be called as well.
         with reloadingOnHangup(self._reload, self, self._installSignalHandlers):
             callInContext(_Base.mainLoop, self)
 
@@ -130,16 +129,17 @@ class IBReactor(_Base):
 
     def doPoll(self, timeout: float | None) -> None:
         """
-        One turn: devices first, then, now and then or when they are quiet,
-        everything else.
+        Run one turn: devices first; then, when they are idle and now and then, everything else.
 
-        @param timeout: How long nothing may be due, in seconds; L{None} if nothing is.
+        @param timeout: Seconds until the next delayed call; L{None} without one.
         """
         channels = self._channels
         if not channels:
             _basePoll(self, timeout)
             return
         worked: object = self._progress(channels)
+        # As in librdmacm/rsocket.c (polling_time), polling for a few microseconds is cheaper than a sleep and
+        # a wake-up if the peer answers at once.
         if not worked and timeout != 0 and not self._quiet and self._spin(channels, timeout):
             self._progress(channels)
             worked = True
@@ -158,21 +158,17 @@ class IBReactor(_Base):
                 hot = True
             if expire:
                 channel.expire()
+        # The traffic that woke epoll is served in the same turn, as readable descriptors are.
         if hot and not worked:
-            # What woke epoll is served in the same turn, as descriptors are.
             self._progress(self._channels)
             self._turns += 1
 
     doIteration = doPoll
 
     def _stay(self, channels: tuple[DeviceChannel, ...]) -> bool:
-        """
-        After a batch with traffic: serve others as long as they come at once and nothing else is due, so
-        that an answer does not wait for the reactor's loop.  All of it is between a message and its
-        answer, so it calls little.
-
-        @return: Whether the loop goes on without epoll; that can wait for L{_EPOLL_EVERY} batches.
-        """
+        # After a batch with traffic others are served as long as they come at once and nothing else is due,
+        # so that an answer does not wait for the reactor's loop.  All of this is between a message and its
+        # answer, so it calls little.  False means that epoll must be called now.
         while True:
             self._turns = turns = self._turns + 1
             if self.threadpool is not None:
@@ -184,26 +180,22 @@ class IBReactor(_Base):
             if channels is not self._channels or self._isDue():
                 return True
             calls = self._pendingTimedCalls
-            # A call that was put off is here with the time of before, which is sooner.
+            # A call that was delayed again still has its earlier time here: too soon, which is safe.
             calm = calls[0].time - self.seconds() if calls else None
             if calm is not None and calm <= 0:
                 return True
             found = self._spin(channels, calm)
             if not self._progress(channels) and not found:
-                self._quiet = True  # That was the look before the next sleep.
+                # This was the poll that would precede the sleep.
+                self._quiet = True
                 return True
 
     def _isDue(self) -> bool:
-        """
-        @return: Whether it is time for the reactor's loop.
-        """
         return bool(self.threadCallQueue or self._newTimedCalls or self._justStopped or not self._started)
 
     def _sooner(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> float | None:
-        """
-        @return: How long to sleep, in seconds: no longer than to a device's deadline, for which there
-            is no delayed call that an application could find.
-        """
+        # Deadlines of devices have no DelayedCall here: applications and trial would find it in
+        # getDelayedCalls().
         soonest: float | None = None
         for channel in channels:
             due = channel.due()
@@ -222,14 +214,11 @@ class IBReactor(_Base):
         return n
 
     def _spin(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> bool:
-        """
-        Look again for a while, if that may pay and no call in a thread waits
-        for the interpreter.
-        """
         for channel in channels:
             fabric = channel.device.fabric
             hot = fabric.hot
             if hot:
+                # Polling keeps the interpreter lock, which a call in a thread needs.
                 if threadsWait(self):
                     return False
                 answer = fabric.answerSeconds
@@ -246,10 +235,9 @@ class IBReactor(_Base):
         return False
 
     def _arm(self, channels: tuple[DeviceChannel, ...]) -> bool:
-        """
-        Have the devices wake epoll; False if one has work after all.
-        """
         armed = True
+        # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  arm() returns False if there
+        # is one, and then epoll must not sleep.  All are armed all the same.
         for channel in channels:
             if not channel.device.arm():
                 armed = False
@@ -260,7 +248,7 @@ class IBReactor(_Base):
     @property
     def socketReport(self) -> Any:
         """
-        What this reactor shows, a L{SocketReport<twisted_ib.reactor.socketreport.SocketReport>}.
+        The L{SocketReport<twisted_ib.reactor.socketreport.SocketReport>} of this reactor.
         """
         socketReport = self._socketReport
         if socketReport is None:
@@ -283,7 +271,7 @@ class IBReactor(_Base):
 
     def selectables(self) -> list[Any]:
         """
-        @return: What has a descriptor here, each once.
+        Return the readers and writers with a descriptor, each once.
         """
         return list(dict.fromkeys((*_Base.getReaders(self), *_Base.getWriters(self))))
 
@@ -291,9 +279,10 @@ class IBReactor(_Base):
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         """
-        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch.switch}).
+        See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.reactor.switch.switch}).
         """
         switch = self._switchFor("listen")
+        # Rules that leave everything to TCP cost this test only.
         if switch is None or switch.configuration.tcpOnly("listen"):
             made: Any = _Base.listenTCP(self, port, factory, backlog, interface)
             if switch is not None:
@@ -305,7 +294,7 @@ class IBReactor(_Base):
         self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None
     ) -> Any:
         """
-        See C{IReactorTCP}; policy says over what (L{twisted_ib.reactor.switch.switch}).
+        See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.reactor.switch.switch}).
         """
         switch = self._switchFor("connect")
         if switch is None or switch.configuration.tcpOnly("connect"):
@@ -316,11 +305,7 @@ class IBReactor(_Base):
         return switch.connectTCP(self, host, port, factory, timeout, bindAddress)
 
     def _switchFor(self, role: str) -> Any:
-        """
-        @param role: C{listen} or C{connect}.
-        @return: The switch, with what it needs unless TCP is certain; L{None} where it cannot be loaded,
-            as after a C{chroot}: what works on epoll works here.
-        """
+        # After a chroot modules may not be found: a program that works on epoll must work here.
         if self._switchless:
             return None
         try:
@@ -333,9 +318,6 @@ class IBReactor(_Base):
         return switch
 
     def _goWithout(self, reason: ImportError) -> None:
-        """
-        The switch cannot be loaded: say so once.
-        """
         if not self._switchless:
             self._switchless = True
             _log.warn("the offload switch cannot be loaded, all TCP is direct: {reason}", reason=str(reason))
@@ -416,12 +398,11 @@ class IBReactor(_Base):
 
         return listenRDS(self, port, protocol, interface, maxPacketSize, device)
 
-    # -- what Twisted sees: ports and connections, not the channel
+    # -- readers: ports and connections in place of the channels
 
     def getReaders(self) -> list[Any]:
         """
-        @return: The readers, and of each device the ports and connections that
-            read.
+        Return the readers, and of each device the ports and connections that read.
         """
         hidden = self._channels + self._watched
         readers = [r for r in _Base.getReaders(self) if r not in hidden]
@@ -429,24 +410,27 @@ class IBReactor(_Base):
 
     def removeAll(self) -> list[Any]:
         """
-        Remove everything but what is the reactor's own.
+        Remove all readers and writers but the reactor's own and the channels.
 
-        @return: What was removed; closing it is the caller's.
+        @return: The removed objects, for the caller to close.
         """
         hidden = dict.fromkeys(self._channels + self._watched)
         for channel in hidden:
             _Base.removeReader(self, channel)
+        # EPollReactor.removeAll() would remove the channels too, and callers would close the devices of all
+        # users.
         removed: list[Any] = _Base.removeAll(self)
         for channel in hidden:
             _Base.addReader(self, channel)
         if self._switch is not None:
+            # Attempts over SDP that begin in the next turn are in no other list yet.
             removed += self._switch.beginning
         return removed + takeUsers(self._channels)
 
 
 def install() -> None:
     """
-    Make an L{IBReactor} the reactor.
+    Install an L{IBReactor} as the reactor.
     """
     from twisted.internet.main import installReactor
 

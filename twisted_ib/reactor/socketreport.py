@@ -1,9 +1,8 @@
 """
-How a process with an C{ib} reactor shows its sockets to C{ib-ss}, also if all of them are TCP's.
+The sockets of a process with an C{ib} reactor, shown to C{ib-ss} even if all of them are TCP's.
 
-Who asks, asks an HCA.  A process that uses none opens one as soon as it has nothing else to do; its
-descriptor is watched, nothing is polled.  Where that cannot be, the process is not seen, and nothing
-else is different.
+C{ib-ss} queries HCAs.  A process that uses none opens one as soon as it is idle; the descriptor is watched,
+nothing is polled.  Where no HCA can be opened the process is not shown, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from twisted_ib.reactor.switch.reason import Reason
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
-#: A turn that waited so long had nothing to do, in seconds.
+#: A turn that waited so many seconds was idle.
 QUIET = 0.05
-#: A process that is never so quiet shows itself all the same after this time, in seconds.
+#: A process that is never idle opens its HCA after so many seconds.
 LATEST = 2.0
 
 
 class SocketReport:
     """
-    What one reactor shows.
+    The sockets of one reactor.
 
     @ivar reactor: The reactor, an L{IBReactor<twisted_ib.reactor.ibreactor.IBReactor>}.
     @ivar channel: The channel that was made visible, or L{None}.
@@ -42,15 +41,16 @@ class SocketReport:
         self.channel: DeviceChannel | None = None
         self._latest = 0.0
 
-    # -- being seen
+    # -- becoming visible
 
     def begin(self) -> None:
         """
-        The reactor runs: show its sockets, but not before it has done what is to be done first.
+        The reactor runs: become visible once it is idle.
         """
         channel = self.channel
         if channel is None or channel.device.closed:
             self._latest = perf_counter() + LATEST
+            # In the place of doPoll() until then, so that the usual turn has no test for it.
             self.reactor.doIteration = self._turn
 
     def _turn(self, timeout: float | None) -> None:
@@ -63,30 +63,33 @@ class SocketReport:
 
     def appear(self) -> None:
         """
-        Be seen, if that is possible.
+        Become visible, if that is possible.
         """
         try:
-            # Not before: a program's start does not wait for these imports.
+            # Not at the top: a program's start does not wait for these imports.
             from twisted_ib.internet.channel import channelFor
 
             channel = channelFor(self.reactor)
             channel.appear()
         except (HCAError, ImportError, OSError):
-            return  # It is only a look from outside that is lost.
+            # Only ib-ss misses something.
+            return
         self.channel = channel
 
-    # -- what is seen
+    # -- rows
 
     def rows(self, channel: DeviceChannel) -> Iterator[list[Any] | None]:
         """
-        @param channel: The channel whose device was asked.
-        @return: The rows of what no other channel answers for: TCP, and devices that others do not see.
+        Yield the rows that no other channel reports: TCP, and devices that queries do not reach.
+
+        @param channel: The channel whose device was queried.
         """
         from twisted_ib.hca.base.socketrows import usersRows, values
         from twisted_ib.hca.device.registry import DEFAULT_DEVICE
         from twisted_ib.internet.channel import channelsOf
         from twisted_ib.reactor.tcprows import tcpRows
 
+        # Each device is queried; one of them reports what belongs to none, or it would be listed twice.
         if channel.device.name != DEFAULT_DEVICE:
             return
         reactor = self.reactor
@@ -95,7 +98,7 @@ class SocketReport:
                 yield from usersRows(list(other.users), other.device.name, self.whyOf)
         rds = sys.modules.get("twisted_ib.rds.network")
         for network in () if rds is None else rds.networksOf(reactor):
-            # On devices their channels answer for them.
+            # Networks on devices are reported by their channels.
             if network.medium.name == "tcp":
                 from twisted_ib.rds.paths.rows import networkRows
 
@@ -120,24 +123,20 @@ class SocketReport:
 
     def whyOf(self, user: Any) -> Reason | None:
         """
-        @param user: A port or a connection.
-        @return: Why it is what it is; L{None} if it was asked for by name.
+        Return the C{Reason} of a port or connection; L{None} if it was asked for by name.
         """
         why = getattr(user, "why", None)
         if isinstance(why, Reason):
             return why
         whole = getattr(getattr(user, "main", None), "why", None)
-        if isinstance(whole, Reason):  # Of a port; this is its part on a device.
+        # The part of a switched port on a device: the port's fallback does not concern it.
+        if isinstance(whole, Reason):
             return attrs.evolve(whole, fallback=None)
         if not isinstance(user, tcp.Port | tcp.Connection):
             return None
         return self._whyOfTCP(user)
 
     def _whyOfTCP(self, user: Any) -> Reason | None:
-        """
-        @param user: A port or connection of TCP that has no C{Reason}.
-        @return: That of its port or connector, or else of the rule that leaves everything to TCP.
-        """
         server = getattr(user, "server", None)
         if server is not None:
             return _accepted(self.whyOf(server))
@@ -150,40 +149,28 @@ class SocketReport:
         return None if connector is None else self._byPolicy("connect")
 
     def _byPolicy(self, role: str) -> Reason | None:
-        """
-        @return: What the rules say where they leave everything to TCP.
-        """
         switch = self.reactor.openSwitch
         if switch is None:
             return None
         configuration = switch.configuration
         decision = configuration.policy.certain(role, configuration.program)
+        # Other rules decided, or the socket was adopted and had no decision.
         if decision is None or decision.verdict != "tcp":
-            return None  # Adopted, or made while other rules held.
+            return None
         return Reason(decision.where, decision.verdict, "tcp")
 
 
 def _accepted(why: Reason | None) -> Reason | None:
-    """
-    @param why: That of a port.
-    @return: That of a connection over TCP which it has accepted.
-    """
     return None if why is None else Reason(why.rule, why.verdict, "tcp", None, why.fallback)
 
 
 def _listens(selectable: Any) -> bool:
-    """
-    @return: Whether something in a reactor is a TCP port.
-    """
     from twisted_ib.reactor.tcprows import isTCP
 
     return isinstance(selectable, tcp.Port) and isTCP(selectable)
 
 
 def _port(skt: socket.socket) -> int:
-    """
-    @return: The local number of a socket; 0 if it has none any more.
-    """
     try:
         number: int = skt.getsockname()[1]
     except OSError:

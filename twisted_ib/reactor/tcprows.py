@@ -1,8 +1,8 @@
 """
 The TCP ports and connections of a process, for C{ib-ss}.
 
-Those that read or write are known to the reactor.  Others, that an application has paused, are found
-among the descriptors of the process, with what is TCP and not Twisted's.
+The reactor knows those that read or write.  Those that an application has paused are found among the
+process's descriptors, together with TCP sockets that are not Twisted's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from twisted.internet import tcp
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row, WhyOf, values
 from twisted_ib.internet.addresses import withPort
 
-#: The kernel's states by number (linux/tcp_states.h), in its words; what is closed, or only bound, has none.
+#: The kernel's states by number and in its words (include/net/tcp_states.h); CLOSE, also of a socket that is
+#: only bound, is left out.
 _STATES = {
     1: "ESTABLISHED",
     2: "SYN_SENT",
@@ -33,7 +34,8 @@ _STATES = {
     10: LISTEN,
     11: "CLOSING",
 }
-#: The first byte of C{struct tcp_info} is the state; C{tcpi_total_retrans} comes so many bytes later.
+#: C{struct tcp_info} (include/uapi/linux/tcp.h): the first byte is the state, C{tcpi_total_retrans} is at
+#: this offset.
 _RETRANSMITS = 100
 _INFO_BYTES = 104
 _INTEGER = struct.Struct("=I")
@@ -44,9 +46,9 @@ _DESCRIPTORS = "/proc/self/fd"
 
 def isTCP(selectable: Any) -> bool:
     """
-    @return: Whether something in a reactor is a port or connection of TCP: UNIX ones are made of the
-        same classes, and a port over SDP alone has no socket.
+    Return whether an object of a reactor is a port or connection of TCP with a socket.
     """
+    # UNIX ports and connections are subclasses of TCP's, and a port over SDP alone has no socket.
     if not isinstance(selectable, tcp.Port | tcp.Connection):
         return False
     skt = getattr(selectable, "socket", None)
@@ -55,10 +57,11 @@ def isTCP(selectable: Any) -> bool:
 
 def tcpRows(selectables: Iterable[Any], whyOf: WhyOf, whyOfSocket: WhyOf) -> Iterator[list[Any] | None]:
     """
-    @param selectables: What is in the reactor, each once.
-    @param whyOf: Gives the C{Why} of a port or connection.
-    @param whyOfSocket: Gives that of a socket that nothing more is known of.
-    @return: The rows of the process's TCP ports and connections; L{None} for each that has none.
+    Yield the rows of the process's TCP ports and connections; L{None} for each that has none.
+
+    @param selectables: The reactor's readers and writers, each once.
+    @param whyOf: Returns the C{Reason} of a port or connection.
+    @param whyOfSocket: Returns that of a socket of which nothing more is known.
     """
     known = set()
     for selectable in selectables:
@@ -66,30 +69,27 @@ def tcpRows(selectables: Iterable[Any], whyOf: WhyOf, whyOfSocket: WhyOf) -> Ite
             known.add(selectable.fileno())
             yield _row(selectable.socket, whyOf, selectable) if isTCP(selectable) else None
         except Exception:
-            yield None  # It is the application's: a question may not break anything.
+            # An object of the application may raise anything; a query by ib-ss must break nothing.
+            yield None
     for number in _descriptors():
         if number not in known:
             yield _found(number, whyOfSocket)
 
 
 def _descriptors() -> list[int]:
-    """
-    @return: The descriptors of this process, where the system says.
-    """
     try:
+        # proc(5); systems without it show what the reactor knows.
         return [int(name) for name in os.listdir(_DESCRIPTORS)]
     except OSError:
         return []
 
 
 def _found(number: int, whyOf: WhyOf) -> list[Any] | None:
-    """
-    @return: The row of a descriptor if it is a socket of TCP.
-    """
     try:
         skt = socket.socket(fileno=number)
     except OSError:
-        return None  # No socket, or closed meanwhile by another thread.
+        # No socket, or another thread has closed it meanwhile.
+        return None
     try:
         if skt.family not in _FAMILIES or skt.proto != socket.IPPROTO_TCP:
             return None
@@ -97,15 +97,12 @@ def _found(number: int, whyOf: WhyOf) -> list[Any] | None:
     except OSError:
         return None
     finally:
+        # The descriptor is the application's; collecting this object would close it.
         skt.detach()
 
 
 def _row(skt: socket.socket, whyOf: WhyOf, owner: Any) -> list[Any] | None:
-    """
-    @param owner: Whose C{Why} is asked for.
-    @return: The row of a socket, or L{None} if it neither listens nor is connected.
-    @raise OSError: it is closed.
-    """
+    # tcp(7), TCP_INFO: old kernels return a shorter structure, hence the check of the length below.
     info = skt.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     state = _STATES.get(info[0])
     if state is None:
@@ -122,31 +119,26 @@ def _row(skt: socket.socket, whyOf: WhyOf, owner: Any) -> list[Any] | None:
 
 
 def _peer(skt: socket.socket, owner: Any) -> str | None:
-    """
-    @return: The other end of a socket; that of one that is not connected yet is what it asked for.
-    """
     try:
         return _address(skt.getpeername())
     except OSError:
+        # Not connected yet: the address that the client asked for.
         asked = getattr(owner, "realAddress", None)
         return _address(asked) if isinstance(asked, tuple) else None
 
 
 def _address(name: tuple[Any, ...]) -> str:
-    """
-    @return: A socket's address as people write it, with the scope if it has one.
-    """
     host = str(name[0])
+    # RFC 4007 section 11: the scope of a link-local address, which the name's fourth element holds (RFC 3493
+    # section 3.3).
     if len(name) == 4 and name[3] and "%" not in host:
         host = f"{host}%{name[3]}"
     return withPort(host, name[1])
 
 
 def _unsent(skt: socket.socket) -> int | None:
-    """
-    @return: How many bytes the kernel has that the peer has not acknowledged.
-    """
     try:
+        # tcp(7), SIOCOUTQ: bytes sent or queued that the peer has not acknowledged (Linux tcp.c, tcp_ioctl).
         found = fcntl.ioctl(skt.fileno(), termios.TIOCOUTQ, bytes(_INTEGER.size))
     except OSError:
         return None

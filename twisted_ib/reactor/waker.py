@@ -1,10 +1,9 @@
 """
-How calls from threads and signals end the sleep of the C{ib} reactor.
+Wake-ups of the C{ib} reactor by threads and signals.
 
-Twisted writes a byte into a pipe, whose other end is a reader.  That is a write, an event, a call
-in a log context and a read for each call from a thread.  An event counter that is edge-triggered
-in epoll needs no reader, as the doorbells of paths need none: each write is one event, and nobody
-is called for it.
+Twisted writes a byte into a pipe whose other end is a reader: a write, an event, a call in a log context and
+a read for each call from a thread.  An event counter that is edge-triggered in epoll needs no reader, as
+paths' doorbells need none: each write is one event, and nothing is called for it.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ if TYPE_CHECKING:
 else:
     from twisted.internet.posixbase import _Waker as _Base
 
-#: What is written to an event counter.
+#: The number that a wake-up adds to the event counter (eventfd(2)).
 _RING = (1).to_bytes(8, sys.byteorder)
 
 
 class Waker(_Base):
     """
-    Twisted's, and the event counter where there is one.
+    Twisted's waker, with an event counter where the system has one.
 
     @ivar bell: The event counter's descriptor, or -1.
-    @ivar hung: Whether epoll tells of it, so that it is used.
+    @ivar hung: Whether epoll watches it, so that it is used.
     """
 
     def __init__(self) -> None:
@@ -47,12 +46,14 @@ class Waker(_Base):
         @param poller: The reactor's epoll object.
         """
         if self.bell >= 0 and not self.hung:
+            # epoll(7): edge-triggered, a write is an event although earlier ones were not read.  Nobody reads
+            # the counter, which is full after 2^64 - 2 writes.
             poller.register(self.bell, select.EPOLLIN | select.EPOLLET)
             self.hung = True
 
     def wakeUp(self) -> None:
         """
-        Make epoll return, now or when it is asked next.
+        Make epoll return, now or in its next call.
         """
         if self.hung:
             os.write(self.bell, _RING)
@@ -61,9 +62,7 @@ class Waker(_Base):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Close everything.
-
-        @param reason: Of no importance.
+        Close the descriptors.
         """
         bell, self.bell = self.bell, -1
         if bell >= 0:

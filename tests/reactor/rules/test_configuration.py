@@ -126,7 +126,7 @@ class SearchTests(ConfigurationCase):
 
     def test_readOnce(self) -> None:
         """
-        The file is read when somebody asks, and then not again.
+        The file is read when it is first needed, and then not again.
         """
         configuration = self.configuration()
         user = self.write(self.home / ".config/twisted_ib/ib.conf", "use sdp listen * *:*")
@@ -176,7 +176,7 @@ class SearchTests(ConfigurationCase):
 
     def test_warnings(self) -> None:
         """
-        What is odd in a file is logged.
+        Warnings of a file are logged.
         """
         named = self.write(self.root / "named", "use sdp listen * 10.0.0.5/24:*")
         self.verdict(self.configuration(TWISTED_IB_CONFIG=named))
@@ -229,8 +229,8 @@ class ErrorTests(ConfigurationCase):
 
     def test_homeOfAnother(self) -> None:
         """
-        A home that this user may not look into has no file, also when the rules are read again: who gave
-        up root's rights (C{twistd --uid}) still has root's C{HOME}.
+        A home that this user may not look into has no file, also when the rules are read again: a
+        program that gave up root's rights (C{twistd --uid}) still has root's C{HOME}.
         """
         self.write(self.system / "twisted_ib/ib.conf", "use tcp listen * *:*")
         user = os.path.join(self.home, ".config/twisted_ib/ib.conf")
@@ -296,7 +296,7 @@ class ReloadTests(ConfigurationCase):
 
     def test_reload(self) -> None:
         """
-        New rules hold, and those who want to know are told both.
+        New rules hold, and the listeners are called with the old and the new ones.
         """
         told: list[tuple[Policy, Policy]] = []
         self.rules.onChange(lambda *policies: told.append(policies))
@@ -334,7 +334,7 @@ class ReloadTests(ConfigurationCase):
 
     def test_before(self) -> None:
         """
-        A reload before anybody asked is a first reading.
+        A reload before the first use is a first reading.
         """
         self.write(self.file, "use sdp listen * *:*")
         self.assertTrue(self.rules.reload())
@@ -342,7 +342,7 @@ class ReloadTests(ConfigurationCase):
 
     def test_listenerFails(self) -> None:
         """
-        Who fails when told keeps nobody else from the news.
+        A listener that raises keeps no other from being called.
         """
         told: list[Policy] = []
 
@@ -393,7 +393,7 @@ class RuleLogTests(ConfigurationCase):
 
     def test_levels(self) -> None:
         """
-        What is as important as the statement says goes to standard error, matches among it.
+        Lines of the statement's level and above go to standard error, matches among them.
         """
         matched = "listen *:80: tcp ("
         for level, expected in ((9, ["bad"]), (7, ["open", "bad"]), (4, [matched, "open", "bad"])):
@@ -436,7 +436,7 @@ class RuleLogTests(ConfigurationCase):
 
     def test_file(self) -> None:
         """
-        Another user's file is in a folder of its own, which nobody else can use; root's is in the system's.
+        Another user's file is in a folder that only this user can write; root's is in the system's.
         """
         from twisted_ib.reactor.rules.rulelog import logFile
 
@@ -455,7 +455,7 @@ class RuleLogTests(ConfigurationCase):
 
     def test_append(self) -> None:
         """
-        Lines are added to the file; who cannot write it stops trying.
+        Lines are added to the file; if it cannot be written no more is tried.
         """
         path = self.root / "written"
         with mock.patch("twisted_ib.reactor.rules.rulelog.logFile", return_value=str(path)):

@@ -111,7 +111,7 @@ WRONG = (
 
 class ParseTests(SynchronousTestCase):
     """
-    What files say.
+    The contents of files.
     """
 
     def one(self, text: str) -> Contents:
@@ -234,7 +234,7 @@ class ParseTests(SynchronousTestCase):
 
     def test_warnings(self) -> None:
         """
-        What libsdp takes in another way than it looks is warned of, and stays a rule.
+        A rule that means another thing to libsdp than it looks is warned of, and stays a rule.
         """
         contents = parse(
             "use sdp listen * 10.0.0.5/24:*\n"
@@ -268,7 +268,7 @@ class ParseTests(SynchronousTestCase):
 
     def test_manyErrors(self) -> None:
         """
-        All wrong lines are told, in order, up to a bound.
+        All wrong lines are reported, in order, up to a bound.
         """
         with self.assertRaises(RulesError) as caught:
             parse("route * x\nuse\nroute * y\n", "f")

@@ -194,7 +194,7 @@ class DecideTests(SynchronousTestCase):
 
 class DefaultTests(SynchronousTestCase):
     """
-    What holds where no rule decides.
+    The decision where no rule matches.
     """
 
     def test_noFile(self) -> None:
@@ -234,7 +234,7 @@ class DefaultTests(SynchronousTestCase):
 
 class CertainTests(SynchronousTestCase):
     """
-    What can be said before address and port are known.
+    Decisions before address and port are known.
     """
 
     def test_tcpOnly(self) -> None:
@@ -273,7 +273,7 @@ class CertainTests(SynchronousTestCase):
 
     def test_agrees(self) -> None:
         """
-        What is certain is what is decided.
+        A certain decision is the one that is made.
         """
         lines = st.builds(
             "use {} {} {} {}:{}".format,

@@ -135,7 +135,7 @@ class HangupTests(SynchronousTestCase):
         change.assert_not_called()
 
 
-# What a program without a handler of its own does: it prints a line when the rules were read again.
+# A program without a handler of its own, which prints a line when the rules were read again.
 CHILD = """
 import os, sys
 sys.path.insert(0, sys.argv[1])

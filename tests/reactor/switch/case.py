@@ -80,7 +80,7 @@ class Server(Factory):
 
 class Client(ClientFactory):
     """
-    Writes down what it is told.
+    Records its calls.
     """
 
     noisy = False
@@ -167,6 +167,6 @@ class SwitchTestsBuilder(ReactorBuilder):
 
     def services(self) -> list[str]:
         """
-        @return: What is published.
+        @return: The published services.
         """
         return [name for name in os.listdir(self.run_) if name.startswith("svc-")]

@@ -22,12 +22,12 @@ SOCKET = TCPListener("127.0.0.1", False, 4711, OURS)
 
 class FakeBeside:
     """
-    Whom a host has.
+    The SDP listeners of a host.
 
     @ivar processes: Those of other processes.
     @ivar thread: Those of this thread.
-    @ivar error: What looking raises.
-    @ivar asked: What was looked for.
+    @ivar error: The exception that a search raises.
+    @ivar asked: The searches.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class WaysTests(SynchronousTestCase):
 
     def listeners(self, port: int) -> list[TCPListener]:
         """
-        What the kernel says.
+        The kernel's answer.
         """
         self.asked.append(port)
         if isinstance(self.sockets, Exception):
@@ -101,7 +101,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_found(self) -> None:
         """
-        Who offers SDP beside the socket that TCP would reach is a way.
+        An SDP listener beside the socket that TCP would reach is a candidate.
         """
         self.assertEqual(self.here(), [Candidate("shm0", SERVER)])
         self.assertEqual((self.beside.asked, self.asked), ([(0x10050, "127.0.0.1")], [80]))
@@ -109,7 +109,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_unasked(self) -> None:
         """
-        Elsewhere nobody is asked.
+        For other addresses nothing is searched.
         """
         self.assertEqual(self.here("10.1.2.3"), "remote")
         self.assertEqual(self.here("::ffff:127.0.0.1"), "mapped")
@@ -118,7 +118,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_nobody(self) -> None:
         """
-        Where nobody offers SDP the kernel is not asked.
+        Without an SDP listener the kernel is not asked.
         """
         self.beside.processes = []
         self.assertEqual(self.here(), "no_listener")
@@ -127,7 +127,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_another(self) -> None:
         """
-        Who offers SDP beside a socket that TCP would not reach is none.
+        An SDP listener beside a socket that TCP would not reach is none.
         """
         for sockets in (
             [],
@@ -183,7 +183,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_remembered(self) -> None:
         """
-        Whom SDP did not reach is not tried for a while; a new server on the same port is.
+        A listener that SDP did not reach is not tried for a while; a new server on the same port is.
         """
         self.candidates.failures.add("127.0.0.1", 80, SERVER, 10.0)
         self.assertEqual(self.here(now=69.9), "remembered")
@@ -197,7 +197,7 @@ class WaysTests(SynchronousTestCase):
 
     def test_stands(self) -> None:
         """
-        Whether somebody still offers what was found.
+        Whether a listener that was found still stands.
         """
         stands = lambda: self.candidates.stands("shm0", "127.0.0.1", 80, SERVER)  # noqa: E731
         self.assertTrue(stands())
@@ -234,7 +234,7 @@ class FailuresTests(SynchronousTestCase):
 
     def test_off(self) -> None:
         """
-        No time to remember, or a clock that was set back, and nobody is held to have failed.
+        No time to remember, or a clock that was set back, and no listener counts as failed.
         """
         failures = Failures()
         failures.add("127.0.0.1", 1, SERVER, 5.0)

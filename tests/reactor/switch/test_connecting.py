@@ -127,7 +127,7 @@ class ConnectingTests(SwitchTestsBuilder):
 
     def test_stopConnecting(self) -> None:
         """
-        Who gives up while SDP is tried is told once, and nothing goes on.
+        A connector that is stopped while SDP is tried is notified once, and nothing goes on.
         """
         attempted = self.attempted()
 
@@ -207,7 +207,7 @@ class ConnectingTests(SwitchTestsBuilder):
 
     def test_reactorStopsSoon(self) -> None:
         """
-        Also if it stops before SDP has begun, who connects is told, once.
+        Also if it stops before SDP has begun, the connector is notified, once.
         """
         for turns in range(3):
             client = Client()
@@ -245,7 +245,7 @@ class ConnectingTests(SwitchTestsBuilder):
 
     def test_noDevice(self) -> None:
         """
-        A client whose device fails as nobody has thought of has TCP.
+        A client whose device fails in an unexpected way uses TCP.
         """
 
         async def scenario(reactor: Any) -> None:
@@ -317,7 +317,7 @@ class ConnectingTests(SwitchTestsBuilder):
 
     def test_names(self) -> None:
         """
-        What was asked for by name says so.
+        Connections asked for by name are explained so.
         """
 
         async def scenario(reactor: Any) -> None:

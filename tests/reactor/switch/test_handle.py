@@ -1,5 +1,5 @@
 """
-What is like a socket about a connection over SDP.
+The socket-like handle of a connection over SDP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twisted_ib.reactor.switch.handle import ConnectionHandle, ListeningHandle
 
 class FakeTransport:
     """
-    What a handle asks of its transport.
+    The part of a transport that a handle uses.
     """
 
     connected = 1
@@ -111,7 +111,7 @@ class HandleTests(SynchronousTestCase):
 
     def test_constants(self) -> None:
         """
-        What a socket only tells.
+        Options that can be read only.
         """
         for option, value in (
             (socket.SO_ERROR, 0),
@@ -125,7 +125,7 @@ class HandleTests(SynchronousTestCase):
 
     def test_remembered(self) -> None:
         """
-        What changes nothing is remembered, as a number or bytes.
+        Options without an effect are remembered, as a number or bytes.
         """
         size = self.handle.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         assert isinstance(size, int)

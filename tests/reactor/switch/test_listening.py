@@ -62,8 +62,8 @@ class ListeningTests(SwitchTestsBuilder):
 
     def test_peers(self) -> None:
         """
-        No two connections of a port have the same peer, as with TCP: who comes with a number that a client
-        in another process has is sent to draw another; one who has bound it goes on over TCP.
+        No two connections of a port have the same peer, as with TCP: a client whose number a
+        client in another process has must draw another; one that has bound it falls back to TCP.
         """
         draws = [5, 5, 6]
 
@@ -100,8 +100,8 @@ class ListeningTests(SwitchTestsBuilder):
 
     def test_paused(self) -> None:
         """
-        A port that does not read accepts from nobody: who comes waits where TCP has them wait, at once and
-        for this time only.
+        A port that does not read accepts no connection: clients wait in TCP's queue, at once and for this
+        time only.
         """
 
         async def scenario(reactor: Any) -> None:

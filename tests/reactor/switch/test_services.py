@@ -20,7 +20,7 @@ from twisted_ib.reactor.switch.switch import explain
 
 class ServiceTests(SwitchTestsBuilder):
     """
-    What twistd's plugins are made of.
+    The services that twistd's plugins are made of.
     """
 
     def test_reconnects(self) -> None:
@@ -57,7 +57,7 @@ class ServiceTests(SwitchTestsBuilder):
 
     def test_adopted(self) -> None:
         """
-        C{adoptStreamPort} and C{adoptStreamConnection} are TCP, and so is who connects to such a port.
+        C{adoptStreamPort} and C{adoptStreamConnection} are TCP, and so are the connections to such a port.
         """
 
         async def scenario(reactor: Any) -> None:
@@ -101,7 +101,7 @@ def internetSockets() -> set[tuple[Any, ...]]:
 
 class UntouchedTests(SwitchTestsBuilder):
     """
-    What the switch has nothing to do with.
+    Calls that do not concern the switch.
     """
 
     def test_nothingElse(self) -> None:

@@ -1,5 +1,5 @@
 """
-Who listens on TCP, and whom TCP would reach.
+The listening TCP sockets, and the one that TCP would reach.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class HostTests(SynchronousTestCase):
 
     def found(self, port: int) -> dict[int, tuple[str, bool, int]]:
         """
-        @return: What L{listeners} gives, by inode.
+        @return: The result of L{listeners}, by inode.
         """
         return {each.inode: (each.address, each.isV6, each.uid) for each in listeners(port)}
 
@@ -208,7 +208,7 @@ class HostTests(SynchronousTestCase):
 
     def test_nobody(self) -> None:
         """
-        Where nobody listens nobody is found, though somebody is connected.
+        On a port without a listener none is found, though there is a connection.
         """
         server = socket.create_server(("127.0.0.1", 0))
         port = server.getsockname()[1]
@@ -233,7 +233,7 @@ class HostTests(SynchronousTestCase):
 
     def test_noTables(self) -> None:
         """
-        Without IPv6 there is nobody on it; without either way nothing is known.
+        Without IPv6 there is no listener of it; without either source nothing is known.
         """
         port, inode = self.listen("127.0.0.1")
         self.refuse()

@@ -1,14 +1,13 @@
 """
-Where the rules of the offload switch come from: the file and the environment.
+The source of the offload switch's rules: a file and the environment.
 
-The file is the one that C{TWISTED_IB_CONFIG} names, else C{twisted_ib/ib.conf} in the user's
-configuration folder, else C{/etc/twisted_ib/ib.conf}; the first that exists, as far as this user may
-know.  If C{SIMPLE_LIBSDP} or C{ALWAYS_USE_SDP} is set, to anything, no file is read and everything uses
-SDP, as with libsdp.
+The file is the one that C{TWISTED_IB_CONFIG} names, else C{twisted_ib/ib.conf} in the user's configuration
+folder, else C{/etc/twisted_ib/ib.conf}; the first that exists, as far as this user may know.  If
+C{SIMPLE_LIBSDP} or C{ALWAYS_USE_SDP} is set, to any value, no file is read and everything uses SDP, as with
+libsdp.
 
-A file with an error counts for nothing: at the start everything is as without one, when
-it is read again, as at SIGHUP (L{twisted_ib.reactor.rules.sighup}), the rules stay that were there.  Either
-way the log says what is wrong and where.
+A file with an error is ignored as a whole: at the start there are no rules, and at a reload, as on SIGHUP
+(L{twisted_ib.reactor.rules.sighup}), the old rules stay.  Either way the log has the errors and their lines.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from twisted_ib.reactor.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.reactor.rules.sighup import startFolder
 from twisted_ib.reactor.rules.syntax import SDP
 
-#: Bytes of a file of rules.
+#: Bytes of a file of rules that are read.
 POLICY_FILE_BYTES = 256 * 1024
 
-#: The variable that names the file.
+#: The environment variable that names the file.
 VARIABLE = "TWISTED_IB_CONFIG"
-#: Variables of libsdp's; with one of them set SDP is for everything.
+#: Variables of libsdp; if one is set, SDP is used for everything.
 SIMPLE_VARIABLES = ("SIMPLE_LIBSDP", "ALWAYS_USE_SDP")
-#: Where the file is within a configuration folder.
+#: The file within a configuration folder.
 _NAME = os.path.join("twisted_ib", "ib.conf")
 _SYSTEM_FOLDER = "/etc"
 
@@ -44,24 +43,22 @@ _log = Logger()
 
 def readRules(path: str, name: str | None = None) -> str:
     """
-    Read a file of rules.
+    Read a file of rules; octets that are not UTF-8 are escaped.
 
-    @param path: the file.
-    @param name: what it is called in errors, if not C{path}.
-
-    @return: its text; octets that are not UTF-8 stay, escaped.
-
+    @param name: The name for errors, if not C{path}.
     @raise OSError: it cannot be read.
     @raise RulesError: it is too long, or not a file.
     """
     name = path if name is None else name
-    # Not to wait for who writes into a pipe.
+    # O_NONBLOCK: opening a FIFO without a writer would block the program in its first connectTCP().
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
             raise RulesError(f"{name}: is not a file")
         data = bytearray()
+        # Counted while reading: a character device such as /dev/zero has no end, and /dev/null is a fair
+        # empty file.
         while len(data) <= POLICY_FILE_BYTES and (piece := os.read(descriptor, 65536)):
             data += piece
     except OSError as error:
@@ -76,24 +73,22 @@ def readRules(path: str, name: str | None = None) -> str:
 
 def devicesBeside(environ: Mapping[str, str]) -> dict[str, str]:
     """
-    @param environ: the environment.
-
-    @return: the devices that there are without a file of rules, and the fabric of each.
+    Return the devices that exist without a file of rules, and the fabric of each.
     """
     found = dict(DEVICES)
     try:
         named = registry.parseDevices(environ.get(registry.VARIABLE, ""))
     except DeviceError:
-        return found  # Who opens one hears of it.
+        # The error is reported when such a device is opened.
+        return found
     found.update((name, fabric) for name, (fabric, _) in named.items() if name not in found)
     return found
 
 
 def namedDevices() -> list[tuple[str, str, str | None]]:
     """
-    What the registry asks for devices that nobody has added: those of the rules' C{device} statements.
-
-    @return: name, fabric and address of each.
+    Return name, fabric and address of each C{device} statement: the registry's source of devices that nobody
+    has added.
 
     @raise DeviceError: the rules cannot be read.
     """
@@ -109,13 +104,11 @@ def loadFile(
     path: str, named: bool = False, name: str | None = None, devices: Mapping[str, str] = DEVICES
 ) -> Policy:
     """
-    @param path: a file of rules.
-    @param named: whether the user named it: then no rule in it means SDP for everything.
-    @param name: what it is called in errors and decisions, if not C{path}.
-    @param devices: those that there are without it, and the fabric of each.
+    Return the policy of a file of rules.
 
-    @return: its policy.
-
+    @param named: Whether the user named the file: then one without rules means SDP for everything.
+    @param name: The name for errors and decisions, if not C{path}.
+    @param devices: The devices that exist without it, and the fabric of each.
     @raise OSError: it cannot be read.
     @raise RulesError: it is wrong, too long, or not a file.
     """
@@ -125,9 +118,7 @@ def loadFile(
 
 def simplePolicy(environ: Mapping[str, str]) -> Policy | None:
     """
-    @param environ: the environment.
-
-    @return: the policy of libsdp's simple mode, if it is asked for.
+    Return the policy of libsdp's simple mode, if the environment asks for it.
     """
     for variable in SIMPLE_VARIABLES:
         if variable in environ:
@@ -137,18 +128,16 @@ def simplePolicy(environ: Mapping[str, str]) -> Policy | None:
 
 def programName() -> str:
     """
-    @return: what rules call this program: the base name of C{argv[0]}.
+    Return the name by which rules know this program: the base name of C{argv[0]}.
     """
     return os.path.basename(sys.argv[0] or "python")
 
 
 class Configuration:
     """
-    The rules that hold in this process.
+    The rules in force in this process, read when first needed.
 
-    Nothing is read before somebody asks.
-
-    @ivar program: what rules call this program.
+    @ivar program: The name by which rules know this program.
     """
 
     def __init__(
@@ -159,15 +148,14 @@ class Configuration:
         folder: str | None = None,
     ) -> None:
         """
-        @param environ: the environment.
-        @param program: what rules call this program, by default C{argv[0]}'s base name.
-        @param systemFolder: the system's configuration folder.
-        @param folder: where relative names begin, by default here.
+        @param program: By default the base name of C{argv[0]}.
+        @param systemFolder: The system's configuration folder.
+        @param folder: Where relative names begin, by default the current folder.
         """
         self.program = programName() if program is None else program
         self._environ = environ
         self._systemFolder = systemFolder
-        # A program may go to another folder before it reads the file again.
+        # A program may change its folder before a reload, as daemons do.
         self._folder = startFolder() if folder is None else folder
         self._policy: Policy | None = None
         self._ruleLog = RuleLog()
@@ -176,11 +164,11 @@ class Configuration:
     @property
     def policy(self) -> Policy:
         """
-        The rules that hold; read the first time.
+        The rules in force.
         """
         policy = self._policy
         if policy is None:
-            # For who asks while an observer of the log is told of an error.
+            # For a log observer that opens a TCP connection when it gets an error of this reading.
             policy = self._policy = Policy()
             try:
                 policy = self._policy = self.read()
@@ -191,15 +179,15 @@ class Configuration:
 
     def candidates(self) -> list[str]:
         """
-        @return: the files where the rules may be, the first that exists counts; only the one that the
-            environment names, if it does.
+        Return the possible files, of which the first that exists counts; only the one that the environment
+        names, if any.
         """
         named = self._environ.get(VARIABLE)
         if named:
             return [named]
         folder = self._environ.get("XDG_CONFIG_HOME", "")
         if not os.path.isabs(folder):
-            # The XDG base directory specification: a relative one is to be ignored.
+            # XDG Base Directory Specification: a relative XDG_CONFIG_HOME is to be ignored.
             home = self._environ.get("HOME") or os.path.expanduser("~")
             folder = os.path.join(home, ".config")
         folders = (folder, self._systemFolder)
@@ -207,7 +195,7 @@ class Configuration:
 
     def read(self) -> Policy:
         """
-        @return: the policy as the environment and the files are now.
+        Return the policy of the environment and the files as they are now.
 
         @raise OSError: the file cannot be read.
         @raise RulesError: it is wrong.
@@ -226,19 +214,16 @@ class Configuration:
                     raise
                 continue
             except OSError as error:
+                # A folder that this user may not search is another's, as root's after the program has dropped
+                # its privileges: the next file counts.
                 if isinstance(error, PermissionError) and not named and not os.path.lexists(path):
-                    continue  # A folder that is not ours, as root's for who was root.
+                    continue
                 error.filename = name
                 raise
             return policy
         return Policy()
 
     def _taken(self, policy: Policy) -> None:
-        """
-        Begin with new rules.
-
-        @param policy: them.
-        """
         contents = policy.contents
         self._ruleLog = RuleLog(() if contents is None else contents.logs, self.program)
         for warning in () if contents is None else contents.warnings:
@@ -247,9 +232,9 @@ class Configuration:
 
     def reload(self) -> bool:
         """
-        Read the rules again; those who asked to be told are told.
+        Read the rules again and call the listeners.
 
-        @return: whether that went well.  If not the rules stay as they are, and the log says why.
+        @return: Whether that succeeded.  If not, the rules stay as they are, and the log has the reason.
         """
         try:
             policy = self.read()
@@ -260,6 +245,7 @@ class Configuration:
         self._policy = policy
         self._taken(policy)
         _log.info("rules: {source}", source=policy.source or policy.default.reason)
+        # One listener's error must not keep the others on the old rules.
         for listener in tuple(self._listeners):
             try:
                 listener(old, policy)
@@ -269,7 +255,7 @@ class Configuration:
 
     def onChange(self, listener: Callable[[Policy, Policy], None]) -> None:
         """
-        @param listener: is called with the old and the new policy when the rules were read again.
+        Add a listener, which is called with the old and the new policy after a reload.
         """
         self._listeners.append(listener)
 
@@ -290,21 +276,13 @@ class Configuration:
 
     def log(self, level: int, text: str) -> None:
         """
-        Log a line where the file's C{log} statements say, if it has any.
+        Log a line as the file's C{log} statements ask, if there are any.
 
-        @param level: libsdp's level: 4 for a match, 7 for a listen or connect, 8 for a warning, 9 for an
-            error.
-        @param text: the line.
+        @param level: libsdp's: 4 for a match, 7 for a listen or connect, 8 for a warning, 9 for an error.
         """
         self._ruleLog.write(level, text)
 
     def _complain(self, error: OSError | RulesError, result: str) -> None:
-        """
-        Log an error.
-
-        @param error: it.
-        @param result: what holds now.
-        """
         if isinstance(error, RulesError):
             lines: tuple[str, ...] = error.errors
         else:

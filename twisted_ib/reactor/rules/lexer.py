@@ -1,5 +1,5 @@
 """
-The words of a line of rules, and what is said of a wrong one.
+The lexer of a line of rules, and the texts of its errors.
 
 Source: libsdp C{config_scanner.l}.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import define
 
-#: What may have blanks around it, in libsdp's reading, within C{ADDRESS/LENGTH:PORTS}.
+#: Punctuation that libsdp accepts with blanks around it, within C{ADDRESS/LENGTH:PORTS}.
 _GLUE = ("/", ":", "-", ".")
 #: Characters of a wrong word that an error shows.
 _SHOWN = 40
@@ -16,26 +16,23 @@ _SHOWN = 40
 
 class Wrong(Exception):
     """
-    A word is not what it should be; never leaves this module.
+    A word is not what the grammar expects; the parser turns it into an error of the file.
+
+    @ivar column: Its first column, from 1.
+    @ivar expected: The text for what the grammar expects.
+    @ivar word: The word; L{None} if it is missing.
     """
 
     def __init__(self, column: int, expected: str, word: str | None) -> None:
-        """
-        @param column: where it begins, from 1.
-        @param expected: what should be there.
-        @param word: the word; L{None} where it is missing.
-        """
         super().__init__(expected)
         self.column = column
         self.expected = expected
         self.word = word
 
     def __str__(self) -> str:
-        """
-        @return: what the user is told.
-        """
         if self.word is None:
             return f"expected {self.expected}"
+        # Cut and escaped: the file may be binary, and the text goes to a terminal or a log.
         word = self.word if len(self.word) <= _SHOWN else self.word[:_SHOWN] + "..."
         return f"expected {self.expected}, not {word!a}"
 
@@ -45,8 +42,7 @@ class Token:
     """
     A word of a line.
 
-    @ivar text: it.
-    @ivar column: where it begins, from 1.
+    @ivar column: Its first column, from 1.
     """
 
     text: str
@@ -54,43 +50,37 @@ class Token:
 
     def wrong(self, expected: str) -> Wrong:
         """
-        @param expected: what should be in its place.
-
-        @return: the error to raise.
+        Return the error that something else was expected.
         """
         return Wrong(self.column, expected, self.text)
 
 
 class Line:
     """
-    One line, taken word by word.
+    One line, read word by word.
 
     @ivar where: C{FILE:LINE}.
     """
 
     def __init__(self, text: str, where: str) -> None:
-        """
-        @param text: the line, without its end.
-        @param where: C{FILE:LINE}.
-        """
         self.where = where
         self._text = text
         self._at = 0
-        self._end = 0  # of the last word
+        # The end of the last word: the column of one that is missing.
+        self._end = 0
 
     def next(self, name: bool = False) -> Token | None:
         """
-        Take a word.
+        Return the next word; L{None} at the end or before a comment.
 
-        @param name: whether C{#} may be within it.
-
-        @return: it; L{None} at the end or where a comment begins.
+        @param name: Whether C{#} may be within the word.
         """
         text = self._text
         at = self._at
         while text[at : at + 1] in (" ", "\t"):
             at += 1
         end = at
+        # libsdp reads the name of a program or file up to the next blank, so # may be within one.
         while end < len(text) and text[end] not in " \t" and (text[end] != "#" or (name and end > at)):
             end += 1
         self._at = end
@@ -101,12 +91,7 @@ class Line:
 
     def take(self, expected: str, name: bool = False) -> Token:
         """
-        Take a word that must be there.
-
-        @param expected: what it is.
-        @param name: whether C{#} may be within it.
-
-        @return: it.
+        Return the next word, which must be there.
 
         @raise Wrong: the line ends.
         """
@@ -117,19 +102,13 @@ class Line:
 
     def missing(self, expected: str) -> Wrong:
         """
-        @param expected: what should follow where the line ends.
-
-        @return: the error to raise.
+        Return the error for a line that ends too early.
         """
         return Wrong(self._end + 1, expected, None)
 
     def choose(self, *choices: str) -> Token:
         """
-        Take one of some words.
-
-        @param choices: them.
-
-        @return: it.
+        Return the next word, which must be one of C{choices}.
 
         @raise Wrong: it is another, or the line ends.
         """
@@ -141,9 +120,9 @@ class Line:
 
     def end(self) -> None:
         """
-        Check that there is no more.
+        Check that the line ends.
 
-        @raise Wrong: there is.
+        @raise Wrong: there is another word.
         """
         word = self.next()
         if word is not None:
@@ -151,11 +130,7 @@ class Line:
 
     def takeGlued(self, expected: str) -> Token:
         """
-        Take a word that may have blanks around its punctuation.
-
-        @param expected: what it is.
-
-        @return: it, without the blanks.
+        Return the next word without the blanks around its punctuation.
 
         @raise Wrong: the line ends.
         """
@@ -165,6 +140,8 @@ class Line:
             word = self.next()
             if word is None:
                 return glued
+            # libsdp's scanner returns addresses and punctuation as tokens of their own, so "10.0.0.0 / 8 :
+            # 80" is one address.
             if not glued.text.endswith(_GLUE) and not word.text.startswith(_GLUE):
                 self._at, self._end = at, end
                 return glued

@@ -1,7 +1,7 @@
 """
-The language of C{libsdp.conf}, read: which connections go over SDP, which over TCP.
+The parser of C{libsdp.conf}: which connections use SDP, which use TCP.
 
-A file is lines of one statement each; C{#} begins a comment::
+A file has one statement per line; C{#} begins a comment::
 
     log [destination stderr|syslog|file NAME] [min-level NUMBER]
     use sdp|tcp|both listen|server|connect|client PROGRAM ADDRESS[/LENGTH]:PORTS
@@ -9,12 +9,12 @@ A file is lines of one statement each; C{#} begins a comment::
     route NETWORK DEVICE...
     timeout sdp|retry SECONDS
 
-The first two are libsdp's, and a file of its is one of ours; the others are our own.  PROGRAM is a
-shell pattern, ADDRESS and PORTS may be C{*}, PORTS may be a range.  Nothing is looked up here: what
-comes out are values, and L{twisted_ib.reactor.rules.policy} says what they mean.
+The first two are libsdp's, whose files are valid here; the others are our own.  PROGRAM is a shell pattern,
+ADDRESS and PORTS may be C{*}, PORTS may be a range.  The result is values; L{twisted_ib.reactor.rules.policy}
+applies them.
 
-Beyond libsdp's own reading a last line needs no newline, a line may end in CR and LF, and an IPv6
-address may have brackets.  As there, C{:} that divides address and ports is the last one.
+Unlike libsdp the parser accepts a last line without a newline, lines that end in CR and LF, and brackets
+around an IPv6 address.  As there, the last C{:} divides address and ports.
 
 Source: libsdp C{config_scanner.l}, C{config_parser.y}.
 """
@@ -48,38 +48,32 @@ from twisted_ib.reactor.rules.syntax import (
     parseAddress,
 )
 
-#: Statements of one file: each listen and connect may look at all of them.
+#: Statements of one file: each listen and connect may compare all of them.
 POLICY_STATEMENTS = 4096
 #: Devices that one file adds.
 POLICY_DEVICES = 64
 #: The longest time of a C{timeout} statement, in seconds.
 POLICY_SECONDS = 86400.0
 
-#: What the words for the two roles mean.
+#: The words for the two roles.
 ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
-#: The devices that there are without a statement, and their fabrics.
+#: The devices that exist without a statement, and their fabrics.
 DEVICES = MappingProxyType({"lo0": "loopback", "shm0": "shm"})
-#: The fabrics that a device may have.
+#: The fabrics of C{device} statements.
 FABRICS = ("loopback", "roce", "shm")
-#: Those of them whose devices have an address.
+#: Fabrics whose devices have an address.
 ADDRESSED = ("roce",)
 
+# At most nine digits, so that 32 bits hold the number.  No leading zeros, as in libsdp's INT.
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}").fullmatch
 _SECONDS = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?").fullmatch
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 
 
 def _network(text: str, word: Token) -> AddressRange | None:
-    """
-    @param text: C{*}, or an address and perhaps the length of its prefix.
-    @param word: the word that it is a part of.
-
-    @return: the network; L{None} for C{*}.
-
-    @raise Wrong: it is something else.
-    """
     if text == "*":
         return None
+    # RFC 3986 section 3.2.2: brackets around an IPv6 address, here with or without the prefix length inside.
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
     address, slash, length = text.partition("/")
@@ -98,16 +92,9 @@ def _network(text: str, word: Token) -> AddressRange | None:
 
 
 def _ports(text: str, word: Token) -> tuple[int, int]:
-    """
-    @param text: C{*}, a port, or two with C{-} between.
-    @param word: the word that it is a part of.
-
-    @return: the first and the last port.
-
-    @raise Wrong: it is something else.
-    """
     if text == "*":
         return 0, 65535
+    # RFC 9293 section 3.1: ports have 16 bits.
     first, dash, last = text.partition("-")
     for port in (first, last) if dash else (first,):
         if not _NUMBER(port) or int(port) > 65535:
@@ -118,11 +105,11 @@ def _ports(text: str, word: Token) -> tuple[int, int]:
 @define
 class _Reading:
     """
-    A file that is being read.
+    The state of a parse.
 
-    @ivar name: its name.
-    @ivar known: the devices that there are, and where or what they are.
-    @ivar fabrics: the fabrics that there are.
+    @ivar known: The devices, and their fabrics.
+    @ivar named: The devices that routes name, with line numbers: checked at the end, as a C{device} statement
+        may follow.
     """
 
     name: str
@@ -139,14 +126,6 @@ class _Reading:
     named: list[tuple[int, Token]] = field(factory=list)
 
     def line(self, number: int, text: str) -> None:
-        """
-        Read one line.
-
-        @param number: its number, from 1.
-        @param text: it, without its end.
-
-        @raise Wrong: it is no statement.
-        """
         line = Line(text, f"{self.name}:{number}")
         word = line.next()
         if word is None:
@@ -154,20 +133,19 @@ class _Reading:
         read = _STATEMENTS.get(word.text)
         if read is None:
             raise word.wrong("use, log, device, route or timeout")
+        # Counted here and not by lines: comments are free.
         done = len(self.rules) + len(self.logs) + len(self.devices) + len(self.routes)
         if done >= POLICY_STATEMENTS:
             raise word.wrong(f"at most {POLICY_STATEMENTS} statements")
         read(self, line, number)
 
     def use(self, line: Line, number: int) -> None:
-        """
-        Read the rest of C{use}.
-        """
         verdict = line.choose(*VERDICTS).text
         role = ROLE_WORDS[line.choose(*ROLE_WORDS).text]
         program = line.take("a program's name or pattern", name=True).text
         expected = "an address and ports, as *:80"
         word = line.takeGlued(expected)
+        # The last colon: an IPv6 address without brackets has colons of its own.
         address, colon, ports = word.text.rpartition(":")
         if not colon:
             raise word.wrong(expected)
@@ -176,35 +154,24 @@ class _Reading:
         line.end()
         if network is not None:
             network = self.checked(network, line.where)
+        # A warning only, as libsdp accepts such a rule; it never matches.
         if first > last:
             self.warn(line.where, f"ports {first}-{last} never match: the first is greater than the last")
         self.rules.append(Rule(verdict, role, Pattern.parse(program), network, first, last, line.where))
 
     def warn(self, where: str, text: str) -> None:
-        """
-        Add a warning.
-
-        @param where: C{FILE:LINE}.
-        @param text: what is odd.
-        """
         self.warnings.append(f"{where}: {text}")
 
     def checked(self, network: AddressRange, where: str) -> AddressRange:
-        """
-        Warn of what libsdp takes in another way than it looks.
-
-        @param network: as it is written.
-        @param where: C{FILE:LINE}.
-
-        @return: as it counts.
-        """
+        # libsdp match.c: 0.0.0.0 with any length is every address.
         if network.version == 4 and network.value == 0:
             return network
         if network.length == 0:
-            # libsdp: a length of 0 is none.
+            # libsdp takes a prefix length of 0 for an absent one, which is 32 or 128.
             whole = evolve(network, length=network.width)
             self.warn(where, f"a prefix length of 0 counts as none: {whole.text()} matches one address alone")
             return whole
+        # Not corrected: a file must have the same effect with libsdp and with us.
         masked = network.value & network.mask
         if network.version == 4 and masked != network.value:
             self.warn(
@@ -215,9 +182,6 @@ class _Reading:
         return network
 
     def log(self, line: Line, number: int) -> None:
-        """
-        Read the rest of C{log}.
-        """
         destination = file = level = None
         while (word := line.next()) is not None:
             if word.text == "destination":
@@ -233,9 +197,6 @@ class _Reading:
         self.logs.append(Log(destination, file, level, line.where))
 
     def device(self, line: Line, number: int) -> None:
-        """
-        Read the rest of C{device}.
-        """
         name = line.take("a device's name")
         if not _NAME(name.text):
             raise name.wrong("a device's name, of letters, digits, _, . and -")
@@ -249,6 +210,7 @@ class _Reading:
         earlier = next((device for device in self.devices if device.name == name.text), None)
         if earlier is not None:
             raise name.wrong(f"another name than that of {earlier.where}")
+        # lo0 and shm0 exist already; a statement may repeat one, but not change its fabric.
         if self.known.get(name.text, fabric.text) != fabric.text:
             raise fabric.wrong(f"{self.known[name.text]}, the fabric of {name.text}")
         if len(self.devices) >= POLICY_DEVICES:
@@ -258,11 +220,9 @@ class _Reading:
         self.devices.append(DeviceStatement(name.text, fabric.text, text, line.where))
 
     def route(self, line: Line, number: int) -> None:
-        """
-        Read the rest of C{route}.
-        """
         word = line.take("a network")
         network = _network(word.text, word)
+        # Routes are ours, so host bits are an error here, while rules only warn.
         if network is not None and network.value & network.mask != network.value:
             raise word.wrong(f"a network such as {network.text(network.value & network.mask)}")
         devices = [line.take("a device's name")]
@@ -275,9 +235,6 @@ class _Reading:
         self.routes.append(Route(network, names, line.where))
 
     def timeout(self, line: Line, number: int) -> None:
-        """
-        Read the rest of C{timeout}.
-        """
         kind = line.choose("sdp", "retry").text
         least = "more than 0" if kind == "sdp" else "0"
         expected = f"a number of seconds, from {least} to {POLICY_SECONDS:g}"
@@ -294,7 +251,7 @@ class _Reading:
             self.timeouts = evolve(self.timeouts, retry=seconds)
 
 
-#: The first word of a statement -> what reads the rest.
+#: The first word of a statement -> the method that parses the rest.
 _STATEMENTS: dict[str, Callable[[_Reading, Line, int], None]] = {
     "device": _Reading.device,
     "log": _Reading.log,
@@ -311,18 +268,15 @@ def parse(
     fabrics: tuple[str, ...] = FABRICS,
 ) -> Contents:
     """
-    Read a file.
+    Parse a file.
 
-    @param text: what is in it.
-    @param name: its name, for errors.
-    @param devices: the devices that there are without it, and the fabric of each.
-    @param fabrics: the fabrics that a device may have.
-
-    @return: what it says.
-
-    @raise RulesError: a line of it is wrong; then nothing of it counts.
+    @param name: Its name, for errors.
+    @param devices: The devices that exist without it, and the fabric of each.
+    @param fabrics: The fabrics that a device may have.
+    @raise RulesError: a line is wrong; then the whole file is ignored.
     """
     reading = _Reading(name, dict(devices), fabrics)
+    # The byte order mark that some editors write is not a part of the first word.
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:
             reading.line(number, line.removesuffix("\r"))
@@ -334,6 +288,8 @@ def parse(
         if word.text not in reading.known:
             missing = word.wrong(f"the name of a device, one of {', '.join(sorted(reading.known))}")
             reading.errors.append((number, word.column, str(missing)))
+    # Unlike libsdp, which keeps the rules before the error: half a file may be the opposite of what was
+    # meant.
     if reading.errors:
         errors = sorted(reading.errors)[: limits.POLICY_ERRORS]
         raise RulesError(*(f"{name}:{number}:{column}: {error}" for number, column, error in errors))

@@ -1,8 +1,8 @@
 """
 Shell patterns for program names, as the C library's C{fnmatch} with no flags matches them.
 
-Not Python's module C{fnmatch}: in C a backslash quotes, C{[^a]} is C{[!a]}, and C{[[:digit:]]} is
-a class.  A match takes at most the product of both lengths in steps, whatever the pattern.
+Python's module C{fnmatch} differs: in C a backslash quotes, C{[^a]} is C{[!a]}, and C{[[:digit:]]} is a
+class.  A match takes at most the product of both lengths in steps, whatever the pattern.
 
 Source: POSIX.1-2017 XCU 2.13; where it leaves a choice, glibc.
 """
@@ -33,23 +33,19 @@ _CLASSES: dict[str, Callable[[str], bool]] = {
 @frozen
 class _Bracket:
     """
-    What stands in brackets: one of some characters.
+    A bracket expression.
 
-    @ivar negated: whether it is one of all others.
-    @ivar ranges: pairs of the first and the last character.
-    @ivar classes: tests for a class.
+    @ivar negated: Whether it matches all other characters.
+    @ivar ranges: Pairs of the first and the last character.
+    @ivar classes: Tests for a character class.
     """
 
+    # Ranges compare code points, as in the C locale: POSIX leaves other locales undefined (XBD 9.3.5).
     negated: bool
     ranges: tuple[tuple[str, str], ...]
     classes: tuple[Callable[[str], bool], ...]
 
     def __call__(self, character: str) -> bool:
-        """
-        @param character: one character.
-
-        @return: whether it is one of those meant.
-        """
         found = any(first <= character <= last for first, last in self.ranges)
         return (found or any(test(character) for test in self.classes)) is not self.negated
 
@@ -70,11 +66,7 @@ def _member(pattern: str, at: int) -> tuple[str | Callable[[str], bool], int] | 
     """
     Read one member of a bracket expression, which is not a range.
 
-    @param pattern: the whole pattern.
-    @param at: where it begins.
-
-    @return: the character, or the test of a class, and where it ends; L{None} if the pattern ends
-        before it.
+    @return: the character, or the test of a class, and the index after it; L{None} if the pattern ends first.
     """
     kind = pattern[at : at + 2]
     if kind in ("[:", "[.", "[="):
@@ -82,6 +74,7 @@ def _member(pattern: str, at: int) -> tuple[str | Callable[[str], bool], int] | 
         if end >= 0:
             name = pattern[at + 2 : end]
             if kind == "[:":
+                # An unknown class matches no character; for glibc the whole pattern matches nothing then.
                 return _CLASSES.get(name, _none), end + 2
             return (name if len(name) == 1 else _none), end + 2
     if kind[:1] == "\\":
@@ -93,16 +86,15 @@ def _bracket(pattern: str, at: int) -> tuple[_Element, int] | None:
     """
     Read a bracket expression.
 
-    @param pattern: the whole pattern.
-    @param at: where it goes on after C{[}.
-
-    @return: its test, and where it ends; L{None} if no C{]} ends it, so that C{[} is meant.
+    @param at: the index after C{[}.
+    @return: its test, and the index after it; L{None} if no C{]} ends it, so that C{[} stands for itself.
     """
     negated = pattern[at : at + 1] in ("!", "^") and at < len(pattern)
     at += negated
     ranges: list[tuple[str, str]] = []
     classes: list[Callable[[str], bool]] = []
     first = True
+    # POSIX.1-2017 XBD 9.3.5: a ] that comes first is a member.
     while first or pattern[at : at + 1] != "]":
         first = False
         read = _member(pattern, at)
@@ -126,10 +118,9 @@ def _bracket(pattern: str, at: int) -> tuple[_Element, int] | None:
 @frozen
 class Pattern:
     """
-    A pattern that was read once.
+    A parsed pattern.
 
-    @ivar text: it, as it was written.
-    @ivar elements: its parts.
+    @ivar text: The text as written.
     """
 
     text: str
@@ -138,9 +129,7 @@ class Pattern:
     @classmethod
     def parse(cls, text: str) -> Pattern:
         """
-        @param text: a pattern; any text is one.
-
-        @return: it.
+        Parse a pattern; any text is one.
         """
         elements: list[_Element] = []
         at = 0
@@ -148,6 +137,7 @@ class Pattern:
             character = text[at]
             at += 1
             if character == "*":
+                # Several * in a row match what one does.
                 if not elements or elements[-1] is not None:
                     elements.append(None)
             elif character == "?":
@@ -165,13 +155,12 @@ class Pattern:
 
     def matches(self, name: str) -> bool:
         """
-        @param name: a program's name.
-
-        @return: whether all of it matches.
+        Return whether all of a program's name matches.
         """
         elements = self.elements
         here = at = 0
-        # Where to go on if what follows the last * does not match: there, with one character more.
+        # If what follows the last * does not match, it is tried one character further.  Earlier ones need no
+        # second try: this bounds the steps, where trying all of them would be exponential.
         star = -1
         resume = 0
         while at < len(name):

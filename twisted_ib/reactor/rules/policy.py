@@ -1,14 +1,11 @@
 """
-What a connection shall use: SDP, TCP, or SDP with TCP behind it.
+The decision for a connection or port: SDP, TCP, or SDP with TCP as the fallback.
 
-A L{Policy} is the rules of one file, or what holds without one.  It never changes; its counters do.
+A L{Policy} has the rules of one file, or the default without one.  It never changes; its counters do.
 
-Rules are matched as libsdp does it: those of the role in the file's order, the first that fits the
-program, the port and the address.  An IPv4 rule compares its address, host bits and all, with the masked
-one that is asked for, so one with host bits fits nothing; C{0.0.0.0} fits everything; otherwise
-families must be equal.  What is asked for is the local address of a listening socket as it is bound
-and the remote one of a connection.  libsdp's earlier choice at C{socket()}, by the program alone, is
-not made.
+Rules match as in libsdp: those of the role, in the file's order, the first that fits program, port and
+address.  Compared is the local address of a listening socket as it is bound, or the remote address of a
+connection.
 
 Source: libsdp C{match.c}.
 """
@@ -34,24 +31,23 @@ from twisted_ib.reactor.rules.syntax import (
     parseAddress,
 )
 
-#: Programs for which a policy remembers which of its rules are theirs.
+#: Programs whose relevant rules a policy caches.
 POLICY_PROGRAMS = 64
 
-#: C{where} of a decision that no rule made.
+#: C{where} of a decision without a rule.
 DEFAULT_WHERE = "default"
-#: The device that is there without any statement.
+#: The device that exists without any statement.
 SHARED_MEMORY = "shm0"
 
 
 @frozen
 class Decision:
     """
-    What a connection or a listening port shall use.
+    The decision for a connection or a listening port.
 
     @ivar verdict: C{"sdp"}, C{"tcp"} or C{"both"}.
     @ivar where: C{FILE:LINE} of the rule, or C{"default"}.
-    @ivar rule: the rule, or L{None}.
-    @ivar reason: why no rule decided; empty if one did.
+    @ivar reason: Why no rule decided; empty if one did.
     """
 
     verdict: str
@@ -63,62 +59,48 @@ class Decision:
 @lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 def _numberOf(address: str) -> tuple[int, int] | None:
     """
-    @param address: an IP address, perhaps with a zone; empty for any IPv4 address.
-
-    @return: 4 or 6, and the address as a number; L{None} if it is none.
+    Return 4 or 6 and the address as a number; L{None} if it is no address.
     """
+    # RFC 4007 section 11: the zone is not a part of the address that rules compare.
     return parseAddress(address.partition("%")[0]) if address else (4, 0)
 
 
 def _everywhere(network: AddressRange | None) -> bool:
-    """
-    @param network: the addresses of a rule.
-
-    @return: whether every address of either family is one.
-    """
+    # libsdp match.c: a rule for 0.0.0.0 matches every address of either family.
     return network is None or (network.version == 4 and network.value == 0)
 
 
 def _within(network: AddressRange | None, asked: tuple[int, int] | None) -> bool:
-    """
-    @param network: the addresses of a rule.
-    @param asked: an address, as L{_numberOf} gives it.
-
-    @return: whether the address is one of them, in libsdp's way.
-    """
     if network is None or _everywhere(network):
         return True
+    # libsdp match.c masks the address that is asked for and not the rule's, so an IPv4 rule with host bits
+    # never matches.  For IPv6 it compares prefixes, and host bits are ignored.  A file must mean here what it
+    # means there.
     if network.version == 4:
         return asked is not None and asked[0] == 4 and network.value == asked[1] & network.mask
     return network.holds(asked)
 
 
 def _always(rule: Rule) -> bool:
-    """
-    @param rule: a rule.
-
-    @return: whether it matches every address and port.
-    """
     return _everywhere(rule.network) and rule.firstPort == 0 and rule.lastPort == 65535
 
 
+# libsdp also chooses at socket(), by the program alone (__sdp_match_by_program), before it knows an address.
+# Twisted knows the address when it opens a socket, so that choice is not made here.
 class Policy:
     """
-    The rules that hold.
+    The rules in force.
 
-    @ivar source: the file; L{None} without one.
-    @ivar devices: the devices that the file adds.
-    @ivar timeouts: its times.
-    @ivar contents: what the file says.
-    @ivar default: the decision where no rule matches.
-    @ivar hits: how often L{decide} gave what: C{where} -> a number.
+    @ivar source: The file; L{None} without one.
+    @ivar default: The decision where no rule matches.
+    @ivar hits: How often each C{where} was decided.
     """
 
     def __init__(self, contents: Contents | None = None, default: str = BOTH, reason: str = "") -> None:
         """
-        @param contents: what the file says; L{None} if there is none.
-        @param default: the verdict where no rule matches.
-        @param reason: why it is that, if not because no rule matches.
+        @param contents: The statements of a file; L{None} without one.
+        @param default: The verdict where no rule matches.
+        @param reason: The reason for that verdict, if not that no rule matches.
         """
         self.contents = contents
         self.source = None if contents is None else contents.name
@@ -129,22 +111,14 @@ class Policy:
         reason = reason or ("no rules are configured" if contents is None else "no rule matches")
         self.default = Decision(default, DEFAULT_WHERE, None, reason)
         self._rules = tuple((rule, Decision(rule.verdict, rule.where, rule)) for rule in found.rules)
-        # The longest prefix first, and the file's order among equals.
+        # RFC 1812 section 5.2.4.3: the longest prefix first; among equals the file's order (the sort is
+        # stable).
         self._routes = sorted(found.routes, key=lambda route: -route.network.length if route.network else 1)
         self._names = tuple(dict.fromkeys((SHARED_MEMORY, *(device.name for device in found.devices))))
         self._relevant: dict[tuple[str, str], tuple[tuple[Rule, Decision], ...]] = {}
         self._tcpOnly: dict[tuple[str, str], bool] = {}
 
     def _rulesFor(self, role: str, program: str) -> tuple[tuple[Rule, Decision], ...]:
-        """
-        @param role: one of the four words for a role.
-        @param program: a program's name.
-
-        @return: the rules that may decide for it, and their decisions; none after one that always
-            decides.
-
-        @raise ValueError: C{role} is something else.
-        """
         known = self._relevant.get((role, program))
         if known is not None:
             return known
@@ -156,8 +130,10 @@ class Policy:
             if rule.role != meant or not rule.program.matches(program):
                 continue
             relevant.append((rule, decision))
+            # No later rule can decide.
             if _always(rule):
                 break
+        # Bounded for callers that ask for many programs; a process has one.
         if len(self._relevant) >= POLICY_PROGRAMS:
             self._relevant.clear()
             self._tcpOnly.clear()
@@ -169,13 +145,9 @@ class Policy:
         Decide for one listening port or connection, and count it.
 
         @param role: C{"listen"} or C{"server"}, C{"connect"} or C{"client"}.
-        @param program: the base name of the program.
-        @param address: the IP address that is bound or that is connected to; empty for any IPv4
-            address.  What is none matches only rules for every address.
-        @param port: the port likewise.
-
-        @return: the decision.
-
+        @param program: The base name of the program.
+        @param address: The IP address; empty for any IPv4 address.  Other text matches only rules for every
+            address.
         @raise ValueError: C{role} is something else.
         """
         asked = _numberOf(address)
@@ -189,12 +161,9 @@ class Policy:
 
     def certain(self, role: str, program: str) -> Decision | None:
         """
-        @param role: as for L{decide}.
-        @param program: the base name of the program.
+        Return the decision if it is the same for every address and port, else L{None}.
 
-        @return: the decision if it is always the same one, whatever address and port, else L{None}.
-
-        @raise ValueError: C{role} is something else.
+        @raise ValueError: C{role} is not one of L{decide}'s.
         """
         relevant = self._rulesFor(role, program)
         if not relevant:
@@ -204,13 +173,12 @@ class Policy:
 
     def tcpOnly(self, role: str, program: str) -> bool:
         """
-        @param role: as for L{decide}.
-        @param program: the base name of the program.
+        Return whether TCP is certain for every address and port.
 
-        @return: whether TCP is certain, whatever address and port.
-
-        @raise ValueError: C{role} is something else.
+        @raise ValueError: C{role} is not one of L{decide}'s.
         """
+        # Asked at each listenTCP() and connectTCP(): the Intel design of the Offload Protocol Switch demands
+        # that sockets of the operating system see next to no cost.
         known = self._tcpOnly.get((role, program))
         if known is None:
             relevant = self._rulesFor(role, program)
@@ -222,10 +190,10 @@ class Policy:
 
     def devicesFor(self, address: str) -> tuple[str, ...]:
         """
-        @param address: an IP address; empty for any IPv4 address.
+        Return the devices for an address, in the order to try: those of the route with the longest prefix,
+        else the shared-memory device and the file's own.
 
-        @return: the names of the devices that lead there, the first to try first: those of the route
-            with the longest prefix, without one the shared-memory device and then the file's own.
+        @param address: An IP address; empty for any IPv4 address.
         """
         asked = _numberOf(address)
         for route in self._routes:
@@ -234,20 +202,20 @@ class Policy:
         return self._names
 
 
-#: What holds without a file.
+#: The rules without a file.
 DEFAULT = Policy()
 
 
 def policyOf(contents: Contents, named: bool = False) -> Policy:
     """
-    @param contents: what a file says.
-    @param named: whether the user named this file; if it has no rule, SDP is for everything then, as
-        in libsdp.
+    Return the policy of a file.
 
-    @return: the policy.
+    @param named: Whether the user named the file.
     """
     if contents.rules:
         return Policy(contents)
+    # libsdp (__sdp_config_empty): with no rules at all SDP is used for everything, without fallback.
+    # Only a file that the user asked for may have such an effect.
     return Policy(contents, SDP if named else BOTH, f"{contents.name} holds no rule")
 
 

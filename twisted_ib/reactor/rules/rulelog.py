@@ -1,9 +1,9 @@
 """
-Where C{log} statements of a file of rules send what the offload switch does.
+The log that C{log} statements of a file of rules ask for.
 
-That is beside Twisted's log, and only for a file that has such a statement.  A file goes where libsdp
-puts it: root's is C{/var/log/NAME}; another user's is C{log} in the folder C{NAME.UID}, in the
-temporary folder if C{NAME} has no C{/} at its beginning, and nobody else may write there.
+It is written beside Twisted's log, and only for a file with such a statement.  A file goes where libsdp puts
+it: root's is C{/var/log/NAME}; another user's is C{log} in the folder C{NAME.UID}, in the temporary folder if
+C{NAME} is relative.
 
 Source: libsdp C{libsdp.conf}, "LOG CONFIGURATION".
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from twisted_ib.reactor.rules.syntax import Log
 
-#: libsdp's levels: of matches, of listens and connects, of warnings and errors.
+#: libsdp's levels: matches, listens and connects, warnings, errors.
 MATCH, SUMMARY, WARNING, ERROR = 4, 7, 8, 9
 
 _SYSTEM_FOLDER = "/var/log"
@@ -27,19 +27,17 @@ _SYSTEM_FOLDER = "/var/log"
 
 def logFile(name: str, uid: int) -> str:
     """
-    Find the place of a log, and make its folder.
+    Return the path of a log, and make its folder.
 
-    @param name: the file as the statement names it.
-    @param uid: the user.
-
-    @return: the path.
-
-    @raise OSError: its folder cannot be had, or is not the user's own.
+    @param name: The name in the statement.
+    @raise OSError: the folder cannot be made, or is not the user's own.
     """
     if uid == 0:
         return os.path.join(_SYSTEM_FOLDER, name)
     folder = f"{os.path.join(tempfile.gettempdir(), name)}.{uid}"
     try:
+        # The temporary folder is everybody's: another user could make the folder first, with a link to a file
+        # of ours.
         os.mkdir(folder, 0o700)
     except FileExistsError:
         found = os.lstat(folder)
@@ -50,42 +48,38 @@ def logFile(name: str, uid: int) -> str:
 
 class RuleLog:
     """
-    What the C{log} statements of one file ask for.
+    The log of one file's C{log} statements.
 
-    @ivar destination: C{"stderr"}, C{"syslog"}, C{"file"}; L{None} for nowhere.
-    @ivar file: the file's name, for C{"file"}.
-    @ivar level: the least level that is logged.
+    @ivar destination: C{"stderr"}, C{"syslog"}, C{"file"}; L{None} for no log.
+    @ivar level: The lowest level that is logged.
     """
 
     def __init__(self, statements: Iterable[Log] = (), program: str = "") -> None:
         """
-        @param statements: them; later ones change what earlier ones say.
-        @param program: the name of this program.
+        @param statements: In order; a later one overrides an earlier one.
+        @param program: The name of this program.
         """
         self.destination: str | None = None
         self.file: str | None = None
         self.level = ERROR
         self._program = program
         for statement in statements:
-            # libsdp logs to standard error until it is told otherwise.
+            # libsdp logs to standard error unless a statement has another destination.
             self.destination = statement.destination or self.destination or "stderr"
             self.file = statement.file if statement.destination else self.file
             self.level = self.level if statement.level is None else statement.level
 
     def wants(self, level: int) -> bool:
         """
-        @param level: a level.
-
-        @return: whether a line of that level goes anywhere.
+        Return whether a line of a level is logged.
         """
         return self.destination is not None and level >= self.level
 
     def write(self, level: int, text: str) -> None:
         """
-        Log a line; who cannot be reached misses it.
+        Log a line; errors of the destination are ignored.
 
-        @param level: its level, 1 to 9.
-        @param text: the line.
+        @param level: 1 to 9.
         """
         if not self.wants(level):
             return
@@ -104,16 +98,14 @@ class RuleLog:
             else:
                 self._append(line)
         except (OSError, ValueError, AttributeError):
-            # A full disk, somebody else's folder, standard error closed or none.
+            # A full disk, another user's folder, standard error closed or none: a program must not fail for
+            # this log.
             self.destination = None
 
     def _append(self, line: str) -> None:
-        """
-        @param line: goes to the end of the file.
-
-        @raise OSError: it cannot be written.
-        """
         path = logFile(self.file or "", os.geteuid())
+        # O_NOFOLLOW against a symbolic link in the place of the log, O_NONBLOCK against a FIFO without a
+        # reader.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:

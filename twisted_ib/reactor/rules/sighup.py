@@ -1,5 +1,5 @@
 """
-SIGHUP, which makes a running reactor read its configuration again, and where that is.
+Reloading the configuration of a running reactor on SIGHUP.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from typing import Any
 
 
 def _hasTerminal() -> bool:
-    """
-    @return: whether this process has a controlling terminal, as far as the system tells.
-    """
     try:
         with open("/proc/self/stat", "rb") as file:
-            # After the program's name, which may hold blanks: state, ppid, pgrp, session, tty_nr.
+            # proc(5): after the program's name, which may hold blanks and brackets, come state, ppid, pgrp,
+            # session, tty_nr.
             return file.read().rpartition(b")")[2].split()[4] != b"0"
     except (OSError, IndexError):
         return False
@@ -27,7 +25,7 @@ def _hasTerminal() -> bool:
 
 def startFolder() -> str | None:
     """
-    @return: the folder that this process is in, if it can be known.
+    Return the current folder, or L{None} if it cannot be read (it may have been removed).
     """
     try:
         return os.getcwd()
@@ -38,24 +36,25 @@ def startFolder() -> str | None:
 @contextmanager
 def reloadingOnHangup(reload: Callable[[], object], reactor: Any, wanted: bool = True) -> Iterator[None]:
     """
-    Read a configuration again at each SIGHUP while a reactor runs.
+    Reload a configuration at each SIGHUP while a reactor runs.
 
-    Who had a handler for the signal is called too.  A program that had none still ends with its
-    terminal, and only then: the signal that means a lost terminal has its usual effect.
+    A handler that was there before is called as well.  A program without one still ends with its terminal.
 
-    @param reload: reads it.
-    @param reactor: the reactor, which calls that in a turn of its own.
-    @param wanted: whether the reactor may have signal handlers.
+    @param reload: Called by the reactor in a turn of its own.
+    @param wanted: Whether the reactor may have signal handlers.
     """
     number = getattr(signal, "SIGHUP", None)
+    # Python sets signal handlers in the main thread only; other threads get a ValueError.
     if not wanted or number is None or current_thread() is not main_thread():
         yield
         return
     previous = signal.getsignal(number)
     if previous is None:
-        # Not from Python: it could neither be called nor put back.
+        # The handler was installed by C code: Python can neither call it nor put it back.
         yield
         return
+    # signal(7): SIGHUP also means that the controlling terminal was lost, which ends a program by default.
+    # The two are told apart by whether a terminal that was there is gone.
     terminal = _hasTerminal()
     active = True
 
@@ -65,6 +64,7 @@ def reloadingOnHangup(reload: Callable[[], object], reactor: Any, wanted: bool =
                 signal.signal(signum, signal.SIG_DFL)
                 os.kill(os.getpid(), signum)
                 return
+            # Not here: a signal handler runs between any two instructions of the application.
             reactor.callFromThread(reload)
         if callable(previous):
             previous(signum, frame)
@@ -74,7 +74,7 @@ def reloadingOnHangup(reload: Callable[[], object], reactor: Any, wanted: bool =
         yield
     finally:
         active = False
-        # Who took the signal since then may call us still.
+        # A handler that was set since then stays, and may still call hungUp(), which does nothing any more.
         if signal.getsignal(number) is hungUp:
             signal.signal(number, previous)
 

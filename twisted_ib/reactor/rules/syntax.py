@@ -14,14 +14,16 @@ from twisted_ib.reactor.rules.patterns import Pattern
 SDP, TCP, BOTH = VERDICTS = ("sdp", "tcp", "both")
 LISTEN, CONNECT = ROLES = ("listen", "connect")
 
+# RFC 3986 section 3.2.2: no leading zeros.  inet_aton(3) reads 010 as octal (RFC 6943 section 3.1.1), so a
+# rule with one would match another address than its author meant.
 _QUAD = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})(?:\.(?!$)|$)){4}").fullmatch
 
 
 def parseAddress(text: str) -> tuple[int, int] | None:
     """
-    @param text: an IPv4 or IPv6 address, without a zone.
+    Parse an IP address without a zone.
 
-    @return: 4 or 6, and the address as a number; L{None} if it is none.
+    @return: 4 or 6, and the address as a number; L{None} if it is no address.
     """
     if _QUAD(text):
         number = 0
@@ -30,9 +32,11 @@ def parseAddress(text: str) -> tuple[int, int] | None:
                 return None
             number = number << 8 | int(part)
         return 4, number
+    # RFC 4007 section 6: zones are numbered per node, so a rule for one would mean nothing on another host.
     if ":" not in text or "%" in text:
         return None
     try:
+        # RFC 4291 section 2.2: all forms of one address are equal here, as only the number is compared.
         return 6, int(IPv6Address(text))
     except AddressValueError:
         return None
@@ -41,11 +45,11 @@ def parseAddress(text: str) -> tuple[int, int] | None:
 @frozen
 class AddressRange:
     """
-    Addresses with a common prefix.
+    Addresses with a common prefix (RFC 4632 section 3.1, RFC 4291 section 2.3).
 
     @ivar version: 4 or 6.
-    @ivar value: the address as a number, host bits included.
-    @ivar length: how many of its bits count.
+    @ivar value: The address as a number, host bits included.
+    @ivar length: The bits of the prefix.
     """
 
     version: int
@@ -62,15 +66,13 @@ class AddressRange:
     @property
     def mask(self) -> int:
         """
-        A number with the bits that count.
+        The prefix bits as a number.
         """
         return (1 << self.width) - (1 << self.width - self.length)
 
     def holds(self, address: tuple[int, int] | None) -> bool:
         """
-        @param address: what L{parseAddress} gave.
-
-        @return: whether it has this prefix.
+        Return whether an address of L{parseAddress} has this prefix.
         """
         return (
             address is not None and address[0] == self.version and not (self.value ^ address[1]) & self.mask
@@ -78,9 +80,7 @@ class AddressRange:
 
     def text(self, value: int | None = None) -> str:
         """
-        @param value: an address of this version, by default its own.
-
-        @return: it and the length, as in a file.
+        Return the address, or C{value} in its place, with the length as in a file.
         """
         number = self.value if value is None else value
         return f"{IPv4Address(number) if self.version == 4 else IPv6Address(number)}/{self.length}"
@@ -91,12 +91,9 @@ class Rule:
     """
     A C{use} statement.
 
-    @ivar verdict: one of L{VERDICTS}.
-    @ivar role: one of L{ROLES}.
-    @ivar program: which programs.
-    @ivar network: which addresses; L{None} for C{*}.
-    @ivar firstPort: the first port.
-    @ivar lastPort: the last one.
+    @ivar verdict: One of L{VERDICTS}.
+    @ivar role: One of L{ROLES}.
+    @ivar network: The addresses; L{None} for C{*}.
     @ivar where: C{FILE:LINE}.
     """
 
@@ -114,9 +111,7 @@ class DeviceStatement:
     """
     A C{device} statement.
 
-    @ivar name: what it is called.
-    @ivar fabric: its medium.
-    @ivar address: the address that it has there, or L{None}.
+    @ivar address: The device's address in its fabric, or L{None}.
     @ivar where: C{FILE:LINE}.
     """
 
@@ -131,8 +126,8 @@ class Route:
     """
     A C{route} statement.
 
-    @ivar network: the addresses; L{None} for C{*}.
-    @ivar devices: the devices that lead there, the first to try first.
+    @ivar network: The addresses; L{None} for C{*}.
+    @ivar devices: Device names, in the order to try.
     @ivar where: C{FILE:LINE}.
     """
 
@@ -144,11 +139,10 @@ class Route:
 @frozen
 class Log:
     """
-    A C{log} statement; what it does not say is L{None}.
+    A C{log} statement; what it leaves out is L{None}.
 
     @ivar destination: C{"stderr"}, C{"syslog"} or C{"file"}.
-    @ivar file: the file's name.
-    @ivar level: the least level that is logged.
+    @ivar level: The lowest level that is logged.
     @ivar where: C{FILE:LINE}.
     """
 
@@ -161,11 +155,10 @@ class Log:
 @frozen
 class Timeouts:
     """
-    What C{timeout} statements say, in seconds.
+    The values of C{timeout} statements, in seconds.
 
-    @ivar sdp: how long an attempt over SDP may take before TCP has its turn; less if the
-        program's own timeout is short.
-    @ivar retry: how long SDP is not tried again where it failed; 0 is not at all.
+    @ivar sdp: Limit of an attempt over SDP before TCP is tried; less if the program's own timeout is short.
+    @ivar retry: How long SDP is not tried again where it failed; 0 is not at all.
     """
 
     sdp: float = 2.0
@@ -175,15 +168,11 @@ class Timeouts:
 @frozen
 class Contents:
     """
-    What a file says.
+    The statements of a file.
 
-    @ivar name: the file's name.
-    @ivar rules: its rules, in order.
-    @ivar devices: the devices that it adds.
-    @ivar routes: its routes, in order.
-    @ivar logs: its C{log} statements, in order.
-    @ivar timeouts: its times, the last of each kind.
-    @ivar warnings: what is allowed and surely not meant: lines as C{FILE:LINE: ...}.
+    @ivar rules: In the file's order, as the first match decides.
+    @ivar timeouts: The last statement of each kind.
+    @ivar warnings: Lines C{FILE:LINE: ...} on statements that are allowed and surely not meant.
     """
 
     name: str

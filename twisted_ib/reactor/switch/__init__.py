@@ -1,6 +1,6 @@
 """
-The offload switch: calls for TCP that use SDP where both ends have it.
+The offload switch: SDP for programs that call for TCP, where both ends have SDP.
 
-C{listening} and C{connecting} are the two sides.  A port of TCP has C{sdplistener}s beside it; a client looks
-for C{candidates}, tries them (C{offload}), and falls back to TCP.  C{bypass} goes around it all.
+C{listening} and C{connecting} are the two sides.  A TCP port has C{sdplistener}s; a client looks for
+C{candidates}, tries them (C{offload}), and falls back to TCP.  C{bypass} avoids all of it.
 """

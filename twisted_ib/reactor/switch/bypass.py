@@ -1,8 +1,8 @@
 """
-The way around the switch: the operating system's own TCP.
+Calls that avoid the switch: the operating system's own TCP.
 
-L{direct} gives an object with a reactor's calls as they are without the switch; C{direct:} endpoint
-strings, with the arguments of C{tcp:}, use it.
+L{direct} returns a reactor's calls as they are without the switch; endpoint strings C{direct:}, with the
+arguments of C{tcp:}, use it.  In Intel's Offload Protocol Switch this is AF_INET_DIRECT.
 """
 
 from __future__ import annotations
@@ -19,27 +19,20 @@ from twisted_ib.reactor.switch.reason import EXPLICIT, Reason
 
 class Direct:
     """
-    A reactor whose TCP is the operating system's; all else is the reactor's.
+    A reactor whose TCP is the operating system's; everything else is the reactor's.
     """
 
     def __init__(self, reactor: Any) -> None:
-        """
-        @param reactor: The reactor.
-        """
         self._reactor = reactor
         directlyProvides(self, providedBy(reactor))
 
     def __getattr__(self, name: str) -> Any:
-        """
-        @return: What the reactor has.
-        """
         return getattr(self._reactor, name)
 
     def _own(self, name: str) -> Any:
-        """
-        @return: The reactor's call, before the switch if it has one.
-        """
         reactor = self._reactor
+        # An IBReactor overrides the method, so its base class's is called; another reactor's own may be a
+        # test's fake.
         if isinstance(reactor, PosixReactorBase) and hasattr(type(reactor), "switch"):
             return getattr(PosixReactorBase, name).__get__(reactor)
         return getattr(reactor, name)
@@ -72,6 +65,7 @@ class Direct:
         """
         See C{IReactorSSL}.
         """
+        # PosixReactorBase.listenSSL calls listenTCP() of its self, which has to be this object's.
         this: Any = self
         return PosixReactorBase.listenSSL(this, port, factory, contextFactory, backlog, interface)
 
@@ -93,19 +87,14 @@ class Direct:
 
 def direct(reactor: Any) -> Direct:
     """
-    Go around the switch.
+    Return a reactor without the switch, for calls and for endpoints.
 
     @param reactor: Any reactor with C{IReactorTCP}.
-    @return: The same with the operating system's C{listenTCP} and C{connectTCP}, C{listenSSL} and
-        C{connectSSL}, for calls and for endpoints.
     """
     return reactor if isinstance(reactor, Direct) else Direct(reactor)
 
 
 def _string(args: tuple[str, ...], kwargs: dict[str, str]) -> str:
-    """
-    @return: The endpoint string of C{tcp:} with the same arguments.
-    """
     parts = [quoteStringArgument(each) for each in args]
     parts += [f"{name}={quoteStringArgument(value)}" for name, value in kwargs.items()]
     return ":".join(["tcp", *parts])
@@ -113,22 +102,14 @@ def _string(args: tuple[str, ...], kwargs: dict[str, str]) -> str:
 
 def serverEndpoint(reactor: Any, *args: str, **kwargs: str) -> Any:
     """
-    Make the endpoint of C{direct:PORT...}.
-
-    @param reactor: The reactor.
-    @param args: What C{tcp:} takes.
-    @param kwargs: What C{tcp:} takes by name.
+    Return the endpoint of C{direct:PORT...}, with the arguments of C{tcp:}.
     """
     return serverFromString(direct(reactor), _string(args, kwargs))
 
 
 def clientEndpoint(reactor: Any, *args: str, **kwargs: str) -> Any:
     """
-    Make the endpoint of C{direct:HOST:PORT...}.
-
-    @param reactor: The reactor.
-    @param args: What C{tcp:} takes.
-    @param kwargs: What C{tcp:} takes by name.
+    Return the endpoint of C{direct:HOST:PORT...}, with the arguments of C{tcp:}.
     """
     return clientFromString(direct(reactor), _string(args, kwargs))
 

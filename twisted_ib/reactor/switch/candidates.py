@@ -1,10 +1,9 @@
 """
-The ways to a peer over SDP: looked for without opening a device.
+The search for SDP listeners of a peer, without opening a device.
 
-To a port of this host a way must end where TCP's does: at the process whose TCP socket would get the
-connection.  Who offers SDP says in the run directory which socket that is
-(L{twisted_ib.hca.device.tcpcounterparts}); the kernel says which one TCP would reach
-(L{twisted_ib.reactor.switch.sockdiag}).
+For a port of this host SDP must reach the process that TCP reaches: the one with the TCP socket.  An SDP
+listener's entry in the run directory names that socket's inode (L{twisted_ib.hca.device.tcpcounterparts});
+the kernel reports which socket TCP would reach (L{twisted_ib.reactor.switch.sockdiag}).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from twisted_ib.internet.addresses import reachable, scopeOf, withPort
 from twisted_ib.reactor.switch import sockdiag
 from twisted_ib.reactor.switch.reason import Fallback
 
-#: Listeners whose SDP has failed that one reactor remembers; the oldest are forgotten.
+#: SDP listeners to which a connect failed that one reactor remembers; beyond it the oldest is evicted.
 OFFLOADS_REMEMBERED = 1024
 
-#: The service id of SDP's port 0 (L{twisted_ib.sdp.handshake.serviceID}).
+#: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.serviceID}).
 _SDP = 0x10000
-#: Why SDP was not asked for, where nobody would expect it: no error text speaks of it.
+#: Fallbacks where nobody would expect SDP: error texts do not mention them.
 UNASKED = frozenset(("mapped", "remote", "no_port"))
 _NO_PORT = Fallback("no_port", "there is no port 0")
 
@@ -35,10 +34,10 @@ _NO_PORT = Fallback("no_port", "there is no port 0")
 @attrs.frozen
 class Candidate:
     """
-    A way to try.
+    A way to connect over SDP.
 
     @ivar device: The HCA's name.
-    @ivar counterpart: Whom to reach; L{None} for whoever serves the port.
+    @ivar counterpart: The server; L{None} for any that serves the port.
     """
 
     device: str
@@ -47,7 +46,7 @@ class Candidate:
 
 class Failures:
     """
-    Whom SDP did not reach not long ago.
+    SDP listeners to which a connect failed lately.
     """
 
     def __init__(self) -> None:
@@ -55,8 +54,9 @@ class Failures:
 
     def add(self, host: str, port: int, counterpart: Counterpart, now: float) -> None:
         """
-        SDP has failed.
+        Record a failure.
         """
+        # With guid and inode: a restarted server is another, and is tried at once.
         when, key = self._when, (reachable(host), port, counterpart.guid, counterpart.inode)
         when.pop(key, None)
         if len(when) >= OFFLOADS_REMEMBERED:
@@ -65,13 +65,13 @@ class Failures:
 
     def holds(self, host: str, port: int, counterpart: Counterpart, now: float, seconds: float) -> bool:
         """
-        @param seconds: How long a failure counts.
-        @return: Whether SDP has failed since.
+        Return whether a connect failed within C{seconds}.
         """
         key = reachable(host), port, counterpart.guid, counterpart.inode
         since = self._when.get(key)
         if since is None:
             return False
+        # A test's clock, or another reactor's, may be earlier than the failure.
         if 0 <= now - since < seconds:
             return True
         del self._when[key]
@@ -80,9 +80,9 @@ class Failures:
 
 class Candidates:
     """
-    Looks for ways.
+    The search.
 
-    @ivar failures: Those that are not to be tried.
+    @ivar failures: Listeners that are not tried.
     """
 
     def __init__(self) -> None:
@@ -93,19 +93,20 @@ class Candidates:
         self, devices: tuple[str, ...], host: str, port: int, now: float, retry: float
     ) -> list[Candidate] | Fallback:
         """
-        Find the ways to a port that TCP could reach as well.
+        Return the candidates for a port that TCP could reach as well, or why there is none.
 
         @param devices: The devices that may carry, in order.
-        @param host: The peer's address.
-        @param now: The reactor's time.
-        @param retry: How long who has failed is not tried, seconds.
-        @return: The ways, or why there is none.
+        @param now: The reactor's time, seconds.
+        @param retry: How long a failure is remembered, seconds.
         """
         if not port:
             return _NO_PORT
         target = reachable(host)
+        # RFC 4291 section 2.5.5.2: the application asked for IPv4 by an IPv6 socket and would see a mapped
+        # peer address; the Hello has one form of each (IBTA vol. 1 annex A4).
         if ":" in host and ":" not in target:
             return Fallback("mapped", f"{host} is an IPv4 address in IPv6")
+        # TCP's server on another host cannot be compared with SDP's: C{both} stays on this host.
         if not _isLocal(target, int(now)):
             return Fallback("remote", f"{host} is not an address of this host")
         try:
@@ -117,8 +118,11 @@ class Candidates:
             return Fallback("no_listener", f"nobody offers SDP on {where}")
         try:
             best = sockdiag.reached(sockdiag.listeners(port), target.partition("%")[0], scopeOf(target))
+        # Two processes may listen on one port of TCP (SO_REUSEPORT) or of SDP; without the kernel's answer
+        # they cannot be matched.
         except sockdiag.Unreadable as e:
             return Fallback("unknown_listener", f"who listens on TCP {where} is not known: {e}")
+        # Without this check any process could offer SDP for another one's port and get its connections.
         owners = {each.inode: each.uid for each in best}
         found = {each: device for each, device in found.items() if self._isTheSame(each, owners)}
         if not found:
@@ -133,10 +137,9 @@ class Candidates:
 
     def anywhere(self, devices: tuple[str, ...], port: int) -> list[Candidate] | Fallback:
         """
-        Find the ways where TCP does not matter.
+        Return one candidate per device, for any server of the port; or why there is none.
 
         @param devices: The devices that may carry, in order.
-        @return: One way for each, to whoever serves the port there.
         """
         if not port:
             return _NO_PORT
@@ -144,12 +147,10 @@ class Candidates:
         return found or Fallback("no_device", "no device leads there")
 
     def _offered(self, devices: tuple[str, ...], host: str, port: int) -> dict[Counterpart, str]:
-        """
-        @return: Who offers SDP, each by the first device that leads there.
-        """
         found: dict[Counterpart, str] = {}
         for device in devices:
             for each in self._counterparts(device, host, port):
+                # A server on several devices is one candidate, by the first device.
                 found.setdefault(each, device)
         return found
 
@@ -160,17 +161,14 @@ class Candidates:
         return self._beside.inThread(_SDP | port, host) if fabric == "loopback" else []
 
     def _isTheSame(self, counterpart: Counterpart, owners: dict[int, int]) -> bool:
-        """
-        Whether who offers SDP is who has the TCP socket; that another user says so is not enough.
-
-        @param owners: By inode, the users of the sockets that TCP would reach.
-        """
+        # The inode alone proves nothing, as each process writes its own entry: the user must be the socket's,
+        # too.
         uid = owners.get(counterpart.inode)
         return uid is not None and (self._beside.isOurs(counterpart) or uid == counterpart.uid)
 
     def stands(self, device: str, host: str, port: int, counterpart: Counterpart) -> bool:
         """
-        @return: Whether somebody offers SDP as before.
+        Return whether a server offers SDP as before.
         """
         try:
             return counterpart in self._counterparts(device, reachable(host), port)
@@ -180,11 +178,8 @@ class Candidates:
 
 @lru_cache(maxsize=limits.LOCAL_ADDRESSES)
 def _isLocal(address: str, second: int) -> bool:
-    """
-    Ask the host once in a second.
-
-    @param second: Of the reactor's time.
-    """
+    # Cached for one second of the reactor's time: the list of the host's addresses is long to read for each
+    # connect.
     try:
         return isLocalAddress(address)
     except ValueError:

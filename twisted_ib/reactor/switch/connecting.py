@@ -1,9 +1,9 @@
 """
-Connecting through the switch: SDP first where it is offered, and TCP.
+Connecting through the switch: SDP first where it is offered, else TCP.
 
 A L{SwitchedClient} is Twisted's TCP client.  When it has its socket and the peer's address, and would
-connect, it asks the switch; where SDP is offered an L{Offload} tries that, and the socket waits.  What
-succeeds first tells the connector, once; nothing is sent before that.
+connect, it asks the switch; where SDP is offered an L{Offload} tries it while the socket waits.  The
+connector gets one result.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 class SwitchedClient(tcp.Client):
     """
-    What a L{SwitchedConnector} has while it connects, and afterwards if TCP carries the connection.
+    The client of a L{SwitchedConnector} while it connects, and afterwards if TCP carries the connection.
 
-    @ivar why: What was decided, and why.
+    @ivar why: The decision.
     @ivar offload: The attempts over SDP, while they last.
     """
 
@@ -38,17 +38,13 @@ class SwitchedClient(tcp.Client):
     _isBound = False
 
     def __init__(self, host: Any, port: Any, bindAddress: Any, connector: Any, reactor: Any) -> None:
-        """
-        @param connector: The L{SwitchedConnector}.
-        """
         self.why = Reason("default", TCP, asked=reactor.seconds())
         super().__init__(host, port, bindAddress, connector, reactor)
         self._isBound = bindAddress is not None
 
     def _setRealAddress(self, address: Any) -> None:
-        """
-        The peer's address is known: choose.
-        """
+        # tcp.BaseClient calls doConnect() next, and again for each event of the socket: the decision is made
+        # the first time.
         self._choosing = True
         super()._setRealAddress(address)
 
@@ -56,7 +52,7 @@ class SwitchedClient(tcp.Client):
 
     def doConnect(self) -> None:
         """
-        Connect, but choose first.
+        Connect; decide first.
         """
         if self._choosing:
             self._choosing = False
@@ -80,19 +76,16 @@ class SwitchedClient(tcp.Client):
                 self._goOn(Fallback("unloadable", str(e)))
                 return
             seconds = switch.seconds(decision.verdict, self.connector.timeout)
+            # Not both at a time as in RFC 8305: a server that has both would accept a TCP connection that
+            # closes at once, and its application would see it.
             self.offload = Offload(self, found, seconds)
         else:
             super().doConnect()
 
     def _goOn(self, fallback: Fallback, reason: Exception | None = None) -> None:
-        """
-        SDP does not carry it.
-
-        @param reason: What failed last.
-        """
         self.connector.switch.fellBack(self.why, fallback)
         if self.why.verdict == SDP and fallback.kind in UNASKED:
-            # Nobody can be there: TCP's own words.
+            # SDP was not even tried, as nothing can listen there: the error is TCP's for that.
             self.failIfNotConnected(error.getConnectError((ECONNREFUSED, os.strerror(ECONNREFUSED))))
         elif self.why.verdict == SDP:
             self.failIfNotConnected(_withReason(reason or error.ConnectError(), fallback, True))
@@ -101,29 +94,32 @@ class SwitchedClient(tcp.Client):
 
     def offloadFailed(self, fallback: Fallback, reason: Exception) -> None:
         """
-        No attempt over SDP has succeeded.
+        All attempts over SDP failed.
 
-        @param reason: What failed last.
+        @param reason: The last error.
         """
         self.offload = None
         self._goOn(fallback, reason)
 
     def boundPair(self) -> tuple[str, int]:
         """
-        @return: The local address and number that the application has bound; empty and 0 for any.
+        Return the local address and port that the application bound; empty and 0 for any.
         """
         if not self._isBound:
             return "", 0
-        name = tcp._getsockname(self.socket)  # With the scope of a link-local address.
+        # With the scope of a link-local address (RFC 4007 section 11).
+        name = tcp._getsockname(self.socket)
         return str(name[0]), name[1]
 
     def replaced(self) -> Any:
         """
-        SDP carries the connection: this is over.
+        SDP carries the connection: end this client without notifying anybody.
 
-        @return: The socket, if it holds the local number; else L{None}.
+        @return: The socket, if it reserves the local port; else L{None}.
         """
         self.offload = None
+        # Not connectionLost(): the connector would report a failure.  The socket has sent no SYN yet (RFC
+        # 9293 section 3.5), so the peer notices nothing.
         self.disconnected = 1
         skt = self.socket
         del self.connector, self.socket, self.fileno
@@ -143,7 +139,7 @@ class SwitchedClient(tcp.Client):
 
     def failIfNotConnected(self, err: Any) -> None:
         """
-        Tell the connector once, with what each provider said.
+        Notify the connector once, with the errors of both providers.
         """
         if self.connected or self.disconnected or not hasattr(self, "connector"):
             return
@@ -158,10 +154,10 @@ class SwitchedClient(tcp.Client):
 
 class SwitchedConnector(tcp.Connector):
     """
-    What C{connectTCP} gives where policy does not leave everything to TCP.
+    The connector that C{connectTCP} returns unless the rules leave everything to TCP.
 
     @ivar switch: The reactor's switch.
-    @ivar why: What was decided about the last attempt, and why.
+    @ivar why: The decision about the last attempt.
     """
 
     why: Reason
@@ -169,9 +165,6 @@ class SwitchedConnector(tcp.Connector):
     def __init__(
         self, switch: Switch, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any, reactor: Any
     ) -> None:
-        """
-        @param switch: The reactor's switch.
-        """
         self.switch = switch
         super().__init__(host, port, factory, timeout, bindAddress, reactor)
 
@@ -182,11 +175,9 @@ class SwitchedConnector(tcp.Connector):
 
 
 def _withReason(reason: Any, fallback: Fallback, alone: bool = False) -> Any:
-    """
-    @param alone: Whether SDP's is the only reason.
-    @return: TCP's error, of the same kind, with SDP's reason in its text.
-    """
     value = reason.value if isinstance(reason, Failure) else reason
+    # The type and errno stay TCP's: programs handle ConnectionRefusedError, and retry.  UserError is the
+    # program's own.
     if not isinstance(value, error.ConnectError) or isinstance(value, error.UserError):
         if not isinstance(value, error.TimeoutError):
             return reason

@@ -1,5 +1,5 @@
 """
-What C{getHandle()} gives where there is no socket: the part of one that makes sense.
+The result of C{getHandle()} where there is no socket: the part of its methods that makes sense.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from twisted.internet.address import IPv4Address, IPv6Address
 
 _TCP = socket.IPPROTO_TCP
 _SOCKET = socket.SOL_SOCKET
-#: Options that change nothing; what is set is remembered.
+#: Options that are stored and have no effect, with their initial values: an error would end programs that
+#: merely tune TCP. A reliable connection has neither TCP's segments nor its timers. SO_LINGER is among them:
+#: a program resets a connection by abortConnection().
 _REMEMBERED = {
     (_SOCKET, socket.SO_RCVBUF): 1 << 20,
     (_SOCKET, socket.SO_SNDBUF): 1 << 20,
@@ -40,9 +42,7 @@ for _level, _name in (
 
 
 def _noOption() -> OSError:
-    """
-    @return: The error for an option that there is none of.
-    """
+    # As getsockopt(2) for an option that is unknown at its level.
     return OSError(errno.ENOPROTOOPT, os.strerror(errno.ENOPROTOOPT))
 
 
@@ -54,33 +54,28 @@ def _pair(address: IPv4Address | IPv6Address) -> tuple[Any, ...]:
 
 class Handle:
     """
-    What is like a socket about a connection or a port over SDP.
-
-    @ivar family: C{AF_INET} or C{AF_INET6}.
-    @ivar type: C{SOCK_STREAM}.
-    @ivar proto: C{IPPROTO_TCP}.
+    Socket methods of a connection or port over SDP.
     """
 
     type = socket.SOCK_STREAM
     proto = _TCP
 
     def __init__(self, local: IPv4Address | IPv6Address) -> None:
-        """
-        @param local: The address of this end.
-        """
         self._local = local
         self.family = socket.AF_INET6 if isinstance(local, IPv6Address) else socket.AF_INET
         self._set: dict[tuple[int, int], int | bytes] = {}
 
     def fileno(self) -> int:
         """
-        @return: -1, as of a closed socket: there is no descriptor.
+        Return -1, as a closed socket does.
         """
+        # There is no descriptor per connection; a duplicated or inherited one could not work, as RDMA
+        # connections do not cross a fork (librdmacm/preload.c).
         return -1
 
     def getsockname(self) -> tuple[Any, ...]:
         """
-        @return: The address of this end.
+        Return the address of this end.
         """
         return _pair(self._local)
 
@@ -94,7 +89,7 @@ class Handle:
         """
         Set an option.
 
-        @raise OSError: C{ENOPROTOOPT}: there is no such thing here.
+        @raise OSError: C{ENOPROTOOPT}: unknown option.
         """
         if (level, option) not in _REMEMBERED:
             raise _noOption()
@@ -102,10 +97,10 @@ class Handle:
 
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
         """
-        Get an option.
+        Return an option's value.
 
         @param buflen: The size of the answer in bytes; 0 for a number.
-        @raise OSError: C{ENOPROTOOPT}: there is no such thing here.
+        @raise OSError: C{ENOPROTOOPT}: unknown option.
         """
         value = self._get(level, option)
         if buflen and isinstance(value, int):
@@ -128,19 +123,19 @@ class Handle:
 
     def gettimeout(self) -> float:
         """
-        @return: 0.0: it never waits.
+        Return 0.0: the handle never blocks.
         """
         return 0.0
 
     def getblocking(self) -> bool:
         """
-        @return: False.
+        Return False.
         """
         return False
 
     def setblocking(self, flag: bool) -> None:
         """
-        Nothing: it never waits.
+        Do nothing: the handle never blocks.
         """
 
 
@@ -156,12 +151,12 @@ class ListeningHandle(Handle):
 
     def shutdown(self, how: int) -> None:
         """
-        Nothing: the port closes by itself.
+        Do nothing: the port closes its listeners itself.
         """
 
     def close(self) -> None:
         """
-        Nothing: the port closes by itself.
+        Do nothing: the port closes its listeners itself.
         """
 
 
@@ -171,32 +166,26 @@ class ConnectionHandle(Handle):
     """
 
     def __init__(self, transport: Any) -> None:
-        """
-        @param transport: The connection's.
-        """
         super().__init__(transport.getHost())
         self._transport = transport
 
     def send(self, data: Any, flags: int = 0) -> int:
         """
-        Bytes go through the transport only.
-
-        @raise OSError: C{EBADF}, as of a closed socket: there is no descriptor.
+        @raise OSError: C{EBADF}, as of a closed socket: data goes through the transport only.
         """
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """
-        Bytes come through the transport only.
-
-        @raise OSError: C{EBADF}, as of a closed socket: there is no descriptor.
+        @raise OSError: C{EBADF}, as of a closed socket: data comes through the transport only.
         """
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def getpeername(self) -> tuple[Any, ...]:
         """
-        @return: The address of the other end.
-        @raise OSError: C{ENOTCONN}: the connection is over.
+        Return the address of the other end.
+
+        @raise OSError: C{ENOTCONN}: the connection has ended.
         """
         if not self._transport.connected:
             return super().getpeername()
@@ -207,6 +196,9 @@ class ConnectionHandle(Handle):
         Set an option; C{TCP_NODELAY} and C{SO_KEEPALIVE} are the transport's.
         """
         on = any(value) if isinstance(value, bytes) else bool(value)
+        # SDP has both: Nagle's algorithm (RFC 1122 section 4.2.3.4) as OFED's sdp_bcopy.c, and keepalive by
+        # an RDMA Write of length 0, which makes the HCA's retries find a dead peer (RFC 1122 section 4.2.3.6
+        # for TCP).
         if (level, option) == (_TCP, socket.TCP_NODELAY):
             self._transport.setTcpNoDelay(on)
         elif (level, option) == (_SOCKET, socket.SO_KEEPALIVE):

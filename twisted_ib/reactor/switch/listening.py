@@ -1,9 +1,9 @@
 """
-Listening through the switch: one port over TCP and over the devices beside it.
+Listening through the switch: one port over TCP and over devices.
 
-A L{SwitchedPort} is Twisted's TCP port; what an application asks of one it does.  Beside its socket it
-has companions (L{twisted_ib.reactor.switch.sdplistener}), SDP ports of the same address and number, one per
-device, whose connections its own factory's protocols get.  Under a rule C{sdp} it has companions only.
+A L{SwitchedPort} is Twisted's TCP port.  Beside its socket it has SDP listeners
+(L{twisted_ib.reactor.switch.sdplistener}) on the same address and number, one per device, whose connections
+get the port's protocols.  Under a rule C{sdp} it has SDP listeners only.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.switch import Switch
 
 
-#: What a part is told whose device is removed.
+#: The reason of a listener whose device is removed.
 _GONE = Failure(CONNECTION_DONE)
 
 
 class SwitchedPort(tcp.Port):
     """
-    What C{listenTCP} gives where policy does not leave everything to TCP.
+    The port that C{listenTCP} returns unless the rules leave everything to TCP.
 
     @ivar switch: The reactor's switch.
-    @ivar why: What was decided, and why.
-    @ivar companions: The parts on devices.
-    @ivar peers: The numbers of their peers, by host.
+    @ivar why: The decision.
+    @ivar sdpListeners: The listeners on devices.
+    @ivar peers: Port numbers of their peers, by host.
     @ivar alone: Whether there is no TCP socket.
     """
 
@@ -55,10 +55,6 @@ class SwitchedPort(tcp.Port):
     def __init__(
         self, switch: Switch, port: Any, factory: Any, backlog: int, interface: str, reactor: Any
     ) -> None:
-        """
-        @param switch: The reactor's switch.
-        @param port: The port, 0 for any, or a C{Binding}.
-        """
         super().__init__(port, factory, backlog, interface, reactor)
         self.switch = switch
         self.sdpListeners: tuple[SDPListener, ...] = ()
@@ -71,11 +67,12 @@ class SwitchedPort(tcp.Port):
 
     def startListening(self) -> None:
         """
-        Take the port everywhere.
+        Listen with every provider.
 
-        @raise CannotListenError: It cannot be had.
+        @raise CannotListenError: the port is not available.
         """
         handle = self._open()
+        # How adoptStreamPort() hands tcp.Port a socket; it then takes over the rest of TCP's listening.
         self._preexistingSocket = handle
         try:
             super().startListening()
@@ -83,18 +80,16 @@ class SwitchedPort(tcp.Port):
             self._closeCompanions(Failure())
             handle.close()
             raise
+        # tcp.Port does not shut an adopted socket down, as another process may share it.  This one is ours.
         self._shouldShutdown = True
         self.switch.listening(self)
 
     def _open(self) -> Any:
-        """
-        Find a number that is free everywhere, or as policy says.
-
-        @return: The TCP socket, or what stands for it.
-        """
         handle = self._openAlone()
         if handle is not None:
             return handle
+        # libsdp port.c: with port 0 the number that TCP draws is tried with SDP, and both are closed and
+        # drawn again while it is in use there (up to 20000 times in libsdp).
         tries = limits.PORT_ATTEMPTS if self.port == 0 else 1
         refused: list[CannotListenError] = []
         for left in reversed(range(tries)):
@@ -107,11 +102,14 @@ class SwitchedPort(tcp.Port):
                 v6only = skt.family == socket.AF_INET6 and bool(
                     skt.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
                 )
+                # Under C{sdp} the TCP socket is closed below, so no client may be told to look for its inode.
                 self._at = (address, 0 if self.why.verdict == SDP else os.fstat(skt.fileno()).st_ino, v6only)
                 refused = self._join(self._devices())
             except BaseException:
                 skt.close()
                 raise
+            # SDP's ports are a space of their own, service ids 0x10000 | port (IBTA vol. 1 annex A4): a
+            # number that is free for TCP may be in use there.
             busy = [e for e in refused if _isBusy(e)]
             if not busy and (self.sdpListeners or self.why.verdict != SDP):
                 break
@@ -127,9 +125,8 @@ class SwitchedPort(tcp.Port):
         return self._settled(skt, refused)
 
     def _openAlone(self) -> Any:
-        """
-        Where it is known before that there will be no TCP socket, do not ask for one.
-        """
+        # Only with a fixed number and a literal address can the rules be applied before the TCP socket is
+        # bound.
         host = self.interface or "0.0.0.0"
         if not self.port or not (isIPAddress(host) or isIPv6Address(host)):
             return None
@@ -145,13 +142,6 @@ class SwitchedPort(tcp.Port):
         return self._settled(None, refused)
 
     def _settled(self, skt: Any, refused: list[CannotListenError]) -> Any:
-        """
-        Write down what became of it.
-
-        @param skt: The TCP socket; L{None} if there never was one.
-        @param refused: What devices said who do not take part.
-        @return: The socket, or what stands for it.
-        """
         why = self.why
         why.decided = why.connected = self.reactor.seconds()
         self._tellProvider()
@@ -162,6 +152,7 @@ class SwitchedPort(tcp.Port):
                 skt.close()
             assert self._at is not None
             handle = ListeningHandle(self._at[0])
+            # Programs that read these options back find what they asked for.
             handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, self._reuseAddress)
             if hasattr(socket, "SO_REUSEPORT"):
                 handle.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, self._reusePort)
@@ -171,18 +162,11 @@ class SwitchedPort(tcp.Port):
         return skt
 
     def _mayGoOn(self, busy: list[CannotListenError]) -> bool:
-        """
-        Whether TCP alone will do though SDP did not: by default, as unmodified programs must be able to
-        listen wherever they could; where a rule says C{both}, unless the number is somebody else's.
-        """
+        # By default TCP alone will do: unmodified programs must be able to listen wherever they could.  Under
+        # a rule C{both} too, unless SDP's number is in use (EADDRINUSE): libsdp's listen fails then.
         return self.why.verdict != SDP and (self.why.rule == "default" or not busy)
 
     def _listenTCP(self) -> socket.socket:
-        """
-        Make a socket that listens.
-
-        @raise CannotListenError: TCP does not give the port.
-        """
         skt = None
         try:
             skt = self.createInternetSocket()
@@ -190,7 +174,8 @@ class SwitchedPort(tcp.Port):
                 skt.bind(tcp._resolveIPv6(self.interface, self.port))
             else:
                 skt.bind((self.interface, self.port))
-            # With SO_REUSEADDR two may be bound, and the second is refused here.
+            # socket(7), SO_REUSEADDR: two sockets may be bound to a number as long as none listens, so a
+            # conflict may show here only.
             skt.listen(self.backlog)
         except OSError as e:
             if skt is not None:
@@ -215,14 +200,9 @@ class SwitchedPort(tcp.Port):
         assert self._at is not None
         return self.switch.devicesFor(self._at[0].host)
 
-    # -- companions
+    # -- SDP listeners
 
     def _join(self, devices: tuple[str, ...]) -> list[CannotListenError]:
-        """
-        Listen on devices.
-
-        @return: Why not on some of them.
-        """
         assert self._at is not None
         address, inode, v6only = self._at
         refused = []
@@ -231,10 +211,13 @@ class SwitchedPort(tcp.Port):
                 self.switch.checkThread(self.reactor, device)
                 companion = SDPListener(self, device, address, inode, v6only)
                 companion.startListening()
+            # One device that refuses must not keep the port from the others: Intel's Offload Protocol Switch
+            # asks a listen on INADDR_ANY to use all providers.
             except CannotListenError as e:
                 refused.append(e)
             except Exception as e:
-                if not isinstance(e, ImportError):  # As after chroot.
+                # Modules may not be found after a chroot: no fault to report.
+                if not isinstance(e, ImportError):
                     self._log.failure("{device} cannot be listened on", device=device)
                 refused.append(CannotListenError(self.interface, address.port, OSError(errno.EIO, str(e))))
             else:
@@ -248,7 +231,7 @@ class SwitchedPort(tcp.Port):
 
     def companionLost(self, companion: SDPListener, reason: Failure) -> None:
         """
-        A companion was closed by somebody else: the reactor that stops.
+        The reactor closed an SDP listener.
         """
         self.sdpListeners = tuple(each for each in self.sdpListeners if each is not companion)
         if self.alone and not self.sdpListeners and self.connected:
@@ -256,7 +239,7 @@ class SwitchedPort(tcp.Port):
 
     def deviceAdded(self, name: str) -> None:
         """
-        There is a new device: listen on it, if the rules would have done so.
+        Listen on a new device, if the rules name it.
         """
         known = {each.device for each in self.sdpListeners}
         if self._at is None or not self.connected or name in known or name not in self._devices():
@@ -267,7 +250,7 @@ class SwitchedPort(tcp.Port):
 
     def deviceGoing(self, name: str) -> None:
         """
-        A device goes: listen on it no more.
+        Stop listening on a device.
         """
         going = [each for each in self.sdpListeners if each.device == name]
         self.sdpListeners = tuple(each for each in self.sdpListeners if each.device != name)
@@ -291,11 +274,11 @@ class SwitchedPort(tcp.Port):
             except Exception:
                 self._log.failure("{device} cannot be closed", device=companion.device)
 
-    # -- what is done to the port is done to all
+    # -- calls that concern all providers
 
     def startReading(self) -> None:
         """
-        Accept connections.
+        Accept connections of all providers.
         """
         if not self.alone:
             super().startReading()
@@ -304,7 +287,7 @@ class SwitchedPort(tcp.Port):
 
     def stopReading(self) -> None:
         """
-        Let them wait.
+        Pause accepting of all providers.
         """
         if not self.alone:
             super().stopReading()
@@ -313,8 +296,9 @@ class SwitchedPort(tcp.Port):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Close everywhere.
+        Close all providers.
         """
+        # SDP first: without the TCP socket its listeners would offer a service that TCP cannot reach.
         self._closeCompanions(reason)
         super().connectionLost(reason)
 

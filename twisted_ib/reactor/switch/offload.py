@@ -1,7 +1,7 @@
 """
 The attempts over SDP of one client of the switch.
 
-This is imported when SDP is offered somewhere, and not before: most of what it needs nobody else does.
+Imported when SDP is offered, and not before: nothing else needs most of its imports.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 
 class _SwitchedAttempt(Attempt):
     """
-    An attempt that reaches the one HCA whose server has the TCP socket.
+    An attempt that connects to the one HCA whose server has the TCP socket.
     """
 
     _connector: Any
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:
         """
-        Begin; whatever happens, TCP must have its turn.
+        Begin.
         """
         beginning = self._connector.connector.switch.beginning
         beginning.discard(self._connector.client)
         try:
             super().nextTurn(shared)
+        # An error in SDP must not cost the application its connection: TCP is tried next.
         except Exception as e:
             log.err()
             text = f"{self._connector.where()}: {failures.oneLine(e)}"
@@ -51,12 +52,12 @@ class _SwitchedAttempt(Attempt):
         counterpart = self._connector.candidate.counterpart
         if counterpart is None:
             return super()._search(channel)
+        # By GUID and not by service id, which another process may serve too.
         return channel.device.fabric.reach(counterpart.guid, self)
 
     def _ask(self) -> None:
-        """
-        Send a REQ, if the server is still the one that was found: there is time between the two.
-        """
+        # Checked again right before the REQ: since the search the server may have closed its TCP socket, and
+        # another process may have bound the port.
         if self._connector.stands():
             super()._ask()
         else:
@@ -71,21 +72,21 @@ class _SwitchedAttempt(Attempt):
 
 class Offload:
     """
-    The attempts over SDP of one client; to each attempt, the connector.
+    The attempts over SDP of one client; an attempt's connector is this object.
 
-    @ivar client: Whose they are.
-    @ivar candidate: The way that is being tried.
-    @ivar chosen: The application was asked for a protocol: there is no other way any more.
+    @ivar client: The L{SwitchedClient<twisted_ib.reactor.switch.connecting.SwitchedClient>}.
+    @ivar candidate: The candidate that is being tried.
+    @ivar chosen: Whether the application was asked for a protocol: then there is no fallback.
     """
 
     handshake = handshake
 
     def __init__(self, client: SwitchedClient, candidates: list[Candidate], seconds: float | None) -> None:
         """
-        Begin.
+        Begin the first attempt.
 
-        @param candidates: The ways to try, in order; there is one at least.
-        @param seconds: How long that may take; L{None} for as long as the connector has.
+        @param candidates: At least one, in the order to try.
+        @param seconds: Limit of all attempts together; L{None} for the connector's own.
         """
         self.client = client
         self.connector = client.connector
@@ -111,7 +112,7 @@ class Offload:
 
     def cancel(self) -> None:
         """
-        The application, or its timeout, gives up.
+        End the attempts: the application or its timeout has ended the connect.
         """
         self._candidates = []
         self.chosen = True
@@ -129,11 +130,11 @@ class Offload:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
-    # -- what an attempt asks of its connector
+    # -- the connector's interface to an attempt
 
     def stands(self) -> bool:
         """
-        @return: Whether the server still says that it has the TCP socket.
+        Return whether the server still declares that it has the TCP socket.
         """
         counterpart = self.candidate.counterpart
         return counterpart is None or self.connector.switch.stands(
@@ -142,7 +143,7 @@ class Offload:
 
     def where(self, address: str | None = None) -> str:
         """
-        Say where to, for error texts.
+        Return the destination for error texts.
         """
         return f"SDP {withPort(self.host, self.port)}"
 
@@ -154,8 +155,10 @@ class Offload:
 
     def buildProtocol(self, addr: Any) -> Any:
         """
-        SDP it is.
+        Return the application's protocol, over SDP from now on.
         """
+        # buildProtocol() is called once per connect: a second call for TCP would give the application two
+        # protocols.
         self.chosen = True
         self._stopTimer()
         return self.connector.buildProtocol(addr)
@@ -163,14 +166,14 @@ class Offload:
     @property
     def transport(self) -> Any:
         """
-        What the connector has.
+        The connector's transport.
         """
         return self.connector.transport
 
     @transport.setter
     def transport(self, transport: RedirectedClient) -> None:
         """
-        The connection stands.
+        The connection is established.
         """
         transport.bound = self.client.replaced()
         transport.why = why = self.client.why
@@ -178,14 +181,16 @@ class Offload:
         why.decided = why.connected = self.reactor.seconds()
         self.connector.switch.settled(CONNECT, why, self.host, self.port)
         self.connector.transport = transport
-        self._attempt = None  # It has a reference to this.
+        # The attempt refers to this object.
+        self._attempt = None
 
     def connectionFailed(self, reason: Failure) -> None:
         """
-        One way has failed.
+        One attempt failed.
         """
         if self.client is None:
-            return  # Nobody wants to know.
+            # Cancelled.
+            return
         if self.chosen:
             client = self.client
             client.offload = None
@@ -193,7 +198,8 @@ class Offload:
             return
         assert isinstance(reason.value, Exception)
         self._reasons.append(reason.value)
-        # A no comes at once, and may be a yes next time.
+        # IBTA vol. 1 12.6.7.2: a REJ comes at once, and the server may accept the next time (it was paused,
+        # or full).  Only failures that cost time are remembered.
         refused = isinstance(reason.value, error.ConnectionRefusedError)
         if self.candidate.counterpart is not None and not refused:
             self.connector.switch.remember(self.reactor, self.host, self.port, self.candidate.counterpart)
@@ -216,9 +222,7 @@ def _fallback(reasons: list[Exception]) -> Fallback:
 
 
 def _textOf(reason: Exception) -> str:
-    """
-    @return: What an error says, without the words that all of its kind begin with.
-    """
+    # Twisted's errors put a sentence about their class before the text.
     detail = reason.args[0] if isinstance(reason, error.ConnectError) and reason.args else ""
     return failures.oneLine(detail or reason)
 

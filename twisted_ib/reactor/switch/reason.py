@@ -1,50 +1,44 @@
 """
-Why a connection or a listener goes the way it goes.
+The decision about a connection or a listener, and its reason.
 """
 
 from __future__ import annotations
 
 import attrs
 
-#: The rule of what was asked for by name: C{sdp:}, C{ib:} and C{direct:}.
+#: C{rule} of connections and ports that the program asked for by name: C{sdp:}, C{ib:} and C{direct:}.
 EXPLICIT = "explicit"
 
 
 @attrs.frozen
 class Fallback:
     """
-    Why SDP does not carry something that could have gone over it.
+    The reason why SDP does not carry a connection that it could have carried.
 
-    @ivar kind: what it is counted as, a word.
-    @ivar text: a sentence's worth of detail, on one line.
+    @ivar kind: One word, the counter's name.
+    @ivar text: Details on one line.
     """
 
     kind: str
     text: str
 
     def __str__(self) -> str:
-        """
-        @return: The detail.
-        """
         return self.text
 
 
 @attrs.define
 class Reason:
     """
-    What was decided about one connection or one listener, and by what.
-
-    Times are those of the reactor, in seconds.
+    The decision about one connection or listener; times are the reactor's, in seconds.
 
     @ivar rule: C{FILE:LINE} of the rule, C{default}, or C{explicit}.
-    @ivar verdict: what the rule says: C{sdp}, C{tcp} or C{both}.
-    @ivar provider: what carries it: C{sdp}, C{tcp} or C{rdma}; C{both} for a listener on
-        both; C{""} before that is decided.
-    @ivar device: the name of the HCA, or L{None}.
-    @ivar fallback: why SDP does not carry it though it may, or L{None}.
-    @ivar asked: when the application asked.
-    @ivar decided: when the provider was chosen, or L{None}.
-    @ivar connected: when the connection stood, or L{None}.
+    @ivar verdict: The rule's: C{sdp}, C{tcp} or C{both}.
+    @ivar provider: C{sdp}, C{tcp} or C{rdma}; C{both} for a listener on both; C{""} before the decision.
+    @ivar device: The name of the HCA, or L{None}.
+    @ivar fallback: Why SDP does not carry it though it may, or L{None}.
+    @ivar asked: When the application called.
+    @ivar decided: When the provider was chosen, or L{None}.
+    @ivar connected: When the connection was established, or L{None}.
     """
 
     rule: str
@@ -57,9 +51,6 @@ class Reason:
     connected: float | None = None
 
     def __str__(self) -> str:
-        """
-        @return: One line for people.
-        """
         carried = self.provider or "undecided"
         if self.device is not None:
             carried += f" on {self.device}"

@@ -1,5 +1,5 @@
 """
-The part of a port of the switch that listens on one device.
+The SDP listener of a switched port on one device.
 """
 
 from __future__ import annotations
@@ -22,21 +22,15 @@ if TYPE_CHECKING:
 
 
 class _Borrowed(Factory):
-    """
-    The factory of a companion: its protocols are those of the port's.
-    """
-
+    # Not the port's factory itself: its doStart() and doStop() would be called once per device.
     noisy = False
 
     def __init__(self, port: SwitchedPort) -> None:
-        """
-        @param port: The port.
-        """
         self.port = port
 
     def buildProtocol(self, addr: Any) -> Any:
         """
-        @return: What the port's factory makes.
+        Return the protocol of the port's factory.
         """
         factory: Any = self.port.factory
         return factory.buildProtocol(addr)
@@ -48,13 +42,12 @@ class SDPListener(SDPPort):
 
     @ivar main: The port.
     @ivar inode: That of the port's TCP socket; 0 if it has none.
-    @ivar v6only: Whether a companion on C{::} leaves IPv4 alone.
+    @ivar v6only: Whether a listener on C{::} refuses IPv4.
     """
 
     def __init__(self, main: SwitchedPort, device: str, address: Address, inode: int, v6only: bool) -> None:
         """
-        @param device: The HCA's name.
-        @param address: The address and the number that the TCP socket is bound to.
+        @param address: The address and number that the TCP socket is bound to.
         """
         factory: Any = _Borrowed(main)
         super().__init__(address.port, factory, main.backlog or 1, address.host, main.reactor, device)
@@ -72,20 +65,22 @@ class SDPListener(SDPPort):
     @sessionno.setter
     def sessionno(self, number: int) -> None:
         """
-        Count one.
+        Set it.
         """
         self.main.sessionno = number
 
     @property
     def why(self) -> Reason:
         """
-        The port's.
+        The port's decision.
         """
         return self.main.why
 
     def _takePort(self, channel: DeviceChannel, address: str) -> tuple[Any, ...]:
         listen, space = channel.device.listen, self.handshake.PORT_SPACE
         first = listen(space, address, self.port, self, self.inode)
+        # RFC 3493 section 5.3: the same families as the TCP socket, whose number this is; another number
+        # would not do.
         if address != "::" or self.v6only:
             return (first,)
         try:
@@ -96,14 +91,16 @@ class SDPListener(SDPPort):
 
     def connectionRequested(self, connection: Any, request: REQ) -> None:
         """
-        A REQ came.  While the port is paused the place to wait is TCP's queue, where the kernel answers at
-        once and others who listen on the same socket find it.
+        A REQ came.
         """
         if self.reading or self.main.alone:
             super().connectionRequested(connection, request)
             return
         channel = self._channel
         assert channel is not None
+        # While the port is paused the REQ is rejected (IBTA vol. 1 12.6.7.2, reason 3), and the client falls
+        # back to TCP: there the kernel completes the handshake into the accept queue, where another process
+        # on the same socket may accept it.  In our queue the client would wait for its timeout.
         channel.count("paused")
         connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
 
@@ -113,38 +110,38 @@ class SDPListener(SDPPort):
         """
         Make the transport of a connection, which belongs to the port.
         """
+        # With the switched port as C{server}: programs find the object there that listenTCP() returned.
         made = RedirectedServer(channel, here, peer, self.main, sessionno)
         made.why = self.main.switch.accepted(self.main.why, channel)
         return made
 
     def isTaken(self, peer: Address) -> bool:
         """
-        @return: Whether another connection of the port has this peer's address: each process draws its own
-            numbers, and with TCP no two peers have the same.
+        Return whether another connection of the port has this peer's address and number.
         """
+        # Each process draws its own numbers, while the kernel never gives two TCP connections to one port the
+        # same one.
         return peer.port in self.main.peers.get(peer.host, ())
 
     def _say(self, text: str) -> None:
-        """
-        Nothing: the port does.
-        """
+        pass
 
     def logPrefix(self) -> str:
         """
-        @return: The port's.
+        Return the port's.
         """
         return str(self.main.logPrefix())
 
     def close(self, reason: Failure) -> None:
         """
-        End, once.
+        Close, once.
         """
         if self.connected:
             super().connectionLost(reason)
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Somebody closes everything; a port that has no socket hears of it here.
+        The reactor closes everything; a port without a socket is closed by this.
         """
         self.close(reason)
         self.main.companionLost(self, reason)

@@ -1,5 +1,5 @@
 """
-The transports of connections that the application meant for TCP and SDP carries.
+SDP transports of connections that the application asked of TCP.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class RedirectedServer(SDPServer):
     """
     The transport of a passive side.
 
-    @ivar why: Why it is one of SDP.
-    @ivar _handle: What C{getHandle} has given.
+    @ivar why: The decision.
+    @ivar _handle: The result of C{getHandle}, made when first used.
     """
 
     __slots__ = ("_handle", "why")
@@ -36,10 +36,8 @@ class RedirectedServer(SDPServer):
     def __init__(
         self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
     ) -> None:
-        """
-        @param server: The L{SwitchedPort<twisted_ib.reactor.switch.listening.SwitchedPort>}.
-        """
         super().__init__(channel, local, peer, server, sessionno)
+        # For SDPListener.isTaken(), over all devices of the port.
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
     def _leavePeers(self) -> None:
@@ -52,7 +50,7 @@ class RedirectedServer(SDPServer):
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The connection is over.
+        Release the peer's port number and end the connection.
         """
         if not self.disconnected:
             self._leavePeers()
@@ -60,18 +58,18 @@ class RedirectedServer(SDPServer):
 
     def abandon(self) -> None:
         """
-        The handshake failed.
+        Release everything: the handshake failed.
         """
         self._leavePeers()
         super().abandon()
 
     def getHandle(self) -> ConnectionHandle:
         """
-        @return: What is like a socket about it.
+        Return an object with the useful part of a socket's methods.
         """
         return _handleOf(self)
 
-    # TCP's transports have it, and programs set options on it.
+    # Not public in TCP's transports, but there, and programs set options on it.
     socket: Any = property(getHandle)
 
 
@@ -80,9 +78,9 @@ class RedirectedClient(SDPClient):
     """
     The transport of an active side.
 
-    @ivar why: Why it is one of SDP.
-    @ivar bound: The TCP socket that holds the local number which the application has bound.
-    @ivar _handle: What C{getHandle} has given.
+    @ivar why: The decision.
+    @ivar bound: The TCP socket that reserves the local port which the application has bound.
+    @ivar _handle: The result of C{getHandle}, made when first used.
     """
 
     __slots__ = ("_handle", "bound", "why")
@@ -93,17 +91,18 @@ class RedirectedClient(SDPClient):
 
     def getHandle(self) -> ConnectionHandle:
         """
-        @return: What is like a socket about it.
+        Return an object with the useful part of a socket's methods.
         """
         return _handleOf(self)
 
-    # TCP's transports have it, and programs set options on it.
+    # As in RedirectedServer.
     socket: Any = property(getHandle)
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        Give the local number back, too.
+        Release the local port and end the connection.
         """
+        # libsdp port.c also binds TCP and SDP to one number: while SDP uses it no TCP connection may.
         bound = getattr(self, "bound", None)
         if bound is not None:
             self.bound = None

@@ -1,9 +1,9 @@
 """
-Which TCP sockets of this host listen on a port, and which of them TCP itself would reach.
+The TCP sockets of this host that listen on a port, and which of them TCP would reach.
 
-The kernel says it over netlink (C{NETLINK_SOCK_DIAG}, Linux 3.3; C{struct inet_diag_req_v2}); where
-that is refused, in C{/proc/net/tcp} and C{/proc/net/tcp6}.  Either shows the network namespace of the
-thread that asks.
+The kernel reports them over netlink (C{NETLINK_SOCK_DIAG}, Linux 3.3; C{struct inet_diag_req_v2}; Linux
+C{tcp_diag.c}); where that is refused, C{/proc/net/tcp} and C{/proc/net/tcp6} do.  Either shows the network
+namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Iterator
 
 import attrs
 
-#: TCP sockets on one port that are looked at; with more a connection goes over TCP.
+#: TCP sockets on one port that are looked at; with more of them TCP carries the connection.
 TCP_LISTENERS = 1024
-#: Lines of the kernel's table of TCP sockets that are read where netlink is refused.
+#: Lines that are read of the kernel's table of TCP sockets.
 TCP_TABLE_LINES = 16384
 
+# Numbers and structures of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h; states of tcp_states.h.
 _SOCK_DIAG = 4
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
 _REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
@@ -35,7 +36,7 @@ _SOURCE, _INTERFACE, _UID = 8, 40, 64
 _ATTRIBUTE = struct.Struct("=HH")
 _MOST_BYTES = 65536
 _SECONDS = 1.0
-#: Where the kernel lists sockets as text.
+#: The kernel's tables as text.  "thread-self": a thread may be in another network namespace than its process.
 _TABLES = {
     socket.AF_INET: "/proc/thread-self/net/tcp",
     socket.AF_INET6: "/proc/thread-self/net/tcp6",
@@ -45,22 +46,20 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 class Unreadable(Exception):
     """
-    Neither way shows the sockets, or there are too many.
+    Neither source shows the sockets, or there are too many.
     """
 
 
 @attrs.frozen
 class TCPListener:
     """
-    A TCP socket that listens.
+    A listening TCP socket.
 
-    @ivar address: what it is bound to; an IPv4 address also if its socket is one of IPv6.
-    @ivar isV6: whether its socket is one of IPv6.
-    @ivar inode: its inode.
-    @ivar uid: the user who made it.
-    @ivar interface: the number of the interface that it is bound to, 0 for none; L{None} if that is not
-        known.
-    @ivar v6only: whether a socket of C{::} takes no IPv4; L{None} if that is not known.
+    @ivar address: The bound address; an IPv4-mapped one as IPv4.
+    @ivar isV6: Whether the socket's family is IPv6.
+    @ivar uid: The user who made it.
+    @ivar interface: The index of the interface that it is bound to, 0 for none; L{None} if unknown.
+    @ivar v6only: Whether a socket on C{::} refuses IPv4; L{None} if unknown.
     """
 
     address: str
@@ -73,10 +72,9 @@ class TCPListener:
 
 def listeners(port: int) -> list[TCPListener]:
     """
-    Find the sockets that listen on a port, of IPv4 and IPv6.
+    Return the sockets that listen on a port, of IPv4 and IPv6.
 
-    @param port: the port.
-    @raise Unreadable: that cannot be known.
+    @raise Unreadable: they cannot be determined.
     """
     found: list[TCPListener] = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -88,15 +86,13 @@ def listeners(port: int) -> list[TCPListener]:
 
 
 def _ask(family: int, port: int) -> list[TCPListener]:
-    """
-    Ask over netlink.
-
-    @raise OSError: it is refused.
-    """
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
     found: list[TCPListener] = []
     with socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG) as asking:
+        # The kernel answers at once; this bounds the wait of the reactor all the same.
         asking.settimeout(_SECONDS)
+        # linux/inet_diag.h: the mask of states asks for TCP_LISTEN (tcp_states.h) alone, so that established
+        # connections are not dumped.
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
         request += _PORT.pack(port) + bytes(_SOCKID - _PORT.size)
         asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
@@ -125,12 +121,8 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _parse(message: bytes, port: int) -> TCPListener | None:
-    """
-    Read one C{struct inet_diag_msg} and what follows it.
-
-    @return: L{None} if it is of another port or state: old kernels give more than was asked for.
-    """
     family, state = message[0], message[1]
+    # Old kernels dump more than the request asks for.
     if state != _LISTEN or _PORT.unpack_from(message, 4)[0] != port:
         return None
     (interface,) = struct.unpack_from("=I", message, _INTERFACE)
@@ -150,28 +142,23 @@ def _parse(message: bytes, port: int) -> TCPListener | None:
 
 
 def _text(packed: bytes) -> str:
-    """
-    Write an address; one of IPv4 in IPv6 as what it is.
-    """
     if len(packed) == 4:
         return socket.inet_ntop(socket.AF_INET, packed)
+    # An IPv6 socket that is bound to an IPv4 address (RFC 4291 section 2.5.5.2, IPv4-mapped).
     if packed.startswith(_MAPPED):
         return socket.inet_ntop(socket.AF_INET, packed[12:])
     return socket.inet_ntop(socket.AF_INET6, packed)
 
 
 def _read(family: int, port: int) -> list[TCPListener]:
-    """
-    Read the kernel's table, in which the sockets that listen are first.
-
-    @raise Unreadable: it cannot be read.
-    """
     found: list[TCPListener] = []
     try:
         with open(_TABLES[socket.AddressFamily(family)], encoding="ascii") as table:
             table.readline()
             for count, line in enumerate(table):
                 words = line.split()
+                # Linux tcp_ipv4.c (tcp_seq_start) lists listening sockets first, so the first of another
+                # state ends them.
                 if int(words[3], 16) != _LISTEN:
                     break
                 if count >= TCP_TABLE_LINES:
@@ -183,7 +170,8 @@ def _read(family: int, port: int) -> list[TCPListener]:
                     found.append(TCPListener(_hex(address), isV6, int(words[9]), int(words[7]), None, v6only))
     except FileNotFoundError:
         if family == socket.AF_INET6:
-            return []  # There is no IPv6 here.
+            # A kernel without IPv6.
+            return []
         raise Unreadable(f"there is no {_TABLES[socket.AF_INET]}") from None
     except (OSError, ValueError, IndexError) as e:
         raise Unreadable(str(e)) from None
@@ -191,9 +179,7 @@ def _read(family: int, port: int) -> list[TCPListener]:
 
 
 def _hex(text: str) -> str:
-    """
-    Read an address of the table: words of 32 bits in the machine's order.
-    """
+    # Linux tcp_ipv4.c prints addresses as 32-bit words in the machine's byte order.
     raw = bytes.fromhex(text)
     if sys.byteorder == "little":
         raw = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
@@ -202,33 +188,32 @@ def _hex(text: str) -> str:
 
 def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPListener]:
     """
-    Choose the listeners that TCP would give a connection to: one of these, as with SO_REUSEPORT there
-    may be several.
+    Return the listeners to which TCP would give a connection; several with SO_REUSEPORT.
 
-    As Linux does (C{inet_lookup_listener}, C{compute_score}): those bound to the address before those
-    of all addresses, and of these IPv4's before IPv6's.  If one of the best is bound to an interface
-    there is no telling.
-
-    @param found: all listeners on the port.
-    @param address: where to, an IP address of this host; no wildcard, and without a scope.
-    @param scope: the number of its interface, 0 for none.
+    @param found: All listeners on the port.
+    @param address: The destination, an IP address of this host without scope; no wildcard.
+    @param scope: The index of its interface, 0 for none.
     """
+    # Linux inet_hashtables.c (inet_lookup_listener, compute_score): a listener on the address precedes one on
+    # all addresses, and of these IPv4 precedes IPv6.
     best = [each for each in found if each.address == address]
     if not best and ":" in address:
         best = [each for each in found if each.address == "::"]
     elif not best:
+        # As ipv6_only_sock() of Linux (include/linux/ipv6.h) decides it.
         best = [each for each in found if _takesIPv4(each)]
+    # A socket that is bound to an interface (SO_BINDTODEVICE) scores higher or not at all, by the route,
+    # which is not known here: no answer is better than a wrong one.
     if any(each.interface not in (0, scope, None) for each in best):
         return []
     lowest = min((each.isV6 for each in best), default=False)
     best = [each for each in best if each.isV6 == lowest]
+    # From /proc the interface is unknown, so that several cannot be told apart.
     return [] if len(best) > 1 and best[0].interface is None else best
 
 
 def _takesIPv4(listener: TCPListener) -> bool:
-    """
-    Whether a listener on all addresses takes connections to those of IPv4.
-    """
+    # RFC 3493 section 5.3: IPV6_V6ONLY is off by default on Linux.
     return listener.address == "0.0.0.0" or (listener.address == "::" and not listener.v6only)
 
 

@@ -1,9 +1,9 @@
 """
 The offload protocol switch: SDP where both ends have it, TCP where not.
 
-C{listenTCP} and C{connectTCP} of the C{ib} reactor come here, unless policy
-(L{twisted_ib.reactor.rules.policy}) leaves everything to TCP.  L{direct} gives the operating system's own
-calls, L{explain} says why a connection or a port goes the way it does.
+C{listenTCP} and C{connectTCP} of the C{ib} reactor call it, unless the rules
+(L{twisted_ib.reactor.rules.policy}) leave everything to TCP.  L{direct} returns the operating system's own
+calls, L{explain} the reason of a decision.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from twisted_ib.reactor.switch.connecting import SwitchedClient, SwitchedConnector
     from twisted_ib.reactor.switch.listening import SwitchedPort
 
-#: The longest place of a rule in the name of such a counter.
+#: Characters of a rule's place in the name of its counter.
 SWITCH_COUNTER_NAME = 96
 
-#: libsdp's level of the log for what became of a listen or a connect.
+#: libsdp's log level of a finished listen or connect.
 _SUMMARY = 7
-#: How deep transports are looked for in others.
+#: How many wrapped transports are looked through; a cycle must not hang.
 _DEPTH = 16
 
 
@@ -44,20 +44,18 @@ class Switch:
     """
     The switch of one reactor.
 
-    @ivar configuration: Which rules hold.
-    @ivar counters: How often which rule was followed (C{switch_rule_WHERE}), and why SDP did not carry
-        something (C{switch_fallback_KIND}).
-    @ivar ports: The ports that listen.
-    @ivar clients: The connections that TCP carries.
-    @ivar beginning: Those who try SDP in the next turn; nothing else of a reactor knows them yet.
+    @ivar configuration: The source of the rules.
+    @ivar counters: How often each rule decided (C{switch_rule_WHERE}), and why SDP did not carry connections
+        (C{switch_fallback_KIND}).
+    @ivar ports: The listening ports.
+    @ivar clients: The connections over TCP.
+    @ivar beginning: Clients whose attempt over SDP begins in the next turn; no list of the reactor has them
+        yet.
     """
 
     _log = Logger()
 
     def __init__(self, configuration: Any) -> None:
-        """
-        @param configuration: A L{twisted_ib.reactor.rules.configuration.Configuration}.
-        """
         self.configuration = configuration
         self.counters: Counter[str] = Counter()
         self.ports: WeakSet[SwitchedPort] = WeakSet()
@@ -70,14 +68,14 @@ class Switch:
         configuration.onChange(self._changed)
         watchDevices(self)
 
-    # -- the two calls
+    # -- listenTCP and connectTCP
 
     def load(self, role: str) -> None:
         """
-        Import what a call needs.
+        Import the modules of a call.
 
         @param role: C{listen} or C{connect}.
-        @raise ImportError: That is not possible.
+        @raise ImportError: they cannot be loaded.
         """
         if role == LISTEN:
             import twisted_ib.reactor.switch.listening
@@ -107,11 +105,11 @@ class Switch:
         made.connect()
         return made
 
-    # -- where TCP is certain
+    # -- rules that leave everything to TCP
 
     def listensDirect(self, port: Any) -> None:
         """
-        Write down why a port of the operating system's listens.
+        Record the decision for a port of the operating system's TCP.
         """
         address = port.getHost()
         decision = self.decide(LISTEN, address.host, address.port)
@@ -121,9 +119,10 @@ class Switch:
 
     def whyDirect(self, host: Any, port: Any) -> Reason:
         """
-        Say why a connection is the operating system's; one object for all, if one rule is for all.
+        Return the decision for a connection of the operating system's TCP.
         """
         policy = self.configuration.policy
+        # One object for all connections if one rule decides for all: they cost nothing then.
         if policy is not self._directBy:
             decision = policy.certain(CONNECT, self.configuration.program)
             self._direct = None if decision is None else Reason(decision.where, decision.verdict, TCP)
@@ -136,7 +135,7 @@ class Switch:
     @property
     def candidates(self) -> Candidates:
         """
-        What looks for ways to connect.
+        The search for SDP listeners.
         """
         candidates = self._candidates
         if candidates is None:
@@ -149,50 +148,51 @@ class Switch:
 
     def decide(self, role: str, host: str, port: int) -> Any:
         """
-        Ask the rules, and count.
+        Apply the rules, and count.
         """
         decision = self.configuration.decide(role, host, port)
         where = decision.where
         if not where.isascii():
             where = where.encode("ascii", "backslashreplace").decode()
-        # The end of it has the line, and the name of a folder may be long.
+        # Cut at the front: the line number is at the end, and the name of a folder may be long.
         self.counters[f"switch_rule_{where[-SWITCH_COUNTER_NAME:]}"] += 1
         return decision
 
     def fellBack(self, why: Reason, fallback: Fallback) -> None:
         """
-        SDP does not carry something: write down why, and count.
+        Record why SDP does not carry a connection, and count.
         """
         why.fallback = fallback
         self.counters[f"switch_fallback_{fallback.kind}"] += 1
 
     def settled(self, role: str, why: Reason, host: str, port: int) -> None:
         """
-        It is known what carries something.
+        Log which provider carries a connection or port.
         """
         self.configuration.log(_SUMMARY, f"{role} {withPort(host, port)}: {why}")
 
     def seconds(self, verdict: str, timeout: float | None) -> float | None:
         """
-        @param verdict: That of the rules.
-        @param timeout: What the application gives the whole connect.
-        @return: How long SDP may take; L{None} if that is all of it.
+        Return the seconds that SDP may take; L{None} for the whole timeout.
+
+        @param timeout: The application's for the whole connect.
         """
         if verdict == SDP:
             return None
+        # At most a third of a short timeout, so that TCP still has the time to repeat its SYN, which it does
+        # after 1 s (RFC 6298 section 2).
         most: float = self.configuration.policy.timeouts.sdp
         return most if timeout is None else min(most, timeout / 3)
 
     def waysTo(self, reactor: Any, verdict: str, host: str, port: int) -> list[Candidate] | Fallback | None:
         """
-        Find the ways to a peer over SDP.
-
-        @param verdict: That of the rules.
-        @return: The ways, or why there is none; L{None} if the rules want none.
+        Return the SDP candidates for a peer, or why there is none; L{None} if the rules want TCP.
         """
         if verdict == TCP:
             return None
         devices = self.devicesFor(host)
+        # Under C{sdp} there is no fallback, so SDP is tried whoever serves the port.  Under C{both} SDP must
+        # reach the same server as TCP would.
         if verdict == SDP:
             found = self.candidates.anywhere(devices, port)
         else:
@@ -207,22 +207,23 @@ class Switch:
 
     def stands(self, device: str, host: str, port: int, counterpart: Counterpart) -> bool:
         """
-        @return: Whether somebody offers SDP as before.
+        Return whether a server offers SDP as before.
         """
         return self.candidates.stands(device, host, port, counterpart)
 
     def remember(self, reactor: Any, host: str, port: int, counterpart: Counterpart) -> None:
         """
-        SDP to somebody has failed: do not try for a while.
+        Record that SDP to a server failed: it is not tried for a while.
         """
+        # Each connect to it would wait for the same timeout before TCP.
         self.candidates.failures.add(host, port, counterpart, reactor.seconds())
 
     # -- devices
 
     def devicesFor(self, host: str) -> tuple[str, ...]:
         """
-        @return: The devices that serve an address, in order: those that policy names, and without
-            routes those that the program has added.
+        Return the devices for an address in order: those of the policy, and without routes those that the
+        program added.
         """
         policy = self.configuration.policy
         if policy is not self._applied:
@@ -233,9 +234,7 @@ class Switch:
         return tuple(name for name in found if fabricOf(name) is not None)
 
     def _apply(self, policy: Policy) -> None:
-        """
-        Have the devices that policy names, and no more those that it named before.
-        """
+        # Devices that the old file named and the new one does not; those that the program added itself stay.
         before, self._applied = self._applied, policy
         named = {device.name: device for device in policy.devices}
         for device in () if before is None else before.devices:
@@ -253,27 +252,25 @@ class Switch:
 
     def deviceAdded(self, name: str) -> None:
         """
-        There is a new device: ports listen on it, too.
+        A device was added: ports listen on it, too.
         """
         self._eachPort("deviceAdded", name)
 
     def deviceGoing(self, name: str) -> None:
         """
-        A device goes: no port listens on it any more.
+        A device will be removed: ports stop listening on it.
         """
         self._eachPort("deviceGoing", name)
 
     def deviceGone(self, name: str) -> None:
         """
-        A device has gone.
+        Do nothing.
         """
 
     def _eachPort(self, method: str, name: str) -> None:
-        """
-        Tell the ports, in the thread that they belong to.
-        """
         for port in list(self.ports):
             reactor = port.reactor
+            # Any thread may add or remove a device; ports belong to the reactor's.
             if reactor.running and threadable.ioThread not in (None, get_ident()):
                 reactor.callFromThread(getattr(port, method), name)
             else:
@@ -281,7 +278,7 @@ class Switch:
 
     def checkThread(self, reactor: Any, device: str) -> None:
         """
-        Let a device be used in the reactor's thread only, which before the reactor runs may be any.
+        Check that a device is used in the reactor's thread, which is any before the reactor runs.
 
         @raise WrongThreadError: this is another.
         """
@@ -296,20 +293,19 @@ class Switch:
 
     def opened(self, reactor: Any, device: str) -> None:
         """
-        A device is used.  Before the reactor runs nobody knows in which thread it will.
+        A device is used by this switch: show its counters there.
         """
         for channel in _channelsOf(reactor):
             if channel.device.name == device and channel.device.countersBeside is not self.counters:
                 channel.device.countersBeside = self.counters
+                # Before that nobody knows in which thread the reactor will run.
                 if not reactor.running:
                     reactor.callWhenRunning(self._adopt, channel)
 
     def _adopt(self, channel: Any) -> None:
-        """
-        The reactor runs in this thread: so do its devices.  A program may have forked meanwhile; then
-        its ports listen on devices of its own.
-        """
         device = channel.device
+        # A daemon forks between listenTCP() and run().  The parent's device is closed in the child; then the
+        # ports listen on the child's own.
         if not device.closed:
             device.thread = get_ident()
             return
@@ -320,7 +316,7 @@ class Switch:
 
     def listening(self, port: SwitchedPort) -> None:
         """
-        A port listens.
+        Record that a port listens.
         """
         self.ports.add(port)
         address = port.getHost()
@@ -328,27 +324,24 @@ class Switch:
 
     def accepted(self, why: Reason, channel: Any) -> Reason:
         """
-        @param why: That of a port.
-        @return: That of a connection over SDP which it has accepted.
+        Return the decision for a connection over SDP that a port accepted.
+
+        @param why: The port's.
         """
         now = channel.reactor.seconds()
         return Reason(why.rule, why.verdict, SDP, channel.device.name, None, now, now, now)
 
 
 def _channelsOf(reactor: Any) -> list[Any]:
-    """
-    @return: The devices that are open in a reactor.
-    """
     module = sys.modules.get("twisted_ib.internet.channel")
     return [] if module is None else list(module.channelsOf(reactor))
 
 
 def direct(reactor: Any) -> Direct:
     """
-    Go around the switch: see L{twisted_ib.reactor.switch.bypass.direct}.
+    Return a reactor without the switch: see L{twisted_ib.reactor.switch.bypass.direct}.
 
     @param reactor: Any reactor with C{IReactorTCP}.
-    @return: The same with the operating system's own C{listenTCP} and C{connectTCP}.
     """
     from twisted_ib.reactor.switch.bypass import direct
 
@@ -357,8 +350,9 @@ def direct(reactor: Any) -> Direct:
 
 def whyOf(thing: Any) -> Reason | None:
     """
-    @param thing: A transport, a port or a connector; TLS and other wrappers are looked through.
-    @return: Why it goes the way it goes; L{None} if no switch has seen it.
+    Return the decision for a transport, port or connector; L{None} if no switch has seen it.
+
+    TLS and other wrappers are looked through.
     """
     for _ in range(_DEPTH):
         why = getattr(thing, "why", None)
@@ -367,6 +361,7 @@ def whyOf(thing: Any) -> Reason | None:
         for name in ("server", "connector"):
             why = getattr(getattr(thing, name, None), "why", None)
             if isinstance(why, Reason):
+                # A transport of Twisted's own, made by a port or connector of the switch: TCP carries it.
                 return Reason(why.rule, why.verdict, TCP, None, why.fallback)
         thing = getattr(thing, "transport", None)
         if thing is None:
@@ -376,10 +371,9 @@ def whyOf(thing: Any) -> Reason | None:
 
 def explain(transport: Any) -> Reason:
     """
-    Say why a connection or a port goes the way it goes.
+    Return the decision for a transport, port or connector; C{explicit} if no switch has seen it.
 
-    @param transport: A transport, a port or a connector; TLS and other wrappers are looked through.
-    @return: The reason; C{explicit} for what did not go through a switch.
+    TLS and other wrappers are looked through.
     """
     why = whyOf(transport)
     if why is not None:
