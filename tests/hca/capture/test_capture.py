@@ -52,8 +52,8 @@ from twisted_ib.hca.wire.cm.rdmacm import gidOf
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH
 
-#: What tshark 4.0.17 calls malformed and is not: SDP's empty Data, and what follows the first
-#: packet of a message, which it takes for a message.
+#: tshark 4.0.17 wrongly reports as malformed: SDP's empty Data, and the packets after the first of a
+#: message, which it takes for messages.
 PARTS = "infiniband.bth.opcode in {1, 2, 3}"
 SOUND = f"(infiniband_sdp.bsdh.mid == 0xff && infiniband_sdp.bsdh.len == 16) || {PARTS}"
 
@@ -169,13 +169,13 @@ class WriterTests(SynchronousTestCase):
 
     def test_mode(self) -> None:
         """
-        Nobody else may read what was said.
+        No other user may read the file.
         """
         self.assertEqual(os.stat(self.file).st_mode & 0o777, 0o600)
 
     def test_bounded(self) -> None:
         """
-        What waits to be written has a bound, in bytes and in time.
+        The buffer has a bound, in bytes and in time.
         """
         self.writer.interface("lo0", "one")
         for _ in range(pcapng.CAPTURE_BUFFER // 4096 - 1):
@@ -203,7 +203,7 @@ class SessionTests(CaptureTestCase):
 
     def observe(self, mtu: int = 4096) -> Observer:
         """
-        @return: who has looked at all packets.
+        @return: an observer that has processed all packets.
         """
         return Observer(mtu).see(self.frames())
 
@@ -240,7 +240,7 @@ class SessionTests(CaptureTestCase):
         observer = self.observe()
         self.assertEqual(observer.messages[:3], ["REQ", "REP", "RTU"])
         self.assertIn("DREQ", observer.messages)
-        self.assertLessEqual(observer.unanswered, 1)  # Who is gone acknowledges nothing.
+        self.assertLessEqual(observer.unanswered, 1)  # A closed queue pair acknowledges nothing.
         frames = self.frames()
         first = next(frame.message for frame in frames)
         passive = next(frame.message for frame in frames if type(frame.message).__name__ == "REP")
@@ -451,7 +451,7 @@ class VerbsTests(CaptureTestCase, verbs_pair.VerbsTestCase):
 
 class TroubleTests(CaptureTestCase):
     """
-    What goes wrong with a file is no business of connections.
+    Errors of the file do not affect connections.
     """
 
     def exchange(self, **more: Any) -> sdp_pair.Pair:
@@ -483,7 +483,7 @@ class TroubleTests(CaptureTestCase):
 
     def test_argument(self) -> None:
         """
-        A device can be told, by a name or with a capture that is open.
+        A device can be given a capture, by a name or an open one.
         """
         other = Capture(str(self.directory / "other"))
         self.addCleanup(other.close)
@@ -495,7 +495,7 @@ class TroubleTests(CaptureTestCase):
 
     def test_unwritable(self) -> None:
         """
-        A file that cannot be opened is told of; the device works.
+        A file that cannot be opened causes a warning; the device works.
         """
         with mock.patch.dict(os.environ, TWISTED_IB_CAPTURE="/nowhere/at/all.pcapng"):
             with warnings.catch_warnings(record=True) as caught:
@@ -600,7 +600,7 @@ class StrangerTests(CaptureTestCase):
 
     def begin(self) -> None:
         """
-        The two, who have not met before.
+        Two HCAs without a connection.
         """
         self.captures = [Capture(str(self.directory / name)) for name in ("one", "two")]
         neighbours = self.neighbours = Neighbours()
@@ -625,7 +625,7 @@ class StrangerTests(CaptureTestCase):
 
     def test_same(self) -> None:
         """
-        Both tell the same story: a message, its repetition after a refusal, an answer.
+        Both files show the same packets: a message, its repetition after a refusal, an answer.
         """
         one, two = self.takers
         two.answers.extend([0, RNR | 3])
@@ -687,7 +687,7 @@ class StrangerTests(CaptureTestCase):
     @settings(deadline=None, max_examples=40)
     def test_anything(self, records: list[tuple[int, int, bytes, bool, int]]) -> None:
         """
-        Whatever a peer sends, in the files are packets, and they go on.
+        With any records of a peer the files contain valid packets, and the connections go on.
         """
         for each in (*self.devices, *self.captures):
             each.close()
@@ -704,8 +704,8 @@ class StrangerTests(CaptureTestCase):
 
     def test_absent(self) -> None:
         """
-        What is sent to a queue pair that is not there yet has no answer, and comes again with
-        the same number.
+        A request to a queue pair that does not exist yet has no answer, and comes again with the same
+        number.
         """
         one = Taker(self.path, 101, 300)
         one.post(b"early")
@@ -725,7 +725,7 @@ class StrangerTests(CaptureTestCase):
 
     def test_dropped(self) -> None:
         """
-        What is dropped is not acknowledged, though what was refused before it is no packet.
+        A dropped request is not acknowledged, though the refused one before it is no packet.
         """
         one, two = self.takers
         two.answers.append(RNR)
@@ -756,7 +756,7 @@ class StrangerTests(CaptureTestCase):
 
     def test_attributes(self) -> None:
         """
-        Who receives knows the numbers that it expects.
+        A receiver knows the sequence numbers that it expects.
         """
         attributes = {"rq_psn": 77, "sq_psn": 5, "path_mtu": 1}
         with mock.patch.dict(self.devices[1].queuePairs, {200: SimpleNamespace(attributes=attributes)}):
@@ -794,7 +794,7 @@ class StrangerTests(CaptureTestCase):
 
     def test_groups(self) -> None:
         """
-        What is sent to each member of a group is shown once, each time that it is sent.
+        A multicast datagram, posted to each member of a group, is shown once, each time that it is sent.
         """
         paths = [self.path]
         device = Device("lo0", fabric=lambda *a: LoopbackFabric(*a, self.neighbours), capture="")

@@ -53,7 +53,7 @@ class FlowTestCase(SynchronousTestCase):
 
     def shown(self) -> list[tuple[str | int, ...]]:
         """
-        @return: What was shown since the last call.
+        @return: the packets shown since the last call.
         """
         packets, self.packets = self.packets, []
         found: list[tuple[str | int, ...]] = []
@@ -226,8 +226,8 @@ class AnswerTests(FlowTestCase):
 
     def test_order(self) -> None:
         """
-        What was taken behind a READ is acknowledged behind its response, which acknowledges what
-        is before it.
+        A request that was executed behind a READ is acknowledged behind its response, which acknowledges all
+        before it.
         """
         self.post(SEND_ONLY)
         self.post(READ, b"", 1, 2, MTU)
@@ -244,7 +244,7 @@ class AnswerTests(FlowTestCase):
 
     def test_unasked(self) -> None:
         """
-        Answers that nobody has asked for, of another kind or too long, are not shown.
+        Responses without a request, of another kind or too long, are not shown.
         """
         self.answer(RESPONSE_ONLY, b"x")
         self.post(COMPARE_SWAP, b"", 1, 2, 3, 4)
@@ -266,8 +266,8 @@ class RefusalTests(FlowTestCase):
 
     def test_again(self) -> None:
         """
-        What was refused for want of a receive comes again with the same sequence numbers, and
-        what was behind it too.
+        A request that was refused by an RNR NAK is retried with the same sequence numbers, and so are those
+        behind it.
         """
         first = self.post(SEND_ONLY)
         second = self.post(SEND_ONLY, bytes(2 * MTU))
@@ -298,7 +298,7 @@ class RefusalTests(FlowTestCase):
 
     def test_silent(self) -> None:
         """
-        Nobody there, and "later", are silence on a wire; then it comes again.
+        The syndromes "absent" and "later" are no packets; then it comes again.
         """
         for syndrome in (ABSENT, LATER):
             position = self.post(SEND_ONLY)
@@ -338,7 +338,7 @@ class RefusalTests(FlowTestCase):
 
     def test_latest(self) -> None:
         """
-        Who refuses means what came last.
+        A refusal without a position is about the latest record.
         """
         self.flow.taken(self.post(SEND_ONLY))
         self.post(WRITE_ONLY, b"data", 1, 2, 4)

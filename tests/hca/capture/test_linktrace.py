@@ -86,7 +86,7 @@ class CaptureTests(PacketTestCase):
 
     def test_damaged(self) -> None:
         """
-        What came damaged is shown as it came.
+        A corrupt packet is shown as it arrived.
         """
         path = Path(self.mktemp())
         capture = Capture(str(path))

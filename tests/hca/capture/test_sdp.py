@@ -50,7 +50,7 @@ class WholeSessionTests(CaptureTestCase):
         """
         Play it.
 
-        @return: who has looked at all packets.
+        @return: an observer that has processed all packets.
         """
         pair = sdp_pair.Pair()
         self.addCleanup(pair.close)

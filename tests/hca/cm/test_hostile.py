@@ -102,8 +102,8 @@ class HostileTests(SynchronousTestCase):
 
     def test_rejectByGUID(self) -> None:
         """
-        Who gives up before it knows our id is found by its CA GUID and id; an open connection has been
-        confirmed, so that its peer knows our id.
+        A peer that gives up before it knows our id is found by its CA GUID and id; an open connection has
+        been confirmed, so that its peer knows our id.
         """
         for disconnects in (False, True):
             net = Net()
@@ -157,8 +157,8 @@ class HostileTests(SynchronousTestCase):
 
     def test_datagramServices(self) -> None:
         """
-        A datagram service that nobody serves: status 1, whoever asks.  See
-        C{test_cm_sidr} for those that somebody does.
+        A datagram service without a listener: status 1, for every source. See C{test_cm_sidr} for those with
+        one.
         """
         net = Net()
         self.assertEqual(
@@ -246,8 +246,8 @@ class LimitTests(SynchronousTestCase):
 
     def test_halfOpenOfASource(self) -> None:
         """
-        One source over its bound is not heard, others are; a connection that
-        opens or ends makes room.
+        REQs of a source over its bound are dropped, those of others are not; a connection that opens or ends
+        makes room.
         """
         table = self.table(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.flood(table, "x", 70)
@@ -272,8 +272,8 @@ class LimitTests(SynchronousTestCase):
 
     def test_strangers(self) -> None:
         """
-        Where sources are addresses, one too many takes the place of the oldest: of its own source, or
-        else of all.  Who waited for that one hears of it.
+        Where sources are addresses, a REQ over the limit evicts the oldest half-open one: of its own source,
+        or else of all. The evicted one's listener is notified.
         """
         table = self.table()
         table.limitHalfOpen(3, 5)
@@ -304,7 +304,7 @@ class LimitTests(SynchronousTestCase):
 
     def test_strangersCost(self) -> None:
         """
-        Whoever has as many as it may is answered as fast however many others there are.
+        A source at its limit is answered as fast however many others there are.
         """
         looked = 0
 
@@ -358,8 +358,8 @@ class LimitTests(SynchronousTestCase):
 
     def test_connectionsOfASource(self) -> None:
         """
-        One source has a bound on its connections, open ones counted, and can
-        not take the room of others; one that ends makes room.
+        One source has a bound on its connections, open ones counted, and cannot use up the room of others;
+        one that ends makes room.
         """
         self.assertLessEqual(4 * limits.CM_CONNECTIONS_PER_PATH, limits.CM_CONNECTIONS)
         table = self.table()
@@ -410,7 +410,7 @@ class LimitTests(SynchronousTestCase):
 
     def test_timewait(self) -> None:
         """
-        Too many ended connections: the next to expire goes early.
+        Too many connections in TIMEWAIT: the next to expire is released early.
         """
         net = Net()
         pairs = [net.open(number + 1) for number in range(5)]

@@ -28,7 +28,7 @@ PATH_CHANGE = "there"
 
 class FakeTable:
     """
-    Surroundings that write down what they are asked.
+    A table that records the calls of its connections.
     """
 
     caGUID = GUID
@@ -114,7 +114,7 @@ ROUTES: dict[State, list[Input]] = {
     State.TIMEWAIT: [Input.REQ, Input.ACCEPT, Input.RTU, Input.DREQ],
 }
 
-#: What is sent, what is reported, and the seconds until the deadline.
+#: Message sent, event reported, seconds until the deadline.
 Effect = tuple[State, "str | None", "Event | None", "float | None"]
 
 I_, S, E = Input, State, Event
@@ -318,7 +318,7 @@ class TransitionTests(MachineCase):
 
 class MessageTests(MachineCase):
     """
-    What the messages say.
+    The contents of the messages.
     """
 
     def test_reply(self) -> None:
@@ -359,7 +359,7 @@ class MessageTests(MachineCase):
 
     def test_rejectRequestAfterMRA(self) -> None:
         """
-        Once an MRA may have told our id, the REJ has it.
+        Once an MRA may have carried our id, the REJ has it.
         """
         connection, table = self.inState(State.MRA_REQ_SENT)
         connection.reject(28, b"", NOW)
@@ -375,7 +375,7 @@ class MessageTests(MachineCase):
 
     def test_giveUp(self) -> None:
         """
-        Who gives up before the REP sends a REJ "timeout" with the CA GUID.
+        Giving up before the REP sends a REJ "timeout" with the CA GUID.
         """
         connection, table = self.inState(State.REQ_SENT)
         self.assertTrue(connection.abandon(NOW))
@@ -384,7 +384,7 @@ class MessageTests(MachineCase):
 
     def test_withdraw(self) -> None:
         """
-        Who accepted and goes away sends a REJ that is about no message.
+        Closing after an accept sends a REJ that is about no message.
         """
         for state in (State.REP_SENT, State.MRA_REP_RCVD):
             connection, table = self.inState(state)

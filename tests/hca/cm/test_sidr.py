@@ -26,8 +26,7 @@ RETRIES = 15
 
 _S, _I = LookupState, LookupInput
 
-#: What each input is given, (state, input) -> (what is sent, what is reported, next state);
-#: what is not here does nothing.
+#: (state, input) -> (message sent, event reported, next state); other inputs do nothing.
 EXPECTED: dict[tuple[LookupState, LookupInput], tuple[Any, Any, LookupState]] = {
     (_S.IDLE, _I.ASK): (SIDR_REQ, None, _S.REQ_SENT),
     (_S.IDLE, _I.REQ): (None, Event.LOOKUP, _S.REQ_RCVD),
@@ -164,7 +163,7 @@ class SIDRNet(Net):
 
     def asked(self) -> Lookup:
         """
-        What C{b} was asked.
+        The requests that C{b} received.
         """
         event, lookup, _ = self.events["b"].pop()
         assert event is Event.LOOKUP
@@ -200,7 +199,7 @@ class StoryTests(SynchronousTestCase):
 
     def test_no(self) -> None:
         """
-        A consumer says no, or goes away.
+        A consumer refuses, or closes without an answer.
         """
         net = SIDRNet()
         net.ask()
@@ -239,7 +238,7 @@ class StoryTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """
-        Who never gets an answer hears of that, once.
+        A lookup without an answer ends as unreachable, reported once.
         """
         net = SIDRNet()
         net.lose[SIDR_REQ] = RETRIES + 1
@@ -264,7 +263,7 @@ class StoryTests(SynchronousTestCase):
 
     def test_slowConsumer(self) -> None:
         """
-        A consumer that thinks is asked once.
+        A slow consumer is asked once.
         """
         net = SIDRNet()
         net.ask()
@@ -297,7 +296,7 @@ class StoryTests(SynchronousTestCase):
 
     def test_withdrawn(self) -> None:
         """
-        Who does not want the answer any more does not get it.
+        A lookup that was closed does not report its answer.
         """
         net = SIDRNet()
         lookup = net.ask()
@@ -420,7 +419,7 @@ class BoundTests(SynchronousTestCase):
 
     def test_events(self) -> None:
         """
-        Questions that the consumer has not been told of.
+        SIDR_REQs that wait for the consumer.
         """
         table = self.listening()
         with mock.patch.object(limits, "CM_EVENTS", 2):
@@ -430,7 +429,7 @@ class BoundTests(SynchronousTestCase):
 
     def test_unserved(self) -> None:
         """
-        Nothing is kept for a service that nobody serves.
+        Nothing is kept for a service without a listener.
         """
         table = self.listening()
         for number in range(10):
@@ -445,8 +444,8 @@ class HostileTests(SynchronousTestCase):
 
     def test_otherSource(self) -> None:
         """
-        Nobody else can answer, however good the guess; and nobody else's question of the same
-        id is a repeated one.
+        No other source can answer, even with the right id; and another source's request with the same id is
+        not a repeated one.
         """
         net = SIDRNet()
         lookup = net.ask()

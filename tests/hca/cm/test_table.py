@@ -79,8 +79,7 @@ class OpenTests(SynchronousTestCase):
 
     def test_disconnect(self) -> None:
         """
-        DREQ, DREP; both ends are told once, and their ids stay reserved for
-        the path's timeout.
+        DREQ, DREP; both ends are notified once, and their ids stay reserved for the path's timeout.
         """
         for closer, other in (("a", "b"), ("b", "a")):
             net = Net()
@@ -102,8 +101,8 @@ class OpenTests(SynchronousTestCase):
 
     def test_crossingDREQs(self) -> None:
         """
-        Both disconnect at a time: each DREQ is answered, each end is told
-        once, and the DREPs that come late change nothing.
+        Both disconnect at a time: each DREQ is answered, each end is notified once, and the DREPs that come
+        late change nothing.
         """
         net = Net()
         active, passive = net.open()
@@ -162,8 +161,7 @@ class OpenTests(SynchronousTestCase):
 
     def test_ignored(self) -> None:
         """
-        A REQ that the listener has no room for is forgotten; its retry is a
-        new one, and can be accepted.
+        A REQ that the listener has no slot for is forgotten; its retry is a new one, and can be accepted.
         """
         net = Net()
         active, passive = net.request()
@@ -267,8 +265,8 @@ class StaleTests(SynchronousTestCase):
 
     def test_halfOpen(self) -> None:
         """
-        A REQ from the queue pair of one that was never confirmed takes its place: anybody may have sent that
-        in the peer's name, which keeps the peer from nothing.
+        A REQ from the queue pair of an attempt that was never confirmed replaces it: the old one may have
+        been forged in the peer's name, and must not lock the peer out.
         """
         for accepted in (False, True):
             net = Net()
@@ -316,7 +314,7 @@ class StaleTests(SynchronousTestCase):
 
     def test_staleREJ(self) -> None:
         """
-        Whoever gets a REJ 10 for its REQ goes to TIMEWAIT.
+        A REJ 10 in answer to a REQ leads to TIMEWAIT.
         """
         net = Net()
         for now in (0.0, 0.1):
@@ -348,7 +346,7 @@ class StaleTests(SynchronousTestCase):
 
 class PathLostTests(SynchronousTestCase):
     """
-    The way to a peer is gone.
+    The path to a peer is lost.
     """
 
     def test_everything(self) -> None:
@@ -384,7 +382,7 @@ class PathLostTests(SynchronousTestCase):
 
     def test_unknown(self) -> None:
         """
-        Nothing is lost with a path that nobody used but for messages to it.
+        Nothing is lost with a path that had no connection, only messages.
         """
         net = Net()
         net.b.receive("x", DREQ.attribute, DREQ(1, 2).pack(), 0, 232, 0.0)

@@ -189,7 +189,7 @@ class TimerTests(SynchronousTestCase):
 
     def test_manyDeadlines(self) -> None:
         """
-        Deadlines that are no longer meant do not pile up.
+        Cancelled deadlines do not pile up.
         """
         net = Net()
         held = net.a.connect("b", ask(1), None, 0.0)
@@ -202,8 +202,7 @@ class TimerTests(SynchronousTestCase):
 
     def test_randomLoss(self) -> None:
         """
-        Whatever is lost, twice delivered or late, both ends come to an end
-        that fits, and nothing stays behind.
+        With any loss, duplication or delay both ends reach matching final states, and nothing stays behind.
         """
         for seed in range(60):
             self.randomStory(seed)

@@ -23,7 +23,7 @@ AGENT = 0xA5A5A5A5
 
 class Path:
     """
-    The way to a peer.
+    The path to a peer.
     """
 
     def __init__(self, address: str) -> None:
@@ -36,7 +36,7 @@ class Path:
 
 class Owner:
     """
-    Takes what came.
+    Records what is delivered.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class TransactionTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        A queue pair 1 that has heard of the peer's exchanges.
+        A queue pair 1 that has received the beginnings of the peer's exchanges.
         """
         self.owner = Owner()
         self.general = CMTransactions(self.owner, lambda bits: AGENT)
@@ -103,7 +103,7 @@ class TransactionTests(SynchronousTestCase):
 
     def test_own(self) -> None:
         """
-        What we begin has ours, and what belongs to it too.
+        An exchange that we begin has our transaction id, in all of its messages.
         """
         own = AGENT << 32 | 5
         both = {"localCommunicationID": 5, "remoteCommunicationID": 7}
@@ -121,7 +121,7 @@ class TransactionTests(SynchronousTestCase):
 
     def test_peers(self) -> None:
         """
-        What answers has that of what it answers, by exchange and by peer.
+        An answer has the transaction id of the request, per exchange and per peer.
         """
         both = {"localCommunicationID": 5, "remoteCommunicationID": 7}
         for message, expected in (
@@ -151,8 +151,8 @@ class TransactionTests(SynchronousTestCase):
 
     def test_questions(self) -> None:
         """
-        What begins something new waits for the rest; when there is more than one turn answers, the latest
-        comes first, and beyond a bound the oldest is dropped.
+        Unsolicited requests wait for the rest of a batch; when there are more than one turn answers, the
+        latest comes first, and beyond a bound the oldest is dropped.
         """
         self.patch(transactions, "PACKET_QUESTIONS", 4)
         self.patch(transactions, "PACKET_QUESTIONS_PER_TURN", 2)
@@ -170,7 +170,7 @@ class TransactionTests(SynchronousTestCase):
 
     def test_wrong(self) -> None:
         """
-        What is no message of the communication manager is counted, and not given to it.
+        A MAD that is not a CM message is counted, and not delivered.
         """
         came = len(self.owner.came)
         good = mad(REQ.attribute, REQ().pack(), 1)
@@ -182,7 +182,7 @@ class TransactionTests(SynchronousTestCase):
 
 class WireTests(PacketTestCase):
     """
-    What two HCAs say on the wire.
+    Messages of two HCAs on the wire.
     """
 
     def test_transactions(self) -> None:

@@ -55,14 +55,14 @@ class GRHTests(SynchronousTestCase):
 
     def test_short(self) -> None:
         """
-        Fewer than 40 octets are none, even where the buffer goes on.
+        Fewer than 40 octets are refused, even where the buffer goes on.
         """
         for size in range(GRH_BYTES):
             self.assertRaises(WireError, GRH.parse, OCTETS, 0, size)
 
     def test_otherVersions(self) -> None:
         """
-        A version other than 6 is none.
+        A version other than 6 is refused.
         """
         for version in set(range(16)) - {6}:
             octets = bytes([version << 4 | OCTETS[0] & 15]) + OCTETS[1:]
@@ -70,7 +70,7 @@ class GRHTests(SynchronousTestCase):
 
     def test_otherHeaders(self) -> None:
         """
-        What is not before a BTH is none.
+        A header whose next header is not BTH is refused.
         """
         for following in set(range(256)) - {0x1B}:
             octets = OCTETS[:6] + bytes([following]) + OCTETS[7:]
@@ -120,7 +120,7 @@ class DETHTests(SynchronousTestCase):
 
     def test_short(self) -> None:
         """
-        Fewer than eight octets are none.
+        Fewer than eight octets are refused.
         """
         for size in range(DETH_BYTES):
             self.assertRaises(WireError, DETH.parse, self.OCTETS, 0, size)
@@ -165,7 +165,7 @@ class GIDTests(SynchronousTestCase):
 
 class EndsTests(SynchronousTestCase):
     """
-    L{ends} and L{destination}: what stands before a datagram that came in a packet.
+    L{ends} and L{destination}: the header in front of a datagram that came in a packet.
     """
 
     #: 20 zero bytes; version 4 and 5 words, total length 20 + 8 + 12 + 8 + 4 + 4, protocol 17.

@@ -23,7 +23,7 @@ V6 = gidOf("fd77::2"), gidOf("fd77::3")
 
 def packet(identification: int, body: bytes = bytes(20), gids: tuple[bytes, bytes] = (HERE, THERE)) -> bytes:
     """
-    What UDP carries of a packet.
+    The UDP payload of a packet.
     """
     source, destination = (int.from_bytes(gid, "big") for gid in gids)
     made = UDPDatagram(source, destination, 0xC001, body, identification=identification).pack()
@@ -69,7 +69,7 @@ class FlowTests(SynchronousTestCase):
 
     def test_counting(self) -> None:
         """
-        Who counts may come by any number.
+        A sender that counts identifications may use any.
         """
         for n in range(65500, 65500 + 200):
             self.assertTrue(self.right(packet(n & 0xFFFF)), n)
@@ -77,8 +77,8 @@ class FlowTests(SynchronousTestCase):
 
     def test_expected(self) -> None:
         """
-        Who begins with what is expected is held to it: of damaged packets none passes, though one in
-        65,536 could be right with another identification.
+        A flow that begins with the expected identifications is held to them: no damaged packet passes,
+        though one in 65,536 would be right with another identification.
         """
         for n in (0, 1):
             self.assertTrue(self.right(packet(n), n))
@@ -92,7 +92,7 @@ class FlowTests(SynchronousTestCase):
 
     def test_changed(self) -> None:
         """
-        Somebody else may come to have the address.
+        Another host may get the address.
         """
         for _ in range(10):
             self.assertTrue(self.right(packet(0)))
@@ -103,8 +103,8 @@ class FlowTests(SynchronousTestCase):
 
     def test_impostor(self) -> None:
         """
-        Somebody forges the address of who counts, and has what is expected before it and between: little
-        is lost by that.
+        Another host forges the address of a sender that counts, and has the expected identification, before
+        it and between: little is lost by that.
         """
         self.assertTrue(self.right(packet(0)))
         self.assertTrue(self.right(packet(0)))
@@ -116,8 +116,8 @@ class FlowTests(SynchronousTestCase):
 
     def test_sizes(self) -> None:
         """
-        What is remembered of a flow has a bound, which grows with trust; what it takes to check a packet
-        of any length is found once.
+        The cache of a flow has a bound, which grows once it is trusted; the table for checking packets of a
+        length is computed once.
         """
         stranger = ICRCState(HERE, THERE, 0xC001, 3)
         for size in range(16, 200, 4):

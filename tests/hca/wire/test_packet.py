@@ -48,7 +48,7 @@ def packetOf(octets: bytes) -> Packet:
 
 class KernelTests(SynchronousTestCase):
     """
-    What Linux sends is what we would send.
+    Packets of Linux, parsed and packed again.
     """
 
     def test_rebuilt(self) -> None:
@@ -159,7 +159,7 @@ class SheetTests(SynchronousTestCase):
 
     def test_ports(self) -> None:
         """
-        UDP source ports are those that Linux takes.
+        UDP source ports are those that Linux uses.
         """
         self.assertEqual([sourcePort(label) for label in (0x12345, 0x2F656)], [0xE341, 0xF65D])
         self.assertEqual(sourcePort(flowLabel(0x11, 0x22)), 0xC242)
@@ -179,12 +179,12 @@ class SheetTests(SynchronousTestCase):
 
 class HostileTests(SynchronousTestCase):
     """
-    Whatever comes, nothing but L{WireError} is raised.
+    Invalid packets raise L{WireError} and nothing else.
     """
 
     def test_damaged(self) -> None:
         """
-        A packet that one octet was changed in is none, but for the octets that routers change.
+        A packet with one octet changed is refused, but for the octets that routers change.
         """
         for name in ("SEND", "IPV6_SEND"):
             octets = ALL[name]
@@ -201,7 +201,7 @@ class HostileTests(SynchronousTestCase):
 
     def test_short(self) -> None:
         """
-        What is cut off is none.
+        A truncated packet is refused.
         """
         for octets in ALL.values():
             body = octets[28:] if octets[0] >> 4 == 4 else octets[48:]
@@ -257,7 +257,7 @@ class HostileTests(SynchronousTestCase):
 
     def test_tooLarge(self) -> None:
         """
-        What does not fit is not packed.
+        A field that does not fit is refused when packing.
         """
         for wrong in (
             Packet(BaseHeader(4, 1 << 24, 0)),
@@ -302,7 +302,7 @@ def anyPacket(draw: Any) -> Packet:
 
 class RoundTripTests(SynchronousTestCase):
     """
-    What is packed is parsed.
+    A packed packet parses to the same.
     """
 
     @given(anyPacket())
@@ -382,7 +382,7 @@ class TableTests(SynchronousTestCase):
 
     def test_responses(self) -> None:
         """
-        What a requester takes, and what a record may be.
+        Which opcodes are for a requester, and which a record may have.
         """
         responses = {code for code, row in OPCODES.items() if not row.isRequest}
         self.assertEqual(responses, {0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12})

@@ -87,7 +87,7 @@ def captured(path: Path) -> list[bytes]:
 
 class CaptureTests(SynchronousTestCase):
     """
-    What others have sent is what we would send.
+    Packets of other implementations, parsed and packed again.
     """
 
     def test_all(self) -> None:
@@ -161,7 +161,7 @@ class PacketTests(SynchronousTestCase):
 
     def test_errors(self) -> None:
         """
-        What is wrong has a name.
+        Each kind of invalid packet raises its own error.
         """
         for octets in ALL.values():
             network, datagram = split(octets)
@@ -282,7 +282,7 @@ class MADTests(SynchronousTestCase):
 
     def test_errors(self) -> None:
         """
-        What is wrong, or does not fit, has a name.
+        Each kind of invalid MAD, or field that does not fit, raises its own error.
         """
         octets = b"\1" + bytes(255)
         for size in range(256):

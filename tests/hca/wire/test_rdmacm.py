@@ -51,7 +51,7 @@ class HeaderTests(SynchronousTestCase):
 
     def test_within(self) -> None:
         """
-        What stands around it does not matter.
+        Octets around the header do not matter.
         """
         data = b"12" + IPV4 + b"user data"
         self.assertEqual(RDMACMHeader.parse(data, 2), RDMACMHeader.parse(IPV4))
@@ -59,7 +59,7 @@ class HeaderTests(SynchronousTestCase):
 
     def test_scope(self) -> None:
         """
-        A scope has no place in it.
+        A scope is not packed.
         """
         packed = RDMACMHeader("2001:db8::1", 0x0102, "fe80::abcd%eth0").pack()
         self.assertEqual(packed, IPV6)
@@ -97,7 +97,7 @@ class HeaderTests(SynchronousTestCase):
 
     def test_unfit(self) -> None:
         """
-        What does not fit is a ValueError.
+        A field that does not fit raises ValueError.
         """
         for header in (
             RDMACMHeader("192.0.2.1", 65536, "192.0.2.2"),
@@ -110,7 +110,7 @@ class HeaderTests(SynchronousTestCase):
 
     def test_userBytes(self) -> None:
         """
-        What is left to users is what the messages have, less the header.
+        The users' octets are the private data of the messages less the header.
         """
         self.assertEqual(REQ.privateDataBytes - HEADER_BYTES, REQ_USER_BYTES)
         self.assertEqual(SIDR_REQ.privateDataBytes - HEADER_BYTES, SIDR_REQ_USER_BYTES)

@@ -1,13 +1,11 @@
 """
-The packets of a process in a file, for Wireshark and its relatives.
+A capture file of the packets of a process.
 
-A L{Capture} is one file and what must be known to fill it: which addresses connections have,
-with which sequence numbers they begin (from the messages of the communication manager, as an
-observer of a wire would), and the L{flows<twisted_ib.hca.capture.flow>}.  Several HCAs of a
-process may write into one; what goes between two of them is in it once.
+A L{Capture} is one file and the state needed to fill it: addresses of connections and their first PSNs,
+learned from CM messages as an observer of a wire would, and the L{flows<twisted_ib.hca.capture.flow>}.
+Several HCAs of a process may write to one; traffic between two of them appears once.
 
-Frames are those of RoCEv2.  Who has no other address has the GID of its HCA's GUID, an IPv6
-address.
+Frames are those of RoCEv2. An HCA without an IP address has the link-local GID of its GUID, an IPv6 address.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ from twisted_ib.hca.wire.rocev2 import (
     sourcePort,
 )
 
-#: Queue pairs and connections that a capture has heard of, each kind; the oldest are forgotten.
+#: Queue pairs and connections that a capture remembers, of each; over it the oldest is forgotten.
 CAPTURE_ENDS = 65536
-#: Flows that a capture remembers whose queue pair is gone or never was.
+#: Flows that a capture remembers without a queue pair.
 CAPTURE_ENDED_FLOWS = 1024
 
-#: The first octet of a group's address.
+#: The first octet of a multicast GID.
 _GROUP: Final = 0xFF
-#: The hop limit of what has none.
+#: The hop limit of packets that were given none.
 _HOPS: Final = 64
 
 _K = TypeVar("_K")
@@ -58,13 +56,13 @@ _V = TypeVar("_V")
 @frozen
 class Way:
     """
-    From where to where packets go.
+    The addresses of one direction between two HCAs.
 
-    @ivar source: GUID of the HCA that sends.
-    @ivar target: GUID of the HCA that receives.
-    @ivar fromGID: the address of one.
-    @ivar toGID: the address of the other.
-    @ivar label: the flow label, 0 if there is none.
+    @ivar source: GUID of the sending HCA.
+    @ivar target: GUID of the receiving HCA.
+    @ivar fromGID: GID of the sender.
+    @ivar toGID: GID of the receiver.
+    @ivar label: flow label, 0 for none.
     """
 
     source: int
@@ -76,13 +74,13 @@ class Way:
     @classmethod
     def between(cls, source: int, target: int) -> Way:
         """
-        The way between two HCAs of which only the GUIDs are known.
+        The direction between two HCAs of which only the GUIDs are known.
         """
         return cls(source, target, guidGID(source), guidGID(target))
 
     def back(self) -> Way:
         """
-        The other direction.
+        The opposite direction.
         """
         return Way(self.target, self.source, self.toGID, self.fromGID, self.label)
 
@@ -95,17 +93,13 @@ def _remember(table: OrderedDict[_K, _V], key: _K, value: _V) -> None:
 
 
 def _hardware(guid: int) -> bytes:
-    """
-    @return: An Ethernet address for an HCA, one that is locally administered.
-    """
+    # The first octet has the locally administered bit: a made-up MAC address must not be a vendor's.
     return b"\x02" + (guid & (1 << 40) - 1).to_bytes(5, "big")
 
 
 def _addressed(request: REQ, way: Way) -> REQ:
-    """
-    A REQ with the addresses and the path MTU that its packet would have needed: a medium of
-    operations asks for neither, and readers of captures know connections by them.
-    """
+    # Fills in addresses and path MTU: a fabric of records needs neither, but Wireshark matches the packets
+    # of a connection to its REQ by them.
     path = request.primaryPath
     local, remote = (gid.to_bytes(16, "big") for gid in (way.fromGID, way.toGID))
     path = evolve(path, localGID=local, remoteGID=remote, hopLimit=path.hopLimit or _HOPS)
@@ -117,17 +111,17 @@ class Capture:
     One capture file.
 
     @ivar path: its name.
-    @ivar lock: held while something is added: HCAs may belong to several threads.
-    @ivar guids: of the HCAs that write here.
-    @ivar addresses: of those of them that have one.
-    @ivar flows: by GUIDs of requester and responder, and the responder's queue pair number.
+    @ivar lock: held while something is added, since HCAs may belong to several threads.
+    @ivar guids: GUIDs of the HCAs that write here.
+    @ivar addresses: IP addresses of those that have one.
+    @ivar flows: (requester's GUID, responder's GUID, responder's QPN) -> flow.
     """
 
     def __init__(self, path: str) -> None:
         """
         Begin a file.
 
-        @param path: its name, as it is.
+        @param path: its name, used as it is.
         @raise OSError: it cannot be written.
         """
         self.path = path
@@ -136,13 +130,13 @@ class Capture:
         self.addresses: set[str] = set()
         self.flows: dict[tuple[int, int, int], Flow] = {}
         self._ended: OrderedDict[tuple[int, int, int], bool] = OrderedDict()
-        #: By HCA and queue pair number: the first sequence number that it expects, the way to it.
+        #: (GUID, QPN) -> first PSN that it expects, direction to it.
         self._ends: OrderedDict[tuple[int, int], tuple[int, Way]] = OrderedDict()
-        #: By HCA and its communication id: the way from it.
+        #: (GUID, communication id) -> direction from it.
         self._connections: OrderedDict[tuple[int, int], Way] = OrderedDict()
-        #: By HCA and queue pair number: the next sequence number of its datagrams.
+        #: (GUID, QPN) -> PSN of its next datagram.
         self._datagrams: OrderedDict[tuple[int, int], int] = OrderedDict()
-        #: What was sent to a group last: word and record, and to whom.
+        #: The latest multicast datagram: (word, record), and the paths that it was posted to.
         self._latest: tuple[object, list[object]] = (None, [])
         self._writer: Writer | None = Writer(path, time.time_ns)
         _open.add(self)
@@ -158,9 +152,9 @@ class Capture:
 
     def interface(self, name: str, guid: int) -> int:
         """
-        An HCA begins to write here.
+        Add an HCA.
 
-        @return: the number of its interface.
+        @return: the number of its interface; -1 if the capture is closed.
         """
         with self.lock:
             self.guids.add(guid)
@@ -171,8 +165,7 @@ class Capture:
         """
         Write a frame as it is.
 
-        @param interface: whose.
-        @param outbound: whether it has left there.
+        @param outbound: whether the interface sent it.
         """
         with self.lock:
             try:
@@ -183,7 +176,7 @@ class Capture:
 
     def flush(self) -> None:
         """
-        Write what waits to be written.
+        Write the buffer.
         """
         with self.lock:
             try:
@@ -194,8 +187,9 @@ class Capture:
 
     def stop(self, error: Exception) -> None:
         """
-        The file cannot be written any more: say so, and let everything else go on.
+        End the capture because of an error, with a warning.
         """
+        # Nothing is raised: a full disk must not break the connections that are observed.
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.drop()
@@ -203,7 +197,7 @@ class Capture:
 
     def drop(self) -> None:
         """
-        In a forked child: the file is the parent's.
+        Close without writing the buffer: in a forked child the file is the parent's.
         """
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -221,7 +215,7 @@ class Capture:
 
     def complete(self) -> None:
         """
-        The process ends: from now on nothing waits to be written.
+        The process exits: write the buffer, and each later packet at once.
         """
         with self.lock:
             if self._writer is not None:
@@ -232,8 +226,8 @@ class Capture:
 
     def flow(self, key: tuple[int, int, int]) -> Flow | None:
         """
-        @param key: GUIDs of requester and responder, and the responder's queue pair number.
-        @return: what was begun under it.
+        @param key: (requester's GUID, responder's GUID, responder's QPN).
+        @return: the flow, or L{None}.
         """
         return self.flows.get(key)
 
@@ -244,14 +238,16 @@ class Capture:
         Begin a flow.
 
         @param key: see L{flow}.
-        @param source: the requester's queue pair number, 0 if that is not known.
-        @param reliable: whether there are answers.
-        @param psn: its first sequence number, L{None} if nobody here was told.
+        @param source: the requester's QPN, 0 if unknown.
+        @param reliable: whether there are responses.
+        @param psn: its first PSN, L{None} to use that of a CM message.
         @param mtu: the path MTU in bytes.
         """
         requester, responder, number = key
         expected, way = self._ends.get((responder, number), (0, Way.between(requester, responder)))
         back = way.back()
+        # One source port for both directions, as rxe has it for a connected queue pair (rxe_verbs.c
+        # rxe_modify_qp).
         port = sourcePort(way.label or flowLabel(source, number))
 
         def emit(answer: bool, packet: Packet) -> None:
@@ -265,33 +261,33 @@ class Capture:
         flow = self.flows[key] = Flow(emit, expected if psn is None else psn, mtu, reliable)
         return flow
 
-    #: Interface and direction of what is shown now.
+    #: Interface and direction of the packets shown now.
     _fromRequester: tuple[int, bool] = (0, True)
     _fromResponder: tuple[int, bool] = (0, False)
 
     def seenFrom(self, interface: int, isRequester: bool) -> None:
         """
-        Say who sees what comes now.
+        Set the interface from which the following packets are observed.
 
-        @param interface: whose interface.
-        @param isRequester: whether its HCA sends the requests.
+        @param isRequester: whether its HCA is the requester.
         """
         self._fromRequester = interface, isRequester
         self._fromResponder = interface, not isRequester
 
     def ended(self, key: tuple[int, int, int], was: bool = True) -> None:
         """
-        The queue pair of a flow is gone; what is on the way may still come.
+        The queue pair of a flow is gone.
 
-        @param was: whether there was one, or is none yet.
+        @param was: whether there was one.
         """
+        # The flow is kept for a while: records that are on their way may still arrive.
         self._ended.setdefault(key, was)
         if len(self._ended) > CAPTURE_ENDED_FLOWS:
             self.flows.pop(self._ended.popitem(False)[0], None)
 
     def renewed(self, key: tuple[int, int, int]) -> None:
         """
-        A queue pair begins, perhaps with a number that another one had.
+        A queue pair begins, perhaps with a number used before.
         """
         if self._ended.pop(key, False):
             self.flows.pop(key, None)
@@ -300,11 +296,11 @@ class Capture:
 
     def management(self, seen: tuple[int, bool], source: int, target: int, record: bytes) -> None:
         """
-        Show a message of the communication manager.
+        Show a CM message.
 
-        @param seen: interface, and whether it has sent it.
-        @param source: GUID of the sender's HCA.
-        @param target: GUID of the receiver's.
+        @param seen: interface, and whether it is the sender.
+        @param source: GUID of the sender.
+        @param target: GUID of the receiver.
         @param record: attribute, modifier and body.
         """
         if len(record) != MANAGEMENT_HEADER.size + BODY_BYTES:
@@ -320,17 +316,15 @@ class Capture:
             if isinstance(message, REQ):
                 body = _addressed(message, way).pack()
         payload = cm.wrap(attribute, body, transaction, modifier).pack()
+        # IBTA vol. 1 12.6: CM messages travel between queue pairs 1, with its well-known Q_Key (Linux
+        # ib_mad.h IB_QP1_QKEY).
         bth = BaseHeader(UD_SEND_ONLY, GSI_QPN, self._nextDatagram(source, GSI_QPN))
         packet = Packet.of(bth, (mad.QUEUE_KEY, GSI_QPN), payload)
         self.show(seen, way, datagramPort(GSI_QPN), packet)
 
     def _wayOf(self, message: AnyMessage, way: Way) -> Way:
-        """
-        Learn what a message says of its connection.
-
-        @param way: of HCAs.
-        @return: the way that it goes.
-        """
+        # Learns the direction of a connection from its messages: only the REQ carries GIDs, the others have
+        # its ids.
         if isinstance(message, (SIDR_REQ, SIDR_REP)):
             return way
         source, target = way.source, way.target
@@ -348,15 +342,16 @@ class Capture:
                 way = self._connections.get(mine, way)
         if isinstance(message, (REQ, REP)):
             _remember(self._connections, mine, way)
+            # IBTA vol. 1 12.7.31: the starting PSN in a REQ or REP is the one that its sender expects first.
             _remember(self._ends, (source, message.localQPN), (message.startingPSN, way.back()))
         return way
 
     def sentBefore(self, end: object, word: int, record: bytes) -> bool:
         """
-        What is sent to a group goes out once, and here to each member.
+        Whether a multicast datagram was shown already: it leaves an HCA once, but is posted here to each
+        member.
 
-        @param end: of which path it was posted.
-        @return: whether it was shown when it went to another one.
+        @param end: the path that it was posted to.
         """
         if record[GRH_BYTES - 16] != _GROUP:
             return False
@@ -371,11 +366,11 @@ class Capture:
         """
         Show an unreliable datagram.
 
-        @param seen: interface, and whether it has sent it.
-        @param source: GUID of the sender's HCA.
-        @param target: GUID of the receiver's.
-        @param word: operation and queue pair number.
-        @param record: GRH, DETH, immediate if it has one, and payload.
+        @param seen: interface, and whether it is the sender.
+        @param source: GUID of the sender.
+        @param target: GUID of the receiver.
+        @param word: opcode and QPN.
+        @param record: GRH, DETH, immediate if there is one, and payload.
         """
         row = OPCODES[word >> 24 & 0x7F]
         payload = GRH_BYTES + row.layout.size
@@ -394,9 +389,7 @@ class Capture:
         self.show(seen, way, port, packet, grh.trafficClass, grh.hopLimit)
 
     def _nextDatagram(self, guid: int, number: int) -> int:
-        """
-        @return: The sequence number of a queue pair's next datagram.
-        """
+        # IBTA vol. 1 9.8.3: datagrams have PSNs, per sending queue pair, though no receiver checks them.
         psn = self._datagrams.get((guid, number), 0)
         _remember(self._datagrams, (guid, number), psn + 1 & PSN_MASK)
         return psn
@@ -413,7 +406,7 @@ class Capture:
         """
         Write a packet.
 
-        @param seen: interface, and whether it has sent it.
+        @param seen: interface, and whether it is the sender.
         @param port: UDP source port.
         @raise OSError: the file cannot be written.
         """
@@ -424,6 +417,7 @@ class Capture:
         datagram = UDPDatagram(
             *(way.fromGID, way.toGID, port, packet.pack()),
             *(trafficClass, hopLimit, way.label),
+            # RFC 8200 section 8.1: UDP over IPv6 needs a checksum, and Wireshark marks packets without one.
             checksum=0 if version == 4 else None,
         )
         target = hardwareAddress(way.toGID, _hardware(way.target))
@@ -431,16 +425,16 @@ class Capture:
         writer.packet(*seen, frame)
 
 
-#: All that are open, and by file those that a name has opened.
+#: All open captures; and file name -> capture, of those opened by L{capture}.
 _open: set[Capture] = set()
 _captures: dict[str, Capture] = {}
 
 
 def fileOf(name: str) -> str:
     """
-    The file that a process writes.
+    The file name for this process.
 
-    @param name: C{%p} stands for the process id; without it that goes before the ending.
+    @param name: C{%p} is replaced by the process id; without it the id is put before the extension.
     """
     pid = str(os.getpid())
     if "%p" in name:
@@ -451,14 +445,14 @@ def fileOf(name: str) -> str:
 
 def capture(name: str) -> Capture | None:
     """
-    The capture of a name: one for the process.
+    The process's capture of a name.
 
     @param name: see L{fileOf}.
     @return: L{None}, with a warning, if it cannot be written.
     """
     path = fileOf(name)
     found = _captures.get(path)
-    if found is None:  # One that came to an end stays: what is in the file is kept.
+    if found is None:  # One that was stopped stays: opening it again would overwrite the file.
         try:
             found = _captures[path] = Capture(path)
         except OSError as error:
@@ -473,9 +467,7 @@ def _complete() -> None:
 
 
 def _forget() -> None:
-    """
-    In a forked child: its HCAs have captures of their own.
-    """
+    # In a forked child: the files are the parent's, and the child's HCAs open captures of their own.
     for each in _open:
         each.drop()
     _open.clear()

@@ -1,13 +1,10 @@
 """
-Operations as packets: what a medium of operations would have sent, were it one of packets.
+Operations as packets: what a fabric of records would have sent if it carried packets.
 
-A L{Flow} is one direction of a connection: the requests of one side and the answers to them.
-The medium has no sequence numbers, acknowledgements or path MTU; they are made here, as
-IBTA vol. 1 9.7 says and a requester would check them.  A record may be longer than a packet, or
-be a part of a message that ends within one, so bytes are carried from record to record.
-
-Acknowledgements keep the order of requests: one that is taken behind a READ is acknowledged
-behind the READ's responses, which acknowledge what is before it.
+A L{Flow} is one direction of a connection: the requests of one side and their responses. Records have no
+sequence numbers, acknowledgements or path MTU; these are made here by the rules of IBTA vol. 1 9.7, so that
+an analyser which checks them finds no fault. A record may be longer than a packet, or be the part of a
+message that ends within one, so bytes are carried over from record to record.
 """
 
 from __future__ import annotations
@@ -44,13 +41,13 @@ from twisted_ib.hca.wire.headers import ACK, IMMEDIATE, INVALIDATE, PSN_MASK
 from twisted_ib.hca.wire.opcodes import OPCODES, Kind, Opcode
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 
-#: By kind: first and middle packet.
+#: Kind -> opcodes of First and Middle packets.
 _PARTS: Final = {
     Kind.SEND: (SEND_FIRST, SEND_MIDDLE),
     Kind.WRITE: (WRITE_FIRST, WRITE_MIDDLE),
     Kind.READ_RESPONSE: (READ_RESPONSE_FIRST, READ_RESPONSE_MIDDLE),
 }
-#: By kind and what comes at a message's end: only and last packet.
+#: (kind, layout of the extra header at the end) -> opcodes of Only and Last packets.
 _ENDS: Final[dict[tuple[Kind, object], tuple[int, int]]] = {
     (Kind.SEND, None): (SEND_ONLY, SEND_LAST),
     (Kind.SEND, IMMEDIATE): (SEND_ONLY_IMMEDIATE, SEND_LAST_IMMEDIATE),
@@ -59,18 +56,17 @@ _ENDS: Final[dict[tuple[Kind, object], tuple[int, int]]] = {
     (Kind.WRITE, IMMEDIATE): (WRITE_ONLY_IMMEDIATE, WRITE_LAST_IMMEDIATE),
     (Kind.READ_RESPONSE, None): (READ_RESPONSE_ONLY, READ_RESPONSE_LAST),
 }
-#: What says nothing on a wire.
+#: Syndromes of the fabric of records that are no packet on a wire.
 _SILENT: Final = frozenset((ABSENT, LATER))
 
 
 class _Message:
     """
-    A message that is cut into packets: a SEND, a WRITE or the response to a READ.
+    A message that is segmented into packets: a SEND, a WRITE or the response to a READ.
 
-    @ivar kind: which.
-    @ivar begun: whether its first packet is out.
-    @ivar carried: bytes that wait for more, fewer than a packet takes.
-    @ivar opening: the numbers in the headers of its first packet.
+    @ivar begun: whether its first packet was emitted.
+    @ivar carried: bytes that wait for the next record, less than a packet.
+    @ivar opening: the extended header fields of its first packet.
     """
 
     __slots__ = ("begun", "carried", "kind", "opening")
@@ -83,18 +79,17 @@ class _Message:
 
     def cut(self, data: Any, mtu: int, extra: object, ends: bool) -> list[tuple[int, Any]]:
         """
-        Cut off what is ready.
+        Segment the bytes of the next record.
 
-        @param data: the bytes of the next record.
-        @param mtu: bytes of a packet.
-        @param extra: the layout of what the last packet has, or L{None}.
+        @param extra: layout of the last packet's extra header, or L{None}.
         @param ends: whether this record is the last.
-        @return: pairs of code and payload.
+        @return: pairs of opcode and payload.
         """
         if self.carried:
             data = self.carried + bytes(data)
         view, at, found = memoryview(data), 0, []
-        # What ends a message is never empty, unless it is all of it.
+        # IBTA vol. 1 9.7.3.1: all packets but the last have the path MTU, and a Last packet is never empty,
+        # so one byte stays back for it.
         left = len(view) - 1 if ends else len(view)
         while left - at >= mtu:
             found.append((_PARTS[self.kind][self.begun], view[at : at + mtu]))
@@ -112,16 +107,14 @@ class _Request:
     """
     One request of a flow.
 
-    @ivar kind: what it is.
-    @ivar first: its first sequence number.
-    @ivar last: the last one, of its answer if it asks.
-    @ivar end: the position of the medium after it, L{None} before it is whole.
-    @ivar next: the sequence number of the next packet of its answer.
-    @ivar marks: pairs of the position after a record, and the sequence number that its
-        refusal would have.
-    @ivar taken: whether the responder has it, or has answered it.
-    @ivar answer: the response to a READ, once it has begun.
-    @ivar refusal: the syndrome that refused it, and the sequence number; or L{None}.
+    @ivar first: its first PSN.
+    @ivar last: its last PSN; of the response if there is one.
+    @ivar end: position of the medium after it, L{None} while it is incomplete.
+    @ivar next: PSN of the next response packet.
+    @ivar marks: pairs of the position after a record, and the PSN that a NAK of it would have.
+    @ivar taken: whether the responder has executed it.
+    @ivar answer: the READ response, once it has begun.
+    @ivar refusal: syndrome and PSN of a NAK to emit; or L{None}.
     """
 
     __slots__ = ("answer", "end", "first", "kind", "last", "marks", "next", "refusal", "taken")
@@ -138,17 +131,17 @@ class _Request:
     @property
     def asks(self) -> bool:
         """
-        Whether something else than an acknowledgement answers it.
+        Whether it is answered by a response and not an ACK.
         """
         return self.kind in (Kind.READ, Kind.ATOMIC)
 
 
 class Flow:
     """
-    The requests of one queue pair to another, and the answers.
+    The requests of one queue pair to another, and their responses.
 
-    @ivar psn: the sequence number of the next request.
-    @ivar records: how many records of requests were shown.
+    @ivar psn: PSN of the next request.
+    @ivar records: count of request records shown.
     """
 
     __slots__ = (
@@ -168,13 +161,10 @@ class Flow:
         self, emit: Callable[[bool, Packet], None], psn: int, mtu: int, reliable: bool = True
     ) -> None:
         """
-        Nothing was sent.
-
-        @param emit: shows a packet: whether it is an answer, and it; its destination is set
-            there.
-        @param psn: the first sequence number.
-        @param mtu: bytes of payload of a packet.
-        @param reliable: whether there are answers.
+        @param emit: called with whether a packet is a response, and the packet; it sets the destination.
+        @param psn: the first PSN.
+        @param mtu: path MTU in bytes.
+        @param reliable: whether there are responses.
         """
         self._emit = emit
         self._reliable = reliable
@@ -194,10 +184,10 @@ class Flow:
         """
         Show a record of a request.
 
-        @param row: of its code.
-        @param extended: the numbers of its headers.
+        @param row: of its opcode.
+        @param extended: its extended header fields.
         @param data: its payload.
-        @param position: of the medium, after it.
+        @param position: position of the medium after it.
         """
         self.records += 1
         if row.kind in (Kind.SEND, Kind.WRITE):
@@ -206,6 +196,7 @@ class Flow:
             request = self._begin(row.kind)
             count = 1
             if row.kind is Kind.READ:
+                # IBTA vol. 1 9.7.3.2: a READ consumes the PSNs of its response packets, at least one.
                 count = max(1, -(-extended[2] // self._mtu))
             request.last = self.psn + count - 1 & PSN_MASK
             self._emit(False, Packet.of(BaseHeader(row.code, 0, self.psn, acknowledge=True), extended))
@@ -224,7 +215,7 @@ class Flow:
             self._request = self._begin(row.kind)
         message, request = self._message, self._request
         if message is None or request is None or message.kind is not row.kind:
-            return  # The peer does not keep to the order; it will be refused.
+            return  # Invalid opcode sequence (IBTA vol. 1 9.7.4): the responder will NAK it.
         before = self.psn
         for code, piece in message.cut(data, self._mtu, extra, row.ends):
             shown = OPCODES[code]
@@ -237,7 +228,8 @@ class Flow:
             self._emit(False, Packet.of(bth, numbers, piece))
             request.last = self.psn
             self.psn = self.psn + 1 & PSN_MASK
-        # A receive is taken by a SEND's first packet, and by a WRITE's last one.
+        # The PSN of an RNR NAK: a SEND consumes its receive WQE with the first packet, a WRITE with
+        # immediate with its last one.
         isLate = row.kind is Kind.WRITE and extra is not None
         request.marks.append((position, request.last if isLate else before))
         if row.ends:
@@ -245,10 +237,9 @@ class Flow:
             self._message = self._request = None
 
     def _begin(self, kind: Kind) -> _Request:
-        """
-        A request begins.  What comes behind a refused one is dropped there.
-        """
         request = _Request(self.psn, kind)
+        # IBTA vol. 1 9.7.5.2.8: the responder drops requests behind a NAK until the requester resumes; they
+        # get no ACK.
         if self._reliable and self._refused is None:
             self._requests.append(request)
         return request
@@ -257,7 +248,7 @@ class Flow:
 
     def taken(self, position: int) -> None:
         """
-        The responder has all records before a position.
+        The responder has executed all records before a position.
         """
         for request in self._requests:
             if request.end is None or request.end > position:
@@ -266,9 +257,8 @@ class Flow:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """
-        Acknowledge what is taken, in order, and show the refusal that comes then.
-        """
+        # IBTA vol. 1 9.7.5: responses keep the order of requests, so an ACK or NAK waits behind a READ
+        # or atomic that is not answered. The response acknowledges all before it.
         requests = self._requests
         while requests:
             request = requests[0]
@@ -293,17 +283,17 @@ class Flow:
 
     def respond(self, row: Opcode, data: Any) -> None:
         """
-        Show a record of the answer to the first READ or atomic that waits for one.
+        Show a record of the response to the oldest READ or atomic.
 
-        @param row: of its code.
-        @param data: the bytes, or what was there before.
+        @param row: of its opcode.
+        @param data: the bytes, or the original value of an atomic.
         """
         requests = self._requests
         asked = next((request for request in requests if request.asks), None)
         if asked is None or (asked.kind is Kind.ATOMIC) is not (row.kind is Kind.ATOMIC_ACKNOWLEDGE):
             return
         while not requests[0].asks:
-            self._settle()  # Who answers has taken what is before.
+            self._settle()  # A response acknowledges what precedes its request.
         request = requests[0]
         if request.kind is Kind.ATOMIC:
             self._msn = self._msn + 1 & PSN_MASK
@@ -312,11 +302,13 @@ class Flow:
             self._acknowledge()
             return
         if request.answer is None:
+            # The MSN counts a READ when its response begins, so First and Last carry the same MSN (Linux
+            # rxe_resp.c read_reply).
             request.answer = _Message(Kind.READ_RESPONSE)
             self._msn = self._msn + 1 & PSN_MASK
         for code, piece in request.answer.cut(data, self._mtu, None, row.ends):
             if (request.last - request.next & PSN_MASK) > PSN_MASK >> 1:
-                return  # More than was asked for; the requester will not have it.
+                return  # Longer than requested: the requester treats it as an error.
             shown = OPCODES[code]
             self._answer(code, request.next, (self._word(ACK),) if shown.headers else (), piece)
             request.next = request.next + 1 & PSN_MASK
@@ -330,14 +322,15 @@ class Flow:
         """
         The responder refused a record.
 
-        @param syndrome: why.
-        @param position: of the medium after the record; 0 for the first READ or atomic that
-            waits for its answer, L{None} for the latest record.
+        @param syndrome: AETH syndrome.
+        @param position: position of the medium after the record; 0 for the oldest READ or atomic, L{None}
+            for the latest record.
         """
         found = self._find(position)
         if found is None or self._refused is not None:
             return
         request, psn = found
+        # IBTA vol. 1 9.7.5.2: a NAK acknowledges all earlier requests.
         for before in self._requests:
             if before is request:
                 break
@@ -348,10 +341,8 @@ class Flow:
         self._acknowledge()
 
     def _find(self, position: int | None) -> tuple[_Request, int] | None:
-        """
-        The request that a refusal is about, and the sequence number of the record.
-        """
         requests = self._requests
+        # Returns the request and the PSN of the refused record.
         if position is None:
             return (requests[-1], requests[-1].marks[-1][1]) if requests and requests[-1].marks else None
         for request in requests:
@@ -366,7 +357,7 @@ class Flow:
 
     def resume(self) -> None:
         """
-        The requester starts again with what was refused.
+        The requester resumes with the refused request.
         """
         refused, self._refused = self._refused, None
         self._message = self._request = None
@@ -374,4 +365,5 @@ class Flow:
         if refused in requests:
             while requests.pop() is not refused:
                 pass
+            # A retry reuses the PSNs of the refused request (IBTA vol. 1 9.7.1).
             self.psn = refused.first

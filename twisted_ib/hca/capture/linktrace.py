@@ -1,8 +1,8 @@
 """
-Shows a capture what goes over a link: the packets themselves.
+Capture of a link: the packets themselves.
 
-A UDP socket shows neither the Ethernet header nor, of IPv4, the identification: the first is made up,
-the second is what the invariant CRC says it is.
+A UDP socket shows neither the Ethernet header, which is made up, nor the IPv4 identification, which is
+recovered from the ICRC (see L{twisted_ib.hca.wire.icrcflow}).
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, ipVersion
 
 _HOP_LIMIT: Final = 64
-#: The last octets of a made-up Ethernet address are those of the IP address.
+#: A made-up MAC address ends with the last octets of the IP address.
 _HARDWARE_MASK: Final = 0xFFFFFFFF
 
 
 @implementer(ILink)
 class TracedLink:
     """
-    A link whose datagrams are shown.
+    A link that shows its datagrams to a capture.
 
-    @ivar user: See L{ILink}.
+    @ivar user: see L{ILink}.
     """
 
     def __init__(self, link: Any, capture: Capture, interface: int) -> None:
         """
-        @param link: The link; its user becomes this one's.
-        @param capture: Where to show them.
-        @param interface: The number of its interface there.
+        @param link: the link; its user becomes this one's.
+        @param interface: the number of its interface in the capture.
         """
         self._link = link
         self._capture = capture
@@ -47,7 +46,7 @@ class TracedLink:
         self.pathMTU: int = link.pathMTU
         capture.addresses.add(self.address)
 
-    # -- what is passed on
+    # -- ILink, passed on
 
     def pathMTUTo(self, destination: str) -> int:
         """
@@ -109,24 +108,24 @@ class TracedLink:
         found: int = self._link.burst
         return found
 
-    # -- what the link's user has
+    # -- the link's user
 
     @property
     def asleep(self) -> bool:
         """
-        Whether the user is to be told of what arrives.
+        Whether the user wants C{signal} when something arrives.
         """
         return bool(self.user.asleep)
 
     def signal(self) -> None:
         """
-        Tell it.
+        Wake the user.
         """
         self.user.signal()
 
     def count(self, name: str) -> None:
         """
-        Count something.
+        Increment one of the user's counters.
         """
         self.user.count(name)
 
@@ -142,7 +141,7 @@ class TracedLink:
         trafficClass: int = 0,
     ) -> None:
         """
-        Show datagrams, unless their sender has, and pass them on.
+        Show datagrams, unless their sender writes to the same capture, and pass them on.
         """
         if size > 0 and source not in self._capture.addresses:
             self._show(
@@ -151,7 +150,7 @@ class TracedLink:
             )
         self.user.arrived(source, port, destination, buffer, start, stop, size, trafficClass)
 
-    # -- what the user calls
+    # -- sending
 
     def send(
         self,
@@ -163,7 +162,7 @@ class TracedLink:
         hopLimit: int = _HOP_LIMIT,
     ) -> bool:
         """
-        Send datagrams, and show them if they are sent.
+        Send datagrams, and show them if the link accepted them.
         """
         if not self._link.send(destination, port, pieces, size, trafficClass, hopLimit):
             return False
@@ -181,11 +180,6 @@ class TracedLink:
         trafficClass: int,
         hopLimit: int,
     ) -> None:
-        """
-        Show datagrams.
-
-        @param data: All of them; each has C{size} octets.
-        """
         capture = self._capture
         if capture.closed:
             return
@@ -195,6 +189,8 @@ class TracedLink:
         version = ipVersion(fromGID, toGID)
         hardware = hardwareAddress(toGID, _hardware(toGID))
         head = ethernet(_hardware(fromGID), hardware, version)
+        # One call may have many datagrams of equal size (UDP_SEGMENT, UDP_GRO): each is a packet on the
+        # wire.
         for at in range(0, len(data), size):
             each = data[at : at + size]
             end = len(each) - ICRC.size
@@ -205,14 +201,13 @@ class TracedLink:
                     checksum=0 if version == 4 else None,
                 ).pack()
             except WireError:
-                continue  # What is no packet is not shown.
+                continue  # Malformed: it cannot be shown as a packet.
+            # With the ICRC as it arrived, right or wrong.
             capture.write(self._interface, outbound, head + datagram[: -ICRC.size] + each[end:])
 
 
 def _hardware(gid: int) -> bytes:
-    """
-    @return: An Ethernet address, one that is locally administered.
-    """
+    # 0x02: locally administered, so that no vendor's address is used.
     return b"\x02\x00" + (gid & _HARDWARE_MASK).to_bytes(4, "big")
 
 

@@ -1,9 +1,6 @@
 """
-Capture files: the three block types of pcapng that a capture of packets needs
-(draft-ietf-opsawg-pcapng: section header, interface description, enhanced packet).
-
-Integers are in little endian.  What is written waits in a buffer of bounded size, so that a
-packet does not cost a call of the kernel.
+Capture files: the three block types of pcapng that a capture of packets needs (draft-ietf-opsawg-pcapng:
+section header, interface description, enhanced packet). Little endian, buffered.
 """
 
 from __future__ import annotations
@@ -13,9 +10,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-#: Bytes of a capture file that wait to be written.
+#: Bytes that are buffered before a write, so that a packet does not cost a system call.
 CAPTURE_BUFFER = 256 * 1024
-#: How long they wait at most, while packets come, in nanoseconds.
+#: The longest time that they stay buffered while packets come, in nanoseconds.
 CAPTURE_NANOSECONDS = 1_000_000_000
 
 _SECTION: Final = 0x0A0D0D0A
@@ -24,22 +21,22 @@ _PACKET: Final = 6
 
 _BLOCK: Final = Struct("<II")
 _TRAILER: Final = Struct("<I")
-#: Byte order, version 1.0, length of the section: unknown.
+#: Byte-order magic, version 1.0, section length; -1 is unknown (draft-ietf-opsawg-pcapng section 4.1).
 _SECTION_BODY: Final = Struct("<IHHq")
 _BYTE_ORDER: Final = 0x1A2B3C4D
-#: Link type, reserved, longest packet: no bound.
+#: Link type, reserved, snap length; 0 is unlimited (section 4.2).
 _INTERFACE_BODY: Final = Struct("<HHI")
 _ETHERNET: Final = 1
-#: Interface, time (upper and lower half), bytes here, bytes on the wire.
+#: Interface, timestamp (upper and lower half), captured length, original length (section 4.3).
 _PACKET_BODY: Final = Struct("<IIIII")
 
 _OPTION: Final = Struct("<HH")
 _NAME, _DESCRIPTION, _RESOLUTION = 2, 3, 9
 _APPLICATION: Final = 4
 _FLAGS: Final = 2
-#: Time is in nanoseconds.
+#: if_tsresol: 10**-9 s.
 _NANO: Final = b"\x09"
-#: Direction: to this host, from it.
+#: epb_flags: inbound, outbound.
 _INBOUND = b"\x01\0\0\0"
 _OUTBOUND = b"\x02\0\0\0"
 
@@ -59,18 +56,16 @@ def _block(kind: int, *pieces: bytes) -> bytes:
 
 class Writer:
     """
-    A file that packets are appended to.
+    A pcapng file that packets are appended to.
 
-    @ivar fd: its descriptor, -1 when it is closed.
-    @ivar eager: whether nothing waits to be written.
+    @ivar fd: its descriptor, -1 once it is closed.
+    @ivar eager: whether each packet is written at once.
     """
 
     def __init__(self, path: str, clock: Callable[[], int]) -> None:
         """
-        Begin the file.  It is its owner's alone: a capture has all that was said.
-
-        @param path: its name; what is there is overwritten.
-        @param clock: gives the time in nanoseconds since 1970.
+        @param path: file name; an existing file is overwritten.
+        @param clock: returns the time in nanoseconds since 1970.
         @raise OSError: it cannot be written.
         """
         self._clock = clock
@@ -78,6 +73,8 @@ class Writer:
         self._size = self._interfaces = 0
         self._flushed = clock()
         self.eager = False
+        # Readable by its owner only, and no symbolic link is followed: a capture contains all payloads, and
+        # its name may be predictable.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(path, flags, 0o600)
         self._add(
@@ -91,9 +88,9 @@ class Writer:
 
     def interface(self, name: str, description: str) -> int:
         """
-        Describe an interface.
+        Add an interface description block.
 
-        @return: its number.
+        @return: the interface's number.
         """
         self._add(
             _block(
@@ -112,7 +109,7 @@ class Writer:
         """
         Append a packet.
 
-        @param outbound: whether the interface has sent it.
+        @param outbound: whether the interface sent it.
         @raise OSError: the file cannot be written.
         """
         now, size = self._clock(), len(frame)
@@ -128,7 +125,7 @@ class Writer:
 
     def flush(self) -> None:
         """
-        Write what waits.
+        Write the buffer.
 
         @raise OSError: the file cannot be written.
         """
@@ -136,12 +133,13 @@ class Writer:
         self._size = 0
         self._flushed = self._clock()
         rest = memoryview(b"".join(blocks))
+        # os.write may be partial; a truncated block would make the rest of the file unreadable.
         while rest and self.fd >= 0:
             rest = rest[os.write(self.fd, rest) :]
 
     def drop(self) -> None:
         """
-        Close the file without what waits: it is another process's.
+        Close the file without writing the buffer.
         """
         fd, self.fd = self.fd, -1
         self._blocks = []
@@ -150,9 +148,9 @@ class Writer:
 
     def close(self) -> None:
         """
-        Write what waits and close the file.
+        Write the buffer and close the file.
 
-        @raise OSError: it cannot be written; it is closed all the same.
+        @raise OSError: it cannot be written; it is closed nevertheless.
         """
         try:
             self.flush()

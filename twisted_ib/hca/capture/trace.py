@@ -1,12 +1,10 @@
 """
-Shows a capture what goes over the paths of a fabric.
+Capture of a fabric of records: observes its paths.
 
-The paths of a traced fabric are of classes derived from its own: what is posted is shown when
-the medium has taken it, and in front of who takes a record stands who shows it.  A fabric that
-is not traced has nothing of this.
+The path classes of a traced fabric are replaced by subclasses: a record is shown after the medium has
+accepted it, and a tap in front of the receiver shows what arrives. A fabric that is not traced pays nothing.
 
-Between two HCAs that write into the same capture only what is posted is shown, or all would be
-there twice.
+Between two HCAs that write to the same capture only posted records are shown, since each would appear twice.
 """
 
 from __future__ import annotations
@@ -44,25 +42,23 @@ if TYPE_CHECKING:
 else:
     _Path = object
 
-#: Where a fabric has the classes of its paths.
+#: Attributes of a fabric that hold its path classes.
 _CLASSES: Final = ("pathClass", "carrierClass")
 _LONGEST_MTU: Final = max(MTU_BYTES.values())
 
 
 class Trace:
     """
-    What one HCA shows.
+    The trace of one HCA.
 
-    @ivar capture: where.
-    @ivar fabric: the HCA's.
-    @ivar interface: the number of its interface there.
+    @ivar interface: the number of its interface in the capture.
     """
 
     def __init__(self, capture: Capture, fabric: Any, name: str) -> None:
         """
-        From now on the paths of a fabric are traced.
+        Trace the paths of a fabric from now on.
 
-        @param name: of the device.
+        @param name: device name.
         """
         self.capture = capture
         self.fabric = fabric
@@ -77,17 +73,15 @@ class Trace:
 
 class PathTrace:
     """
-    What one path shows.
+    The trace of one path.
 
-    @ivar trace: of its HCA.
-    @ivar path: the path.
-    @ivar segments: by number, what the peer was offered.
-    @ivar reserved: whether C{postReserved} is at work, which may call C{post}.
+    @ivar segments: number -> memory segment that was offered to the peer.
+    @ivar reserved: whether C{postReserved} is running, which may call C{post}.
     """
 
     def __init__(self, trace: Trace, path: Any) -> None:
         """
-        @param path: one that is new.
+        @param path: a new path.
         """
         self.trace = trace
         self.path = path
@@ -96,9 +90,9 @@ class PathTrace:
         self.peer: int = path.peer.guid
         self.segments: dict[int, Any] = {}
         self.reserved = False
-        #: By the peer's queue pair number: ours.
+        #: Remote QPN -> local QPN.
         self._mine: dict[int, int] = {}
-        #: What the peer has not taken: position and flow.
+        #: Requests without acknowledgement: position and flow.
         self._sent: deque[tuple[int, Flow]] = deque()
         if not (self.peer in self.capture.guids and path.peer.pid == os.getpid()):
             path.taker = _Tap(self, path.taker)
@@ -114,7 +108,7 @@ class PathTrace:
 
     def unbound(self, queuePair: Any) -> None:
         """
-        It does so no more.
+        A queue pair uses the path no more.
         """
         if self._mine.get(queuePair.remote) == queuePair.number:
             del self._mine[queuePair.remote]
@@ -125,11 +119,11 @@ class PathTrace:
             call((self.me, self.peer, queuePair.remote))
             call((self.peer, self.me, queuePair.number))
 
-    # -- what is shown
+    # -- records
 
     def posted(self, word: int, pieces: list[Any]) -> None:
         """
-        The medium has taken a record.
+        The medium accepted a record.
 
         @param pieces: of its bytes.
         """
@@ -140,7 +134,7 @@ class PathTrace:
             try:
                 self._posted(word, b"".join(pieces))
             except WireError:
-                pass  # What is no packet is not shown.
+                pass  # Malformed: it cannot be shown as a packet.
             except Exception as error:
                 capture.stop(error)
 
@@ -160,13 +154,15 @@ class PathTrace:
             source = self._mine.get(number, 0)
             flow = self._request((self.me, self.peer, number), source, opcode, record, True)
             if flow is not None and OPCODES[code].ends and not code & UNRELIABLE:
+                # A fabric of records has no ACK packets: the path calls acknowledged once the peer has
+                # passed this position.
                 position = self.path.position()
                 self._sent.append((position, flow))
                 self.path.unacknowledged.append((position, self))
 
     def acknowledged(self, position: int) -> None:
         """
-        The peer has taken everything before a position, and has refused there what it will.
+        The peer has processed all records before a position; those that it refuses were refused by now.
         """
         sent, capture = self._sent, self.capture
         with capture.lock:
@@ -180,10 +176,10 @@ class PathTrace:
 
     def arrived(self, opcode: int, number: int, entry: Any, record: bytes, data: Any) -> Flow | None:
         """
-        The peer's record has come, and is not taken yet.
+        A record of the peer arrived, and was not processed yet.
 
-        @param entry: who takes it, or L{None}.
-        @param data: what it refers to, or L{None}.
+        @param entry: its receiver, or L{None}.
+        @param data: the payload that it refers to, or L{None}.
         @return: the flow, if it is a request.
         """
         capture = self.capture
@@ -221,7 +217,7 @@ class PathTrace:
 
     def taken(self, flow: Flow) -> None:
         """
-        The peer's latest request was taken.
+        The peer's latest request was accepted.
         """
         capture = self.capture
         with capture.lock:
@@ -235,37 +231,29 @@ class PathTrace:
         seen = self.trace.interface, outbound
         source, target = (self.me, self.peer) if outbound else (self.peer, self.me)
         if not isDatagram(opcode):
-            return number == GSI_QPN  # Nobody is asked for that there.
+            return number == GSI_QPN  # Not shown: queue pair 1 receives datagrams only.
         if number == GSI_QPN:
             self.capture.management(seen, source, target, record)
             return True
         if len(record) < HEADER_BYTES:
-            return False  # The same code is that of a reference.
+            return False  # The same opcode with a reference, which is shorter than GRH and DETH.
         word = opcode << 24 | number
         if not (outbound and self.capture.sentBefore(self, word, record)):
             self.capture.datagram(seen, source, target, word, record)
         return True
 
     def _refusal(self, record: bytes, ends: tuple[int, int], mine: bool) -> None:
-        """
-        Show a refusal.
-
-        @param ends: GUIDs of requester and responder.
-        @param mine: whether it is this side that refuses.
-        """
+        # ends: GUIDs of requester and responder; mine: whether this side refuses.
         if len(record) != REFUSAL.size:
             return
         syndrome, number, position = REFUSAL.unpack(record)
         flow = self.capture.flow((*ends, number))
         if flow is not None:
             self.capture.seenFrom(self.trace.interface, not mine)
-            # Who refuses does not know the requester's positions, unless that one is shown too.
+            # Positions are the requester's: here they are known only if its own HCA is shown too.
             flow.refused(syndrome, position if self._knowsPositions(mine) or not position else None)
 
     def _knowsPositions(self, mine: bool) -> bool:
-        """
-        Whether the requests of a flow were shown with positions of the medium.
-        """
         return not mine or self.path.taker.__class__ is not _Tap
 
     def _respond(self, flow: Flow, code: int, data: Any) -> None:
@@ -283,16 +271,10 @@ class PathTrace:
         outbound: bool,
         data: Any = None,
     ) -> Flow | None:
-        """
-        Show a record of a request.
-
-        @param source: the requester's queue pair number, 0 if that is not known.
-        @param data: what an inbound record refers to.
-        @return: its flow, if it was shown.
-        """
         capture, code = self.capture, opcode & OPERATION_MASK
         capture.seenFrom(self.trace.interface, outbound)
         flow = capture.flow(key)
+        # RESUME is no packet: a requester on a wire starts again with an old PSN.
         if code == RESUME:
             if flow is not None:
                 flow.resume()
@@ -323,9 +305,6 @@ class PathTrace:
         return self.capture.begin(key, source, reliable, psn, mtu)
 
     def _referred(self, opcode: int, record: bytes) -> Any:
-        """
-        @return: The bytes of this side that a record carries or refers to.
-        """
         if not opcode & REFERENCE:
             return record
         if len(record) != headers.REFERENCE.size:
@@ -337,15 +316,12 @@ class PathTrace:
 
 class _Tap:
     """
-    Gives who takes the records of a queue pair number, and stands in for it.
+    Stands in front of a path's receivers, and shows records before they process them.
     """
 
     __slots__ = ("_entry", "_number", "_taker", "_trace")
 
     def __init__(self, trace: PathTrace, taker: Callable[[int], Any]) -> None:
-        """
-        @param taker: gives who really takes them.
-        """
         self._trace = trace
         self._taker = taker
         self._number = 0
@@ -353,7 +329,7 @@ class _Tap:
 
     def __call__(self, number: int) -> _Tap:
         """
-        The next record is for this number.
+        The next record is for this queue pair number.
         """
         self._number = number
         self._entry = self._taker(number)
@@ -367,7 +343,7 @@ class _Tap:
         path = trace.path
         record, data = bytes(buffer[start:stop]), None
         if opcode & REFERENCE and getattr(entry, "work", None) is not None and len(record) < HEADER_BYTES:
-            # May end the path, as it would in whoever takes the record.
+            # May end the path, as it would in the receiver of the record.
             row = OPCODES.get(opcode & OPERATION_MASK)
             skipped = 0 if row is None or opcode & OPERATION_MASK in RESPONSES else row.layout.size
             data = payload(path, opcode, record, skipped, len(record))
@@ -383,10 +359,7 @@ class _Tap:
 
 class _Shown(_Path):
     """
-    What makes a path one whose records are shown: in front of the class of the path.
-
-    @ivar shown: what it shows.
-    @cvar trace: of the HCA.
+    Mixin of a traced path, in front of the fabric's path class.
     """
 
     trace: Trace
@@ -396,24 +369,15 @@ class _Shown(_Path):
         self.shown = PathTrace(self.trace, self)
 
     def bind(self, queuePair: Any, message: Any = None) -> _Path:
-        """
-        See L{Path.bind<twisted_ib.hca.fabric.base.path.Path.bind>}.
-        """
         bound = super().bind(queuePair, message)
         self.shown.bound(queuePair)
         return bound
 
     def unbind(self, queuePair: Any) -> None:
-        """
-        See L{Path.unbind<twisted_ib.hca.fabric.base.path.Path.unbind>}.
-        """
         super().unbind(queuePair)
         self.shown.unbound(queuePair)
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Publish one record, and show it if the medium has taken it.
-        """
         if not super().post(word, header, payload, length):
             return False
         shown = self.shown
@@ -422,10 +386,8 @@ class _Shown(_Path):
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        The same with a small record.
-        """
         shown = self.shown
+        # The path may implement this by post: the record must be shown once.
         shown.reserved = True
         try:
             taken = super().postReserved(word, body, refusal)
@@ -436,18 +398,12 @@ class _Shown(_Path):
         return taken
 
     def offer(self, segment: Any) -> int:
-        """
-        Let the peer map a segment, and know by which number.
-        """
         number = super().offer(segment)
         if number:
             self.shown.segments[number] = segment
         return number
 
     def withdraw(self, segment: Any) -> None:
-        """
-        Forget it.
-        """
         segments = self.shown.segments
         for number in [n for n, each in segments.items() if each is segment]:
             del segments[number]
@@ -456,9 +412,8 @@ class _Shown(_Path):
 
 def traced(base: Any, trace: Trace) -> Any:
     """
-    A class of paths that are traced.
+    A traced subclass of a path class.
 
-    @param base: the class of a fabric's paths.
-    @param trace: of the HCA.
+    @param base: the path class of a fabric.
     """
     return type("TracedPath", (_Shown, base), {"trace": trace})

@@ -1,8 +1,8 @@
 """
-The InfiniBand communication manager (IBTA vol. 1 chapter 12).  Pure.
+The InfiniBand communication manager (IBTA vol. 1 chapter 12), without I/O.
 
-C{table} has all connections of an HCA.  One C{machine} is one connection: its C{states}, and in
-C{transitions} what it does in each of them.  C{sidr} finds the queue pair behind a datagram service,
-C{admission} bounds half-open connections, C{timers} says when to call again, C{transactions} gives messages
-on packets their transaction ids.
+L{table<twisted_ib.hca.cm.table>} holds all connections of an HCA, C{peer} what it knows of one source. One
+C{machine} is one connection; C{states} and C{transitions} are its state machine. C{sidr} resolves service
+ids of datagram services, C{admission} limits half-open connections, C{timers} keeps deadlines and TIMEWAIT,
+and C{transactions} wraps messages in MADs with transaction ids.
 """

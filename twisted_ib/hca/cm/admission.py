@@ -1,5 +1,5 @@
 """
-Whether a peer may ask for one more connection.
+Admission control: limits on half-open connections, per peer and in all.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ if TYPE_CHECKING:
 
 class HalfOpenLimit:
     """
-    The bounds of a table of connections.
+    The bounds of a connection table.
 
-    @ivar halfOpen: REQs of all peers that are not connections yet.
-    @ivar oldest: them, the oldest first, if one that is too many takes the oldest one's place; else
-        L{None}: then it is not heard.
+    @ivar halfOpen: REQs of all peers that are not established yet.
+    @ivar oldest: those connections, oldest first, if a new REQ over the limit evicts the oldest; L{None} if
+        it is dropped.
     """
 
     __slots__ = ("_inAll", "_ofPeers", "_perSource", "halfOpen", "oldest")
 
     def __init__(self, perSource: int, inAll: int, replaces: bool = False) -> None:
         """
-        @param perSource: how many REQs of a peer may be half open.
-        @param inAll: how many of all peers.
-        @param replaces: whether one that is too many takes the oldest one's place.
+        @param perSource: half-open connections that one peer may have.
+        @param inAll: the same of all peers.
+        @param replaces: whether a REQ over the limit evicts the oldest one.
         """
         self._perSource = perSource
         self._inAll = inAll
         self.halfOpen = 0
+        # A dictionary as an ordered set. Eviction is for sources that can be forged: dropping new REQs there
+        # would let a flood of forged ones lock everybody out (RFC 4987 section 3.4, recycling the oldest
+        # half-open TCB).
         self.oldest: dict[Connection, None] | None = {} if replaces else None
-        #: The same by peer.
+        #: The same per peer.
         self._ofPeers: dict[Peer, dict[Connection, None]] = {}
 
     def changed(self, connection: Connection, isHalfOpen: bool) -> None:
         """
-        A connection is half open now, or not any more.
+        A connection has become half open, or is no longer.
         """
         change = 1 if isHalfOpen else -1
         self.halfOpen += change
@@ -59,25 +62,28 @@ class HalfOpenLimit:
 
     def excess(self, peer: Peer | None) -> Connection | None:
         """
-        @param peer: who asks, L{None} if nothing is known of it.
-        @return: whose place it takes: of its own ones, or else of all; L{None} if there is room, or if
-            nobody gives way.
+        @param peer: the source of a new REQ, L{None} if nothing is known of it.
+        @return: the connection to evict for it, L{None} if there is room or this table does not evict.
         """
         if self.oldest is None:
             return None
+        # A peer over its own limit evicts one of its own, so that it cannot displace the connections of
+        # others.
         if peer is not None and peer.halfOpen >= self._perSource:
             return next(iter(self._ofPeers[peer]))
         return next(iter(self.oldest)) if self.halfOpen >= self._inAll else None
 
     def lacks(self, peer: Peer | None, connections: int, events: int) -> str | None:
         """
-        @param peer: who asks, L{None} if nothing is known of it.
-        @param connections: how many there are.
-        @param events: how many wait to be taken.
-        @return: the counter of what there is no room for, or L{None}.
+        @param peer: the source of a new REQ, L{None} if nothing is known of it.
+        @param connections: how many the table holds.
+        @param events: how many wait for the consumer.
+        @return: the name of the counter of the limit that is reached, or L{None}.
         """
         ofPeer = 0 if peer is None else peer.halfOpen
         known = 0 if peer is None else len(peer.connections)
+        # A REQ over a limit is dropped without a REJ: the peer retransmits (IBTA vol. 1 12.6.5, Max CM
+        # Retries), by when there may be room.
         if ofPeer >= self._perSource or self.halfOpen >= self._inAll:
             return "halfOpenExceeded"
         if known >= limits.CM_CONNECTIONS_PER_PATH:

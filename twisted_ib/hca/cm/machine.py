@@ -1,13 +1,11 @@
 """
 One connection of the communication manager.
 
-L{Connection} is to an InfiniBand connection what a TCP control block is before
-and after the data: it asks, answers, repeats what was lost and closes; data
-never comes here.  Its states are in L{twisted_ib.hca.cm.states}, and what it
-does in them is the table L{twisted_ib.hca.cm.transitions.TRANSITIONS}.  A
-message that has no entry there is ignored, and counted by the table of
-connections; a command that has no entry is the caller's mistake, or came too
-late.
+A L{Connection} opens and closes an InfiniBand connection; data never passes here. Its states are in
+L{twisted_ib.hca.cm.states}, its behaviour is the table L{twisted_ib.hca.cm.transitions.TRANSITIONS}. A
+message without an entry there is ignored and counted by the
+L{ConnectionTable<twisted_ib.hca.cm.table.ConnectionTable>}; a command without one is the caller's error, or
+came too late.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ __all__ = ["Connection", "ConnectionContext", "Event", "Input", "Output", "State
 
 Output = tuple[Any, int, bytes]
 
-# Names of this module are looked up much faster than those of an enumeration.
+# Module globals: looking a member up on an enumeration is much slower.
 _IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CLOSE
 
 
 class ConnectionContext(Protocol):
     """
-    What a connection needs of the table that it is in.
+    Services of the connection table for its connections.
     """
 
     caGUID: int
 
     def send(self, output: Output) -> None:
         """
-        Queue a message.
+        Queue a message for the medium.
         """
 
     def report(self, event: Event, connection: Connection, message: object) -> None:
         """
-        Queue an event.
+        Queue an event for the consumer.
         """
 
     def arm(self, connection: Connection, deadline: float) -> None:
@@ -51,12 +49,12 @@ class ConnectionContext(Protocol):
 
     def disarm(self, connection: Connection) -> None:
         """
-        Forget the deadline.
+        Cancel the deadline.
         """
 
     def moved(self, connection: Connection, old: State, now: float) -> None:
         """
-        The state is another one now.
+        The connection's state has changed from C{old}.
         """
 
 
@@ -64,22 +62,19 @@ class Connection:
     """
     One end of a connection.
 
-    @ivar state: the L{State}.  It ends as IDLE or TIMEWAIT, and then the table
-        does not hold this object any more.
-    @ivar user: whatever the consumer wants to find here.
-    @ivar listener: passive: who listens on the service.
-    @ivar peer: the table's notes on C{destination}.
-    @ivar destination: where messages go, and the only place they may come from.
-    @ivar localID: our communication id, C{remoteID} the peer's (0: not known).
+    @ivar state: the L{State}. Finally IDLE or TIMEWAIT; the table no longer holds this object then.
+    @ivar user: free for the consumer.
+    @ivar listener: passive: the listener of the service id.
+    @ivar peer: the table's L{Peer<twisted_ib.hca.cm.peer.Peer>} of C{destination}.
+    @ivar destination: where messages are sent, and the only source they are accepted from.
+    @ivar remoteID: the peer's communication id; 0 while unknown.
     @ivar localQPN: 0 until C{accept} on the passive side.
     @ivar remoteQPN: 0 until the REP on the active side.
-    @ivar output: what is sent again if no answer comes, or if a repeated
-        message shows that it was lost.
-    @ivar deadline: when, or L{None}.
-    @ivar period: seconds between two retries.
-    @ivar ackSeconds: the path's timeout: how long an MRA and TIMEWAIT add.
-    @ivar farewell: the private data of the DREQ or REJ by which the peer ended it; empty if
-        it did not.
+    @ivar output: the last message, for retransmission.
+    @ivar deadline: when to retransmit, or L{None}.
+    @ivar period: seconds between retransmissions.
+    @ivar ackSeconds: the path's ACK timeout, which MRA waits and TIMEWAIT add.
+    @ivar disconnectData: private data of the DREQ or REJ by which the peer ended the connection; else empty.
     """
 
     __slots__ = (
@@ -107,8 +102,7 @@ class Connection:
         self, table: ConnectionContext, peer: Any, destination: Any, localID: int, request: REQ
     ) -> None:
         """
-        @param request: the REQ, sent or received, whose retry count and path
-            hold for both sides.
+        @param request: the REQ sent or received: its retry count and path hold for both sides.
         """
         self.table = table
         self.peer = peer
@@ -126,11 +120,13 @@ class Connection:
         self.deadline: float | None = None
         self.maxRetries = self.retriesLeft = request.maxCMRetries
         self.period = 0.0
+        # Linux cm.c adds the path's timeout to an MRA's service timeout, and keeps TIMEWAIT for as long
+        # (cm_enter_timewait).
         self.ackSeconds = timeoutSeconds(request.primaryPath.localACKTimeout)
 
     def accept(self, reply: REP, now: float) -> bool:
         """
-        Passive: answer REQUEST with yes.  Fills in the ids and the CA GUID.
+        Passive: answer REQUEST with a REP, whose ids and CA GUID are filled in here.
 
         @return: whether the peer still waits for it.
         """
@@ -138,21 +134,20 @@ class Connection:
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
         """
-        Answer REQUEST or REPLY with no.
+        Answer REQUEST or REPLY with a REJ.
         """
         message = REJ(reason=reason, privateData=privateData)
         return self.feed(Input.REJECT, message, now) or self._missed(Input.REJECT)
 
     def ignore(self, now: float) -> bool:
         """
-        Passive: forget a REQUEST, so that the peer's retry comes as a new one.
+        Passive: forget a REQUEST, so that the peer's retransmission is a new one.
         """
         return self.feed(Input.IGNORE, None, now) or self._missed(Input.IGNORE)
 
     def sendMRA(self, now: float, serviceTimeout: int = 24, privateData: bytes = b"") -> bool:
         """
-        The answer to REQUEST or REPLY will take long: if the peer asks again,
-        it is told so by an MRA.
+        Announce a late answer to REQUEST or REPLY: if the peer retransmits, it receives an MRA.
 
         @param serviceTimeout: a timeout code; 24 is 65.5 seconds.
         """
@@ -161,63 +156,61 @@ class Connection:
 
     def ready(self, now: float, privateData: bytes = b"") -> bool:
         """
-        Active: answer REPLY with yes: send RTU.
+        Active: answer REPLY with an RTU.
         """
         message = RTU(privateData=privateData)
         return self.feed(_READY, message, now) or self._missed(Input.READY)
 
     def established(self, now: float) -> bool:
         """
-        Passive: the first data came, which is as good as an RTU.
+        Passive: the first data arrived, which is as good as an RTU.
 
-        @return: whether that was news.
+        @return: whether the connection was not established yet.
         """
         return self.feed(Input.DATA, None, now)
 
     def disconnect(self, now: float, privateData: bytes = b"") -> bool:
         """
-        End it, in any state: DREQ if it is open, else a REJ.
+        End the connection in any state: by a DREQ if it is established, else by a REJ.
 
-        @param privateData: of the DREQ, or of the REJ after a REP: at most 148 bytes.
-        @return: False if it is over or ending already.  If L{state} is
-            DREQ_SENT now, DISCONNECTED follows; else nothing does.
+        @param privateData: of the DREQ; or of the REJ after a REP, at most 148 bytes.
+        @return: False if it has ended or is ending. DISCONNECTED follows only if L{state} is DREQ_SENT now.
         """
         return self.feed(_CLOSE, privateData, now)
 
     def abandon(self, now: float) -> bool:
         """
-        Give up, as L{disconnect}: before the REP it sends a REJ "timeout", by
-        which the peer finds its end though we do not know its id.
+        Give up, as L{disconnect}; before the REP this sends REJ with reason "timeout".
         """
+        # IBTA vol. 1 12.6.7.2, reason 4: the REJ carries our CA GUID, by which the peer finds its end
+        # although we do not know its communication id yet.
         return self.feed(Input.CLOSE, None, now)
 
     def feed(self, given: Input, message: Any, now: float) -> bool:
         """
-        Make one step.
+        Make one step of the state machine.
 
-        @return: False if the table has no entry for it.
+        @return: False if the table has no entry for this state and input.
         """
         old = self.state
         row = ROWS[old][given]
         if row is None:
             return False
         action, state, timed = row
+        # The action runs in the old state: _prepareMRA and _rejectRequest look at it.
         action(self, message, now)
         if state is not old:
             self.state = state
+            # Only states with a RETRY entry may have a timer; any other would fire into a row that is not
+            # there.
             if not timed and self.deadline is not None:
                 self.table.disarm(self)
             self.table.moved(self, old, now)
         return True
 
     def _missed(self, given: Input) -> bool:
-        """
-        An input that the consumer may give at certain times only had no entry.  That the
-        peer was faster in ending it all is not the consumer's fault.
-
-        @return: L{False}.
-        @raise ConnectionStateError: it makes no sense in this state.
-        """
+        # A command without an entry. If the peer ended the connection first, the consumer could not know:
+        # that is no error of the caller's.
         if self.state in (State.IDLE, State.TIMEWAIT):
             return False
         raise ConnectionStateError(f"{given.name.lower()} in state {self.state.name}")

@@ -1,5 +1,5 @@
 """
-What a table of connections knows about one source of messages.
+The state of one source of messages in a connection table.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from typing import Any
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.wire.cm import REP, REQ
 
-#: What most sources have none of: nothing is ever put here.
+# Shared empty dictionaries, never written: most peers have no pending REQs of ours and nothing in TIMEWAIT.
 _NO_CONNECTIONS: dict[int, Connection] = {}
 _NO_KEYS: dict[int, int] = {}
 
 
 class Peer:
     """
-    One source.  Everything is looked up here that a peer could claim about
-    itself, so that it can claim it about its own connections only.
+    One source of messages.
 
-    @ivar source: what the medium calls it.
-    @ivar calling: by local id: our REQs, whose other end has no id yet.
-    @ivar connections: by the L{key} of CA GUID and communication id of the other end.
-    @ivar queuePairs: by the L{key} of CA GUID and queue pair number of the other end.
-    @ivar guid: the first CA GUID that it said, which should be the only one.
-    @ivar waiting: keys as in C{connections}, of ends in TIMEWAIT, and how many
-        entries have them.
-    @ivar halfOpen: its REQs that are not connections yet.
+    @ivar source: the medium's name of it: a path or an address.
+    @ivar calling: local id -> our REQ that has no answer yet.
+    @ivar connections: L{key} of CA GUID and remote communication id -> connection.
+    @ivar queuePairs: L{key} of CA GUID and remote queue pair number -> connection.
+    @ivar guid: the first CA GUID that it announced, normally the only one.
+    @ivar waiting: key as in C{connections} -> entries in TIMEWAIT.
+    @ivar halfOpen: its connections that are half open.
     """
 
+    # Remote ids and GUIDs are looked up per source: they are the peer's claims, and must not match a
+    # connection of somebody else.
     __slots__ = ("calling", "connections", "guid", "halfOpen", "queuePairs", "source", "waiting")
 
     def __init__(self, source: Any) -> None:
@@ -42,14 +42,15 @@ class Peer:
 
     def key(self, guid: int, number: int) -> int:
         """
-        One integer for a CA GUID and 32 bits.  It is C{number} itself for an honest source, so that
-        its many connections need no more integers.
+        One integer for a CA GUID and a 32-bit number.
         """
+        # The number itself for the usual GUID: no new integer per connection. The offset 1 keeps GUID 0
+        # distinct.
         return number if guid == self.guid else guid + 1 << 32 | number
 
     def isIdle(self) -> bool:
         """
-        Whether there is nothing left to remember.
+        Whether nothing is left to remember of it.
         """
         return not (self.connections or self.calling or self.waiting)
 
@@ -63,7 +64,7 @@ class Peer:
 
     def know(self, connection: Connection, message: REQ | REP) -> None:
         """
-        The other end of a connection has said who it is.
+        Enter a connection under the ids that its REQ or REP announced.
         """
         guid, remoteID, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if self.guid < 0:
@@ -81,11 +82,12 @@ class Peer:
 
     def forget(self, connection: Connection) -> None:
         """
-        A connection is over.
+        Remove a connection that has ended.
         """
         if self.calling:
             self.calling.pop(connection.localID, None)
         remoteID, number, guid = connection.remoteID, connection.remoteQPN, connection.remoteCAGUID
+        # 0: no REP came, so it was never in these two dictionaries.
         if remoteID:
             if guid != self.guid:
                 remoteID, number = self.key(guid, remoteID), self.key(guid, number)
@@ -94,15 +96,16 @@ class Peer:
 
     def startTimewait(self, key: int) -> None:
         """
-        The id of another end is reserved.
+        Reserve the id of a remote end.
         """
         if not self.waiting:
             self.waiting = {}
+        # A count: a peer that restarts may use an id again while its old use is still in TIMEWAIT.
         self.waiting[key] = self.waiting.get(key, 0) + 1
 
     def endTimewait(self, key: int) -> None:
         """
-        The id of another end is free.
+        Release the id of a remote end.
         """
         left = self.waiting.pop(key) - 1
         if left:

@@ -1,13 +1,12 @@
 """
-Finding the queue pair behind a datagram service (IBTA vol. 1 12.11, "service id resolution").
+Service id resolution for datagram services: SIDR (IBTA vol. 1 12.11).
 
-Datagrams need no connection, but whoever sends them must know the queue pair and its Q_Key.
-One question and one answer tell: SIDR_REQ and SIDR_REP.  A L{Lookup} is one of them, on
-either side; it is as short as a DNS query, and lost messages are mended the same way: who
-asks asks again, with the same id, and who was asked gives the same answer again.
+Datagrams need no connection, but their sender must know the destination's queue pair number and Q_Key. One
+exchange obtains them: SIDR_REQ and SIDR_REP. It is retried like a DNS query: the requester repeats the same
+request id, the responder repeats the same answer.
 
-L{Lookups} is the part of a L{table<twisted_ib.hca.cm.table>} that has them.  As there, only
-what comes from where a lookup leads to can do something to it.
+A L{Lookup} is one such exchange, on either side; L{Lookups} is the part of the L{connection
+table<twisted_ib.hca.cm.table>} that holds them. Only messages from a lookup's own destination affect it.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, SIDRStatus, timeoutSeconds
 
-#: Lookups of one path that our consumers have not answered; over it more count as lost.
+#: Lookups of one source that our consumers have not answered; over it new ones are dropped.
 CM_LOOKUPS_PER_PATH = 4096
-#: The same of all paths together.
+#: The same of all sources together.
 CM_LOOKUPS_PATHS = 65536
-#: Answers that are kept in case that the same is asked again; over it the oldest goes.
+#: Answers that are kept for a repeated SIDR_REQ; over it the oldest is dropped.
 CM_LOOKUPS_ANSWERED = 2048
-#: How long they are kept: longer than RDMA-CM's time between two repetitions.
+#: How long they are kept, in seconds: longer than the 4.1 s between two retries of Linux (cma.c
+#: cma_resolve_ib_udp: timeout code 20).
 CM_LOOKUP_SECONDS = 9.0
 
 Output = tuple[Any, int, bytes]
@@ -37,73 +37,68 @@ Output = tuple[Any, int, bytes]
 
 class LookupState(IntEnum):
     """
-    Where a lookup is.
-
-    @cvar ANSWERED: passive: the answer is kept for a while, in case that it is lost.
+    States of a lookup.
     """
 
     IDLE = 0
     REQ_SENT = 1
     REQ_RCVD = 2
+    #: Passive: the answer is kept for a while, since the SIDR_REP may be lost.
     ANSWERED = 3
 
 
 class LookupInput(IntEnum):
     """
-    What can happen to a lookup.
-
-    @cvar ASK: active: the consumer asks.
-    @cvar ANSWER: passive: the consumer answers.
-    @cvar CLOSE: the consumer does not want it any more.
-    @cvar IGNORE: passive: as if the SIDR_REQ had been lost.
-    @cvar RETRY: no answer in time, and retries are left.
-    @cvar EXHAUSTED: no answer in time, and none is left.
-    @cvar EXPIRED: passive: nobody will ask again.
+    Inputs of a lookup's state machine.
     """
 
+    #: Active: the consumer asks.
     ASK = 0
     REQ = 1
     REPEATED_REQ = 2
     REP = 3
+    #: Passive: the consumer answers.
     ANSWER = 4
     CLOSE = 5
+    #: Passive: the consumer treats the SIDR_REQ as lost.
     IGNORE = 6
+    #: The response timer expired and retries are left; EXHAUSTED: none are.
     RETRY = 7
     EXHAUSTED = 8
+    #: Passive: the requester will not repeat its request any more.
     EXPIRED = 9
     PATH_LOST = 10
 
 
 class LookupContext(Protocol):
     """
-    What lookups need of the table of connections that they are beside.
+    Services of the connection table for its lookups.
     """
 
     counters: dict[str, int]
 
     def send(self, output: Output) -> None:
         """
-        Queue a message.
+        Queue a message for the medium.
         """
 
     def report(self, event: Event, connection: Any, message: object) -> None:
         """
-        Queue an event.
+        Queue an event for the consumer.
         """
 
 
 class Lookup:
     """
-    One question.
+    One exchange.
 
     @ivar state: the L{LookupState}.
-    @ivar user: whatever the consumer wants to find here.
-    @ivar listener: passive: who listens on the service.
-    @ivar destination: where messages go, and the only place they may come from.
-    @ivar localID: the request id, which who asks has chosen.
-    @ivar serviceID: what is looked for.
-    @ivar output: what is sent again.
-    @ivar deadline: when, or L{None}.
+    @ivar user: free for the consumer.
+    @ivar listener: passive: the listener of the service id.
+    @ivar destination: where messages are sent, and the only source they are accepted from.
+    @ivar localID: the request id, chosen by the requester.
+    @ivar output: the last message, for retransmission.
+    @ivar deadline: when to retransmit, or L{None}.
     """
 
     __slots__ = (
@@ -121,9 +116,6 @@ class Lookup:
     )
 
     def __init__(self, lookups: Lookups, destination: Any, request: SIDR_REQ) -> None:
-        """
-        @param request: sent or received.
-        """
         self.lookups = lookups
         self.destination = destination
         self.localID = request.requestID
@@ -138,10 +130,10 @@ class Lookup:
 
     def answer(self, reply: SIDR_REP, now: float) -> bool:
         """
-        Passive: answer a LOOKUP.  Fills in the request and service ids.
+        Passive: answer a LOOKUP. Fills in the request and service ids.
 
-        @return: whether somebody still waits for it.
-        @raise ConnectionStateError: it is answered already, or ours.
+        @return: False if it has ended meanwhile, such as by the loss of its path.
+        @raise ConnectionStateError: it is answered already, or is one of ours.
         """
         if self.feed(LookupInput.ANSWER, reply, now):
             return True
@@ -151,9 +143,9 @@ class Lookup:
 
     def reject(self, status: int, privateData: bytes, now: float) -> bool:
         """
-        Passive: answer a LOOKUP with no.
+        Passive: refuse a LOOKUP.
 
-        @param status: a L{SIDRStatus} that is not VALID.
+        @param status: a L{SIDRStatus} other than VALID.
         @return: as L{answer}.
         @raise ConnectionStateError: as L{answer}.
         """
@@ -161,22 +153,21 @@ class Lookup:
 
     def ignore(self, now: float) -> bool:
         """
-        Passive: forget a LOOKUP, so that a repeated one comes as a new one.
+        Passive: forget a LOOKUP, so that a repeated SIDR_REQ is a new one.
         """
         return self.feed(LookupInput.IGNORE, None, now)
 
     def close(self, now: float) -> bool:
         """
-        The consumer has no use for it any more.  A question that waits for its answer is
-        answered with REJECTED.
+        The consumer has no more use for it. A passive lookup without an answer is answered REJECTED.
         """
         return self.feed(LookupInput.CLOSE, None, now)
 
     def feed(self, given: LookupInput, message: Any, now: float) -> bool:
         """
-        Make one step.
+        Make one step of the state machine.
 
-        @return: False if the table has no entry for it.
+        @return: False if the table has no entry for this state and input.
         """
         row = TRANSITIONS[self.state].get(given)
         if row is None:
@@ -188,7 +179,7 @@ class Lookup:
         return True
 
 
-# What lookups do.
+# Actions.
 
 
 def _ask(lookup: Lookup, request: SIDR_REQ, now: float) -> None:
@@ -213,6 +204,8 @@ def _request(lookup: Lookup, request: SIDR_REQ, now: float) -> None:
 def _answer(lookup: Lookup, reply: SIDR_REP, now: float) -> None:
     reply.requestID = lookup.localID
     reply.serviceID = lookup.serviceID
+    # IBTA vol. 1 12.11: the SIDR_REP is matched by request id, not by transaction; Linux cm.c
+    # cm_sidr_rep_handler.
     lookup.output = (lookup.destination, reply.attribute, reply.pack())
     _repeat(lookup, reply, now)
 
@@ -231,7 +224,7 @@ def _unreachable(lookup: Lookup, message: object, now: float) -> None:
 
 def _drop(lookup: Lookup, message: object, now: float) -> None:
     """
-    Nobody is told.
+    No message, no event.
     """
 
 
@@ -248,7 +241,8 @@ Action = Callable[[Lookup, Any, float], None]
 #         +-> IDLE <-+ after a while
 #     SIDR_REP, retries out, close
 #
-# IBTA vol. 1 12.11.2.  Linux forgets a question with its answer, and asks its consumer again.
+# IBTA vol. 1 12.11.2.  Linux cm.c (cm_sidr_req_handler) forgets a request with its answer, and asks its
+# consumer again if the SIDR_REP was lost.
 _ENDED: dict[LookupInput, tuple[Action, LookupState]] = {LookupInput.PATH_LOST: (_drop, LookupState.IDLE)}
 TRANSITIONS: dict[LookupState, dict[LookupInput, tuple[Action, LookupState]]] = {
     LookupState.IDLE: {
@@ -264,8 +258,10 @@ TRANSITIONS: dict[LookupState, dict[LookupInput, tuple[Action, LookupState]]] = 
     },
     LookupState.REQ_RCVD: {
         **_ENDED,
+        # The consumer has been asked already; its answer serves both copies.
         LookupInput.REPEATED_REQ: (_drop, LookupState.REQ_RCVD),
         LookupInput.ANSWER: (_answer, LookupState.ANSWERED),
+        # Refused, not dropped: the requester need not wait for its retries to run out.
         LookupInput.CLOSE: (_refuse, LookupState.ANSWERED),
         LookupInput.IGNORE: (_drop, LookupState.IDLE),
     },
@@ -281,7 +277,7 @@ class Lookups:
     """
     All lookups of one HCA.
 
-    @ivar table: where their messages and events go.
+    @ivar table: receives their messages and events.
     """
 
     __slots__ = (
@@ -298,27 +294,26 @@ class Lookups:
 
     def __init__(self, table: LookupContext, randomBits: Callable[[int], int]) -> None:
         """
-        There are none.
-
         @param randomBits: given a number of bits, a random integer of so many.
         """
         self.table = table
         self._randomBits = randomBits
         self._asked: dict[int, Lookup] = {}
         self._deadlines: Deadlines[Lookup] = Deadlines()
-        # By source, then by request id: what its consumer has not answered.
+        # Source -> request id -> lookup that the consumer has not answered.
         self._waiting: dict[Any, dict[int, Lookup]] = {}
         self._waitingInAll = 0
         self._perSource, self._inAll = CM_LOOKUPS_PER_PATH, CM_LOOKUPS_PATHS
-        # By source and request id, the oldest first: (when it expires, the lookup).
+        # (source, request id) -> (expiry, lookup), oldest first. The source is in the key: request ids are
+        # the requesters' choice, and two of them may choose the same.
         self._answered: OrderedDict[tuple[Any, int], tuple[float, Lookup]] = OrderedDict()
 
     def limitHalfOpen(self, perSource: int, inAll: int) -> None:
         """
-        Sources are addresses, which anybody can write on a message.
+        Limit unanswered lookups, because source addresses can be forged.
 
-        @param perSource: how many of a source may wait.
-        @param inAll: how many of all.
+        @param perSource: unanswered lookups of one source.
+        @param inAll: the same of all sources.
         """
         self._perSource, self._inAll = perSource, inAll
 
@@ -335,11 +330,13 @@ class Lookups:
 
         @param request: complete but for C{requestID}.
         @param retries: how often it is repeated.
-        @param timeout: how long each time; a timeout code.
-        @raise ResourceLimitError: too many wait for an answer.
+        @param timeout: the time between two, a timeout code.
+        @raise ResourceLimitError: too many lookups wait for an answer.
         """
         if len(self._asked) >= limits.CM_LOOKUPS:
             raise ResourceLimitError(f"{limits.CM_LOOKUPS} lookups wait for their answers")
+        # Random, so that nobody off the path can guess it and forge a SIDR_REP (RFC 5452 section 4.3: the
+        # same for DNS ids). 0 is left out, as for communication ids.
         number = self._randomBits(32)
         while not number or number in self._asked:
             number = number + 1 & 0xFFFFFFFF
@@ -353,7 +350,7 @@ class Lookups:
 
     def takeREP(self, source: Any, message: SIDR_REP, now: float) -> None:
         """
-        An answer came.
+        A SIDR_REP arrived.
         """
         lookup = self._asked.get(message.requestID)
         if lookup is None:
@@ -367,9 +364,9 @@ class Lookups:
 
     def takeREQ(self, source: Any, message: SIDR_REQ, listener: Any, now: float) -> None:
         """
-        A question came.
+        A SIDR_REQ arrived.
 
-        @param listener: whom it is for, or L{None}.
+        @param listener: of its service id, or L{None}.
         """
         key = source, message.requestID
         waiting = self._waiting.get(source, {})
@@ -382,10 +379,12 @@ class Lookups:
             return
         lookup = Lookup(self, source, message)
         if listener is None:
-            # Nothing need be kept: the same question will have the same answer.
+            # IBTA vol. 1 12.11: status 1, service id not supported. No state is kept: a repeated SIDR_REQ
+            # has the same answer.
             self.table.counters["noListener"] += 1
             _answer(lookup, SIDR_REP(status=SIDRStatus.SERVICE_ID_UNSUPPORTED), now)
         elif len(waiting) >= self._perSource or self._waitingInAll >= self._inAll:
+            # Dropped without an answer: the requester repeats it, by when there may be room.
             self.table.counters["lookupsExceeded"] += 1
         else:
             lookup.listener = listener
@@ -395,7 +394,7 @@ class Lookups:
 
     def moved(self, lookup: Lookup, old: LookupState, now: float) -> None:
         """
-        A lookup made a step.
+        A lookup made a step from the state C{old}.
         """
         state = lookup.state
         if old is not state:
@@ -403,6 +402,7 @@ class Lookups:
         if state is LookupState.REQ_SENT:
             self._asked[lookup.localID] = lookup
             self._deadlines.set(lookup, now + lookup.period)
+        # A repeated SIDR_REQ does not extend the expiry: a requester could keep its answer here for ever.
         elif old is state:
             return
         elif state is LookupState.REQ_RCVD:
@@ -415,9 +415,6 @@ class Lookups:
             self._answered[lookup.destination, lookup.localID] = expiry, lookup
 
     def _leave(self, lookup: Lookup, old: LookupState) -> None:
-        """
-        Take a lookup from where its old state had it.
-        """
         if old is LookupState.REQ_SENT:
             del self._asked[lookup.localID]
             if lookup.deadline is not None:
@@ -438,7 +435,7 @@ class Lookups:
         """
         Forget everything about a source.
 
-        @return: its lookups that somebody waits for.
+        @return: its lookups that somebody still waits for.
         """
         lost = [lookup for lookup in self._asked.values() if lookup.destination == source]
         lost += self._waiting.get(source, {}).values()
@@ -449,13 +446,13 @@ class Lookups:
 
     def deadline(self) -> float | None:
         """
-        When L{tick} should be called.  Old answers are forgotten whenever it is.
+        When L{tick} should be called next, for retries; kept answers expire whenever it is called.
         """
         return self._deadlines.soonest()
 
     def tick(self, now: float) -> None:
         """
-        Do what is due.
+        Retransmit or give up what is due.
         """
         for lookup in self._deadlines.takeDue(now):
             if lookup.retriesLeft > 0:
@@ -468,7 +465,7 @@ class Lookups:
 
     def expire(self, now: float) -> None:
         """
-        Forget the answers that nobody will ask for again.
+        Forget kept answers that have expired.
         """
         while self._answered and next(iter(self._answered.values()))[0] <= now:
             self._forgetOldest(now)

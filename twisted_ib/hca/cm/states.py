@@ -1,5 +1,5 @@
 """
-The states of a connection, what can happen to it, and what its user hears of it.
+States, inputs and consumer events of a CM connection (IBTA vol. 1 12.9).
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from enum import IntEnum
 
 class State(IntEnum):
     """
-    IBTA vol. 1 12.9.7.  LISTEN is the table's, and DREQ_RCVD is never seen:
-    the DREP goes out in the same step.
+    Connection states (IBTA vol. 1 12.9.7).
     """
 
+    # Linux ib_cm.h has LISTEN and DREQ_RCVD besides. Listening belongs to the table, which makes a new
+    # connection per REQ; DREQ_RCVD is never visible because the DREP goes out in the same step.
     IDLE = 0
     REQ_SENT = 1
     MRA_REQ_RCVD = 2
@@ -29,26 +30,17 @@ class State(IntEnum):
 
 class Input(IntEnum):
     """
-    What can happen to a connection.
-
-    @cvar REPEATED_REQ: the REQ that made this connection came again.
-    @cvar REJ_STALE: a REJ whose reason is that the peer does not know us.
-    @cvar THINK: the consumer will take its time.
-    @cvar DATA: the first data came, so the peer is ready (IBTA vol. 1
-        12.9.8.3.1, "communication established").
-    @cvar CLOSE: the consumer wants to be rid of it, in whatever state.
-    @cvar IGNORE: as if the REQ had been lost.
-    @cvar RETRY: no answer in time, and retries are left.
-    @cvar EXHAUSTED: no answer in time, and none is left.
-    @cvar STALE: the peer uses our peer's queue pair for a new connection.
+    Inputs of the state machine: messages, consumer commands, timer expiries.
     """
 
     CONNECT = 0
     REQ = 1
+    #: The REQ that created this connection arrived again.
     REPEATED_REQ = 2
     MRA_REQ = 3
     MRA_REP = 4
     REJ = 5
+    #: A REJ with reason 10, stale connection: one of the two sides has restarted.
     REJ_STALE = 6
     REP = 7
     RTU = 8
@@ -57,44 +49,45 @@ class Input(IntEnum):
     LAP = 11
     ACCEPT = 12
     REJECT = 13
+    #: The consumer needs time: prepare an MRA.
     THINK = 14
     READY = 15
+    #: The first message arrived on the queue pair before the RTU: "communication established" (IBTA vol. 1
+    #: 12.9.8.3.1).
     DATA = 16
+    #: The consumer ends the connection, in whatever state it is.
     CLOSE = 17
+    #: The consumer treats the REQ as lost.
     IGNORE = 18
+    #: The response timer expired and retries are left; EXHAUSTED: none are.
     RETRY = 19
     EXHAUSTED = 20
+    #: The peer opens a new connection with the queue pair of this one, so it has restarted.
     STALE = 21
     PATH_LOST = 22
 
 
 class Event(IntEnum):
     """
-    What a consumer is told, as tuples C{(event, connection, message)}.
-
-    @cvar REQUEST: passive: C{connection.listener} is asked; L{REQ}.
-    @cvar REPLY: active: the peer accepted; L{REP}.  Answer with
-        L{Connection.ready} or L{Connection.reject}.
-    @cvar ESTABLISHED: passive: the peer is ready; L{RTU}, or L{None} if data
-        said so.
-    @cvar REJECTED: it will not come to a connection; L{REJ}.
-    @cvar UNREACHABLE: the peer does not answer our REQ or REP; L{None}.
-    @cvar DISCONNECTED: the connection is over; the L{DREQ}, L{DREP} or L{REJ}
-        that said so, or L{None} if our DREQ was never answered.
-    @cvar TIMEWAIT_EXIT: the connection is L{None}; the message is the number
-        of the local queue pair, which may be used again.
-    @cvar LOOKUP: passive: the "connection" is a L{Lookup
-        <twisted_ib.hca.cm.sidr.Lookup>}, and its listener is asked; L{SIDR_REQ}.
-    @cvar FOUND: active: the answer to a lookup; L{SIDR_REP}.  UNREACHABLE if
-        there is none.
+    Notifications for the consumer, as tuples C{(event, connection, message)}.
     """
 
+    #: Passive: a REQ for C{connection.listener}; the message is the L{REQ}.
     REQUEST = 0
+    #: Active: the peer accepted; L{REP}. Answer with L{Connection.ready} or L{Connection.reject}.
     REPLY = 1
+    #: Passive: the L{RTU} arrived, or L{None} if data arrived first.
     ESTABLISHED = 2
+    #: The connection attempt failed; L{REJ}.
     REJECTED = 3
+    #: The peer answers neither our REQ nor our REP nor a SIDR_REQ; L{None}.
     UNREACHABLE = 4
+    #: The connection ended; the L{DREQ}, L{DREP} or L{REJ} that ended it, or L{None} if our DREQ was never
+    #: answered.
     DISCONNECTED = 5
+    #: The connection is L{None}; the message is the local queue pair number, which may be reused now.
     TIMEWAIT_EXIT = 6
+    #: Passive: the "connection" is a L{Lookup<twisted_ib.hca.cm.sidr.Lookup>}; L{SIDR_REQ}.
     LOOKUP = 7
+    #: Active: the answer to a lookup; L{SIDR_REP}.
     FOUND = 8

@@ -1,18 +1,16 @@
 """
-All connections of one HCA, as its communication manager sees them.
+All connections of one HCA.
 
-L{ConnectionTable} is the part of a TCP stack that has the listening ports, the
-list of connections and the clock: it finds the L{Connection} that a message is
-about, and keeps what must outlive one (TIMEWAIT).  Its user gives it messages
-and the time, then takes events, messages to send, and the next deadline::
+L{ConnectionTable} is what a TCP stack's listening ports, connection list and timers are: it finds the
+L{Connection} that a message belongs to, and keeps what outlives one (TIMEWAIT).  Its user gives it messages
+and the time, then collects events, messages to send and the next deadline::
 
     table.receive(path, attribute, buffer, start, stop, now)
     while (event := table.nextEvent()) is not None: ...
     while (output := table.nextOutput()) is not None: ...
 
-A peer is whoever the medium says sent a message (C{source}: a path or an
-address).  A message about somebody else's connection is ignored, so that one
-peer can do nothing to the connections of another, whatever it writes.
+A peer is identified by the source that the medium reports (C{source}: a path or an address), never by what
+the message declares: a peer cannot affect the connections of another, whatever it writes.
 """
 
 from __future__ import annotations
@@ -50,22 +48,21 @@ from twisted_ib.hca.wire.cm import (
     timeoutSeconds,
 )
 
-#: The longest times that a REQ may ask us to give its sender: a timeout code,
-#: about eight seconds.
+#: The longest response timeout that a REQ may ask of us: a timeout code, about eight seconds.  Our REP is
+#: retransmitted at this rate (IBTA vol. 1 12.7).
 CM_RESPONSE_TIMEOUT_CODE = 21
-#: The shortest, 0.27 s: nobody is sent many answers at once in another's name.
+#: The shortest, 0.26 s: a REQ with a forged source must not draw a burst of REPs to the victim.
 CM_RESPONSE_TIMEOUT_CODE_LEAST = 16
-#: Ended connections whose ids are still reserved; over it the next to expire
-#: goes early.
+#: Connections in TIMEWAIT; over it the next to expire is released early.
 CM_TIMEWAIT = 2048
-#: Messages that wait for the medium; over it they count as lost.
+#: Messages that wait for the medium; over it they are dropped.
 CM_OUTPUTS = 65536
 
 _Parse = Callable[[Buffer, int, int], AnyMessage]
 _Take = Callable[[Any, Any, float], None]
 CMEvent = tuple[Event, "Connection | Lookup | None", Any]
 
-# Names of this module are looked up much faster than those of an enumeration.
+# Module globals: looking a member up on an enumeration is much slower.
 _IDLE, _TIMEWAIT = State.IDLE, State.TIMEWAIT
 _CONNECT, _REQ, _REP, _RTU = Input.CONNECT, Input.REQ, Input.REP, Input.RTU
 _DREQ, _DREP, _TIMEWAIT_EXIT = Input.DREQ, Input.DREP, Event.TIMEWAIT_EXIT
@@ -97,10 +94,8 @@ COUNTERS = (
 
 @lru_cache(maxsize=1024)  # 32 times 32; connections keep what it gives.
 def _answerSeconds(ackTimeout: int, responseTimeout: int) -> float:
-    """
-    How long an answer to a REQ may take: two timeout codes of it.
-    """
-    # The code is packet lifetime + 1, and there are two ways.
+    # The ACK timeout code is the packet lifetime's plus one, and there are two directions (Linux cm.c
+    # ib_send_cm_req: twice the packet lifetime plus the remote CM response timeout).
     return 2 * timeoutSeconds(max(ackTimeout - 1, 0)) + timeoutSeconds(responseTimeout)
 
 
@@ -108,11 +103,10 @@ class ConnectionTable:
     """
     The communication manager of one HCA.
 
-    @ivar counters: how often things happened that should not, by name.
-    @ivar lookups: questions for datagram services.
-    @ivar events: what L{nextEvent} takes from.
-    @ivar outputs: what L{nextOutput} takes from; a user that must put one back
-        does so with C{appendleft}.
+    @ivar counters: anomalies by name, see L{COUNTERS}.
+    @ivar lookups: SIDR exchanges.
+    @ivar events: queue of L{nextEvent}.
+    @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
     """
 
     def __init__(
@@ -123,10 +117,9 @@ class ConnectionTable:
         halfOpenInAll: int = limits.CM_HALF_OPEN_PATHS,
     ) -> None:
         """
-        @param caGUID: the name of this HCA.
+        @param caGUID: GUID of this HCA.
         @param randomBits: given a number of bits, a random integer of so many.
-        @param halfOpenPerSource: see L{limits.CM_HALF_OPEN_PER_PATH} and
-            L{limits.CM_HALF_OPEN_PER_ADDRESS}.
+        @param halfOpenPerSource: see L{limits.CM_HALF_OPEN_PER_PATH} and L{limits.CM_HALF_OPEN_PER_ADDRESS}.
         """
         self.caGUID = caGUID
         self.counters = dict.fromkeys(COUNTERS, 0)
@@ -138,7 +131,7 @@ class ConnectionTable:
         self._connections: dict[int, Connection] = {}
         self._peers: dict[Any, Peer] = {}
         self._deadlines: Deadlines[Connection] = Deadlines()
-        #: What connections ask for: a deadline, or none any more.  See L{machine.Surroundings}.
+        # ConnectionContext.arm and disarm.
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait = Timewait()
@@ -164,20 +157,20 @@ class ConnectionTable:
 
     def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
         """
-        Sources are addresses, which anybody can write on a message: from now on a REQ that is one too many
-        takes the place of the oldest that is half open.
+        From now on a REQ over a limit evicts the oldest half-open connection, because source addresses can
+        be forged.
 
-        @param halfOpenPerSource: how many of a source may be half open.
-        @param halfOpenInAll: how many of all.
+        @param halfOpenPerSource: half-open connections of one source.
+        @param halfOpenInAll: the same of all sources.
         """
         self._room = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, True)
         self.lookups.limitHalfOpen(halfOpenPerSource, halfOpenInAll)
 
     def listen(self, serviceID: int, listener: object) -> None:
         """
-        Give every REQ for a service to C{listener}, as a REQUEST event.
+        Deliver REQs for a service id to C{listener}, as REQUEST events.
 
-        @raise ServiceInUseError: somebody else has it.
+        @raise ServiceInUseError: it has a listener.
         """
         if serviceID in self._listeners:
             raise ServiceInUseError(f"service id {serviceID:#018x} is in use")
@@ -185,7 +178,7 @@ class ConnectionTable:
 
     def unlisten(self, serviceID: int) -> None:
         """
-        Refuse REQs for a service from now on.
+        Refuse REQs for a service id from now on.
         """
         self._listeners.pop(serviceID, None)
 
@@ -193,9 +186,9 @@ class ConnectionTable:
         """
         Send a REQ.
 
-        @param request: complete but for C{localCommunicationID} and
-            C{localCAGUID}.
+        @param request: complete but for C{localCommunicationID} and C{localCAGUID}.
         @raise ResourceLimitError: there are too many connections.
+        @raise ValueError: a field of the request does not fit.
         """
         if len(self._connections) >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
@@ -205,6 +198,7 @@ class ConnectionTable:
         localID = self._newID()
         request.localCommunicationID = localID
         request.localCAGUID = self.caGUID
+        # Entered only below: a request that does not pack must leave nothing behind.
         peer = self._peers.get(destination) or Peer(destination)
         connection = Connection(self, peer, destination, localID, request)
         connection.user = user
@@ -224,7 +218,7 @@ class ConnectionTable:
 
     def receive(self, source: Any, attribute: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
         """
-        Take a message of 232 octets.  Whatever it is, nothing is raised.
+        Process a message of 232 octets. Nothing a peer sends raises an exception.
         """
         receiver = self._receivers.get(attribute)
         if receiver is None:
@@ -243,11 +237,9 @@ class ConnectionTable:
 
     def pathLost(self, source: Any) -> list[Connection | Lookup]:
         """
-        Forget everything about a source: nothing will come from there, nothing
-        need be sent.
+        Forget everything about a source that cannot be reached any more.
 
-        @return: its connections and lookups, which are IDLE now; no events are
-            left for them.
+        @return: its connections and lookups, which are IDLE now; no events are left for them.
         """
         kept = [output for output in self.outputs if output[0] != source]
         self.outputs.clear()
@@ -264,28 +256,28 @@ class ConnectionTable:
             lost += connections
         gone = set(map(id, lost))
         left = [event for event in self.events if id(event[1]) not in gone]
-        self.events.clear()  # The same queue: somebody may be taking from it.
+        self.events.clear()  # In place: the caller may be iterating over this queue.
         self.events.extend(left)
         return lost
 
     def nextEvent(self) -> CMEvent | None:
         """
-        @return: the oldest event, see L{Event}.
+        @return: the oldest event, see L{Event}, or L{None}.
         """
         return self.events.popleft() if self.events else None
 
     def nextOutput(self) -> Output | None:
         """
-        @return: destination, attribute, 232 octets.
+        @return: destination, attribute, 232 octets; or L{None}.
         """
         return self.outputs.popleft() if self.outputs else None
 
     def deadline(self, withTimewait: bool = True) -> float | None:
         """
-        When L{tick} should be called.
+        When L{tick} should be called next.
 
-        @param withTimewait: whether to be called for the end of a TIMEWAIT
-            alone, which otherwise is noticed whenever something else happens.
+        @param withTimewait: whether the end of a TIMEWAIT counts; otherwise it is noticed at the next
+            message or tick.
         """
         found = self._deadlines.soonest()
         for when in self.lookups.deadline(), self._timewait.soonest() if withTimewait else None:
@@ -295,7 +287,7 @@ class ConnectionTable:
 
     def tick(self, now: float) -> None:
         """
-        Do what is due.
+        Retransmit, give up and release what is due.
         """
         for connection in self._deadlines.takeDue(now):
             if connection.retriesLeft > 0:
@@ -307,11 +299,11 @@ class ConnectionTable:
         self.lookups.tick(now)
         self._expire(now)
 
-    # What connections ask for, see machine.Surroundings.
+    # ConnectionContext.
 
     def send(self, output: Output) -> None:
         """
-        Queue a message; too many are as lost as on a wire.
+        Queue a message; over L{CM_OUTPUTS} it is dropped, as a wire would, and retransmitted later.
         """
         if len(self.outputs) >= CM_OUTPUTS:
             self.counters["outputsDropped"] += 1
@@ -320,14 +312,15 @@ class ConnectionTable:
 
     def report(self, event: Event, connection: Connection | Lookup, message: object) -> None:
         """
-        Queue an event.  A connection has few in its life, and L{_takeREQ}
-        looks at the length of the queue.
+        Queue an event.
         """
+        # Not bounded here: a connection has few events in its life, connections are bounded, and new REQs
+        # are dropped while the queue is long.
         self.events.append((event, connection, message))
 
     def moved(self, connection: Connection, old: State, now: float) -> None:
         """
-        A connection changed its state.
+        A connection's state has changed from C{old}.
         """
         state = connection.state
         halfOpen = HALF_OPEN[state]
@@ -344,22 +337,26 @@ class ConnectionTable:
     def _takeREQ(self, source: Any, message: REQ, now: float) -> None:
         remoteID = message.localCommunicationID
         if not remoteID:
+            # 0 is no communication id: in a REJ and in our tables it means "not known".
             self.counters["invalidID"] += 1
             return
         peer = self._peers.get(source)
         if peer is not None:
+            # Before the listener is looked up: a repeated REQ belongs to its connection, even if the
+            # listener has gone since (Linux cm.c cm_match_req has the same order).
             if self._isOld(peer, message, now):
                 return
-            peer = self._peers.get(source)  # That may have ended the only one that it had.
+            peer = self._peers.get(source)  # _isOld may have ended its only connection, and so the Peer.
         if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
+            # IBTA vol. 1 12.6.7.2 reason 8: nobody listens. RDMA-CM applications see ECONNREFUSED.
             self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
         excess = self._room.excess(peer)
         if excess is not None:
             self.counters["halfOpenReplaced"] += 1
             excess.feed(Input.EXHAUSTED, None, now)
-            peer = self._peers.get(source)  # It may have been the only one that it had.
+            peer = self._peers.get(source)  # The evicted one may have been its only connection.
         lacking = self._room.lacks(peer, len(self._connections), len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
@@ -371,15 +368,15 @@ class ConnectionTable:
         connection.listener = self._listeners[message.serviceID]
         longest, shortest = CM_RESPONSE_TIMEOUT_CODE, CM_RESPONSE_TIMEOUT_CODE_LEAST
         connection.period = timeoutSeconds(max(shortest, min(message.localCMResponseTimeout, longest)))
+        # From the REQ, so bounded: it sets how long TIMEWAIT holds an entry here.
         connection.ackSeconds = timeoutSeconds(min(message.primaryPath.localACKTimeout, longest))
         self._connections[localID] = connection
         peer.know(connection, message)
         connection.feed(_REQ, message, now)
 
     def _isOld(self, peer: Peer, message: REQ, now: float) -> bool:
-        """
-        Whether a REQ is about a connection that there is or was.
-        """
+        # A duplicate has the CA GUID and communication id of a connection; a stale REQ has its GUID and
+        # queue pair number, or ids that are in TIMEWAIT (Linux cm.c cm_match_req, cm_dup_req_handler).
         guid = message.localCAGUID
         key = peer.key(guid, message.localCommunicationID)
         known = peer.connections.get(key)
@@ -392,11 +389,13 @@ class ConnectionTable:
             if known is None:
                 return False
             if HALF_OPEN[known.state]:
-                # The peer has confirmed nothing: who knows who has sent that.
+                # The old attempt was never confirmed, so a third party may have forged it: it must not block
+                # the real peer's REQ, which is accepted.
                 self.counters["stale"] += 1
                 known.feed(Input.EXHAUSTED, None, now)
                 return False
-        # The peer started again, or has not seen that it ended.
+        # IBTA vol. 1 12.6.7.2 reason 10: the peer has restarted, or has not noticed the end of the old
+        # connection.
         self.counters["stale"] += 1
         self._refuse(peer.source, message, MessageKind.REQ, RejectReason.STALE_CONNECTION)
         if known is not None:
@@ -407,6 +406,7 @@ class ConnectionTable:
         connection = self._find(source, message)
         if connection is None:
             return
+        # A repeated REP: the state machine repeats the RTU or MRA.
         if connection.remoteID:
             self._feed(connection, Input.REP, message, now)
             return
@@ -418,6 +418,8 @@ class ConnectionTable:
         key = peer.key(message.localCAGUID, remoteID)
         known = peer.queuePairs.get(peer.key(message.localCAGUID, message.localQPN))
         if known is not None or key in peer.connections:
+            # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
+            # still hold (Linux cm.c cm_rep_handler).
             self.counters["stale"] += 1
             self._refuse(source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
             if known is not None:
@@ -428,9 +430,8 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeREJ(self, source: Any, message: REJ, now: float) -> None:
-        """
-        By ids, or by the CA GUID of a peer that gave up before it knew ours.
-        """
+        # Reason 4 is from a peer that gave up before it learned our id: it gives its CA GUID instead (IBTA
+        # vol. 1 12.6.7.2; Linux cm.c cm_acquire_rejected_id).
         if message.reason == RejectReason.TIMEOUT and message.additionalInfoLength >= 8:
             guid = int.from_bytes(message.additionalInfo[:8], "big")
             peer = self._peers.get(source)
@@ -438,7 +439,7 @@ class ConnectionTable:
             if peer is not None:
                 connection = peer.connections.get(peer.key(guid, message.localCommunicationID))
             if connection is None or not HALF_OPEN[connection.state]:
-                # Who has confirmed a connection knows our id.
+                # A peer that has confirmed the connection knows our id and must use it.
                 self.counters["unknownID"] += 1
                 return
         else:
@@ -450,9 +451,6 @@ class ConnectionTable:
         self._feed(connection, Input.REJ_STALE if stale else Input.REJ, message, now)
 
     def _takeMRA(self, source: Any, message: MRA, now: float) -> None:
-        """
-        The one that is about a LAP cannot be meant.
-        """
         connection = self._find(source, message)
         if connection is None:
             return
@@ -461,6 +459,7 @@ class ConnectionTable:
         elif message.messageMRAed == MessageKind.REP:
             self._feed(connection, Input.MRA_REP, message, now)
         else:
+            # An MRA about a LAP: we never send one.
             self.counters["unexpected"] += 1
 
     def _takeRTU(self, source: Any, message: RTU, now: float) -> None:
@@ -469,18 +468,18 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
-        """
-        Even if we know nothing of it, the peer needs the answer (Linux
-        C{cm_issue_drep}).
-        """
         connection = self._connections.get(message.remoteCommunicationID)
         if connection is None or connection.remoteID != message.localCommunicationID:
             self.counters["unknownID"] += 1
+            # Answered without state, ids swapped: the peer retransmits its DREQ until a DREP comes (Linux
+            # cm.c cm_issue_drep).
             reply = DREP(message.remoteCommunicationID, message.localCommunicationID)
             self.send((source, reply.attribute, reply.pack()))
         elif connection.destination is not source and connection.destination != source:
             self.counters["foreignSource"] += 1
         elif connection.localQPN != message.remoteQPN:
+            # IBTA vol. 1 12.6.10: the DREQ names our queue pair; Linux cm.c cm_dreq_handler ignores another
+            # one's too.
             self.counters["wrongQPN"] += 1
         elif not connection.feed(_DREQ, message, now):
             self.counters["unexpected"] += 1
@@ -496,6 +495,8 @@ class ConnectionTable:
             self._feed(connection, Input.LAP, message, now)
 
     def _takeSIDR_REQ(self, source: Any, message: SIDR_REQ, now: float) -> None:
+        # Kept answers have no timer of their own, and an expired one must not answer a new request with its
+        # id.
         self.lookups.expire(now)
         listener = self._listeners.get(message.serviceID)
         if listener is not None and len(self.events) >= limits.CM_EVENTS:
@@ -504,18 +505,14 @@ class ConnectionTable:
         self.lookups.takeREQ(source, message, listener, now)
 
     def _takeOther(self, source: Any, message: AnyMessage, now: float) -> None:
-        """
-        An answer to what we never ask.
-        """
+        # Messages without a handler, such as an APR: we never send a LAP.
         self.counters["unexpected"] += 1
 
-    # Helpers of these.
+    # Helpers of the message handlers.
 
     def _find(self, source: Any, message: REP | REJ | MRA | RTU | DREP | LAP) -> Connection | None:
-        """
-        The connection that a message is about, if it is its sender's: both ids are right, or the
-        sender's is not known yet.
-        """
+        # The source must be the connection's and both ids must match, unless the sender's is not known yet:
+        # a third party must not end a connection whose id it has guessed.
         connection = self._connections.get(message.remoteCommunicationID)
         if connection is None:
             self.counters["unknownID"] += 1
@@ -544,10 +541,8 @@ class ConnectionTable:
         self.send((source, reject.attribute, reject.pack()))
 
     def _newID(self) -> int:
-        """
-        A communication id that is free.  Random, so that after a restart ids
-        do not repeat and nobody else can guess them.
-        """
+        # Random: an off-path attacker cannot guess it (RFC 6528 for TCP's sequence numbers), and after a
+        # restart ids do not repeat. Linux cm.c starts at a random number too.
         localID = self._randomBits(32)
         while not localID or localID in self._connections or localID in self._timewait.ids:
             localID = localID + 1 & 0xFFFFFFFF
@@ -561,14 +556,13 @@ class ConnectionTable:
             self._peers.pop(peer.source, None)
 
     def _startTimewait(self, connection: Connection, now: float) -> None:
-        """
-        Reserve the ids until nothing of the connection can be on its way.
-        """
+        # The peer's packets may be on their way for the ACK timeout: until then its ids and our queue pair
+        # number stay reserved (Linux cm.c cm_enter_timewait).
         if len(self._timewait.ids) >= CM_TIMEWAIT:
             self.counters["timewaitDropped"] += 1
             self._endTimewait()
         peer: Peer = connection.peer
-        # Its id is 0 if it never had another end; no REQ has that.
+        # The remote id is 0 if no REP came; harmless, since no REQ has id 0.
         key = peer.key(connection.remoteCAGUID, connection.remoteID)
         peer.startTimewait(key)
         expiry = now + connection.ackSeconds
@@ -580,6 +574,7 @@ class ConnectionTable:
         peer.endTimewait(key)
         if not peer.connections and peer.isIdle():
             self._peers.pop(peer.source, None)
+        # Linux ib_cm.h IB_CM_TIMEWAIT_EXIT: only now may the consumer reuse the queue pair number.
         self.events.append((_TIMEWAIT_EXIT, None, localQPN))
 
     def _expire(self, now: float) -> None:

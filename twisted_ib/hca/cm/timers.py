@@ -1,5 +1,5 @@
 """
-When connections want to be woken, and whose ids are still reserved.
+Retransmission deadlines, and connections in TIMEWAIT.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
-#: Deadlines that are no longer meant, beyond as many as are.
+#: Cancelled deadlines that the heap may hold beyond as many as are valid.
 CM_IDLE_DEADLINES = 64
 
 _IDLE = CM_IDLE_DEADLINES
@@ -15,10 +15,10 @@ _IDLE = CM_IDLE_DEADLINES
 
 class Waiting(Protocol):
     """
-    What waits for an answer.
+    Something with a deadline.
 
-    @ivar localID: names it.
-    @ivar deadline: until when it waits, or L{None}.
+    @ivar localID: its unique name.
+    @ivar deadline: or L{None}.
     """
 
     localID: int
@@ -30,13 +30,12 @@ Waits = TypeVar("Waits", bound=Waiting)
 
 class Deadlines(Generic[Waits]):
     """
-    The deadlines of connections that wait for an answer.
-
-    A heap from which nothing is taken but its top: an entry that is no longer
-    meant stays until it comes up, until there are too many of them, or until
-    nobody waits.
+    The deadlines of connections that wait for an answer: a heap with lazy deletion.
     """
 
+    # A cancelled entry stays in the heap until it comes up, until there are too many of them, or until
+    # nothing waits: most deadlines are cancelled by an answer, and removing one from the middle costs a
+    # scan. Twisted's C{twisted.internet.base.ReactorBase} treats cancelled C{DelayedCall}s the same way.
     __slots__ = ("_heap", "_waiting")
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Deadlines(Generic[Waits]):
 
     def clear(self, connection: Waits) -> None:
         """
-        Take a deadline away.
+        Cancel a deadline.
         """
         connection.deadline = None
         waiting = self._waiting
@@ -69,7 +68,7 @@ class Deadlines(Generic[Waits]):
 
     def soonest(self) -> float | None:
         """
-        The next deadline.
+        The next deadline, or L{None}.
         """
         heap = self._heap
         while heap and not self._isMeant(heap[0]):
@@ -78,13 +77,13 @@ class Deadlines(Generic[Waits]):
 
     def first(self) -> Waits | None:
         """
-        Who has the next deadline.
+        The connection with the next deadline, or L{None}.
         """
         return None if self.soonest() is None else self._waiting[self._heap[0][1]]
 
     def takeDue(self, now: float) -> list[Waits]:
         """
-        Clear the deadlines that are over.
+        Clear and return those whose deadline has passed.
         """
         heap = self._heap
         due = []
@@ -99,30 +98,30 @@ class Deadlines(Generic[Waits]):
 
     def _isMeant(self, entry: tuple[float, int]) -> bool:
         connection = self._waiting.get(entry[1])
+        # A deadline that was moved leaves its old entry behind, with another time.
         return connection is not None and connection.deadline == entry[0]
 
     def _prune(self) -> None:
-        """
-        Keep the heap about as small as what is meant in it.
-        """
         if not self._waiting:
             self._heap.clear()
+        # Rebuilt only when most entries are stale, so the cost per set or clear is constant on average.
         elif len(self._heap) > 2 * len(self._waiting) + _IDLE:
             self._heap = [entry for entry in self._heap if self._isMeant(entry)]
             heapify(self._heap)
 
 
-#: A connection in TIMEWAIT: when it ends, the local id, the peer, the key of the other end in
-#: C{peer}, the number of the local queue pair.
+#: A connection in TIMEWAIT: expiry, local communication id, peer, key of the remote end in that peer, local
+#: queue pair number.
 Ended = tuple[float, int, Any, int, int]
 
 
 class Timewait:
     """
-    Ended connections, the next to expire first.
+    Connections in TIMEWAIT (IBTA vol. 1 12.9.7): until packets of the old connection cannot arrive any more,
+    neither its ids nor its queue pair number may be reused.
 
-    @ivar heap: them.
-    @ivar ids: the local ids that are still reserved.
+    @ivar heap: next to expire first.
+    @ivar ids: their local communication ids.
     """
 
     __slots__ = ("heap", "ids")
@@ -136,20 +135,20 @@ class Timewait:
 
     def add(self, ended: Ended) -> None:
         """
-        Reserve.
+        Reserve the ids of a connection.
         """
         heappush(self.heap, ended)
         self.ids.add(ended[1])
 
     def soonest(self) -> float | None:
         """
-        When the next one expires.
+        When the next one expires, or L{None}.
         """
         return self.heap[0][0] if self.heap else None
 
     def pop(self) -> Ended:
         """
-        Free the next to expire.
+        Release the next to expire.
         """
         ended = heappop(self.heap)
         self.ids.remove(ended[1])
@@ -157,7 +156,7 @@ class Timewait:
 
     def forget(self, peer: Any) -> None:
         """
-        Free those of one peer.
+        Release those of one peer, whose path is lost.
         """
         self.heap = [ended for ended in self.heap if ended[2] is not peer]
         heapify(self.heap)

@@ -1,9 +1,9 @@
 """
-Queue pair 1 on a fabric of packets: connection management in management datagrams.
+CM messages as MADs on queue pair 1: transaction ids, and the queue of unsolicited requests.
 
-Who begins an exchange chooses its transaction, and what belongs to the exchange repeats it, whoever
-sends it (IBTA vol. 1 12.6, 13.4.6.4; Linux C{drivers/infiniband/core/cm.c}): ours are made of our
-communication id, those of others are remembered.
+The side that begins an exchange chooses its transaction id; every message of the exchange repeats it, from
+either side (IBTA vol. 1 12.6, 13.4.6.4; Linux C{drivers/infiniband/core/cm.c}). Ours are made from our
+communication id; those of peers are remembered.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from twisted_ib.hca.wire.cm import (
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEND
 
-#: Exchanges of peers by whose transaction they are answered; the oldest are forgotten.
+#: Exchanges begun by peers whose transaction ids are remembered; over it the oldest is forgotten. A wrong id
+#: does little harm: Linux matches CM messages by communication ids (cm.c cm_acquire_id).
 PACKET_TRANSACTIONS = 1024
-#: Requests for something new that wait until the rest is taken, over which the oldest goes; and how many
-#: are answered before the next look at what has arrived.
+#: Unsolicited requests (REQ, SIDR_REQ) that are queued, over which the oldest is dropped; and how many are
+#: processed before the link is polled again.
 PACKET_QUESTIONS = 512
 PACKET_QUESTIONS_PER_TURN = 32
 
@@ -41,23 +42,25 @@ PACKET_QUESTIONS_PER_TURN = 32
 #: reserved, modifier.
 _HEADER: Final = Struct(">BBBBHHQHHI")
 _BASE_VERSION: Final = 1
-#: Local and remote communication id, and the octet that says what a MRA or REJ is about.
+#: Local and remote communication id; the octet whose top two bits name the message that an MRA or REJ
+#: answers.
 _IDS: Final = Struct(">IIB")
 _KIND_SHIFT: Final = 6
 _AGENT_BITS: Final = 32
 
-#: What begins an exchange.
+#: Messages that begin an exchange.
 _BEGINNINGS: Final = frozenset((REQ.attribute, DREQ.attribute, LAP.attribute, SIDR_REQ.attribute))
-#: What somebody may send who is not known.
+#: Messages that a source without a connection may send.
 _QUESTIONS: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
-#: What is always an answer -> what begins the exchange.
+#: Response -> the message that began its exchange.
 _ANSWERS: Final = {
     REP.attribute: REQ.attribute,
     DREP.attribute: DREQ.attribute,
     APR.attribute: LAP.attribute,
     SIDR_REP.attribute: SIDR_REQ.attribute,
 }
-#: What a MRA or a REJ may be about -> what begins the exchange, if it answers that.
+#: Message kind of an MRA or REJ -> the message that began the exchange. An MRA or REJ about a REP belongs to
+#: our own REQ's exchange, so REP is absent; kind 2 is a LAP in an MRA, but no message at all in a REJ.
 _ABOUT: Final = {MessageKind.REQ.value: REQ.attribute}
 _ABOUT_MRA: Final = {**_ABOUT, MessageKind.OTHER.value: LAP.attribute}
 
@@ -66,12 +69,10 @@ class CMTransactions:
     """
     Queue pair 1 of one HCA.
 
-    What begins something new waits until the rest of what has arrived is taken, as anybody can send it:
-    so a flood of it does not keep those waiting who are connected.  When there is more of it than can be
-    answered the latest is answered first, for whoever has sent the oldest has given it up or will repeat
-    it.
+    Anybody can send REQs and SIDR_REQs, so they are queued until the rest of a batch is processed: a flood
+    of them does not delay established connections. Under overload the newest is answered first.
 
-    @ivar questions: What waits: from whom, attribute, body, transaction.
+    @ivar questions: the queued requests: source, attribute, body, transaction id.
     """
 
     __slots__ = ("_agent", "_known", "_owner", "_pathTo", "questions")
@@ -83,14 +84,17 @@ class CMTransactions:
         pathTo: Callable[[Any], Any] = lambda peer: peer,
     ) -> None:
         """
-        @param owner: Who takes the messages: an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        @param randomBits: Gives that many random bits.
-        @param pathTo: Gives the path to who has sent something.
+        @param owner: an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}, which receives the
+            messages.
+        @param randomBits: returns that many random bits.
+        @param pathTo: returns the path to the source of a message.
         """
         self._owner = owner
         self._pathTo = pathTo
+        # Linux keeps its agent number in the upper half (ib_mad.h), the communication id in the lower:
+        # random here, so that a restarted process has other ids.
         self._agent = randomBits(_AGENT_BITS) << 32
-        #: Address of the peer, exchange, the peer's communication id -> transaction.
+        #: (peer's address, message that began it, peer's communication id) -> transaction id.
         self._known: OrderedDict[tuple[str, int, int], int] = OrderedDict()
         self.questions: deque[tuple[Any, int, bytes, int]] = deque(maxlen=PACKET_QUESTIONS)
 
@@ -98,9 +102,8 @@ class CMTransactions:
         """
         Put a message into a MAD.
 
-        @param address: Of the peer.
-        @param attribute: What it is.
-        @param body: Its 232 octets.
+        @param address: the peer's, whose exchange it may belong to.
+        @param body: 232 octets.
         @return: 256 octets.
         """
         transaction = self._transactionOf(address, attribute, body)
@@ -116,28 +119,35 @@ class CMTransactions:
             exchange = _ABOUT_MRA.get(octet >> _KIND_SHIFT)
         if exchange is None:
             return self._agent | int(local)
+        # A SIDR message has one request id, at the offset of the local communication id, and both sides use
+        # it.
         asked: int = local if exchange == SIDR_REQ.attribute else remote
         return self._known.get((address, exchange, asked), asked)
 
     def received(self, peer: Any, buffer: Any, start: int, stop: int) -> None:
         """
-        A datagram came for queue pair 1.
+        A datagram arrived for queue pair 1.
 
-        @param peer: The sender, whom C{pathTo} finds the way to.
-        @param buffer: What has the MAD; valid during this call only.
+        @param peer: its source, for C{pathTo}.
+        @param buffer: holds the MAD; valid during this call only.
         """
+        # IBTA vol. 1 13.4: every MAD has 256 octets, and queue pair 1 accepts nothing else.
         if stop - start != MAD_BYTES:
             self._owner.count("management_malformed")
             return
         base, class_, version, method, _, _, transaction, attribute, _, _ = _HEADER.unpack_from(buffer, start)
         if base != _BASE_VERSION:
             self._owner.count("management_malformed")
+        # RoCE has neither subnet manager nor SA, so only connection management is served; Linux mad.c
+        # validate_mad drops CM MADs with other methods than Send too.
         elif (class_, version, method) != (COMMUNICATION, CM_VERSION, SEND):
             self._owner.count("management_unsupported")
         else:
             body = bytes(buffer[start + HEADER_BYTES : stop])
             if attribute in _QUESTIONS:
                 questions = self.questions
+                # deque(maxlen) drops from the other end when full: the oldest, by now given up or about to
+                # be repeated.
                 if len(questions) == questions.maxlen:
                     self._owner.count("management_dropped")
                 questions.append((peer, attribute, body, transaction))
@@ -149,14 +159,16 @@ class CMTransactions:
 
     def answer(self) -> int:
         """
-        Hand on some of what begins something new.
+        Process some of the queued requests.
 
-        @return: How much of it.
+        @return: how many.
         """
         questions = self.questions
         left = len(questions)
         count = min(left, PACKET_QUESTIONS_PER_TURN)
         for _ in range(count):
+            # In order if all can be answered; else last in, first out: the senders of the oldest have timed
+            # out or will retransmit, and their answers would be wasted.
             peer, attribute, body, transaction = questions.popleft() if count == left else questions.pop()
             path = self._pathTo(peer)
             self._remember(path.peer.address, attribute, body, transaction)
@@ -166,6 +178,8 @@ class CMTransactions:
     def _remember(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
         known = self._known
         key = address, attribute, _IDS.unpack_from(body)[0]
+        # A peer may open several exchanges under one id (REQ, then LAP, then DREQ), so the attribute is in
+        # the key.
         known[key] = transaction
         known.move_to_end(key)
         if len(known) > PACKET_TRANSACTIONS:

@@ -1,9 +1,8 @@
 """
-What a connection does when something happens to it: (state, input) -> (action,
-next state).
+The state machine of a connection (IBTA vol. 1 12.9.7): (state, input) -> (action, next state).
 
-Actions change the connection's notes and append to the queues of the table that
-it is in; they call nobody.  What has no entry in L{TRANSITIONS} is not done.
+Actions change the connection and append to its table's queues; they call no consumer. An input without an
+entry in L{TRANSITIONS} does nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +29,11 @@ from twisted_ib.hca.wire.cm import (
 if TYPE_CHECKING:
     from twisted_ib.hca.cm.machine import Connection
 
-#: The longest time that an MRA may ask for, once per message that it is about.
+#: The longest service timeout of an MRA that is granted, about eight seconds, once per message: code 31
+#: would keep a half-open connection for over two hours (IBTA vol. 1 12.6.6).
 CM_SERVICE_TIMEOUT_CODE = 21
 
-# Names of this module are looked up much faster than those of an enumeration.
+# Module globals: looking a member up on an enumeration is much slower.
 _REQUEST, _REPLY = Event.REQUEST, Event.REPLY
 _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
@@ -47,9 +47,7 @@ def _ask(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
 
 
 def _tell(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
-    """
-    Send what needs no answer, with the ids in it.
-    """
+    # MRA, REJ, RTU, DREP and APR need no answer: nothing is kept and no timer runs.
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
     connection.table.send((connection.destination, message.attribute, message.pack()))
@@ -63,6 +61,7 @@ def _reply(connection: Connection, reply: REP, now: float) -> None:
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
     reply.localCAGUID = connection.table.caGUID
+    # IBTA vol. 1 12.6.8: a REP is acknowledged by the RTU, so it is retransmitted like a REQ.
     _ask(connection, reply, now)
     connection.localQPN = reply.localQPN
 
@@ -73,20 +72,17 @@ def _replied(connection: Connection, reply: REP, now: float) -> None:
 
 
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
-    """
-    Send the RTU.  Keep it only if it cannot be made again from the ids.
-    """
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
     output = (connection.destination, RTU.attribute, message.pack())
+    # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
+    # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = output if message.privateData else None
     connection.table.send(output)
 
 
 def _repeat(connection: Connection, message: object, now: float) -> None:
-    """
-    The peer asks again, so our MRA or RTU was lost.
-    """
+    # The peer repeated its REQ or REP, so our MRA or RTU was lost.
     if connection.output is None:
         _tell(connection, RTU())
     else:
@@ -94,9 +90,8 @@ def _repeat(connection: Connection, message: object, now: float) -> None:
 
 
 def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
-    """
-    Linux's C{ib_prepare_cm_mra}: nothing goes out until the peer asks again.
-    """
+    # Linux cm.c ib_prepare_cm_mra: nothing is sent until the peer retransmits. Most consumers answer sooner,
+    # and an MRA to each request would double the messages.
     repRcvd = connection.state == State.REP_RCVD
     message.messageMRAed = MessageKind.REP if repRcvd else MessageKind.REQ
     message.localCommunicationID = connection.localID
@@ -105,9 +100,8 @@ def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
 
 
 def _extend(connection: Connection, message: MRA, now: float) -> None:
-    """
-    The peer thinks: wait this once for as long as it asks for, within reason.
-    """
+    # IBTA vol. 1 12.6.6: the MRA extends this one wait. Bounded, because the peer chooses the value and our
+    # entry stays in the table meanwhile.
     code = min(message.serviceTimeout, CM_SERVICE_TIMEOUT_CODE)
     wait = timeoutSeconds(code) + connection.ackSeconds
     connection.table.arm(connection, now + wait)
@@ -136,9 +130,7 @@ def _unreachable(connection: Connection, message: object, now: float) -> None:
 
 
 def _rejectRequest(connection: Connection, message: REJ, now: float) -> None:
-    """
-    Refuse a REQ.  Linux leaves the local id 0 if it never sent it.
-    """
+    # Linux cm.c cm_format_rej leaves the local id 0 if the peer was never told it; after an MRA it was.
     message.messageRejected = MessageKind.REQ
     if connection.state == State.MRA_REQ_SENT:
         message.localCommunicationID = connection.localID
@@ -154,10 +146,8 @@ def _rejectReply(connection: Connection, message: REJ, now: float) -> None:
 
 
 def _giveUp(connection: Connection, message: object, now: float) -> None:
-    """
-    No REP yet: the peer finds its end by our CA GUID and id (IBTA vol. 1
-    12.6.7.2, reason 4).
-    """
+    # No REP yet, so the peer's id is unknown: it finds its connection by our CA GUID and local id (IBTA vol.
+    # 1 12.6.7.2 reason 4; Linux cm.c cm_acquire_rejected_id).
     guid = connection.table.caGUID.to_bytes(8, "big")
     connection.output = None
     _tell(
@@ -172,23 +162,17 @@ def _giveUp(connection: Connection, message: object, now: float) -> None:
 
 
 def _refuseRequest(connection: Connection, message: object, now: float) -> None:
-    """
-    The consumer went away without an answer to a REQ.
-    """
+    # The consumer closed without an answer to the REQ: Linux cm.c ib_destroy_cm_id sends the same REJ.
     _rejectRequest(connection, REJ(reason=RejectReason.CONSUMER_DEFINED), now)
 
 
 def _refuseReply(connection: Connection, message: object, now: float) -> None:
-    """
-    The consumer went away without an answer to a REP.
-    """
     _rejectReply(connection, REJ(reason=RejectReason.CONSUMER_DEFINED), now)
 
 
 def _withdraw(connection: Connection, message: object, now: float) -> None:
-    """
-    The consumer accepted, and went away before the peer was ready.
-    """
+    # The consumer accepted and then closed before the RTU. Not a DREQ: the peer may not have the REP yet,
+    # and a REJ ends its attempt in either case (Linux cm.c cm_destroy_id).
     connection.output = None
     _tell(
         connection,
@@ -207,6 +191,8 @@ def _sendDREQ(connection: Connection, message: object, now: float) -> None:
 
 
 def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
+    # Answered here; Linux cma.c differs and leaves it to rdma_disconnect, where a consumer that is slow to
+    # close keeps the peer in DREQ_SENT.
     connection.output = None
     connection.disconnectData = message.privateData
     _tell(connection, DREP())
@@ -221,9 +207,8 @@ def _disconnected(connection: Connection, message: object, now: float) -> None:
 
 
 def _declinePath(connection: Connection, message: object, now: float) -> None:
-    """
-    No alternate paths here, as with RoCE in Linux; but say so.
-    """
+    # Linux cm.c cm_lap_handler refuses alternate paths on RoCE too, but silently; with an APR the peer need
+    # not retransmit its LAP.
     _tell(connection, APR(status=APRStatus.UNSUPPORTED))
 
 
@@ -253,11 +238,13 @@ Row = tuple[Action, State]
 #   +---> IDLE <-----------------+
 #     REJ, reject, retries out, close
 #
-# IBTA vol. 1 12.9.7; where that leaves a choice, as Linux's cm.c.
+# IBTA vol. 1 12.9.7; where that leaves a choice, as Linux cm.c.
 _ENDED: dict[Input, Row] = {Input.PATH_LOST: (_drop, State.IDLE)}
 _CALLING: dict[Input, Row] = {
     **_ENDED,
     Input.REP: (_replied, State.REP_RCVD),
+    # Linux cm.c cm_rej_handler: only a stale REJ leads to TIMEWAIT. The peer still remembers our queue pair
+    # number, so it must not be used again at once.
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     Input.EXHAUSTED: (_unreachable, State.IDLE),
@@ -267,6 +254,8 @@ _ANSWERED: dict[Input, Row] = {
     **_ENDED,
     Input.READY: (_sendReady, State.ESTABLISHED),
     Input.REJECT: (_rejectReply, State.IDLE),
+    # The peer's queue pair was ready before its REP and may have sent, so the ids stay reserved as Linux cm.c
+    # cm_rej_handler has it in REP_RCVD.
     Input.REJ: (_rejected, State.TIMEWAIT),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
     Input.CLOSE: (_refuseReply, State.IDLE),
@@ -278,14 +267,16 @@ _CALLED: dict[Input, Row] = {
     Input.IGNORE: (_drop, State.IDLE),
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
-    # Another has its place.
+    # Evicted by a newer REQ, see HalfOpenLimit: no message is sent, since the source may be forged.
     Input.EXHAUSTED: (_unreachable, State.IDLE),
     Input.CLOSE: (_refuseRequest, State.IDLE),
 }
 _ACCEPTED: dict[Input, Row] = {
     **_ENDED,
     Input.RTU: (_established, State.ESTABLISHED),
+    # IBTA vol. 1 12.9.8.3.1: data travels on another queue pair than the RTU and may overtake it.
     Input.DATA: (_established, State.ESTABLISHED),
+    # The RTU was lost and the active side has closed already (Linux cm.c cm_dreq_handler).
     Input.DREQ: (_answerDREQ, State.TIMEWAIT),
     Input.REJ: (_rejected, State.IDLE),
     Input.REJ_STALE: (_rejected, State.TIMEWAIT),
@@ -304,8 +295,8 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     },
     State.MRA_REQ_RCVD: {
         **_CALLING,
-        # A peer that goes on thinking answers this with another MRA, so that
-        # the bound on one MRA does not end a long wait in its queue.
+        # The repeated REQ draws another MRA from a peer that still needs time, so the bound on one MRA
+        # (CM_SERVICE_TIMEOUT_CODE) does not end a long wait in its accept queue.
         Input.RETRY: (_retry, State.REQ_SENT),
     },
     State.REP_RCVD: {
@@ -335,9 +326,12 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     },
     State.ESTABLISHED: {
         **_ENDED,
+        # The RTU was lost.
         Input.REP: (_repeat, State.ESTABLISHED),
         Input.LAP: (_declinePath, State.ESTABLISHED),
         Input.CLOSE: (_sendDREQ, State.DREQ_SENT),
+        # Linux cm.c cm_match_req: after the REJ to the new REQ the old connection is closed by a DREQ, in
+        # case that the peer does remember it.
         Input.STALE: (_sendDREQ, State.DREQ_SENT),
         Input.DREQ: (_answerDREQ, State.TIMEWAIT),
         Input.REJ: (_disconnected, State.TIMEWAIT),
@@ -346,29 +340,31 @@ TRANSITIONS: dict[State, dict[Input, Row]] = {
     State.DREQ_SENT: {
         **_ENDED,
         Input.RETRY: (_retry, State.DREQ_SENT),
+        # Crossing DREQs: each side answers the other's, and the DREP may come after that or never.
         Input.DREQ: (_answerDREQ, State.TIMEWAIT),
         Input.DREP: (_disconnected, State.TIMEWAIT),
         Input.REJ: (_disconnected, State.TIMEWAIT),
         Input.REJ_STALE: (_disconnected, State.TIMEWAIT),
         Input.EXHAUSTED: (_disconnected, State.TIMEWAIT),
     },
+    # The table has dropped the connection: a repeated DREQ is answered without state (Linux cm.c
+    # cm_issue_drep).
     State.TIMEWAIT: {},
 }
 
-#: What a step comes to: the action, the next state, and whether that may have a deadline.
+#: Action, next state, and whether the next state may have a timer.
 Step = tuple[Action, State, bool]
 
 
 def _step(row: Row | None) -> Step | None:
-    """
-    Look up beforehand what a step needs to know.
-    """
     return None if row is None else (*row, Input.RETRY in TRANSITIONS[row[1]])
 
 
-# The same as lists: an enumeration's hash costs a Python call.
+# The same as lists, for speed: hashing an enumeration member costs a Python call.
 ROWS = [[_step(TRANSITIONS[state].get(given)) for given in Input] for state in State]
 
+# Passive states in which the peer has proved nothing: the REQ's source may be forged (RFC 4987 for TCP's
+# SYN).
 HALF_OPEN = [
     state in (State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD) for state in State
 ]

@@ -1,5 +1,5 @@
 """
-Codecs of the InfiniBand wire formats: packets of RoCEv2, and management datagrams.
+Codecs of the InfiniBand wire formats: RoCEv2 packets and management datagrams (MADs).
 """
 
 from twisted_ib.hca.wire.extended import (

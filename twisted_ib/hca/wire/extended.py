@@ -1,10 +1,9 @@
 """
-The extended headers of packets as values: what L{Packet<twisted_ib.hca.wire.packet.Packet>} has
-behind its base transport header (IBTA vol. 1 9.3).
+Extended transport headers as values (IBTA vol. 1 9.3).
 
-Their layouts are in L{twisted_ib.hca.wire.headers}, and the operation code says which of them a
-packet has.  Each number is as wide as its place in the layout, bits that are reserved within it
-included, so that what was read is written as it was.
+Their layouts are in L{twisted_ib.hca.wire.headers}; the opcode determines which of them a packet has. Each
+field is as wide as its slot in the layout, reserved bits included, so that parsing and packing preserve
+every octet.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from twisted_ib.hca.wire.headers import AETH, ATOMIC, ATOMIC_RESULT, DETH, FLUSH
 
 class DatagramHeader(NamedTuple):
     """
-    DETH: from whom a datagram is.
+    DETH.
 
     @ivar queueKey: the Q_Key, 32 bits.
-    @ivar source: the sender's queue pair number, below a reserved octet.
+    @ivar source: the sender's QPN, below a reserved octet.
     """
 
     queueKey: int
@@ -29,7 +28,7 @@ class DatagramHeader(NamedTuple):
 
 class MemoryHeader(NamedTuple):
     """
-    RETH: what memory a WRITE or READ is about.
+    RETH: the memory of a WRITE or READ.
 
     @ivar address: 64 bits.
     @ivar key: the R_Key, 32 bits.
@@ -47,8 +46,8 @@ class AtomicHeader(NamedTuple):
 
     @ivar address: 64 bits.
     @ivar key: the R_Key, 32 bits.
-    @ivar operand: what to put there, or to add; 64 bits.
-    @ivar compare: what has to be there; 64 bits.
+    @ivar operand: the value to swap in, or to add; 64 bits.
+    @ivar compare: the expected value; 64 bits.
     """
 
     address: int
@@ -61,7 +60,7 @@ class AcknowledgeHeader(NamedTuple):
     """
     AETH.
 
-    @ivar acknowledge: the syndrome above the message sequence number, 8 and 24 bits.
+    @ivar acknowledge: the syndrome (8 bits) above the MSN (24 bits).
     """
 
     acknowledge: int
@@ -71,7 +70,7 @@ class AtomicResult(NamedTuple):
     """
     AtomicAckETH.
 
-    @ivar original: what was there before, 64 bits.
+    @ivar original: the value before the operation, 64 bits.
     """
 
     original: int
@@ -81,7 +80,7 @@ class ImmediateData(NamedTuple):
     """
     ImmDt.
 
-    @ivar immediate: for the receiver's completion, 32 bits.
+    @ivar immediate: 32 bits.
     """
 
     immediate: int
@@ -91,7 +90,7 @@ class InvalidateHeader(NamedTuple):
     """
     IETH.
 
-    @ivar invalidateKey: the R_Key that ends, 32 bits.
+    @ivar invalidateKey: the R_Key to invalidate, 32 bits.
     """
 
     invalidateKey: int
@@ -101,13 +100,13 @@ class FlushHeader(NamedTuple):
     """
     FETH.
 
-    @ivar flush: how much to flush and how far, 2 and 4 bits, below reserved ones.
+    @ivar flush: selectivity level and placement type, 2 and 4 bits, below reserved bits.
     """
 
     flush: int
 
 
-#: Any of them.
+#: Any extended header.
 ExtendedHeader = (
     DatagramHeader
     | MemoryHeader
@@ -119,7 +118,7 @@ ExtendedHeader = (
     | FlushHeader
 )
 
-#: By layout.
+#: Layout -> header class.
 EXTENDED_HEADERS: Final[dict[Struct, type[ExtendedHeader]]] = {
     DETH: DatagramHeader,
     RETH: MemoryHeader,

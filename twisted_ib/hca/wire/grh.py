@@ -1,11 +1,9 @@
 """
-What stands before the payload of a datagram: the global route header and the datagram
-extended transport header.
+The headers in front of a datagram's payload: global route header (GRH) and DETH.
 
-A record of an unreliable datagram is a GRH, a DETH, the immediate if it has one, and the
-payload.  On a wire a base transport header lies between the two and an invariant CRC behind
-the payload; the GRH counts them in its length, so that a program which looks at the 40 bytes
-in front of what it receives finds what it would find there.
+A record of an unreliable datagram is a GRH, a DETH, the immediate if there is one, and the payload. On a
+wire a BTH lies between the two and an ICRC follows the payload; the GRH counts them in its length, so that a
+program which looks at the 40 bytes in front of a received message finds the usual values.
 """
 
 from __future__ import annotations
@@ -18,47 +16,48 @@ from attrs import frozen
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire import headers
 
-#: GRH: version, traffic class and flow label; length; next header; hop limit; source and
-#: destination, upper and lower halves (IBTA vol. 1 8.3).
+#: GRH (IBTA vol. 1 8.3): version, traffic class and flow label; length; next header; hop limit; source and
+#: destination, upper and lower halves.
 _GRH: Final = Struct(">IHBB4Q")
 
 GRH_BYTES: Final = _GRH.size
 DETH_BYTES: Final = headers.DETH.size
-#: Both, which every datagram has.
+#: GRH and DETH.
 HEADER_BYTES: Final = GRH_BYTES + DETH_BYTES
 
 _VERSION: Final = 6
-#: What follows is a base transport header; of RoCEv2 a UDP header, and then one.
+#: Next header: a BTH (IBTA vol. 1 8.3), or with RoCEv2 UDP (annex A17).
 _BTH: Final = 0x1B
 _UDP: Final = 17
 _UDP_BYTES: Final = 8
-#: IPv4 in the second half: version and header length, total length, protocol, source, destination.
+#: IPv4 in the second half (Linux ib_verbs.h union rdma_network_hdr): version and header length, total
+#: length, protocol, source, destination.
 _IPV4: Final = Struct(">20xBxH5xB2xII")
 _IPV4_BYTES: Final = 20
 _IPV4_VERSION: Final = 0x45
-#: A BTH (12 bytes) and an ICRC (4), which the length counts though no record has them.
+#: BTH and ICRC: counted in the length, though no record has them.
 _UNSEEN: Final = headers.BTH.size + headers.ICRC.size
 _LOW: Final = (1 << 64) - 1
 
-#: The subnet prefix of GIDs that are made of a GUID (IBTA vol. 1 4.1.1).
+#: The default subnet prefix, of GIDs that are made from a GUID (IBTA vol. 1 4.1.1).
 LINK_LOCAL: Final = 0xFE80 << 112
-#: The prefix C{::ffff:0.0.0.0/96} of GIDs that are IPv4 addresses.
+#: The prefix C{::ffff:0.0.0.0/96} of GIDs that are IPv4 addresses (RFC 4291 section 2.5.5.2).
 IPV4_MAPPED: Final = 0xFFFF << 32
 _IPV4_GROUPS: Final = 0xFFFFE
 
 
 def guidGID(guid: int) -> int:
     """
-    @return: The GID that an HCA has by its GUID.
+    @return: the link-local GID of an HCA's GUID.
     """
     return LINK_LOCAL | guid
 
 
 def isMulticast(gid: int) -> bool:
     """
-    @return: Whether a GID is the address of a group (IBTA vol. 1 4.1.1), perhaps of an IPv4 group as
-        C{::ffff:224.0.0.0/100} (annex A17).
+    @return: whether a GID is a multicast address.
     """
+    # IBTA vol. 1 4.1.1: ff00::/8. Annex A17 maps IPv4 groups: ::ffff:224.0.0.0/100.
     return gid >> 120 == 0xFF or gid >> 28 == _IPV4_GROUPS
 
 
@@ -67,10 +66,10 @@ class GRH:
     """
     A global route header, 40 bytes.
 
-    @ivar trafficClass: 8 bits, as in IPv6.
+    @ivar trafficClass: 8 bits.
     @ivar flowLabel: 20 bits.
-    @ivar payload: bytes that follow in a packet, up to and with the ICRC.
-    @ivar hopLimit: how many routers may pass it on.
+    @ivar payload: bytes that follow in a packet, ICRC included.
+    @ivar hopLimit: 8 bits.
     @ivar source: GID of the sender.
     @ivar destination: GID of the receiver, or of a group.
     """
@@ -105,10 +104,9 @@ class GRH:
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> GRH:
         """
-        Read one.
+        Parse a GRH.
 
-        @raise WireError: there is none, or it is of another version or before something
-            else than a BTH.
+        @raise WireError: it is too short, of another version, or its next header is not BTH.
         """
         if stop - start < GRH_BYTES:
             raise WireError(f"a GRH has {GRH_BYTES} bytes, not {stop - start}")
@@ -141,7 +139,7 @@ class DETH:
     A datagram extended transport header, 8 bytes.
 
     @ivar key: the Q_Key.
-    @ivar source: the sender's queue pair number.
+    @ivar source: the sender's QPN.
     """
 
     key: int
@@ -159,9 +157,9 @@ class DETH:
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> DETH:
         """
-        Read one; the reserved octet is ignored (IBTA vol. 1 9.3.3).
+        Parse a DETH; the reserved octet is ignored (IBTA vol. 1 9.3.3).
 
-        @raise WireError: there is none.
+        @raise WireError: it is too short.
         """
         if stop - start < DETH_BYTES:
             raise WireError(f"a DETH has {DETH_BYTES} bytes, not {stop - start}")
@@ -171,18 +169,19 @@ class DETH:
 
 def ends(head: bytes, behind: int) -> tuple[int, int]:
     """
-    Who sent a datagram, and to whom, by the 40 bytes before it: a GRH; or of a RoCEv2 packet the IPv6
-    header, or 20 zero bytes and the IPv4 header (annex A17).
+    Sender and receiver of a datagram, by the 40 bytes in front of it.
 
-    @param head: these bytes at least.
+    @param head: at least these bytes: a GRH; or of RoCEv2 the IPv6 header, or 20 zero bytes and the IPv4
+        header (annex A17).
     @param behind: bytes behind the DETH, an immediate included.
     @return: the GIDs of the sender and of the receiver.
-    @raise WireError: there is no such header, or its length is another.
+    @raise WireError: there is no such header, or it declares another length.
     """
     if len(head) < GRH_BYTES:
         raise WireError(f"a GRH has {GRH_BYTES} bytes, not {len(head)}")
     if head[0] >> 4 == _VERSION:
         _, payload, following, _, *halves = _GRH.unpack_from(head)
+        # The length is compared because 40 arbitrary bytes of a peer must not pass for a header.
         expected = length(behind) + (_UDP_BYTES if following == _UDP else 0)
         if following in (_BTH, _UDP) and payload == expected:
             return halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
@@ -196,8 +195,8 @@ def ends(head: bytes, behind: int) -> tuple[int, int]:
 
 def destination(head: bytes) -> int:
     """
-    @param head: the 40 bytes before a datagram, as of L{ends}.
-    @return: whom it is for, if it is well-formed.
+    @param head: the 40 bytes in front of a datagram, well-formed: see L{ends}.
+    @return: the GID of the receiver.
     """
     if head[0] >> 4 == _VERSION:
         return int.from_bytes(head[24:GRH_BYTES], "big")
@@ -206,10 +205,8 @@ def destination(head: bytes) -> int:
 
 def length(behind: int) -> int:
     """
-    What a GRH gives as its length.
+    The length that a GRH declares: BTH, DETH, what follows, pad and ICRC.
 
     @param behind: bytes behind the DETH, an immediate included.
-
-    @return: the same with BTH, DETH, pad and ICRC.
     """
     return _UNSEEN + DETH_BYTES + (behind + 3 & ~3)

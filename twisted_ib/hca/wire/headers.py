@@ -1,8 +1,7 @@
 """
-The headers of packets and of the records that carry operations.
+Layouts of the transport headers, big endian as on the wire (IBTA vol. 1 9.2, 9.3).
 
-Big endian, as on the wire (IBTA vol. 1 9.2, 9.3); the last two are ours and travel only
-between processes of one host.
+The last two are the project's own and travel only between processes of one host.
 """
 
 from __future__ import annotations
@@ -10,53 +9,54 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-#: BTH: operation code; solicited event, migration, pad count and version; P_Key; congestion
-#: bits and destination queue pair; acknowledge request and PSN.
+#: BTH (IBTA vol. 1 9.2): opcode; SE, MigReq, PadCnt and TVer; P_Key; FECN, BECN and DestQP; AckReq and PSN.
 BTH: Final = Struct(">BBHII")
 
-#: DETH: Q_Key; reserved octet and source queue pair.
+#: DETH: Q_Key; reserved octet and source QPN.
 DETH: Final = Struct(">II")
 
 #: RETH: virtual address, R_Key, DMA length.
 RETH: Final = Struct(">QII")
 
-#: ImmDt: four bytes for the peer's completion.
+#: ImmDt: four bytes that are delivered in the peer's completion.
 IMMEDIATE: Final = Struct(">I")
 
 #: IETH: the R_Key to invalidate.
 INVALIDATE: Final = Struct(">I")
 
-#: AtomicETH: virtual address, R_Key, what to put there or to add, what to compare with.
+#: AtomicETH: virtual address, R_Key, swap-or-add operand, compare operand. Linux ib_pack.h has the same
+#: order.
 ATOMIC: Final = Struct(">QIQQ")
 
-#: AtomicAckETH: what was there before.
+#: AtomicAckETH: the original value.
 ATOMIC_RESULT: Final = Struct(">Q")
 
-#: AETH: syndrome and message sequence number.
+#: AETH: syndrome and message sequence number (MSN).
 AETH: Final = Struct(">I")
 
-#: FETH: which memory to flush, and how far.
+#: FETH: selectivity level and placement type (Linux rxe_hdr.h struct rxe_feth).
 FLUSH: Final = Struct(">I")
 
-#: Invariant CRC: the one field that is little endian.
+#: ICRC: the one little-endian field (IBTA vol. 1 7.8.1).
 ICRC: Final = Struct("<I")
 
-#: Bits of queue pair numbers, and of packet and message sequence numbers.
+# Queue pair numbers, packet and message sequence numbers have 24 bits.
 QPN_MASK: Final = 0xFFFFFF
 PSN_MASK: Final = 0xFFFFFF
 
 # AETH syndromes (IBTA vol. 1 9.7.5.2)
-#: Of an acknowledgement: without a number of credits.
+#: ACK with credit count code 31, "no credits": as Linux rxe_resp.c, which does no end-to-end flow control.
 ACK: Final = 0x1F
-#: The low five bits are the timer code.
+#: RNR NAK (IBTA vol. 1 9.7.5.2.8): the low five bits are the timer code.
 RNR: Final = 0x20
 NAK_SEQUENCE: Final = 0x60
 NAK_INVALID_REQUEST: Final = 0x61
 NAK_REMOTE_ACCESS: Final = 0x62
 NAK_REMOTE_OPERATIONAL: Final = 0x63
 
-#: Where a record's payload is: number of an offered segment, bytes, offset in the segment.
+#: Reference of a record to its payload: number of a shared segment, bytes, offset in it.
 REFERENCE: Final = Struct(">IIQ")
 
-#: What an atomic operation works on, as programs have it in memory: in the host's order.
+#: An atomic operand in memory: in host order there, big endian on the wire (Linux rxe_mr.c
+#: rxe_mr_do_atomic_op).
 ATOMIC_VALUE: Final = Struct("=Q")

@@ -1,9 +1,8 @@
 """
-The invariant CRC at the end of a RoCEv2 packet (IBTA vol. 1 7.8.1, annex A17).
+The invariant CRC (ICRC) at the end of a RoCEv2 packet (IBTA vol. 1 7.8.1, annex A17).
 
-It covers everything from the IP header on, with ones in place of what routers may change:
-CRC-32 as Ethernet has it.  C{isal} computes it several times as fast as C{zlib}, if it is
-there.
+CRC-32 of Ethernet over everything from the IP header to the pad, with ones in place of the fields that
+routers may change.
 """
 
 from __future__ import annotations
@@ -13,20 +12,22 @@ from typing import Final
 from twisted_ib.errors import HeaderError, LengthError
 
 try:
+    # Several times as fast as zlib.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
 
-#: The CRC of eight octets of ones: they stand for the local route header of InfiniBand.
+#: The CRC of eight octets of ones: rxe_icrc.c puts them where InfiniBand has the local route header, all of
+#: which is masked.
 _START: Final = 0x2144DF1C
 _BTH_BYTES: Final = 12
 _IPV4_BYTES: Final = 20
 _IPV6_BYTES: Final = 40
 _UDP_BYTES: Final = 8
 
-#: By IP version: where the BTH begins, and the mask of all in front of its end.  Of IPv4 type
-#: of service, time to live and checksum; of IPv6 traffic class, flow label and hop limit; of
-#: UDP the checksum; of the BTH the octet of congestion bits.
+#: IP version -> offset of the BTH, and the mask of all that precedes the BTH's end (IBTA vol. 1 annex A17;
+#: Linux rxe_icrc.c rxe_icrc_hdr). Masked are of IPv4 the type of service, time to live and checksum; of IPv6
+#: the traffic class, flow label and hop limit; of UDP the checksum; of the BTH the octet with FECN and BECN.
 _UDP_AND_BTH = "000000000000ffff00000000ff00000000000000"
 _MASKS: Final = {
     4: (
@@ -42,13 +43,13 @@ _MASKS: Final = {
 
 def icrc(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
     """
-    Compute the invariant CRC.
+    Compute the ICRC.
 
-    @param buffer: what holds an IP packet.
+    @param buffer: holds an IP packet.
     @param start: offset of its first octet.
-    @param stop: offset after its pad, where the CRC is or will be.
-    @return: 32 bits; on the wire they are little endian.
-    @raise WireError: it is not IP, has options, or ends in its headers.
+    @param stop: offset of the end of its pad, where the ICRC is or will be.
+    @return: 32 bits; little endian on the wire.
+    @raise WireError: it is not IP, has options, or ends within its headers.
     """
     if start < 0 or stop > len(buffer) or stop <= start:
         raise LengthError("there is no IP packet")
@@ -62,4 +63,5 @@ def icrc(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
         raise LengthError(f"a packet ends after {stop - start} octets")
     end = start + size
     head = int.from_bytes(buffer[start:end], "big") | mask
+    # The payload is not copied: only the masked headers, 40 or 60 octets, are built anew.
     return crc32(memoryview(buffer)[end:stop], crc32(head.to_bytes(size, "big"), _START))

@@ -1,16 +1,16 @@
 """
-The invariant CRC of many packets, fast (IBTA vol. 1 annex A17; L{twisted_ib.hca.wire.icrc} says it
-once).
+The ICRC of many packets of a flow, fast (IBTA vol. 1 annex A17; L{twisted_ib.hca.wire.icrc} is the plain
+form).
 
-What a packet has in front of its base transport header depends on its flow, its length and, of IPv4,
-its identification only: the CRC of that is remembered.
+All that precedes the BTH depends only on the flow, the length and, for IPv4, the identification, so the CRC
+of it is cached.
 
-A UDP socket does not show the identification of what it receives.  As a CRC is linear, the difference
-between the CRC of a packet and that of the same packet with identification 0 says which it has, if
-there is one with which the packet is right: 16 of the 32 bits still check the packet.
+A UDP socket does not show the identification of received packets. A CRC is linear: the difference between a
+packet's ICRC and that computed with identification 0 reveals the identification, if any makes the packet
+correct. 16 of the 32 bits still check the packet then.
 
-Who sends through such a socket too, as fabrics of packets do, has identifications that are known
-beforehand.  A flow that begins with those is taken to be of that kind: then all 32 bits check a packet.
+A sender that uses a UDP socket itself, as this package does, has predictable identifications. A flow that
+begins with those is held to them: then all 32 bits check its packets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ except ImportError:
 
 __all__ = ["LONGEST_PACKET", "ICRCState", "crc32", "identificationOf"]
 
-#: The CRC of eight octets of ones.
+#: The CRC of eight octets of ones, see L{twisted_ib.hca.wire.icrc}.
 _START: Final = 0x2144DF1C
 _IPV4: Final = Struct(">BBHHHBBH4s4sHHHH")
 _IPV6: Final = Struct(">IHBB16s16sHHHH")
@@ -40,29 +40,33 @@ _UDP_BYTES: Final = 8
 _IPV4_BYTES: Final = 20
 _DO_NOT_FRAGMENT: Final = 0x4000
 _PROTOCOL: Final = 17
-#: From the end of the identification to the base transport header.
+#: Octets from the end of the identification to the BTH.
 _BEHIND_IDENTIFICATION: Final = _IPV4_BYTES - 6 + _UDP_BYTES
+# CRC-32 of Ethernet, bit-reflected: in a register the highest power of x is the lowest bit, and 1 is the
+# highest.
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 0x80000000
 _OCTETS: Final = 0xFFFF
-#: Octets from the base transport header to the invariant CRC.
+#: The longest packet, BTH to ICRC.
 LONGEST_PACKET: Final = max(row.start for row in OPCODES.values()) + max(MTU_BYTES.values()) + ICRC.size
-#: So many packets in a row as expected, from the first on, and no other one is believed; unless so many
-#: come that are right otherwise, whatever comes between them: anybody can forge that.
+# A flow whose first _TRUST packets had the expected identification is held to it, until _DOUBT packets were
+# correct with another one. An expected packet between those does not reset the count, since anybody can
+# forge it.
 _TRUST: Final = 2
 _DOUBT: Final = 4
-#: Segments of one call have identifications below this.
+#: Segments of one UDP_SEGMENT call have identifications 0, 1, 2, ... below this.
 _SEGMENTS: Final = 64
 
-#: Of the polynomial: what a step by one octet adds, and which one has which highest octet.
+# The usual CRC table of single octets, derived from crc32 itself, and its inverse by the highest octet: no
+# two entries share one, so a step can be undone.
 _TABLE: Final = [crc32(bytes((octet,)), 0xFFFFFFFF) ^ 0xFFFFFFFF for octet in range(256)]
 _BY_HIGHEST: Final = {value >> 24: octet for octet, value in enumerate(_TABLE)}
 
 
 def _before(register: int, octets: int) -> int:
     """
-    @param octets: how many of zeros were fed.
-    @return: What the register was before that.
+    @param octets: how many zero octets were fed.
+    @return: the register before that.
     """
     for _ in range(octets):
         octet = _BY_HIGHEST[register >> 24]
@@ -70,30 +74,32 @@ def _before(register: int, octets: int) -> int:
     return register
 
 
-#: What the octet of congestion bits, the fifth, is masked by: it is zero in nearly all packets, and
-#: then the register may as well differ before the header begins.
+#: The ICRC takes the fifth octet of the BTH (FECN, BECN) as 0xFF, but it is 0 in nearly all packets. As a
+#: CRC is linear, changing the register before the BTH has the same effect as changing that octet, and no
+#: copy of the header is needed.
 _MASK: Final = _before(0xFF, 4)
 
 
 class ICRCState:
     """
-    Where packets come from and go to.
+    The ICRC state of one flow: source, destination and UDP source port.
 
-    @ivar isIPv4: Whether its packets have identifications.
-    @ivar states: By size << 16 | identification, what L{state} has given.
-    @ivar expected: Packets that had the identification expected, as long as all had.
-    @ivar doubt: The others since.
-    @ivar most: How many C{states} are remembered.
+    @ivar isIPv4: whether its packets have identifications.
+    @ivar states: cache of L{state}: size << 16 | identification -> register.
+    @ivar expected: packets that had the expected identification, while all had; far below 0 once the flow is
+        not trusted.
+    @ivar doubt: packets that were correct with another one since.
+    @ivar most: limit of C{states}.
     """
 
     __slots__ = ("_port", "_source", "_target", "doubt", "expected", "isIPv4", "most", "states")
 
     def __init__(self, source: bytes, target: bytes, port: int, most: int = limits.PACKET_SIZES) -> None:
         """
-        @param source: The GID that sends.
-        @param target: The GID that receives.
-        @param port: The UDP source port.
-        @param most: How many C{states} are remembered.
+        @param source: GID of the sender, 16 octets.
+        @param target: GID of the receiver, 16 octets.
+        @param port: the UDP source port.
+        @param most: limit of C{states}.
         """
         self.most = most
         self.isIPv4 = source[:12] == target[:12] == b"\0" * 10 + b"\xff\xff"
@@ -104,21 +110,23 @@ class ICRCState:
 
     def state(self, size: int, identification: int = 0) -> int:
         """
-        @param size: Octets of the datagram, from its base transport header to its invariant CRC.
-        @return: What the CRC of the rest goes on from, where the octet of congestion bits is zero.
+        @param size: octets from BTH to ICRC, both included.
+        @param identification: of IPv4.
+        @return: the CRC to continue from at the BTH, if its fifth octet is zero.
         """
         key = size << 16 | identification
         found = self.states.get(key)
         if found is None:
+            # Cleared and not evicted one by one: a flow with so many sizes gains little by the cache, and a
+            # peer chooses them.
             if len(self.states) >= self.most:
                 self.states.clear()
             found = self.states[key] = self._state(size + _UDP_BYTES, identification)
         return found
 
     def _state(self, length: int, identification: int) -> int:
-        """
-        @param length: As UDP has it.
-        """
+        # All masked fields as ones: TOS or traffic class and flow label, TTL or hop limit, both checksums
+        # (rxe_icrc.c).
         udp = self._port, PORT, length, 0xFFFF
         if self.isIPv4:
             head = _IPV4.pack(
@@ -131,15 +139,15 @@ class ICRCState:
 
     def sign(self, packet: bytes) -> bytes:
         """
-        @param packet: From its base transport header to its pad.
-        @return: The same with its invariant CRC.
+        @param packet: from BTH to pad.
+        @return: the same with its ICRC.
         """
         return packet + ICRC.pack(crc32(packet, self.state(len(packet) + ICRC.size)))
 
     def identification(self, packet: bytes) -> int:
         """
-        @param packet: From its base transport header to its invariant CRC.
-        @return: The identification that it is right with; 0 if it has none, or is right with none.
+        @param packet: from BTH to ICRC.
+        @return: the identification with which the packet is correct; 0 if there is none, or for IPv6.
         """
         end = len(packet) - ICRC.size
         if not self.isIPv4 or end < BTH.size:
@@ -151,15 +159,17 @@ class ICRCState:
 
     def isRight(self, buffer: Any, start: int, stop: int, identification: int = 0) -> bool:
         """
-        Check a datagram.
+        Check a datagram's ICRC.
 
-        @param buffer: A memoryview of what holds it.
-        @param stop: Offset after its invariant CRC.
-        @param identification: What it may well have.
+        @param buffer: a memoryview of what holds it.
+        @param stop: offset of the end of its ICRC.
+        @param identification: the expected one.
         """
         end = stop - ICRC.size
         size = stop - start
         (told,) = ICRC.unpack_from(buffer, end)
+        # The cached state stands for a zero octet here; with FECN or BECN set the header is copied and the
+        # octet cleared.
         if not buffer[start + 4]:
             found = crc32(buffer[start:end], self.state(size, identification))
         else:
@@ -172,47 +182,40 @@ class ICRCState:
         return self.isIPv4 and self._isOther(identificationOf(found ^ told, end - start), identification)
 
     def _isOther(self, difference: int | None, identification: int) -> bool:
-        """
-        A packet has not the identification that it may well have.
-
-        @param difference: Between the two, if there is one with which it is right.
-        @return: Whether it is believed.
-        """
         if difference is None:
             return False
+        # The identification is still one of a batch: segments were reordered or lost, or arrived one by one.
         if difference ^ identification < _SEGMENTS:
             return True
         if self.expected >= _TRUST:
             self.doubt += 1
             if self.doubt < _DOUBT:
                 return False
-        # Somebody who counts: from now on any will do.
+        # The sender counts identifications, as rxe does (__ip_select_ident): any is accepted from now on.
         self.expected = -1 << 62
         return True
 
 
 def identificationOf(difference: int, octets: int) -> int | None:
     """
-    Which identification makes a difference between two CRCs.
+    The identification that explains the difference between two CRCs.
 
-    @param difference: Between the CRCs of two packets that differ in nothing else.
-    @param octets: From the base transport header to what the CRC ends with.
-    @return: In what their identifications differ, L{None} if it cannot be by that alone.
+    @param difference: XOR of the CRCs of two packets that differ in nothing else.
+    @param octets: from the BTH to the end of what the CRC covers.
+    @return: XOR of their identifications; L{None} if that alone cannot explain it.
     """
     found = 0
     for table in _undoing(octets):
         found ^= table[difference & 0xF]
         difference >>= 4
-    # The two octets are fed into the lower half of the register.
+    # Two octets are fed into the lower half of the register: a correct packet leaves the upper half zero.
     return None if found >> 16 else (found & 0xFF) << 8 | found >> 8
 
 
-@lru_cache(maxsize=LONGEST_PACKET // 4 + 1)  # All lengths: whoever sends them chooses, and it is work.
+@lru_cache(maxsize=LONGEST_PACKET // 4 + 1)  # All lengths, as the sender chooses them and each is costly.
 def _undoing(octets: int) -> tuple[array[int], ...]:
-    """
-    What undoes the steps from the identification on: for each four bits of a register, from the lowest
-    on, by their value.
-    """
+    # Feeding zeros multiplies the register by a power of x; this divides by it. The product with each bit of
+    # a register is put into eight tables, one per four bits.
     power = _power(octets + _BEHIND_IDENTIFICATION + 2)
     images, image = [], power
     for _ in range(32):  # Of the highest bit first: one, x, x squared.
@@ -239,9 +242,7 @@ def _times(one: int, other: int) -> int:
 
 
 def _power(octets: int) -> int:
-    """
-    @return: What a register is multiplied by to undo steps by zeros.
-    """
+    # Square and multiply: the power of 1/x**8 for so many octets.
     power, square = _ONE, _before(_ONE, 1)
     while octets:
         if octets & 1:

@@ -1,9 +1,9 @@
 """
-The operation codes of the base transport header, and what a packet of each looks like.
+The opcodes of the BTH, and the form of a packet of each (IBTA vol. 1 9.2.1, table 38).
 
-One row of a table says all of one code: which headers follow the BTH, how long the payload
-may be, and where the packet stands in its message (IBTA vol. 1 9.2.1, table 38; FLUSH and
-ATOMIC WRITE: 1.5; the congestion notification: annex A17).
+One table row describes an opcode: the headers that follow the BTH, the length of the payload, and the
+packet's position in its message. FLUSH and ATOMIC WRITE are of release 1.5, the congestion notification
+packet of annex A17.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from twisted_ib.hca.wire.headers import (
     RETH,
 )
 
-# Requests of reliable connections
+# Requests of reliable connections; 0x15 is reserved (Linux ib_pack.h: RESYNC of reliable datagrams)
 SEND_FIRST: Final = 0x00
 SEND_MIDDLE: Final = 0x01
 SEND_LAST: Final = 0x02
@@ -57,23 +57,23 @@ READ_RESPONSE_ONLY: Final = 0x10
 ACKNOWLEDGE: Final = 0x11
 ATOMIC_ACKNOWLEDGE: Final = 0x12
 
-#: The bit that unreliable services have in their codes, and reliable ones have not.
+#: Set in the opcodes of unreliable connections and datagrams.
 UNRELIABLE: Final = 0x20
 
 # Unreliable datagrams
 UD_SEND_ONLY: Final = 0x64
 UD_SEND_ONLY_IMMEDIATE: Final = 0x65
 
-#: Congestion notification packet.
+#: Congestion notification packet (CNP): Linux rxe_opcode.c has no row for it and drops it.
 CONGESTION: Final = 0x81
 
-#: Bytes of a path MTU code (IBTA vol. 1 12.7.13).
+#: Path MTU code -> bytes of payload (IBTA vol. 1 12.7.13).
 MTU_BYTES: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 
 class Kind(Enum):
     """
-    What a packet is about.  All packets of a message are of one kind.
+    The operation of a packet; all packets of a message are of one kind.
     """
 
     SEND = "SEND"
@@ -91,21 +91,20 @@ class Kind(Enum):
 @frozen(eq=False)
 class Opcode:
     """
-    One operation code.
+    One opcode.
 
     @ivar code: 8 bits: transport service and operation.
-    @ivar name: as tools show it.
-    @ivar kind: what it is about.
-    @ivar headers: the layouts of the extended headers, in order.
-    @ivar fields: what their numbers are called, in order.
+    @ivar name: as packet analysers show it.
+    @ivar headers: layouts of the extended headers, in order.
+    @ivar fields: names of their fields, in order.
     @ivar layout: one layout for all of them.
-    @ivar start: the offset of the payload from the BTH.
-    @ivar least: the fewest bytes of payload; L{None} is the path MTU.
-    @ivar most: the most; L{None} likewise.
-    @ivar begins: whether it begins a message.
-    @ivar ends: whether it ends one.
-    @ivar isRequest: whether a responder takes it, and not a requester.
-    @ivar takesReceive: whether it is in this packet that a message takes a receive.
+    @ivar start: offset of the payload from the BTH.
+    @ivar least: least payload in bytes; L{None} for the path MTU.
+    @ivar most: most payload in bytes; L{None} for the path MTU.
+    @ivar begins: whether it is the first packet of a message.
+    @ivar ends: whether it is the last packet of a message.
+    @ivar isRequest: whether it is for the responder, not the requester.
+    @ivar takesReceive: whether the message consumes its receive WQE with this packet.
     """
 
     code: int
@@ -124,21 +123,19 @@ class Opcode:
 
     def fits(self, length: int, mtu: int) -> bool:
         """
-        Look at the length of a payload.
+        Whether a packet may have a payload of this length.
 
         @param length: bytes, without pad.
         @param mtu: the path MTU in bytes.
-        @return: whether such a packet may have it.
         """
+        # Linux rxe_resp.c rxe_resp_check_length: First and Middle packets carry exactly the path MTU, Last
+        # ones 1 to that.
         least = mtu if self.least is None else self.least
         return least <= length <= (mtu if self.most is None else self.most)
 
     def named(self, numbers: Sequence[int]) -> tuple[ExtendedHeader, ...]:
         """
-        Give numbers their names.
-
-        @param numbers: those of C{layout}, in order.
-        @return: the extended headers.
+        Make extended headers from the numbers of C{layout}, in order.
         """
         found, at = [], 0
         for layout in self.headers:
@@ -148,18 +145,22 @@ class Opcode:
         return tuple(found)
 
 
-# Payloads: (least, most)
+# Payloads: (least, most).  A Last packet is never empty: a message of a whole number of MTUs ends in a full
+# one.
 _FULL = (None, None)
 _SOME = (1, None)
 _ANY = (0, None)
 _NONE = (0, 0)
+# ATOMIC WRITE carries one aligned 64-bit value.
 _VALUE = (8, 8)
+# IBTA vol. 1 annex A17: a CNP has 16 reserved octets in place of a payload.
 _RESERVED = (16, 16)
 
-#: Code, name, kind, headers, payload, marks.  Marks: b(egins), e(nds), r(eceive is taken).
+#: Code, name, kind, headers, payload, marks.  Marks: b(egins), e(nds), r(eceive WQE is consumed).
 _Row = tuple[int, str, Kind, tuple[Struct, ...], tuple["int | None", "int | None"], str]
 
-#: What reliable and unreliable connections have.
+#: Opcodes of reliable and unreliable connections.  A SEND consumes a receive WQE with its first packet, a
+#: WRITE with immediate with its last: only that one has the immediate (Linux rxe_opcode.c RXE_RWR_MASK).
 _CONNECTED: Final[tuple[_Row, ...]] = (
     (SEND_FIRST, "SEND First", Kind.SEND, (), _FULL, "br"),
     (SEND_MIDDLE, "SEND Middle", Kind.SEND, (), _FULL, ""),
@@ -174,7 +175,7 @@ _CONNECTED: Final[tuple[_Row, ...]] = (
     (WRITE_ONLY, "WRITE Only", Kind.WRITE, (RETH,), _ANY, "be"),
     (WRITE_ONLY_IMMEDIATE, "WRITE Only Immediate", Kind.WRITE, (RETH, IMMEDIATE), _ANY, "ber"),
 )
-#: What only reliable connections have.
+#: Opcodes of reliable connections only.  READ Response Middle has no AETH (Linux rxe_opcode.c).
 _RELIABLE: Final[tuple[_Row, ...]] = (
     (READ_REQUEST, "READ Request", Kind.READ, (RETH,), _NONE, "be"),
     (READ_RESPONSE_FIRST, "READ Response First", Kind.READ_RESPONSE, (AETH,), _FULL, "b"),
@@ -226,7 +227,7 @@ def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
     )
 
 
-#: Every operation code that there is.
+#: All defined opcodes.
 OPCODES: Final[dict[int, Opcode]] = {
     opcode.code: opcode
     for prefix, transport, rows in (

@@ -1,10 +1,8 @@
 """
-One packet from the base transport header to the pad: what all carriers of packets have in
-common.
+One packet from BTH to pad, as a value: what all carriers of packets have in common.
 
-Who handles many packets takes what it needs by the row of L{OPCODES
-<twisted_ib.hca.wire.opcodes.OPCODES>} and the layouts of L{twisted_ib.hca.wire.headers}; a
-L{Packet} is all of it as a value.
+Data paths do not use L{Packet}: they read single fields with L{OPCODES<twisted_ib.hca.wire.opcodes.OPCODES>}
+and the layouts of L{twisted_ib.hca.wire.headers}.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from twisted_ib.hca.wire.extended import ExtendedHeader
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.opcodes import OPCODES, Opcode
 
-#: The default partition, as a full member (IBTA vol. 1 10.9.1.2).
+#: The default P_Key, as a full member (IBTA vol. 1 10.9.1.2).
 DEFAULT_PARTITION: Final = 0xFFFF
 
-# The second octet of the BTH
+# IBTA vol. 1 9.2: the second octet of the BTH
 _SOLICITED = 0x80
 _MIGRATED = 0x40
 _PAD_SHIFT = 4
@@ -34,7 +32,7 @@ _BACKWARD = 0x40000000
 # The last word, above the PSN
 _ACKNOWLEDGE = 0x80000000
 
-# What is reserved: 6 bits above the destination, 7 above the PSN.
+# Reserved: 6 bits above the destination, 7 above the PSN.
 _RESERVED_DESTINATION = 0x3F000000
 _RESERVED_PSN = 0x7F000000
 _RESERVED_SHIFT = 24
@@ -43,11 +41,6 @@ _RESERVED_BITS = 13
 
 
 def _rowOf(code: int) -> Opcode:
-    """
-    The row of an operation code.
-
-    @raise OpcodeError: there is no such code.
-    """
     row = OPCODES.get(code)
     if row is None:
         raise OpcodeError(f"there is no operation code {code:#04x}")
@@ -57,20 +50,18 @@ def _rowOf(code: int) -> Opcode:
 @frozen
 class BaseHeader:
     """
-    The base transport header (BTH), without what is computed: the pad count; and without the
-    version, which is 0.
+    The base transport header (BTH), without the pad count, which is computed, and the version, which is 0.
 
     @ivar opcode: 8 bits, one of L{OPCODES<twisted_ib.hca.wire.opcodes.OPCODES>}.
-    @ivar destination: the queue pair number that it is for.
-    @ivar psn: the packet's sequence number.
-    @ivar solicited: whether the receiver's completion is solicited.
-    @ivar acknowledge: whether the sender asks for an acknowledgement.
-    @ivar migrated: the state of path migration.
-    @ivar forward: a router was congested (FECN).
-    @ivar backward: the other direction was (BECN).
+    @ivar destination: the destination QPN.
+    @ivar psn: the packet sequence number.
+    @ivar solicited: SE, solicited event.
+    @ivar acknowledge: AckReq.
+    @ivar migrated: MigReq, the state of path migration.
+    @ivar forward: FECN.
+    @ivar backward: BECN.
     @ivar partition: the P_Key.
-    @ivar reserved: 13 bits, kept as they came: those above the destination, and those above
-        the PSN.
+    @ivar reserved: 13 bits, preserved: 6 above the destination, 7 above the PSN.
     """
 
     opcode: int
@@ -86,11 +77,12 @@ class BaseHeader:
 
     def pack(self, pad: int) -> bytes:
         """
-        @param pad: octets behind the payload.
+        @param pad: pad octets behind the payload.
         @return: 12 octets.
         @raise HeaderError: a field does not fit.
         """
         reserved = self.reserved
+        # Checked first: a value too wide would run into the flags above it instead of failing in struct.
         if (
             (self.destination | self.psn) >> 24
             or self.partition >> 16
@@ -119,8 +111,7 @@ class Packet:
     """
     One packet.
 
-    @ivar bth: its base transport header.
-    @ivar headers: its extended headers, those that the operation code says, in order.
+    @ivar headers: the extended headers of the opcode, in order.
     @ivar payload: without pad.
     """
 
@@ -131,26 +122,26 @@ class Packet:
     @classmethod
     def of(cls, bth: BaseHeader, numbers: Sequence[int] = (), payload: Any = b"") -> Packet:
         """
-        Make a packet of what its extended headers have, in order.
+        Make a packet from the numbers of its extended headers, in order.
 
-        @raise OpcodeError: there is no such operation code.
+        @raise OpcodeError: the opcode is undefined.
         """
         return cls(bth, _rowOf(bth.opcode).named(numbers), payload)
 
     @property
     def row(self) -> Opcode:
         """
-        What packets of this code have.
+        The description of the opcode.
 
-        @raise OpcodeError: there is no such code.
+        @raise OpcodeError: the opcode is undefined.
         """
         return _rowOf(self.bth.opcode)
 
     def __getitem__(self, name: str) -> int:
         """
-        A number of the extended headers.
+        A field of the extended headers.
 
-        @raise KeyError: this packet has none of that name.
+        @raise KeyError: this packet has no such field.
         """
         for header in self.headers:
             if name in header._fields:
@@ -161,8 +152,7 @@ class Packet:
     def pack(self) -> bytes:
         """
         @return: BTH, extended headers, payload and pad.
-        @raise WireError: a field does not fit, these are not the headers of the operation code, or
-            there is no such code.
+        @raise WireError: a field does not fit, the headers are not those of the opcode, or it is undefined.
         """
         row, payload = self.row, self.payload
         pad = -len(payload) & 3
@@ -175,27 +165,30 @@ class Packet:
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Packet:
         """
-        Read one.
+        Parse a packet.
 
-        @param buffer: what holds it; the payload is a slice of it.
+        @param buffer: holds it; the payload is a slice of it.
         @param start: offset of its BTH.
-        @param stop: offset after its invariant CRC.
-        @return: the packet.
-        @raise WireError: it is too short or of no whole words, its pad is not zeros, it is of
-            another version, or its operation code has no meaning; on a wire it is dropped.
+        @param stop: offset of the end of its ICRC, which is not checked here.
+        @raise WireError: it is too short or not whole words, its pad is not zero, its version is not 0, or
+            its opcode is undefined. A receiver drops it silently.
         """
         size = stop - start
         if start < 0 or stop > len(buffer) or size < BTH.size + ICRC.size or size & 3:
             raise LengthError(f"a packet has not {size} octets")
         code, flags, partition, destination, psn = BTH.unpack_from(buffer, start)
+        # IBTA vol. 1 9.2: TVer is 0; Linux rxe_recv.c drops other packets too.
         if flags & _VERSION_MASK:
             raise HeaderError(f"a packet has version {flags & _VERSION_MASK}, not 0")
         row = _rowOf(code)
         body = start + row.start
         pad = flags >> _PAD_SHIFT & 3
         end = stop - ICRC.size - pad
+        # An opcode's headers and the pad must fit before either is read (Linux rxe_recv.c rxe_rcv).
         if end < body:
             raise LengthError(f"{row.name}: a packet of {size} octets is too short")
+        # Refused here, so that encodePacket reproduces every accepted packet; the fabric's receive path
+        # ignores pad octets.
         if pad and any(buffer[end : end + pad]):
             raise WireError("a packet's pad is not zeros")
         bth = BaseHeader(

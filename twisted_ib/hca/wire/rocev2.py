@@ -1,8 +1,7 @@
 """
-Packets in UDP over IP (IBTA vol. 1 annex A17, RoCEv2).
+RoCEv2 packets: InfiniBand transport in UDP over IP (IBTA vol. 1 annex A17).
 
-GIDs are 128-bit numbers, as elsewhere: C{::ffff:a.b.c.d} is an IPv4 address, anything else an
-IPv6 address.
+GIDs are 128-bit integers: C{::ffff:a.b.c.d} is an IPv4 address, anything else an IPv6 address.
 """
 
 from __future__ import annotations
@@ -19,48 +18,53 @@ from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.packet import Packet
 
-#: The UDP port of RoCEv2.
+#: The UDP destination port of RoCEv2, assigned by IANA (IBTA vol. 1 annex A17).
 PORT: Final = 4791
-#: Source ports: a flow keeps one, so that it stays on one way.
+#: Source ports are of the dynamic range (RFC 6335 section 6). A flow keeps one port, so that ECMP routers
+#: keep it on one route and in order.
 _LOWEST_PORT: Final = 0xC000
-#: Knuth's multiplicative hash (C{linux/hash.h}).
+#: Multiplier of Linux's hash_32 (C{linux/hash.h}), as rxe_qp.c uses it.
 _GOLDEN: Final = 0x61C88647
 
-#: Destination and source address, and the type.
+#: Destination, source, EtherType.
 ETHERNET: Final = Struct(">6s6sH")
-#: Version and header length; type of service; length; identification; flags and offset; time
-#: to live; protocol; checksum; source; destination.
+#: RFC 791 section 3.1: version and header length, type of service, total length, identification, flags and
+#: fragment offset, time to live, protocol, checksum, source, destination.
 _IPV4: Final = Struct(">BBHHHBBHII")
-#: Version, traffic class and flow label; length; next header; hop limit; source and
-#: destination, upper and lower halves.
+#: RFC 8200 section 3: version, traffic class and flow label; payload length, next header, hop limit; source
+#: and destination, upper and lower halves.
 _IPV6: Final = Struct(">IHBB4Q")
-#: Source and destination port, length, checksum.
+#: RFC 768: source and destination port, length, checksum.
 _UDP: Final = Struct(">HHHH")
 
 _TYPES: Final = {4: 0x0800, 6: 0x86DD}
+# Options are refused: rxe_icrc.c hashes the first 20 octets of an IPv4 header only.
 _IPV4_FIRST: Final = 0x45
 _DO_NOT_FRAGMENT: Final = 0x4000
+# Everything of the flags and offset but Don't Fragment: a RoCEv2 packet is never a fragment.
 _FRAGMENT_MASK: Final = 0xBFFF
 _PROTOCOL: Final = 17
+# RFC 4291 section 2.5.5.2: IPv4-mapped IPv6 addresses.
 _IPV4_PREFIX: Final = 0xFFFF
 _LOW: Final = (1 << 64) - 1
 
-#: What holds octets.
+#: Any bytes-like object.
 Octets = bytes | bytearray | memoryview
 
 
 def ipVersion(*gids: int) -> int:
     """
-    @return: 4 if all GIDs are IPv4 addresses, else 6.
+    @return: 4 if all GIDs are IPv4-mapped, else 6.
     """
     return 4 if all(gid >> 32 == _IPV4_PREFIX for gid in gids) else 6
 
 
 def flowLabel(local: int, remote: int) -> int:
     """
-    The flow label of two queue pairs that have none, the same for both (Linux:
-    C{rdma_calc_flow_label}).
+    The flow label of a connection that was given none: symmetric in the two queue pair numbers, so both
+    directions use one source port.
     """
+    # Linux ib_verbs.h rdma_calc_flow_label.
     v = local * remote
     v ^= v >> 20
     v ^= v >> 40
@@ -69,27 +73,32 @@ def flowLabel(local: int, remote: int) -> int:
 
 def sourcePort(label: int) -> int:
     """
-    The UDP source port of a flow label (Linux: C{rdma_flow_label_to_udp_sport}).
+    The UDP source port of a flow label.
     """
+    # Linux ib_verbs.h rdma_flow_label_to_udp_sport: 20 bits folded into 14.
     return (label & 0x3FFF ^ label >> 14) | _LOWEST_PORT
 
 
 def datagramPort(number: int) -> int:
     """
-    The UDP source port of a queue pair that sends datagrams (Linux: rxe's C{rxe_qp_init_req}).
+    The UDP source port of a datagram queue pair.
     """
+    # Linux rxe_qp.c rxe_qp_init_req: a datagram queue pair has many peers, so its own number is all there is
+    # to hash.
     return _LOWEST_PORT + ((number * _GOLDEN & 0xFFFFFFFF) >> 18)
 
 
 def hardwareAddress(gid: int, own: bytes) -> bytes:
     """
-    The Ethernet address of what a frame is for.
+    The destination MAC address of a frame.
 
-    @param own: that of an HCA, for whatever is no group.
+    @param own: the receiver's MAC address, for unicast.
     """
     if gid >> 28 == _IPV4_PREFIX << 4 | 0xE:
+        # RFC 1112 section 6.4: the low 23 bits of the group. Linux rxe_mcast.c differs and filters on 33:33.
         return b"\x01\x00\x5e" + (gid & 0x7FFFFF).to_bytes(3, "big")
     if isMulticast(gid):
+        # RFC 2464 section 7.
         return b"\x33\x33" + (gid & 0xFFFFFFFF).to_bytes(4, "big")
     return own
 
@@ -100,36 +109,33 @@ def ethernet(source: bytes, destination: bytes, version: int) -> bytes:
 
     @param source: six octets.
     @param destination: six octets.
-    @param version: of IP.
+    @param version: the IP version, 4 or 6.
     """
     return ETHERNET.pack(destination, source, _TYPES[version])
 
 
 def _checksum(*pieces: bytes) -> int:
-    """
-    The Internet checksum.  The ones' complement sum of 16-bit words is a remainder.
-
-    @param pieces: each of an even number of octets.
-    """
+    # RFC 1071: the ones' complement sum of 16-bit words. 2**16 is 1 modulo 0xFFFF, so whole byte strings may
+    # be added as big integers, and the sum is a remainder. Each piece must have an even length.
     total = sum([int.from_bytes(piece, "big") for piece in pieces])
-    # What is not zero may have the remainder 0: the sum is all ones then.
+    # In ones' complement a non-zero sum with remainder 0 is 0xFFFF, whose complement is 0.
     return ~(total % 0xFFFF) & 0xFFFF if total % 0xFFFF or not total else 0
 
 
 @frozen
 class UDPDatagram:
     """
-    One IP packet.
+    One RoCEv2 packet with its IP and UDP headers.
 
     @ivar source: GID of the sender.
     @ivar destination: GID of the receiver, of the same IP version.
     @ivar port: UDP source port.
     @ivar body: from the BTH to the pad.
-    @ivar trafficClass: 8 bits; IPv4 calls it the type of service.
-    @ivar hopLimit: IPv4 calls it the time to live.
-    @ivar flowLabel: of IPv6, 20 bits.
-    @ivar identification: of IPv4.
-    @ivar checksum: of UDP; 0 is none, L{None} is the right one.
+    @ivar trafficClass: 8 bits; the type of service of IPv4.
+    @ivar hopLimit: the time to live of IPv4.
+    @ivar flowLabel: IPv6 only, 20 bits.
+    @ivar identification: IPv4 only.
+    @ivar checksum: of UDP; 0 for none, L{None} to compute it.
     """
 
     source: int
@@ -144,7 +150,7 @@ class UDPDatagram:
 
     def pack(self) -> bytes:
         """
-        @return: the IP packet, with its invariant CRC.
+        @return: the IP packet, with its ICRC.
         @raise WireError: a field does not fit.
         """
         body = self.body
@@ -172,23 +178,23 @@ class UDPDatagram:
         packed += ICRC.pack(icrc(packed, 0, len(packed)))
         if self.checksum is not None:
             return packed
-        # Of IPv4 the sum is the same: what its GIDs have in front is all ones.
+        # RFC 8200 section 8.1: the pseudo-header. The same sum serves IPv4 (RFC 768): the prefix 0xFFFF of
+        # its GIDs is zero in ones' complement.
         pseudo = (source + destination + length + _PROTOCOL).to_bytes(18, "big")
         udp = len(head)
+        # RFC 768: a computed 0 is sent as 0xFFFF, since 0 means no checksum.
         found = _checksum(pseudo, packed[udp:]) or 0xFFFF
         return b"".join((packed[: udp + 6], found.to_bytes(2, "big"), packed[udp + 8 :]))
 
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> UDPDatagram:
         """
-        Read one and check its invariant CRC.
+        Parse a packet and check its ICRC.
 
-        @param buffer: what holds the IP packet; C{body} is a slice of it.
+        @param buffer: holds the IP packet; C{body} is a slice of it.
         @param start: offset of its first octet.
-        @param stop: offset after its last one; what follows the packet, as Ethernet may pad it,
-            is not looked at.
-        @return: the packet.
-        @raise WireError: it is not of RoCEv2, or damaged.
+        @param stop: offset of the end; Ethernet padding behind the packet is ignored.
+        @raise WireError: it is not RoCEv2, or is corrupt.
         """
         fields, udp, end = _headersOf(buffer, start, stop)
         end -= ICRC.size
@@ -201,11 +207,8 @@ def _headersOf(
     buffer: bytes | bytearray | memoryview, start: int, stop: int
 ) -> tuple[dict[str, int], int, int]:
     """
-    Read the IP and UDP header.
+    Parse the IP and UDP headers.
 
-    @param buffer: what holds the IP packet.
-    @param start: offset of its first octet.
-    @param stop: offset after its last one, or behind that.
     @return: the fields of a L{UDPDatagram}, the offset of the UDP header, and that of the packet's end.
     @raise WireError: this is not RoCEv2.
     """
@@ -231,11 +234,14 @@ def _headersOf(
         raise HeaderError(f"an IP packet begins with {buffer[start]:#04x}")
     if protocol != _PROTOCOL:
         raise HeaderError(f"protocol {protocol} is not UDP")
+    # BTH and ICRC are the least that a packet has: checked here, before anything behind the headers is read.
     if end > stop or end - udp < _UDP.size + BTH.size + ICRC.size:
         raise LengthError(f"an IP packet of {stop - start} octets says that its UDP has {end - udp}")
     port, other, length, checksum = _UDP.unpack_from(buffer, udp)
     if other != PORT:
         raise HeaderError(f"UDP port {other} is not RoCEv2's")
+    # Both lengths must agree: the ICRC is found by one of them, and data between the two would be covered by
+    # no check.
     if length != end - udp:
         raise LengthError(f"UDP says {length} octets, IP {end - udp}")
     fields = {
@@ -252,13 +258,7 @@ def _headersOf(
 
 
 def _matches(network: bytes, octets: bytes) -> None:
-    """
-    Compare an IP and UDP header with the IP packet that it begins.
-
-    @param network: the headers.
-    @param octets: the IP packet.
-    @raise WireError: they are not those of a packet of RoCEv2 that is so long.
-    """
+    # The lengths of the given headers must be those of this very packet, as the ICRC covers them.
     _, udp, end = _headersOf(octets, 0, len(octets))
     if udp + _UDP.size != len(network) or end != len(octets):
         raise LengthError(
@@ -268,16 +268,16 @@ def _matches(network: bytes, octets: bytes) -> None:
 
 def decodePacket(network: Octets, datagram: Octets) -> Packet:
     """
-    Read a packet as it was on the wire.
+    Parse a packet as it was on the wire.
 
-    @param network: its IP and UDP header, 28 octets of IPv4 or 48 of IPv6.
-    @param datagram: what UDP carries, from the BTH to the invariant CRC.
+    @param network: its IP and UDP headers, 28 octets for IPv4 or 48 for IPv6.
+    @param datagram: the UDP payload, from BTH to ICRC.
     @return: the packet; L{encodePacket} makes the same octets of it.
-    @raise LengthError: it is too short, or the headers say another length.
-    @raise HeaderError: the headers are not those of RoCEv2, or of another version.
-    @raise InvariantCRCError: it was damaged.
-    @raise OpcodeError: its operation code has no meaning.
-    @raise WireError: one of these, or its pad is not zeros.
+    @raise LengthError: it is too short, or the headers declare another length.
+    @raise HeaderError: the headers are not those of RoCEv2, or the BTH has another version.
+    @raise InvariantCRCError: it is corrupt.
+    @raise OpcodeError: its opcode is undefined.
+    @raise WireError: one of these, or its pad is not zero.
     """
     network, datagram = bytes(network), bytes(datagram)
     octets = network + datagram
@@ -290,13 +290,11 @@ def decodePacket(network: Octets, datagram: Octets) -> Packet:
 
 def encodePacket(packet: Packet, network: Octets) -> bytes:
     """
-    Write a packet for the wire.
+    Serialize a packet.
 
-    @param packet: the packet.
-    @param network: the IP and UDP header that it will have, lengths included.
-    @return: what UDP carries, from the BTH to the invariant CRC.
-    @raise WireError: a field does not fit, or the headers are not those of RoCEv2 or say another
-        length.
+    @param network: the IP and UDP headers that it will have, lengths included.
+    @return: the UDP payload, from BTH to ICRC.
+    @raise WireError: a field does not fit, or the headers are not those of RoCEv2 or declare another length.
     """
     network, body = bytes(network), packet.pack()
     octets = network + body

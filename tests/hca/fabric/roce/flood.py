@@ -43,7 +43,7 @@ SIZE = 100_000
 MIB = 1 << 20
 #: How long a connection with L{SIZE} bytes and their answer may take, in seconds.
 PATIENCE = 2.0
-#: So many arrive from one connection of somebody honest to the next.
+#: Datagrams between two connections of an honest peer.
 EVERY = 1000
 #: Timeout codes that they ask for.
 TIMEOUTS = (0, 5, 20, 31)
@@ -81,18 +81,18 @@ class _Deaf:
 
     def connectionRequested(self, connection: Any, request: REQ) -> None:
         """
-        Somebody asks.
+        A REQ arrived.
         """
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
-        And gives up.
+        The REQ was withdrawn.
         """
 
 
 def datagram(source: str, body: bytes) -> bytes:
     """
-    What UDP carries from one address to the second one.
+    The UDP payloads from one address to the second one.
     """
     ends = (int.from_bytes(gidOf(address), "big") for address in (source, ADDRESSES[1]))
     return UDPDatagram(*ends, _CM_PORT, body).pack()[28:]
@@ -118,7 +118,7 @@ class FloodTestCase(SynchronousTestCase):
         reactor = streams.host.reactor
         listenRDMA(reactor, MESSAGES_PORT, Factory(), interface=address, device=device)
         self.device.listen(PortSpace.TCP, address, DEAF_PORT, _Deaf())
-        # What is remembered of every process is there before anything is measured.
+        # State that every process keeps exists before anything is measured.
         self.connect()
         self.seen = list(self._captured())
 
@@ -145,7 +145,7 @@ class FloodTestCase(SynchronousTestCase):
         network.send = send  # type: ignore[method-assign]
         yield from found
 
-    # -- somebody honest
+    # -- honest peer
 
     def begin(self) -> Sender:
         """
@@ -190,7 +190,7 @@ class FloodTestCase(SynchronousTestCase):
 
     def forged(self) -> tuple[str, bytes]:
         """
-        A request with a good ICRC, from somebody who is not there.
+        A request with a right ICRC and a forged source.
         """
         dice, source = self.dice, self.stranger()
         here, kind = addressOf(source, dice.randrange(1024, 65536)), dice.randrange(8)
@@ -239,7 +239,7 @@ class FloodTestCase(SynchronousTestCase):
 
     def arrive(self, count: int, make: Any) -> None:
         """
-        Let so many arrive, L{RATE} per second, while somebody honest connects again and again.
+        Let so many arrive, L{RATE} per second, while an honest peer connects again and again.
 
         @param make: gives a source and a datagram.
         """

@@ -1,5 +1,5 @@
 """
-What connections over packets learn from REQ and REP.
+Parameters of connections over packets, from REQ and REP.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class AgreementTests(PacketTestCase):
 
     def test_active(self) -> None:
         """
-        A REQ says what packets need; with the REP the terms are known.
+        A REQ has the parameters of packets; with the REP the connection's are known.
         """
         device = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())
@@ -54,9 +54,9 @@ class AgreementTests(PacketTestCase):
 
     def roundTrip(self, wait: float, again: float | None = None) -> float | None:
         """
-        @param wait: Until the answer.
-        @param again: When the REQ was sent again.
-        @return: What is taken for the round trip.
+        @param wait: seconds until the answer.
+        @param again: when the REQ was sent again.
+        @return: the round trip sample.
         """
         device: Any = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())
@@ -82,8 +82,8 @@ class AgreementTests(PacketTestCase):
 
     def test_passive(self) -> None:
         """
-        A REP repeats what the REQ said of the way; the round trip is known if the queue pair is made when
-        the answer comes.
+        A REP repeats the REQ's path parameters; the round trip is known if the queue pair is made when the
+        answer comes.
         """
         device = self.device(THERE)
         path = device.fabric.pathTo(HERE)
@@ -101,7 +101,7 @@ class AgreementTests(PacketTestCase):
 
     def test_attributes(self) -> None:
         """
-        What a program gives to a queue pair counts as it is; nothing was given for what it has not said.
+        Attributes of a queue pair are used as they are; a missing one has its default.
         """
         device = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())

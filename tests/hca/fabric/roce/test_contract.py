@@ -29,7 +29,7 @@ OK = WCStatus.SUCCESS
 
 class PacketContractCase(SynchronousTestCase):
     """
-    What L{HCATestCase<tests.hca.hcas.HCATestCase>} is for fabrics of operations.
+    The counterpart of L{HCATestCase<tests.hca.hcas.HCATestCase>} for fabrics of packets.
     """
 
     a: Device
@@ -37,7 +37,7 @@ class PacketContractCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        A wire, and nobody on it.
+        An empty wire.
         """
         super().setUp()
         self.clock = Clock()
@@ -224,7 +224,7 @@ class DatagramTests(PacketContractCase):
 
     def test_group(self) -> None:
         """
-        What is sent to a group reaches those attached, and nobody else.
+        A multicast datagram reaches the attached queue pairs, and no others.
         """
         a, b, c = self.device(), self.device(), self.device()
         one, two, three = DatagramSide(a), DatagramSide(b), DatagramSide(c)

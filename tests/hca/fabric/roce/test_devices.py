@@ -174,7 +174,7 @@ class PacketTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        A wire, and nobody on it.
+        An empty wire.
         """
         super().setUp()
         self.clock = Clock()
@@ -294,7 +294,7 @@ class MovingTests(PacketTestCase):
 
     def test_farewell(self) -> None:
         """
-        Who ends a connection at once when a request is refused says first why.
+        A connection that is closed as soon as a request is refused sends the NAK first.
         """
         one, two = self.connected()
         two.failed = lambda reason: two.device.disconnect(two.connection)  # type: ignore[method-assign]

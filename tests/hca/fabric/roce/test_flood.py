@@ -21,11 +21,11 @@ class FloodTests(FloodTestCase):
         statistics = self.device.statistics()
         self.assertGreater(statistics["cm_half_open_replaced"], 1000)
         self.assertLessEqual(self.device.cm._room.halfOpen, limits.CM_HALF_OPEN_ADDRESSES)
-        # Nobody of them was given a queue pair or a protocol.
+        # None of the strangers was given a queue pair or a protocol.
         self.assertEqual(self.accepted, self.honest + 3)
         for name in ("packets_malformed", "packets_bad_icrc", "packets_unknown_qp"):
             self.assertGreater(statistics[name], 0, name)
-        # What nobody answers waits for its listener; all others are given up in time.
+        # Requests that no listener answers wait for it; all others are given up in time.
         self.streams.world.run(lambda: not self.device.promised, 400.0)
         self.assertEqual(self.device.promised, {})
         self.assertTrue(

@@ -43,8 +43,8 @@ def packet(
     flags: int = 0,
 ) -> bytes:
     """
-    @param rest: What follows the base transport header, whole words.
-    @return: A packet with a right checksum.
+    @param rest: octets behind the BTH, whole words.
+    @return: a packet with a right ICRC.
     """
     flow = ICRCState(gidOf(source), gidOf(destination), SOURCE_PORT)
     return flow.sign(BTH.pack(opcode, flags, partition, number, psn) + rest)
@@ -52,7 +52,7 @@ def packet(
 
 class HostileTests(PacketTestCase):
     """
-    What strangers, peers and broken wires send.
+    Packets of strangers, hostile peers and broken wires.
     """
 
     def give(self, device: Device, data: bytes, source: str = HERE) -> None:
@@ -66,7 +66,7 @@ class HostileTests(PacketTestCase):
         """
         Have a datagram arrive.
 
-        @return: What was counted.
+        @return: the counters that changed.
         """
         before = dict(device.counters)
         self.give(device, data, source)
@@ -122,7 +122,7 @@ class HostileTests(PacketTestCase):
 
     def test_toAll(self) -> None:
         """
-        What is for a group is for its members, and no way to have many hosts answer somebody, or to
+        Multicast packets are for the group's members only, and can neither make many hosts answer one, nor
         reach a connection.
         """
         one, two = self.connected()
@@ -145,7 +145,8 @@ class HostileTests(PacketTestCase):
 
     def test_strangersFlows(self) -> None:
         """
-        Nothing is remembered of who only guesses, little of who sends datagrams, much of who is connected.
+        No state is kept of strangers that only guess, little of those that send datagrams, more of connected
+        peers.
         """
         one, two = self.connected()
         number = two.queuePair.number
@@ -180,7 +181,8 @@ class HostileTests(PacketTestCase):
 
     def test_wrongSource(self) -> None:
         """
-        Who guesses everything but the address of the peer can neither write, nor answer, nor end it.
+        A stranger that guesses everything but the peer's address can neither write, nor answer, nor end the
+        connection.
         """
         one, two = self.connected()
         psn = one.queuePair.query()["sq_psn"]
@@ -249,7 +251,8 @@ class HostileTests(PacketTestCase):
 
     def test_strangersForgotten(self) -> None:
         """
-        Of those who send what is not for anybody nothing is kept; of those who send datagrams no path.
+        No state is kept of senders whose packets are for no queue pair, and no path of those that send
+        datagrams.
         """
         device = self.device(THERE)
         datagram = DETH.pack(0x1234, 5) + bytes(16)
@@ -288,7 +291,7 @@ class HostileTests(PacketTestCase):
 
     def test_noRoom(self) -> None:
         """
-        What the link has no room for waits, in order, for a time that passes.
+        Packets that the link has no room for wait, in order, for a limited time.
         """
         one, two = self.connected()
         link = one.device.fabric.link
@@ -309,8 +312,8 @@ class HostileTests(PacketTestCase):
 
     def test_noRoomForAnswers(self) -> None:
         """
-        What is answered to somebody who is not there may fill a socket for seconds, while the kernel looks
-        for them: that keeps no connection waiting.
+        Answers to addresses that do not exist may fill a socket for seconds, while the kernel resolves them:
+        that delays no connection.
         """
         one, two = self.connected()
         link = one.device.fabric.link
@@ -345,8 +348,8 @@ class HostileTests(PacketTestCase):
 
     def test_noRoomForOne(self) -> None:
         """
-        A peer whom the kernel looks for in vain fills the socket of its connection: others go on, and so do
-        what they begin and end.
+        A peer whose address the kernel cannot resolve fills the socket of its connection: others go on, and
+        so do their connects and closes.
         """
         one, two = self.connected()
         address = "192.0.2.3"

@@ -54,7 +54,7 @@ def alone(case: SynchronousTestCase) -> None:
 
 class Listener:
     """
-    Takes what arrives at a link.
+    Records what arrives at a link.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Listener:
     @property
     def datagrams(self) -> list[bytes]:
         """
-        What came, one by one.
+        The datagrams received, one by one.
         """
         return [
             data[at : at + size] for _, _, _, data, size, _ in self.calls for at in range(0, len(data), size)
@@ -112,7 +112,7 @@ class LinkCase(SynchronousTestCase):
 
     def receive(self, link: RoCELink, count: int) -> list[bytes]:
         """
-        @return: What comes, until it is so much.
+        @return: the datagrams received, once there are so many.
         """
         end = time.monotonic() + SECONDS
         while len(link.user.datagrams) < count and time.monotonic() < end:
@@ -129,7 +129,8 @@ class LinkTests(LinkCase):
 
     def test_taken(self) -> None:
         """
-        Who has the port, and what to do, is in the error; so is that an address is somebody else's, or none.
+        The error names the owner of the port and the remedy; another host's address, or no address, is an
+        error too.
         """
         link = self.link(1)
         error = self.assertRaises(DeviceError, RoCELink, link.address)
@@ -177,8 +178,8 @@ class LinkTests(LinkCase):
 
     def test_manyQuestions(self) -> None:
         """
-        Management messages that come one by one are taken together: whoever sends many is answered when
-        the rest has been taken.
+        Management messages that come one by one are received together: a source that sends many is answered
+        when the rest has been processed.
         """
         here, there = self.link(1), self.link(2)
         port = here.sourcePort(0xC321)
@@ -191,8 +192,8 @@ class LinkTests(LinkCase):
 
     def test_identification(self) -> None:
         """
-        What is sent has the identification that its invariant CRC was made for: who sees the IP header, as
-        Linux's rxe does, finds it right.
+        Packets have the identification that their ICRC was computed for: a receiver that sees the IP header,
+        as Linux's rxe does, finds it right.
         """
         try:
             raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
@@ -214,8 +215,8 @@ class LinkTests(LinkCase):
 
     def test_ports(self) -> None:
         """
-        Each flow has its port while there are sockets; then flows share those that there are.  A port that
-        is somebody else's is replaced by another.
+        Each flow has its port while there are sockets; then flows share those that there are. A port in use
+        by another process is replaced by another.
         """
         self.patch(roce, "PACKET_SOCKETS", 3)
         link = self.link(1)
@@ -259,7 +260,7 @@ class LinkTests(LinkCase):
 
     def test_unsendable(self) -> None:
         """
-        What cannot be sent is lost, counted, and no error.
+        A datagram that cannot be sent is lost and counted, without an error.
         """
         link = self.link(1)
         port = link.sourcePort(0xC123)
@@ -316,8 +317,8 @@ class LinkTests(LinkCase):
 
     def test_forgedWay(self) -> None:
         """
-        What is sent may be as long as an interface permits, whatever ICMP has said of the way: anybody can
-        forge that, and what the two ends have agreed on cannot change.
+        Packets may be as long as an interface permits, whatever ICMP has reported of the path: anybody can
+        forge that, and the path MTU that the two ends have agreed on cannot change.
         """
         probe = 3  # IP_PMTUDISC_PROBE, of both IP versions.
         link = self.link(1)
@@ -331,8 +332,8 @@ class LinkTests(LinkCase):
 
     def test_route(self) -> None:
         """
-        On the way to an address of this host more fits than into an interface's packets, unless it is
-        said what is to fit; where no way is known it is what the interface permits.
+        The path MTU to an address of this host is more than fits into an interface's packets, unless it was
+        set; without a route it is what the interface permits.
         """
         link = self.link(1)
         link.pathMTU = 1024
@@ -439,8 +440,7 @@ class DeviceTests(SynchronousTestCase):
 
     def test_strangersIdentification(self) -> None:
         """
-        A peer whose packets have identifications that nobody knows is understood, as its checksum says
-        which.
+        A peer with unpredictable identifications is understood, as its ICRC reveals them.
         """
         device = self.device(ownAddress(1))
         source = ownAddress(2)

@@ -152,8 +152,7 @@ class RunTests(StreamTests):
 
     def test_kept(self) -> None:
         """
-        What has come of a message before the rest of it does not depend on what the link does with its
-        buffer meanwhile.
+        The received part of a message does not depend on what the link does with its buffer meanwhile.
         """
         one, two = self.joined()
         link = two.device.fabric.link
@@ -212,7 +211,7 @@ class RunTests(StreamTests):
 
     def test_failure(self) -> None:
         """
-        Nor if somebody fails who gets something behind it.
+        Nor if the receiver of a packet behind it raises.
         """
         one, two = self.joined()
         device: Any = two.device

@@ -76,7 +76,7 @@ class StreamTests(PacketTestCase):
 
     def messages(self, queuePair: QueuePair) -> list[bytes]:
         """
-        @return: What has come.
+        @return: the messages received.
         """
         found: list[bytes] = queuePair.consumer.messages
         return found
@@ -96,7 +96,7 @@ class StreamTests(PacketTestCase):
 
     def test_closedAtOnce(self) -> None:
         """
-        What was sent before a close arrives though packets are lost; then nothing is left.
+        Data sent before a close arrives though packets are lost; then nothing is left.
         """
         one, two = self.joined()
         device = one.device
@@ -208,7 +208,8 @@ class StreamTests(PacketTestCase):
 
     def test_partial(self) -> None:
         """
-        So many have a part of a message; who begins one beyond that waits, and loses nothing.
+        A bounded number of streams have a part of a message; one that begins beyond that waits, and loses
+        nothing.
         """
         self.patch(qppath, "PACKET_PARTIAL", 1)
         one, two = self.joined()
@@ -239,7 +240,8 @@ class StreamTests(PacketTestCase):
 
     def test_consumerFails(self) -> None:
         """
-        What a consumer raises comes out of the turn, once, and what came behind it is taken all the same.
+        An exception of a consumer is raised at the end of the turn, once, and what came behind it is
+        processed all the same.
         """
         one, two = self.joined()
         taken: list[bytes] = []
@@ -341,7 +343,7 @@ class PatienceTests(StreamTests):
 
     def test_beforeSleep(self) -> None:
         """
-        Who goes to sleep has acknowledged all.
+        Before a fabric sleeps it has acknowledged everything.
         """
         one, two = self.joined()
         settle(one.device, two.device)
@@ -400,7 +402,7 @@ class PatienceTests(StreamTests):
 
     def test_atOnce(self) -> None:
         """
-        A small message leaves before the end of the batch, unless something is before it or it is long.
+        A small message is sent before the end of the batch, unless something is before it or it is long.
         """
         one, two = self.joined()
         settle(one.device, two.device)
@@ -416,7 +418,7 @@ class PatienceTests(StreamTests):
 
     def test_atOnceBounds(self) -> None:
         """
-        What has no room in the window, or found none in the link, waits; nothing overtakes it.
+        A message that has no room in the window, or found none in the link, waits; nothing overtakes it.
         """
         one, two = self.joined()
         settle(one.device, two.device)

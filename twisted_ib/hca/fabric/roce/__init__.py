@@ -1,7 +1,8 @@
 """
-C{roce0}: RoCEv2 over UDP, without privileges (IBTA vol. 1 annex A17).
+C{roce0}: RoCEv2 over UDP sockets, without privileges (IBTA vol. 1 annex A17).
 
-C{packet} is the fabric and C{roce} its link, UDP sockets.  Each connected queue pair has a path of its own
-(C{qppath}) with the transport's state; datagrams and queue pair 1 use C{peerpath}.  C{receive} checks what
-arrives and C{transmit} makes packets of what leaves.
+C{packet} is the fabric and C{roce} its link. Each connected queue pair has a path of its own (C{qppath})
+with the transport's state; datagrams and queue pair 1 use C{peerpath}. C{receive} validates and dispatches
+packets, C{transmit} builds and sends them. C{connparams} negotiates connections, C{sessions} keeps the
+connected ones and their timers.
 """

@@ -1,10 +1,8 @@
 """
-What a connection over packets needs to know: from the attributes that a program gives to a queue pair,
-or from the messages by which two ends have agreed.
+Parameters of a connection over packets: from the attributes of a queue pair, or from the REQ and REP.
 
-The packet number that a side puts into its message is the one that it expects first (IBTA vol. 1
-12.7.31); the path MTU and the retries are the REQ's; how long to wait for an acknowledgement is the
-REQ's too, and at the active side longer by what the REP says (12.7.34, 12.7.33).
+The starting PSN of a message is the one that its sender expects first (IBTA vol. 1 12.7.31). Path MTU, retry
+count and ACK timeout are the REQ's; the active side adds the target ACK delay of the REP (12.7.34, 12.7.33).
 """
 
 from __future__ import annotations
@@ -22,34 +20,35 @@ from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.cm.rdmacm import gidText
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
-#: The longest time from a message of connection management to its answer that counts as a round trip,
-#: in seconds.
+#: The longest time from a CM message to its answer that is used as a round trip sample, in seconds.
 PACKET_ROUND_TRIP_SECONDS = 3.0
-#: What a REQ of ours says of the time to an acknowledgement, a timeout code: 0.5 s.
+#: The local ACK timeout of our REQs, a timeout code: 0.5 s. Linux computes the same for RoCE (cm.c
+#: cm_ack_timeout).
 PACKET_ACK_TIMEOUT_CODE = 17
 
 _HOP_LIMIT: Final = 64
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
 _LONGEST_MTU: Final = max(MTU_BYTES)
-#: Where a REQ has the queue pair number, above another octet.
+#: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
 _NUMBER: Final = Struct(">I")
 _NUMBER_OFFSET: Final = 32
-#: A REQ leaves so soon, in seconds, when it is sent first.
+#: A REQ that is sent later than this after it was made, in seconds, is a retransmission.
 _AT_ONCE: Final = 0.05
 
 
 @attrs.frozen
 class Proposal:
     """
-    What this side has said in its REQ or REP.
+    The parameters announced in our REQ or REP.
 
-    @ivar expectedPSN: The packet number to come first.
-    @ivar mtu: The code of the path MTU.
-    @ivar label: The flow label.
-    @ivar retries: How often to repeat what is not acknowledged.
-    @ivar when: The time, seconds.
-    @ivar isAwaited: Whether it was said once, and the queue pair is connected when it is answered.
+    @ivar expectedPSN: the starting PSN, that of the peer's first packet.
+    @ivar mtu: path MTU code.
+    @ivar label: flow label.
+    @ivar retries: retry count.
+    @ivar when: the time, seconds.
+    @ivar isAwaited: whether its answer gives a round trip sample: it was sent once, and the queue pair is
+        connected when the answer arrives.
     """
 
     expectedPSN: int
@@ -61,9 +60,10 @@ class Proposal:
 
     def roundTrip(self, now: float) -> float | None:
         """
-        @param now: When the answer has come, seconds.
-        @return: How long that took; L{None} if it may be the answer to something else, or so long that
-            something was lost.
+        The round trip time from this message to its answer.
+
+        @param now: when the answer arrived, seconds.
+        @return: seconds; L{None} if the answer may be to another copy, or took so long that one was lost.
         """
         seconds = now - self.when
         return seconds if self.isAwaited and 0 <= seconds <= PACKET_ROUND_TRIP_SECONDS else None
@@ -71,14 +71,17 @@ class Proposal:
 
 def propose(fabric: Any, remote: int, request: REQ) -> None:
     """
-    Say in a REQ what packets need, and remember it on the queue pair that it names.
+    Fill in what packets need in a REQ, and remember it at the queue pair that it names.
 
-    @param fabric: The fabric of packets.
-    @param remote: The peer's GID.
-    @param request: To be changed.
+    @param remote: the peer's GID.
+    @param request: to be changed.
     """
+    # Random: an off-path sender must guess it to inject a packet (RFC 6528 for TCP). Linux cma.c chooses it
+    # at random too.
     request.startingPSN = fabric.randomBits(_PSN_BITS)
     request.pathMTU = MTU_CODES[fabric.link.pathMTUTo(gidText(remote))]
+    # It selects the UDP source port. Linux cma.c cma_get_roce_udp_flow_label computes it from the ports; any
+    # value will do.
     label = fabric.randomBits(_LABEL_BITS)
     request.primaryPath = attrs.evolve(
         request.primaryPath,
@@ -98,14 +101,15 @@ def propose(fabric: Any, remote: int, request: REQ) -> None:
 
 def answer(fabric: Any, reply: REP, request: REQ) -> Proposal:
     """
-    The same in a REP.
+    The same for a REP.
 
-    @param reply: To be changed.
-    @param request: What it answers.
-    @return: What it says, for a queue pair that is not there yet.
+    @param reply: to be changed.
+    @param request: the REQ.
+    @return: the proposal, for a queue pair that may not exist yet.
     """
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
+    # The REQ's flow label, so that both directions have the same source port.
     label, retries = request.primaryPath.flowLabel, request.retryCount
     isAwaited = reply.localQPN not in fabric.owner.queuePairs
     proposal = Proposal(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), isAwaited)
@@ -115,21 +119,20 @@ def answer(fabric: Any, reply: REP, request: REQ) -> Proposal:
 
 def sending(fabric: Any, body: bytes) -> None:
     """
-    A REQ is sent, perhaps again: then nobody knows which one is answered (RFC 6298 section 3).
+    A REQ is being sent, perhaps again.
 
-    @param body: Of the message.
+    @param body: of the message.
     """
     (first,) = _NUMBER.unpack_from(body, _NUMBER_OFFSET)
     queuePair = fabric.owner.queuePairs.get(first >> 8)
     own: Proposal | None = None if queuePair is None else queuePair.proposal
+    # RFC 6298 section 3 (Karn's algorithm): the answer to a retransmitted message gives no round trip
+    # sample.
     if own is not None and own.isAwaited and fabric.clock() - own.when > _AT_ONCE:
         queuePair.proposal = attrs.evolve(own, isAwaited=False)
 
 
 def _remember(fabric: Any, number: int, proposal: Proposal) -> None:
-    """
-    Keep what was said with the queue pair that it was said of, if there is one.
-    """
     queuePair = fabric.owner.queuePairs.get(number)
     if queuePair is not None:
         queuePair.proposal = proposal
@@ -137,8 +140,8 @@ def _remember(fabric: Any, number: int, proposal: Proposal) -> None:
 
 def termsOf(fabric: Any, queuePair: Any, message: REQ | REP | None) -> ConnectionParameters:
     """
-    @param message: What the peer has said, if the queue pair was not given attributes.
-    @return: What its connection keeps to.
+    @param message: the peer's REQ or REP; L{None} if the queue pair was given attributes.
+    @return: the parameters of its connection.
     """
     if message is not None:
         return _agreed(fabric, queuePair, message)
@@ -172,6 +175,7 @@ def _agreed(fabric: Any, queuePair: Any, message: REQ | REP) -> ConnectionParame
         rnrRetries=message.rnrRetryCount,
         timeout=timeoutSeconds(limits.PACKET_STREAM_TIMEOUT_CODE),
         minRNRTimer=queuePair.minRNRTimer,
+        # IBTA vol. 1 12.7: what the peer serves limits our outstanding READs.
         reads=message.responderResources,
         peerReads=limits.READS,
         roundTrip=roundTrip,

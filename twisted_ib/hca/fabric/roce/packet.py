@@ -1,10 +1,9 @@
 """
 A fabric of packets: RoCEv2 over a link that carries datagrams (IBTA vol. 1 annex A17).
 
-Peers are IP addresses.  Nobody is dialled: a path to an address is there at once.  Services are the
-device's own, since nobody else has its address.
-
-Packets leave at the end of a batch, those of one queue pair together.
+Peers are IP addresses, and a path to an address exists at once, without an exchange. The service table is
+local, since no other device has this address. Packets are sent at the end of a batch, those of one queue
+pair together.
 """
 
 from __future__ import annotations
@@ -39,8 +38,11 @@ from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 
+#: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as
+#: the peer may have to wake up first.
 PACKET_ANSWER_SECONDS = 0.0002
-#: Who is heard of again within this time, in seconds, waits for acknowledgements until nothing comes.
+#: A stream that was active within this time, in seconds, delays its acknowledgements until nothing more
+#: arrives: one ACK acknowledges all earlier requests (IBTA vol. 1 9.7.5).
 PACKET_PATIENCE_SECONDS = 0.0005
 
 _HOP_LIMIT: Final = 64
@@ -51,19 +53,19 @@ class PacketFabric(Fabric):
     """
     The fabric of one HCA over one link.
 
-    @ivar address: The HCA's IP address, as text without a scope.
-    @ivar gid: The same as a GID.
-    @ivar link: An L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
-    @ivar pathMTU: The most octets of a packet's payload.
-    @ivar clock: Gives the time, seconds.
-    @ivar randomBits: Gives that many random bits.
-    @ivar sessions: Queue pairs that are connected.
-    @ivar outlet: What sends packets.
-    @ivar arrived: Takes datagrams: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
-    @ivar roomy: Queue pairs' paths that have room for who waits.
-    @ivar partial: Those of streams that have a part of a message.
-    @ivar patient: Whether acknowledgements to streams may wait until nothing comes any more; then somebody
-        calls L{progress} at once when nothing has come.
+    @ivar address: the HCA's IP address, as text without a scope.
+    @ivar gid: the same as a GID.
+    @ivar link: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+    @ivar pathMTU: most bytes of a packet's payload.
+    @ivar clock: returns the time in seconds.
+    @ivar randomBits: returns that many random bits.
+    @ivar sessions: paths of connected queue pairs.
+    @ivar transmitter: sends packets.
+    @ivar arrived: receives datagrams: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+    @ivar roomy: paths whose send window has space again.
+    @ivar partial: paths of streams that have received part of a message.
+    @ivar patient: whether acknowledgements to streams may wait until nothing arrives; L{progress} is called
+        again at once then.
     """
 
     name = "packet"
@@ -80,10 +82,10 @@ class PacketFabric(Fabric):
         randomBits: Callable[[int], int] = secrets.randbits,
     ) -> None:
         """
-        @param owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        @param clock: Gives the time, seconds.
-        @param link: What carries datagrams; it is this fabric's from now on.
-        @param randomBits: Gives that many random bits, which nobody can guess.
+        @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        @param clock: returns the time in seconds.
+        @param link: owned by this fabric from now on.
+        @param randomBits: returns that many random bits, unpredictable ones.
         """
         super().__init__(owner, guid)
         self.clock = clock
@@ -95,18 +97,19 @@ class PacketFabric(Fabric):
         self.roomy: list[QueuePairPath] = []
         self.partial: dict[QueuePairPath, None] = {}
         self._closed = self._busy = False
-        #: Paths with acknowledgements that wait.
+        #: Paths with delayed acknowledgements.
         self._owing: dict[QueuePairPath, None] = {}
-        #: When they leave though others have something all the time.
+        #: When they are sent at the latest.
         self._owedAt = 0.0
         self._published = ServiceTable(self.address)
+        # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
         self._peers: WeakValueDictionary[str, PeerPath] = WeakValueDictionary()
         self.sessions = ConnectedPaths(clock)
         self._general = CMTransactions(owner, randomBits, self.pathTo)
         self.transmitter = PacketTransmitter(self)
         self._receiver = PacketReceiver(self, self.sessions.byNumber, self._general)
         self.arrived = self._receiver.take
-        #: DREQs that leave at the end of the batch.
+        #: DREQs that are sent at the end of the batch.
         self._farewells: list[tuple[str, int, bytes]] = []
         self._failure: BaseException | None = None
         self._waker = LinkWaker(link)
@@ -114,20 +117,20 @@ class PacketFabric(Fabric):
 
     def allocate(self, size: int) -> None:
         """
-        Nobody maps memory here.
+        No effect: no memory is shared here.
         """
 
     def gids(self) -> list[str]:
         """
-        @return: The addresses that lead here.
+        @return: the addresses of this HCA.
         """
         return [self.address]
 
     def traceLink(self, wrap: Callable[[Any], Any]) -> None:
         """
-        Put something between this fabric and its link, which sees all packets.
+        Insert a wrapper between this fabric and its link.
 
-        @param wrap: Function of the link; returns another C{ILink}.
+        @param wrap: called with the link; returns another C{ILink}.
         """
         self.link = self.transmitter.link = wrap(self.link)
 
@@ -135,48 +138,49 @@ class PacketFabric(Fabric):
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
-        Answer for a service at an address: see L{ServiceTable.publish}.
+        Listen for a service id: see L{ServiceTable.publish}.
 
-        @param inode: There is no socket beside it here.
+        @param inode: ignored, since no TCP socket belongs to it here.
         """
         self._published.publish(serviceID, address)
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
-        The same with a port that is free.
+        Listen at a free port.
 
-        @return: The port.
+        @return: the port.
         """
         return self._published.publishAny(prefix, address)
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
-        Take back what L{publish} did.
+        Undo L{publish}.
         """
         self._published.withdraw(serviceID, address)
 
     @property
     def packetsSent(self) -> int:
         """
-        How many have left.
+        Count of packets sent.
         """
         return self.transmitter.packets
 
     @property
     def packetsReceived(self) -> int:
         """
-        How many came, whatever they were.
+        Count of packets received, valid or not.
         """
         return self._receiver.packets
 
     def resolve(self, serviceID: int, address: str, user: Any) -> Found:
         """
-        Find the path to an address; whether somebody serves there is known only when a REQ is answered.
+        Find the path to an address; whether anybody listens there shows in the answer to a REQ.
 
-        @param user: Gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: The address is of another IP version, or of nobody.
+        @param user: gets C{pathReady(path)} before this returns.
+        @raise NoRouteError: the address is of another IP version, or multicast.
         """
         address = normalise(address).partition("%")[0]
+        # As connect(2) does on Linux: the wildcard address means this host.
         if address == wildcard(self.address):
             address = self.address
         if (":" in address) != (":" in self.address) or isMulticast(gidNumber(address)):
@@ -186,9 +190,7 @@ class PacketFabric(Fabric):
 
     def serving(self, serviceID: int, address: str) -> list[int]:
         """
-        Peers have no GUIDs here.
-
-        @return: None.
+        @return: none: peers have no GUIDs here.
         """
         return []
 
@@ -196,16 +198,16 @@ class PacketFabric(Fabric):
         """
         Peers have no GUIDs here.
 
-        @raise NoListenerError: Always.
+        @raise NoListenerError: always.
         """
         raise NoListenerError(f"HCA {guid:016x} is not to be found by its GUID: give an IP address as GID")
 
     def reachGID(self, gid: int, user: Any) -> Found:
         """
-        Find the path to a GID: of a peer, or of a multicast group.
+        Find the path to a GID, of a peer or of a multicast group.
 
-        @param user: Gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: It is no IP address that can be reached from here.
+        @param user: gets C{pathReady(path)} before this returns.
+        @raise NoRouteError: it is no IP address that can be reached from here.
         """
         address = gidText(gid)
         if (":" in address) != (":" in self.address) or not gid:
@@ -215,22 +217,22 @@ class PacketFabric(Fabric):
 
     def proves(self, path: Any, guid: int) -> bool:
         """
-        Whoever answers at an address has it, as far as anybody knows.
+        @return: True: an IP address is all that identifies a peer.
         """
         return True
 
     def join(self, group: int) -> None:
         """
-        Take what is sent to a multicast group.
+        Receive what is sent to a multicast group.
 
-        @raise NoRouteError: It is no multicast address of this IP version.
-        @raise HCAError: It cannot be.
+        @raise NoRouteError: it is no multicast address of this IP version.
+        @raise HCAError: the link cannot join it.
         """
         self.link.join(self._group(group))
 
     def leave(self, group: int) -> None:
         """
-        Take back what L{join} did.
+        Undo L{join}.
         """
         self.link.leave(self._group(group))
 
@@ -242,14 +244,13 @@ class PacketFabric(Fabric):
 
     def members(self, group: int) -> tuple[int, ...]:
         """
-        @return: Nobody knows.
+        @return: none: IP does not tell who has joined a group.
         """
         return ()
 
     def pathTo(self, address: str) -> PeerPath:
         """
-        @param address: Of a peer, as text without a scope.
-        @return: The path to it.
+        @return: the path to a peer's address, given as text without a scope.
         """
         path = self._peers.get(address)
         if path is None:
@@ -258,15 +259,13 @@ class PacketFabric(Fabric):
 
     def paths(self) -> list[QueuePairPath]:
         """
-        @return: The paths of queue pairs that are connected.
+        @return: the paths of connected queue pairs.
         """
         return [path for path in self.sessions.byNumber.values() if path.queuePair is not None]
 
     def flowTo(self, address: str, port: int) -> ICRCState:
         """
-        @param address: Of a peer.
-        @param port: The UDP source port.
-        @return: What begins the checksums of packets to it.
+        @return: a new ICRC state for packets to an address from a UDP source port.
         """
         return ICRCState(gidOf(self.address), gidOf(address), port)
 
@@ -274,26 +273,26 @@ class PacketFabric(Fabric):
 
     def failed(self, error: BaseException) -> None:
         """
-        Who uses a queue pair has failed, in the middle of a batch, which goes on; the first error is
-        raised at its end.
+        A queue pair's user raised during a batch. The batch continues; the first error is raised at its end.
         """
         if self._failure is None:
             self._failure = error
 
-    # -- up
+    # -- receiving
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
-        Take what has arrived.
+        Process what has arrived.
 
-        @param budget: Datagrams at most, or a few more.
-        @return: How much was done, or will be at the end of the batch.
+        @param budget: datagrams at most, or a few more.
+        @return: how much was done, or will be at the end of the batch.
         """
         if self._busy or self._closed:
             return 0
         self._busy = True
         try:
             n: int = self.link.receive(budget)
+            # After the batch: unsolicited requests must not delay established connections.
             if self._general.questions:
                 n += self._general.answer()
             if self.roomy:
@@ -310,17 +309,16 @@ class PacketFabric(Fabric):
         return n
 
     def _acknowledge(self) -> None:
-        """
-        Nothing comes any more, or it lasts: what was not acknowledged leaves at the end of the batch.
-        """
+        # Nothing more arrives, or the delay is over: the acknowledgements are sent at the end of the batch.
         owing, self._owing = self._owing, {}
         for path in owing:
+            # Makes _flush impatient with this path.
             path.flushed = -inf
             if not path.bell:
                 path.bell = True
                 self.bells.append(path)
 
-    # -- down
+    # -- sending
 
     def ringBells(self) -> None:
         """
@@ -338,6 +336,8 @@ class PacketFabric(Fabric):
             try:
                 while bells:
                     path = bells.pop()
+                    # Its packets would only be queued behind those that wait: the transport keeps them until
+                    # there is room.
                     if stalled and path.port in stalled:
                         waiting.append(path)
                         continue
@@ -345,6 +345,7 @@ class PacketFabric(Fabric):
                     self._flush(path, now)
             finally:
                 bells.reverse()
+                # Also if a flush raised: the paths that were not flushed keep their turn.
                 self.bells[:0] = waiting + bells
         if self._farewells:
             farewells, self._farewells = self._farewells, []
@@ -355,16 +356,11 @@ class PacketFabric(Fabric):
                     self._sendManagement(*each)
 
     def _ringing(self) -> int:
-        """
-        @return: How many queue pairs have something to send for which there may be room.
-        """
+        # Only these can make progress; a reactor must not spin on those that wait for room.
         stalled = self.transmitter.stalled
         return sum(path.port not in stalled for path in self.bells)
 
     def _isBehind(self, address: str) -> bool:
-        """
-        @return: Whether something for an address waits for room.
-        """
         stalled = self.transmitter.stalled
         return self.transmitter.isBehind(address) or any(
             path.port in stalled and path.peer.address == address for path in self.bells
@@ -374,9 +370,12 @@ class PacketFabric(Fabric):
         if not path.alive:
             return
         connection = path.connection
+        # No queue pair and not lingering: this sends the last acknowledgement or NAK, then the path ends.
         isLast = path.queuePair is None and not path.until
         if isLast:
             connection.close()
+        # Delayed only while packets keep arriving, and never for work requests, whose completion waits for
+        # the ACK.
         patient = (
             self.patient and now - path.flushed < PACKET_PATIENCE_SECONDS and connection.owes and path.isPlain
         )
@@ -391,7 +390,7 @@ class PacketFabric(Fabric):
             if not self._owing:
                 self._owedAt = now + PACKET_PATIENCE_SECONDS
             self._owing[path] = None
-        # With fewer than there might be, there are no more.
+        # A full budget: other queue pairs have their turn first.
         if len(packets) >= limits.PACKET_OUTPUTS - 1 and connection.pending() and not path.bell:
             path.bell = True
             self.bells.append(path)
@@ -399,13 +398,12 @@ class PacketFabric(Fabric):
 
     def sendManagement(self, address: str, attribute: int, body: bytes) -> None:
         """
-        Send a connection management message.
+        Send a CM message.
 
-        @param address: Where to.
-        @param body: The message without its MAD header, 232 bytes.
+        @param body: the message without its MAD header, 232 bytes.
         """
         if attribute == DREQ.attribute and (self.bells or self._busy):
-            # What it ends comes first: a NAK says why.
+            # After the packets of its connection: a NAK tells the peer why, a DREQ does not.
             self._farewells.append((address, attribute, body))
             self._want()
         else:
@@ -421,8 +419,8 @@ class PacketFabric(Fabric):
         """
         Send a datagram of a queue pair.
 
-        @param word: Operation and destination queue pair.
-        @param record: GRH, DETH, immediate if it has one, and payload.
+        @param word: opcode and destination QPN.
+        @param record: GRH, DETH, immediate if there is one, and payload.
         """
         grh = GRH.parse(record, 0, len(record))
         _, source = DETH.unpack_from(record, GRH_BYTES)
@@ -435,7 +433,7 @@ class PacketFabric(Fabric):
 
     def pending(self) -> bool:
         """
-        @return: Whether there is something to do.
+        @return: whether there is something to do.
         """
         if self._closed:
             return False
@@ -452,16 +450,17 @@ class PacketFabric(Fabric):
     @property
     def hot(self) -> tuple[Any, ...]:
         """
-        Where something may soon arrive.
+        The fabrics that are worth polling: this one, if it has connections.
         """
         return (self,) if self.sessions.byNumber else ()
 
     def arm(self) -> bool:
         """
-        Have work make the descriptor readable from now on.
+        Make the descriptor readable when work arrives, from now on.
 
-        @return: False if there is work after all.
+        @return: False if there is work already.
         """
+        # The process is about to sleep: no more packets come that could carry these acknowledgements.
         if self._owing:
             self._acknowledge()
             self.ringBells()
@@ -475,30 +474,30 @@ class PacketFabric(Fabric):
 
     def attend(self) -> None:
         """
-        Nobody need be woken any more.
+        Reset L{signal}.
         """
         self._waker.attend()
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
         """
-        Have L{attend} call somebody while a descriptor of theirs is readable.
+        Have L{attend} call C{call} while another descriptor is readable.
         """
         self._waker.watch(fd, call)
 
     def fileno(self) -> int:
         """
-        @return: A descriptor that is readable when there is work.
+        @return: a descriptor that is readable when there is work.
         """
         return self._waker.fileno()
 
     def registerWith(self, poller: Any) -> None:
         """
-        The descriptor is enough.
+        No effect: L{fileno} is enough.
         """
 
     def deadline(self) -> float | None:
         """
-        @return: When L{tick} should be called.
+        @return: when L{tick} should be called next, or L{None}.
         """
         found = self.sessions.deadline()
         if self.transmitter.stalled and (found is None or self.transmitter.again < found):
@@ -507,7 +506,7 @@ class PacketFabric(Fabric):
 
     def tick(self, now: float) -> None:
         """
-        Do what is due.
+        Run the timers that are due.
         """
         self.sessions.tick(now)
         if self.transmitter.stalled and now >= self.transmitter.again:
@@ -525,7 +524,7 @@ class PacketFabric(Fabric):
 
     def forked(self) -> None:
         """
-        In a forked child: nothing of this may be touched any more.
+        In a forked child: close without sending anything, since the connections are the parent's.
         """
         self._closed = True
         self.bells, self.roomy = [], []
@@ -539,7 +538,7 @@ class PacketFabric(Fabric):
 
     def close(self) -> None:
         """
-        Say what is to be said, fail what is connected, and give everything back.
+        Fail all connections, send what is due, and release everything.
         """
         if self._closed:
             return
@@ -549,6 +548,7 @@ class PacketFabric(Fabric):
             peer.lost(gone)
         for session in list(self.sessions.byNumber.values()):
             self._try(session.lost, gone)
+        # The DREQs and last NAKs of the connections that were just failed.
         self.ringBells()
         self._closed = True
         for session in list(self.sessions.byNumber.values()):
@@ -559,9 +559,7 @@ class PacketFabric(Fabric):
         self._raise()
 
     def _try(self, call: Callable[..., object], *arguments: Any) -> None:
-        """
-        Call somebody whose exception keeps nobody else from hearing.
-        """
+        # An exception of one user must not keep the others from being notified.
         try:
             call(*arguments)
         except Exception as error:

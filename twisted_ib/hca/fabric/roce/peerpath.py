@@ -1,9 +1,8 @@
 """
-The ways of a fabric of packets to peers' addresses.
+Paths to peers' addresses, for connection management and datagrams.
 
-A L{PeerPath} is what is found by an address.  It keeps nothing of the peer but that, and lives as long
-as somebody has it: who writes any source address on datagrams makes nothing grow.  Connection
-management and datagrams go by it.  A queue pair that is connected has a path of its own:
+A L{PeerPath} keeps nothing of the peer but its address, and lives as long as it is referenced, so datagrams
+with forged sources consume no memory. A connected queue pair has a path of its own:
 L{QueuePairPath<twisted_ib.hca.fabric.roce.qppath.QueuePairPath>}.
 """
 
@@ -23,14 +22,10 @@ from twisted_ib.hca.wire.cm.rdmacm import gidNumber
 @frozen
 class PeerAddress:
     """
-    Who is at the other end of a path, as far as is known.
+    The identity of a peer: its address. GUID, process and user are unknown.
 
-    @ivar address: The IP address, as text without a scope.
-    @ivar gid: The same as a GID.
-    @ivar guid: Not known.
-    @ivar pid: Not known.
-    @ivar uid: Not known.
-    @ivar program: Not known.
+    @ivar address: the IP address, as text without a scope.
+    @ivar gid: the same as a GID.
     """
 
     address: str
@@ -43,27 +38,26 @@ class PeerAddress:
     @classmethod
     def of(cls, address: str) -> PeerAddress:
         """
-        @param address: An IP address.
+        @param address: an IP address.
         """
         return cls(address, gidNumber(address))
 
 
 class PeerPath(Path):
     """
-    The way to a peer's address, or to a multicast group.
+    The path to a peer's address, or to a multicast group.
     """
 
     __slots__ = ("__weakref__",)
 
-    #: Nobody waits here, and nothing is refused.
+    # Datagrams neither wait for space nor are refused.
     absent: dict[int, None] = {}
     table: dict[int, Any] = {}
     turns = twin = None
 
     def __init__(self, fabric: Any, address: str) -> None:
         """
-        @param fabric: What the path belongs to.
-        @param address: The peer's, as text without a scope.
+        @param address: the peer's, as text without a scope.
         """
         self.fabric = fabric
         self.peer = PeerAddress.of(address)
@@ -74,7 +68,7 @@ class PeerPath(Path):
         """
         See L{Path.bind}.
 
-        @return: The queue pair's own path.
+        @return: the queue pair's own path.
         """
         path = QueuePairPath(self, queuePair, message)
         self.fabric.sessions.enter(path)
@@ -82,7 +76,7 @@ class PeerPath(Path):
 
     def unbind(self, queuePair: Any) -> None:
         """
-        Nobody is bound to this one.
+        Nothing is bound to this path.
         """
 
     def prepareREQ(self, request: Any) -> None:
@@ -99,7 +93,7 @@ class PeerPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Send a datagram, or lose it.
+        Send a datagram; it may be lost.
 
         @param header: GRH, DETH and immediate, or the beginning of those; the rest is in C{payload}.
         @return: True.
@@ -110,47 +104,47 @@ class PeerPath(Path):
 
     def sendManagement(self, attribute: int, body: bytes) -> None:
         """
-        Send a connection management message.
+        Send a CM message.
         """
         self.fabric.sendManagement(self.peer.address, attribute, body)
 
     def wantSpace(self, waiter: Any) -> None:
         """
-        Nobody waits here.
+        No effect: datagrams do not wait for space.
         """
 
     def wantNoSpace(self, waiter: Any) -> None:
         """
-        Nobody waits here.
+        No effect.
         """
 
     def queuePairs(self) -> list[Any]:
         """
-        @return: None: each has a path of its own.
+        @return: none: each has a path of its own.
         """
         return []
 
     def position(self) -> int:
         """
-        @return: Nobody hears of what becomes of a datagram.
+        @return: 0: datagrams are not acknowledged.
         """
         return 0
 
     def progress(self, budget: int) -> int:
         """
-        @return: Nothing arrives here.
+        @return: 0: nothing arrives here.
         """
         return 0
 
     def pending(self) -> bool:
         """
-        @return: Nothing arrives here.
+        @return: False: nothing arrives here.
         """
         return False
 
     def unsent(self) -> bool:
         """
-        @return: Nothing waits here.
+        @return: False: nothing waits here.
         """
         return False
 

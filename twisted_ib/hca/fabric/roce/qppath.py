@@ -1,5 +1,5 @@
 """
-The way of one queue pair of a fabric of packets: between its records and the connection of
+The path of one connected queue pair of a fabric of packets: between its records and the connection of
 C{twisted_ib.hca.transport} that makes packets of them.
 """
 
@@ -39,40 +39,39 @@ from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 
-#: Connections of streams that have a part of a message, each at most INLINE_RECORD; others wait (RNR).
+#: Streams that may have a partly received message, each of at most INLINE_RECORD; further ones are refused
+#: by RNR NAK.
 PACKET_PARTIAL = 1024
-#: Messages of streams of so many bytes leave before the end of a batch.
+#: Messages of streams up to so many bytes are sent before the end of a batch.
 PACKET_PROMPT = 1024
 
-#: What a stream takes as one.
+#: Parts of a message that a stream receives as a whole.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
-#: Of an RNR NAK: 1.28 ms.
+#: RNR timer code 14: 1.28 ms (IBTA vol. 1 9.7.5.2.8; Linux ib_verbs.h enum ib_rnr_timeout).
 _SOON: Final = 14
 #: Octets of the shortest packet.
 _LEAST: Final = BTH.size + ICRC.size
-#: What a connection counts when it sends something again.
+#: Counter of a connection's retransmissions.
 _SENT_AGAIN: Final = "completer_retry_err"
 
 
 class QueuePairPath(Path):
     """
-    The way of one queue pair to its peer.
+    The path of one queue pair to its peer.
 
-    @ivar queuePair: It; L{None} once it is gone.
-    @ivar localID: Its number.
-    @ivar remote: The peer's number.
-    @ivar deadline: When its connection wants to be called, or L{None}.
-    @ivar connection: What makes packets of records.
-    @ivar retransmits: How often its connection has sent something again.
-    @ivar service: The bits of its packets' operation codes that say which service it is.
-    @ivar port: The UDP source port.
-    @ivar trafficClass: Of its packets.
-    @ivar hopLimit: Of its packets.
-    @ivar flow: What its packets' checksums begin with.
-    @ivar flushed: When it last had something to send, or to acknowledge.
-    @ivar until: How long it goes on without its queue pair.
-    @ivar notified: When the peer was told that the way is congested.
+    @ivar queuePair: L{None} once it is gone.
+    @ivar localID: its number.
+    @ivar remote: the peer's number.
+    @ivar deadline: of the connection's timer, or L{None}.
+    @ivar connection: the transport connection.
+    @ivar retransmits: count of the connection's retransmissions.
+    @ivar service: transport service bits of its opcodes.
+    @ivar port: UDP source port.
+    @ivar flow: ICRC state of its packets.
+    @ivar flushed: when it last had something to send or acknowledge.
+    @ivar until: when a path without a queue pair ends; 0 if it does not linger.
+    @ivar notified: when the last congestion notification was sent to the peer.
     """
 
     __slots__ = (
@@ -103,16 +102,16 @@ class QueuePairPath(Path):
     )
 
     inPackets = True
-    #: What the queue pairs of a medium of operations need.
+    # Needed by queue pairs of fabrics of records only.
     absent: dict[int, None] = {}
     table: dict[int, Any] = {}
     twin = None
 
     def __init__(self, way: PeerPath, queuePair: Any, message: Any) -> None:
         """
-        @param way: The path to the peer.
-        @param queuePair: One that has its number and the peer's.
-        @param message: The REQ or REP of the peer, if it comes by one.
+        @param way: the path to the peer.
+        @param queuePair: has its number and the peer's.
+        @param message: the peer's REQ or REP; L{None} if the queue pair was given attributes.
         """
         fabric = way.fabric
         self.fabric = fabric
@@ -128,8 +127,8 @@ class QueuePairPath(Path):
         self._position = self._asked = self._acknowledged = 0
         self._isRoomy = False
         self._isStream = message is not None
-        #: Bytes that a stream sends at once, -1 if it is none; or to itself: what comes back would be there
-        #: before the end of the batch, and so before what its program has put off.
+        # Bytes that are sent at once; -1 for none: not a stream, or connected to itself, where the answer
+        # would arrive before the end of the batch, and so before calls that the program has deferred to it.
         self._prompt = -1
         if self._isStream and queuePair.type == QPType.RC and self.peer.address != fabric.address:
             self._prompt = PACKET_PROMPT
@@ -151,19 +150,20 @@ class QueuePairPath(Path):
         self.port: int = fabric.link.sourcePort(wanted)
         self.flow = fabric.flowTo(self.peer.address, self.port)
         isReliable = queuePair.type == QPType.RC
+        # IBTA vol. 1 9.2.1: the upper three bits of an opcode.
         self.service = 0 if isReliable else UNRELIABLE
         connection: Any = ReliableConnection if isReliable else UnreliableConnection
         terms = connparams.termsOf(fabric, queuePair, message)
         self.connection: Any = connection(terms, queuePair.remote, self)
         link = fabric.link
         several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
-        #: What fills the datagrams that leave together: for a few bytes more one would leave alone.
+        # A whole number of full batches: a few bytes more would need a packet of its own.
         self.messageBytes = limits.INLINE_MESSAGE // several * several
 
     @property
     def way(self) -> Path:
         """
-        The path to the peer.
+        The path to the peer's address.
         """
         return self._way
 
@@ -171,13 +171,13 @@ class QueuePairPath(Path):
 
     def bind(self, queuePair: Any, message: Any = None) -> Path:
         """
-        Another queue pair is given the path of this one.
+        Give another queue pair a path to the same peer.
         """
         return self._way.bind(queuePair, message)
 
     def modified(self, queuePair: Any) -> None:
         """
-        See L{Path.modified}: with RTS it is known what to send first, and how long to wait.
+        See L{Path.modified}: with RTS come the first PSN and the timeouts.
         """
         if queuePair.attributes:
             self.connection.modify(connparams.termsOf(self.fabric, queuePair, None))
@@ -185,7 +185,7 @@ class QueuePairPath(Path):
 
     def unbind(self, queuePair: Any) -> None:
         """
-        The queue pair is gone.  What a stream has sent before that still arrives, if it can.
+        The queue pair is gone. A stream's data that was sent before is still delivered, if it can be.
         """
         if self.queuePair is not queuePair:
             return
@@ -200,8 +200,7 @@ class QueuePairPath(Path):
     @property
     def isPlain(self) -> bool:
         """
-        Whether it is one of a stream that has no work requests: then nobody at the other end waits for an
-        acknowledgement.
+        Whether this is a stream without work requests, whose peer does not wait for single acknowledgements.
         """
         queuePair = self.queuePair
         return self._isStream and queuePair is not None and queuePair.work is None
@@ -209,21 +208,21 @@ class QueuePairPath(Path):
     @property
     def isDone(self) -> bool:
         """
-        Whether the peer has taken everything.
+        Whether the peer has acknowledged everything.
         """
         return self._acknowledged >= self._asked
 
     def queuePairs(self) -> list[Any]:
         """
-        @return: The one whose path this is, if it is there.
+        @return: the queue pair, if there is one.
         """
         return [] if self.queuePair is None else [self.queuePair]
 
-    # -- down
+    # -- sending
 
     def mark(self) -> None:
         """
-        There may be something to send, or another deadline.
+        Schedule a flush: there may be packets to send, or another deadline.
         """
         if not self.bell:
             self.bell = True
@@ -231,14 +230,14 @@ class QueuePairPath(Path):
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Publish one record: see L{Path.post}.
+        Post one record: see L{Path.post}.
         """
         opcode = word >> 24
         if opcode == RESUME:
-            return True  # The connection repeats by itself.
+            return True  # The transport retransmits by itself.
         if opcode == ACKNOWLEDGE:
             syndrome = REFUSAL.unpack(payload)[0]
-            if syndrome != ABSENT:  # That is silence on a wire.
+            if syndrome != ABSENT:  # No such queue pair: dropped silently on a wire (Linux rxe_recv.c).
                 self.connection.refuse(syndrome)
                 self.mark()
             return True
@@ -251,7 +250,8 @@ class QueuePairPath(Path):
             and fabric.patient
             and not fabric.transmitter.stalled
         ):
-            # The first of a batch, and most are alone: it need not wait for the end of that.
+            # The first message of a batch is mostly the only one: sent at once, it does not wait for the
+            # batch's end.
             packets = self.connection.postNow(header, payload, position, now)
             if packets is not None:
                 self._position = self._asked = position
@@ -272,19 +272,19 @@ class QueuePairPath(Path):
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         """
-        Publish a small record: see L{Path.postReserved}.
+        Post a small record: see L{Path.postReserved}.
         """
         return self.post(word, b"", body, len(body))
 
     def position(self) -> int:
         """
-        @return: How many records were published.
+        @return: count of records posted.
         """
         return self._position
 
     def sendManagement(self, attribute: int, body: bytes) -> None:
         """
-        Send a connection management message.
+        Send a CM message.
         """
         self._way.sendManagement(attribute, body)
 
@@ -296,9 +296,9 @@ class QueuePairPath(Path):
 
     def progress(self, budget: int) -> int:
         """
-        Let those go on who wait for room, once there is some.
+        Resume those that wait for space, once there is some.
 
-        @return: How many there were.
+        @return: how many.
         """
         if not self._isRoomy:
             return 0
@@ -307,28 +307,28 @@ class QueuePairPath(Path):
 
     def pending(self) -> bool:
         """
-        @return: Whether there is something to send, or room for who waits.
+        @return: whether a flush is scheduled.
         """
         return self.bell
 
     def unsent(self) -> bool:
         """
-        @return: Connection management does not wait here.
+        @return: False: CM messages do not wait here.
         """
         return False
 
-    # -- what the connection says
+    # -- calls of the transport connection
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        A record came.
+        A record arrived.
 
-        @return: 0, or the syndrome of a refusal.
+        @return: 0, or the AETH syndrome of a refusal.
         """
         queuePair = self.queuePair
         if queuePair is None:
             return ABSENT
-        if opcode == SEND_MIDDLE and self._parts:  # Most packets of a stream.
+        if opcode == SEND_MIDDLE and self._parts:  # Fast path: most packets of a stream.
             self._size += stop - start
             if self._size <= limits.INLINE_RECORD:
                 self._parts.append(buffer[start:stop])
@@ -345,10 +345,10 @@ class QueuePairPath(Path):
 
     def continued(self, opcode: int, parts: list[Any], size: int) -> int:
         """
-        Several packets came from the middle of a message, one behind the other.
+        Consecutive Middle packets of a message arrived.
 
-        @param parts: Their payloads, which are valid until L{settle}.
-        @return: 0, or the syndrome of a refusal.
+        @param parts: their payloads, valid until L{settle}.
+        @return: 0, or the AETH syndrome of a refusal.
         """
         queuePair = self.queuePair
         if opcode == SEND_MIDDLE and self._parts and queuePair is not None:
@@ -360,26 +360,29 @@ class QueuePairPath(Path):
 
     def settle(self) -> None:
         """
-        What L{continued} was given is not valid any more: keep a copy of what is left of it.
+        The payloads given to L{continued} become invalid: copy those that are still needed.
         """
         if self._parts:
             self._parts = [b"".join(self._parts)]
 
     def _join(self, queuePair: Any, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        A part of a message for a stream, which takes whole ones.
-
-        @return: 0, or the syndrome of a refusal.
-        """
+        # Reassembly for a stream, which receives whole messages. Returns 0, or the AETH syndrome of a
+        # refusal.
         code, parts = opcode & ~SOLICITED, self._parts
+        # IBTA vol. 1 9.7.4: a First inside a message, or a Middle or Last outside of one, is a NAK invalid
+        # request.
         if (code == SEND_FIRST) is bool(parts):
             self._dropParts()
             return NAK_INVALID_REQUEST
         if not parts:
+            # RNR NAK, not an error: the peer retries once others have completed their messages (IBTA vol. 1
+            # 9.7.5.2.8).
             if len(self.fabric.partial) >= PACKET_PARTIAL:
                 return RNR | _SOON
             self.fabric.partial[self] = None
         self._size = self._size + stop - start if parts else stop - start
+        # As a receive WQE that is too small: NAK invalid request (Linux rxe_resp.c), and the queue pair
+        # fails.
         if self._size > limits.INLINE_RECORD:
             self._dropParts()
             number = queuePair.number
@@ -399,7 +402,7 @@ class QueuePairPath(Path):
 
     def acknowledged(self, position: int) -> None:
         """
-        The peer has taken everything up to a record.
+        The peer has acknowledged all records up to a position.
         """
         self._acknowledged = position
         if self.queuePair is None:
@@ -417,10 +420,10 @@ class QueuePairPath(Path):
 
     def refused(self, position: int, syndrome: int) -> None:
         """
-        The peer does not do a record, or is silent.
+        The peer refused a record by a NAK, or does not answer.
         """
         queuePair = self.queuePair
-        self._asked = self._acknowledged  # Nothing more is waited for.
+        self._asked = self._acknowledged  # Nothing more will be acknowledged.
         if queuePair is None:
             self.fabric.sessions.parted(self, False)
             self.mark()
@@ -431,7 +434,7 @@ class QueuePairPath(Path):
                 queuePair.delivered(ACKNOWLEDGE, body, 0, len(body))
             elif syndrome == SILENT:
                 self.count("retry_exceeded_err")
-            if self.queuePair is queuePair:  # A message of a stream was no request.
+            if self.queuePair is queuePair:  # Not yet failed, as by a refused work request.
                 queuePair.fail(self._failure(queuePair, syndrome))
         except BaseException as error:
             self.fabric.failed(error)
@@ -445,7 +448,7 @@ class QueuePairPath(Path):
 
     def resumed(self) -> None:
         """
-        There is room again.
+        The send window has space again.
         """
         if not self._isRoomy:
             self._isRoomy = True
@@ -453,7 +456,7 @@ class QueuePairPath(Path):
 
     def count(self, name: str) -> None:
         """
-        Count something on the device.
+        Increment a counter of the device.
         """
         if name == _SENT_AGAIN:
             self.retransmits += 1
@@ -463,7 +466,7 @@ class QueuePairPath(Path):
 
     def lost(self, reason: PathLostError) -> None:
         """
-        The device is closed.
+        The device was closed.
         """
         self.alive = False
         queuePair = self.queuePair

@@ -1,24 +1,21 @@
 """
-What arrives on a fabric of packets, and whom it is given to.
+The receive side of a fabric of packets: validation and dispatch.
 
-A packet is checked before any state is asked: length, operation code, invariant CRC, partition; then
-the queue pair that it is for, and that it comes from that one's peer.  What is wrong is dropped, as a
-wire would lose it, and counted by what is wrong with it:
+A packet is validated before any state is looked up: length, opcode, ICRC, P_Key; then its queue pair, and
+that it comes from that queue pair's peer. Invalid packets are dropped silently and counted:
 
-  - C{packets_malformed}: too short or too long, not whole words, another version;
-  - C{packets_bad_opcode}: an operation code that nobody has;
-  - C{packets_bad_icrc}: damaged on its way;
-  - C{packets_bad_pkey}: of another partition;
-  - C{packets_unknown_qp}: for a queue pair that is not there, or not connected, or for one queue pair
-    but sent to a group;
-  - C{packets_wrong_service}: for a queue pair of another transport service;
-  - C{packets_wrong_source}: not from the peer of its queue pair;
+  - C{packets_malformed}: too short, too long, not whole words, or another version;
+  - C{packets_bad_opcode}: undefined opcode;
+  - C{packets_bad_icrc}: corrupt;
+  - C{packets_bad_pkey}: another partition;
+  - C{packets_unknown_qp}: no such queue pair, not connected, or a single queue pair addressed by multicast;
+  - C{packets_wrong_service}: the queue pair has another transport service;
+  - C{packets_wrong_source}: not from the queue pair's peer;
   - C{qkey_violations}: a datagram with a wrong Q_Key;
-  - C{management_malformed}, C{management_unsupported}: for queue pair 1, and no message of the
-    communication manager (L{twisted_ib.hca.cm.transactions}).
+  - C{management_malformed}, C{management_unsupported}: for queue pair 1, but no CM message
+    (L{twisted_ib.hca.cm.transactions}).
 
-C{packets_marked} counts those that routers have marked for congestion, C{congestion_notified} the
-notifications that a peer had as many.
+C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the notifications of peers.
 """
 
 from __future__ import annotations
@@ -43,33 +40,34 @@ from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
-#: The same for those that go to no connection.
+#: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
 PACKET_SIZES_OF_STRANGERS = 8
 
-#: The default partition without the bit of full membership.
+#: The default P_Key without its membership bit: ours is a full member, so either kind matches (IBTA vol. 1
+#: 10.9).
 _PARTITION: Final = 0x7FFF
 _ACKNOWLEDGE: Final = 0x80000000
 _PAD_SHIFT: Final = 4
 _VERSION_MASK: Final = 0xF
 _SERVICE_MASK: Final = 0xE0
 _HOP_LIMIT: Final = 64
-#: What stands before the word with the sequence number is the same in all packets of a message's middle,
-#: which have neither pad nor solicited event.
+#: The BTH up to the word with the PSN is the same in all Middle packets of a message, which have neither pad
+#: nor solicited event.
 _KIND_BYTES: Final = 8
 _SPECIAL: Final = SOLICITED | 3 << _PAD_SHIFT
 _WORD: Final = Struct(">I")
 _MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE))
-#: The two bits of the traffic class that routers set, both if there is congestion.
+#: The ECN field of the traffic class; both bits are "congestion experienced" (RFC 3168 section 5).
 _CONGESTED: Final = 3
 #: The shortest packet.
 _LEAST: Final = BTH.size + ICRC.size
-#: Operation code -> where the payload begins.
+#: Opcode -> offset of the payload from the BTH.
 _STARTS: Final = {code: row.start for code, row in OPCODES.items()}
 _DATAGRAMS: Final = frozenset((UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE))
-#: The connections that packets for a group are for.
+#: The connections that multicast packets can reach: none.
 _NO_SESSIONS: Final[dict[int, Any]] = {}
-#: What stands in front of a datagram that came, where a GRH does elsewhere: 20 octets of zeros and the
-#: IPv4 header, or the IPv6 header (Linux's C{union rdma_network_hdr}).
+#: The 40 octets in front of a received datagram, in place of a GRH: the IPv6 header, or 20 zero octets and
+#: the IPv4 header (Linux ib_verbs.h union rdma_network_hdr).
 _IPV4: Final = Struct(">20xBBHHHBBH4s4s")
 _IPV4_WORDS: Final = Struct(">20x10H")
 _IPV6: Final = Struct(">IHBB16s16s")
@@ -81,21 +79,14 @@ _DO_NOT_FRAGMENT: Final = 0x4000
 
 class PacketReceiver:
     """
-    Takes what arrives for one HCA.
+    Receives packets for one HCA.
 
-    @ivar packets: How many packets came, whatever they were.
+    @ivar packets: count of packets received, valid or not.
     """
 
     __slots__ = ("_fabric", "_flows", "_general", "_owner", "_sessions", "packets")
 
     def __init__(self, fabric: Any, sessions: dict[int, Any], general: Any) -> None:
-        """
-        Nothing has come.
-
-        @param fabric: The fabric of packets.
-        @param sessions: By number, the paths of queue pairs that are connected.
-        @param general: Queue pair 1.
-        """
         self._fabric = fabric
         self._owner = fabric.owner
         self._sessions = sessions
@@ -115,7 +106,7 @@ class PacketReceiver:
         trafficClass: int = 0,
     ) -> None:
         """
-        Datagrams came: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+        Datagrams arrived: see L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
         """
         if size <= 0:
             self.packets += 1
@@ -127,6 +118,7 @@ class PacketReceiver:
         if flow is None:
             flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_OF_STRANGERS)
         fabric, sessions, count = self._fabric, self._sessions, self._owner.count
+        # Connections are point to point: a multicast packet must not reach one, whatever its DestQP.
         if destination != fabric.address:
             sessions = _NO_SESSIONS
         view, now = memoryview(buffer), fabric.clock()
@@ -142,6 +134,8 @@ class PacketReceiver:
             if end > stop:
                 end = stop
             octets = end - at
+            # Linux rxe_recv.c rxe_rcv drops runts too; every packet is padded to whole words (IBTA vol. 1
+            # 9.2).
             if not _LEAST <= octets <= LONGEST_PACKET or octets & 3:
                 count("packets_malformed")
                 continue
@@ -154,6 +148,8 @@ class PacketReceiver:
             if tail < body or flags & _VERSION_MASK:
                 count("packets_malformed")
                 continue
+            # IBTA vol. 1 7.8.1: the ICRC is checked before a field selects any state. This is
+            # ICRCState.isRight for the usual case, inlined.
             state = states.get(octets << 16 | number)
             if (
                 state is not None
@@ -164,13 +160,14 @@ class PacketReceiver:
             elif not flow.isRight(view, at, end, number):
                 count("packets_bad_icrc")
                 continue
+            # IBTA vol. 1 10.9; Linux rxe_recv.c check_keys drops and counts such packets too.
             if partition & _PARTITION != _PARTITION:
                 count("packets_bad_pkey")
                 continue
             target &= QPN_MASK
             session = sessions.get(target)
             if session is None:
-                if joining is not None:  # Who gets this may fail.
+                if joining is not None:  # The datagram's receiver may raise.
                     joining.settle()
                     joining = None
                 if isNew and opcode in _DATAGRAMS:
@@ -180,12 +177,14 @@ class PacketReceiver:
                 self._takeDatagram(
                     *(source, destination, trafficClass, opcode, flags, target, view, at, end, tail)
                 )
+            # Linux rxe_recv.c check_type_state and check_addr: a connected queue pair accepts its own
+            # service, from its peer's address; or anybody could inject data.
             elif opcode & _SERVICE_MASK != session.service:
                 count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
             elif session.peer.address != source:
                 count("packets_wrong_source")
             else:
-                if isNew:  # Of strangers who only ask, or guess, nothing is kept.
+                if isNew:  # Kept only now: packets with forged sources must leave no state.
                     isNew = False
                     flow.most = limits.PACKET_SIZES
                     self._remember(key, flow)
@@ -193,11 +192,13 @@ class PacketReceiver:
                     count("packets_marked")
                     fabric.transmitter.notify(session, now)
                 if opcode in _MIDDLES and end < stop and not isMarked and not flags & _SPECIAL:
+                    # A run of Middle packets of one message is checked and delivered at once: bulk transfer
+                    # is nothing else.
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
                     if several > 1 and session.connection.continued(opcode, psn & PSN_MASK, word, parts):
                         if joining is not None and joining is not session:
-                            joining.settle()  # Of connections that share a source port.
+                            joining.settle()  # Two connections may share a source port.
                         joining = session
                         end = at + several * size
                         number += several - 1
@@ -220,15 +221,9 @@ class PacketReceiver:
     def _run(
         self, flow: ICRCState, view: memoryview, at: int, stop: int, size: int, number: int
     ) -> tuple[list[memoryview], bool]:
-        """
-        Find the packets of bulk: a middle one, and those behind it that are just like it and right, each
-        with the next number.
-
-        @param at: Offset of the first, which is right.
-        @param number: Which one of its datagrams that is.
-        @return: Their payloads, which last as long as C{view}'s buffer, and whether one of them asks for
-            an acknowledgement.
-        """
+        # The packets of a run equal the first up to the PSN, which counts up. Each is checked with its own
+        # ICRC; the first one that differs ends the run and is processed alone. The payloads are valid as
+        # long as the buffer.
         kind, body, tail = view[at : at + _KIND_BYTES], at + BTH.size, at + size - ICRC.size
         unpack, unpackICRC, states = _WORD.unpack_from, ICRC.unpack_from, flow.states
         parts = [view[body:tail]]
@@ -252,11 +247,8 @@ class PacketReceiver:
         return parts, asks >= _ACKNOWLEDGE
 
     def _remember(self, key: tuple[str, str, int], flow: ICRCState) -> None:
-        """
-        @param key: Source, destination and source port of packets.
-        @param flow: What their checksums begin with.
-        """
         flows = self._flows
+        # The oldest is evicted: its ICRC state is recomputed when it sends again.
         if len(flows) >= limits.PACKET_FLOWS:
             del flows[next(iter(flows))]
         flows[key] = flow
@@ -274,16 +266,12 @@ class PacketReceiver:
         end: int,
         tail: int,
     ) -> None:
-        """
-        Take a packet for a queue pair that is not connected.
-
-        @param at: Offset of its base transport header, C{tail} that after the payload, C{end} after all.
-        """
         if destination != self._fabric.address and target != MULTICAST_QPN:
-            # Else many hosts would answer one packet, to whoever it says that it is from.
+            # Amplification: every host of the group would answer one packet, to a source that may be forged.
             self._owner.count("packets_unknown_qp")
         elif target == GSI_QPN and opcode == UD_SEND_ONLY:
             body = at + _STARTS[opcode]
+            # Queue pair 1 accepts its well-known Q_Key only (Linux rxe_recv.c check_keys).
             if DETH.unpack_from(view, at + BTH.size)[0] != QUEUE_KEY:
                 self._owner.count("qkey_violations")
             else:
@@ -297,22 +285,21 @@ class PacketReceiver:
         else:
             self._owner.count("packets_unknown_qp")
             if not opcode & _SERVICE_MASK:
+                # IBTA vol. 1 12.9.8.3.1: the first packet may overtake the RTU. The owner takes it for an
+                # RTU if address and PSN are those of an accepted REQ.
                 psn = BTH.unpack_from(view, at)[-1] & PSN_MASK
                 self._owner.arrivedEarly(target, source, psn)
 
 
 def _header(source: str, destination: str, trafficClass: int, size: int) -> bytes:
-    """
-    What a program finds in front of a datagram.
-
-    @param size: Octets of the packet from its base transport header on.
-    """
+    # Rebuilt, because a UDP socket shows no IP header: TTL and identification are those that we would send.
     length = size + _UDP_BYTES
     here, there = gidOf(source), gidOf(destination)
     if ":" in source:
         return _IPV6.pack(6 << 28 | trafficClass << 20, length, _PROTOCOL, _HOP_LIMIT, here, there)
     fields = 0x45, trafficClass, length + _IPV4_BYTES, 0, _DO_NOT_FRAGMENT, _HOP_LIMIT, _PROTOCOL
     head = _IPV4.pack(*fields, 0, here[12:], there[12:])
+    # RFC 1071; programs may check the header, so it must be a valid one.
     total = sum(_IPV4_WORDS.unpack(head)) % 0xFFFF
     return _IPV4.pack(*fields, ~total & 0xFFFF, here[12:], there[12:])
 

@@ -1,12 +1,8 @@
 """
 RoCEv2 over UDP sockets, without privileges (IBTA vol. 1 annex A17).
 
-One socket receives, bound to the address and port 4791.  What is sent leaves from sockets of the same
-address, each with the source port of some flows.  None is connected, and all set Don't Fragment: then
-Linux gives an IPv4 packet the identification 0, and the segments of one call 0, 1, 2 and so on, which
-the sender of an invariant CRC must know.
-
-Multicast groups have sockets of their own, which other processes may bind too.
+One socket, bound to the address and port 4791, receives. Packets are sent from further sockets of the same
+address, one per source port. Multicast groups have sockets of their own, which other processes may bind too.
 """
 
 from __future__ import annotations
@@ -28,57 +24,59 @@ from twisted_ib.hca.base.interfaces import ILink
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.wire.rocev2 import PORT
 
-#: Sockets that one device sends from, so that a flow has a source port of its own; more flows share them.
+#: Sockets that one device sends from, so that a flow has a source port of its own; further flows share them.
 PACKET_SOCKETS = 64
-#: Octets that such a device asks the kernel to keep for it, each way.
+#: Socket buffer that a device asks for, in octets, each way.
 PACKET_BUFFER = 8 * 1024 * 1024
-#: Datagrams of one call, and octets.
+#: Datagrams of one UDP_SEGMENT call; Linux's UDP_MAX_SEGMENTS was 64 at first.
 PACKET_BURST = 62
-#: Multicast groups that one device listens to, each by a socket.
+#: Multicast groups that one device joins, each with a socket.
 PACKET_GROUPS = 256
 
-# Linux's numbers (C{linux/in.h}, C{in6.h}, C{udp.h}, C{sockios.h}, C{asm-generic/socket.h}), which
-# not all versions of Python have.
+# Constants of Linux (linux/in.h, in6.h, udp.h, sockios.h, asm-generic/socket.h) that not all versions of
+# Python have.
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _IP_TOS, _IP_TTL, _IP_RECVTOS = 1, 2, 13
 _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _SIOCGIFMTU: Final = 0x8921
-#: Of C{linux/in.h} and C{linux/in6.h}: the path MTU of a connected socket.
+#: The path MTU of a connected socket (ip(7), ipv6(7)).
 _IP_MTU, _IPV6_MTU = 14, 24
 _IP, _IPV6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6
-#: C{struct ifreq} with a number.
+#: C{struct ifreq} with an integer (netdevice(7)).
 _IFREQ: Final = struct.Struct("=16si20x")
 _INT: Final = struct.Struct("=i")
 _SHORT: Final = struct.Struct("=H")
 _HOP_LIMIT: Final = 64
-#: A send socket gets nothing but what strangers send.
+#: Receive buffer of a send socket, about the least the kernel permits: peers send to port 4791, so only
+#: strays arrive.
 _SMALL: Final = 2304
 _BUFFER_BYTES: Final = 65536
 _ANCILLARY_BYTES: Final = 128
-#: What a packet has at most besides its payload: GRH, UDP, base transport header, XRC and atomic
-#: headers, invariant CRC (Linux's C{iboe_get_mtu}).
+#: Most octets of a packet besides its payload: GRH, UDP, BTH, XRCETH, AtomicETH, ICRC (Linux ib_addr.h
+#: iboe_get_mtu). The same sum as a Linux peer's, so that both choose the same path MTU for an interface.
 _OVERHEAD: Final = 40 + 8 + 12 + 4 + 28 + 4
 _LOOPBACK_MTU: Final = 65536
 _ETHERNET_MTU: Final = 1500
-#: A datagram of so many octets that comes alone is a small message, and seldom one of many; those of
-#: management are longer, which strangers send.
+#: A single datagram of at most so many octets is a small message, and seldom one of many. MADs are longer,
+#: so strangers cannot cut batches short.
 _SHORT_BYTES: Final = 256
-#: Ports that are tried for a flow whose own is somebody else's.
+#: Ports that are tried for a flow whose own is in use by another process.
 _PORT_ATTEMPTS: Final = 8
 _LOWEST_PORT: Final = 0xC000
-#: The socket has no room, or the device.
+#: The socket buffer or the interface's queue is full: try again later.
 _FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM))
-#: The kernel, or the device, does not cut into segments.
+#: UDP_SEGMENT is not supported: an old kernel, or an interface without checksum offload (Linux udp_send_skb:
+#: EIO).
 _UNCUT: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP))
 
 
 def mtuOf(interface: int) -> int:
     """
-    The longest IP packet of an interface, in octets.
+    The MTU of an interface, in octets of an IP packet.
 
-    @param interface: Its number, 0 for that of the host itself.
+    @param interface: its index, 0 for loopback.
     """
     if not interface:
         return _LOOPBACK_MTU
@@ -93,15 +91,14 @@ def mtuOf(interface: int) -> int:
 
 def pathMTUOf(octets: int) -> int:
     """
-    The path MTU that fits into IP packets of so many octets.
+    The path MTU in bytes that fits into IP packets of so many octets.
     """
     return max([mtu for mtu in MTU_CODES if mtu + _OVERHEAD <= octets], default=min(MTU_CODES))
 
 
 def _portTaken(address: str) -> DeviceError:
-    """
-    Say who may have the port, and what to do.
-    """
+    # Linux rxe_net.c rxe_setup_udp_tunnel binds the port on the wildcard address as soon as the module is
+    # loaded.
     if os.path.exists("/sys/module/rdma_rxe"):
         who = "the kernel's rdma_rxe has it (rmmod rdma_rxe, or use another network namespace)"
     else:
@@ -110,9 +107,7 @@ def _portTaken(address: str) -> DeviceError:
 
 
 def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
-    """
-    Give a socket as large a buffer as is permitted.
-    """
+    # socket(7): SO_RCVBUF is limited by net.core.rmem_max; SO_RCVBUFFORCE is not, but needs CAP_NET_ADMIN.
     for option in (plain, forced):
         try:
             made.setsockopt(socket.SOL_SOCKET, option, PACKET_BUFFER)
@@ -123,12 +118,12 @@ def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
 @implementer(ILink)
 class RoCELink:
     """
-    UDP sockets of one address.
+    The UDP sockets of one address.
 
-    @ivar address: The address, without a scope.
-    @ivar pathMTU: What fits into the packets of its interface.
-    @ivar burst: How many datagrams the kernel takes in one call.
-    @ivar user: Who takes what arrives.
+    @ivar address: the address, without a scope.
+    @ivar pathMTU: the path MTU that its interface permits.
+    @ivar burst: datagrams that the kernel accepts in one call.
+    @ivar user: receives what arrives.
     """
 
     def __init__(
@@ -141,11 +136,11 @@ class RoCELink:
         """
         Open the sockets.
 
-        @param address: One of this host.
-        @param mtu: The path MTU; by default what the interface permits.
-        @param segments: Whether many datagrams go to the kernel at a time, where it can.
-        @param coalesces: Whether many come from it.
-        @raise DeviceError: The address is not of this host, somebody has the port, or this is not Linux.
+        @param address: an address of this host.
+        @param mtu: the path MTU; by default what the interface permits.
+        @param segments: whether to use UDP_SEGMENT where it is supported.
+        @param coalesces: whether to use UDP_GRO.
+        @raise DeviceError: the address is not of this host, the port is in use, or this is not Linux.
         """
         if not hasattr(select, "epoll"):
             raise DeviceError("RoCEv2 needs Linux")
@@ -165,14 +160,14 @@ class RoCELink:
         self.user: Any = None
         self._coalesces = coalesces
         self._senders: dict[int, socket.socket] = {}
-        #: Wanted port -> the one of a sender.
+        #: Wanted source port -> the one in use for it.
         self._ports: dict[int, int] = {}
         self._groups: dict[str, socket.socket] = {}
-        #: Descriptor -> socket, and what its datagrams are for.
+        #: Descriptor -> socket, and the destination address of its datagrams.
         self._receivers: dict[int, tuple[socket.socket, str]] = {}
-        #: What a look has found and nobody has taken.
+        #: Result of the poll by L{pending} that L{receive} has not used yet.
         self._ready: list[tuple[int, int]] | None = None
-        #: Octets that the last call gave.
+        #: Octets that the last recvmsg returned.
         self._length = 0
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
         self._view = [memoryview(self._buffer)]
@@ -191,15 +186,17 @@ class RoCELink:
     # -- sockets
 
     def _open(self, host: str, port: int, isShared: bool = False) -> socket.socket:
-        """
-        @param isShared: Whether others may bind it too.
-        @return: A socket that sends as an invariant CRC needs it.
-        @raise OSError: It cannot be had.
-        """
         made = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
+            # Several processes may join one group; the unicast port is exclusive, so no other can take over
+            # its packets.
             if isShared:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # IP_PMTUDISC_PROBE sets Don't Fragment but ignores the kernel's path MTU cache (ip(7)), which
+            # anybody can lower by a forged ICMP message; the peers have agreed on a path MTU. With DF an
+            # unconnected socket's IPv4 packets have identification 0, and the segments of one call 0, 1, 2,
+            # ... (Linux net/ip.h ip_select_ident_segs). The sender must know that, since the ICRC covers it
+            # (IBTA vol. 1 annex A17); RFC 6864 permits any value.
             if self._isIPv6:
                 made.setsockopt(_IPV6, socket.IPV6_V6ONLY, 1)
                 made.setsockopt(_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
@@ -221,22 +218,20 @@ class RoCELink:
     def _where(self, host: str, port: int) -> tuple[Any, ...]:
         if not self._isIPv6:
             return host, port
+        # RFC 4007: link-local and interface-local addresses are ambiguous without a zone index.
         isOfLink = host.startswith(("fe80:", "ff02:", "ff01:"))
         return host, port, 0, self._interface if isOfLink else 0
 
     def _receives(self, made: socket.socket, destination: str) -> None:
-        """
-        Take what a socket gets.
-
-        @param destination: What its datagrams are for.
-        """
         _enlarge(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
         _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         if self._isIPv6:
             made.setsockopt(_IPV6, _IPV6_RECVTCLASS, 1)
-            # What rxe sends has no checksum but the invariant CRC.
+            # Linux rxe_net.c prepare_udp_hdr sends checksum 0 over IPv6 too; the kernel drops those unless
+            # told that the protocol has its own check (RFC 6935).
             made.setsockopt(_SOL_UDP, _UDP_NO_CHECK6_RX, 1)
         else:
+            # RFC 3168: the traffic class has the congestion mark.
             made.setsockopt(_IP, _IP_RECVTOS, 1)
         if self._coalesces:
             try:
@@ -248,14 +243,15 @@ class RoCELink:
 
     def pathMTUTo(self, destination: str) -> int:
         """
-        See L{ILink}: what the kernel knows of the route, which to an address of this host leads by no
-        other interface than its own.
+        See L{ILink}: what the kernel knows of the route.
         """
         if self._isForced:
             return self.pathMTU
         try:
             with socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
                 probe.bind(self._where(self.address, 0))
+                # A separate socket, as a connected one counts IPv4 identifications (net/ip.h
+                # ip_select_ident_segs). Nothing is sent.
                 probe.connect(self._where(destination, PORT))
                 name = (_IPV6, _IPV6_MTU) if self._isIPv6 else (_IP, _IP_MTU)
                 return pathMTUOf(probe.getsockopt(*name))
@@ -264,7 +260,7 @@ class RoCELink:
 
     def sourcePort(self, wanted: int) -> int:
         """
-        See L{ILink}: beyond L{PACKET_SOCKETS} flows share the ports that there are.
+        See L{ILink}: beyond L{PACKET_SOCKETS} flows share ports.
         """
         if wanted in self._senders:
             return wanted
@@ -274,9 +270,6 @@ class RoCELink:
         return found
 
     def _another(self, wanted: int) -> int:
-        """
-        @return: A port to send from, the wanted one if it can be had.
-        """
         senders = self._senders
         if len(senders) < PACKET_SOCKETS:
             for step in range(_PORT_ATTEMPTS):
@@ -291,6 +284,7 @@ class RoCELink:
                 _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
                 senders[port] = made
                 return port
+        # All ports were in use: receivers ignore the source port, so the main socket's serves.
         if not senders:
             return PORT
         return list(senders)[wanted % len(senders)]
@@ -313,6 +307,7 @@ class RoCELink:
         where = self._where(destination, PORT) if self._isIPv6 else (destination, PORT)
         isMarked = trafficClass or hopLimit != _HOP_LIMIT
         try:
+            # sendto where possible: sendmsg with ancillary data costs more.
             if len(pieces) == 1 and not isMarked:
                 sender.sendto(pieces[0], where)
                 return True
@@ -337,13 +332,9 @@ class RoCELink:
         return marks
 
     def _failed(self, error: OSError) -> bool:
-        """
-        Nothing was sent.
-
-        @return: False if that may be otherwise soon.
-        """
         if error.errno in _FULL:
             return False
+        # These packets are lost, as on a wire; the transport retransmits them one by one.
         if error.errno in _UNCUT:
             self.burst = 1
         self.user.count("packets_unsendable")
@@ -358,7 +349,7 @@ class RoCELink:
         n = 0
         poll, receivers = self._poller.poll, self._receivers
         ready, self._ready = self._ready, None
-        while n < budget and receivers:  # Who takes something may close this.
+        while n < budget and receivers:  # The user may close this link.
             if ready is None:
                 ready = poll(0)
             if not ready:
@@ -369,22 +360,18 @@ class RoCELink:
                 if found is not None:
                     n += self._take(*found)
             if n == before + 1 and self._length <= _SHORT_BYTES:
-                break  # Its answer had better leave than wait for a look that is mostly in vain.
+                break  # Send its answer before polling again, which mostly finds nothing.
             ready = None
         return n
 
     def _take(self, receiver: socket.socket, destination: str) -> int:
-        """
-        Take what one call gives.
-
-        @return: How many datagrams that was.
-        """
         try:
             length, ancillary, _, where = receiver.recvmsg_into(self._view, _ANCILLARY_BYTES)
         except OSError:
-            return 1  # Nothing after all, such as one with a bad checksum.
+            return 1  # Readable, but nothing there, such as a datagram with a bad UDP checksum (select(2)).
         self._length = length
         size, trafficClass = length, 0
+        # UDP_GRO: the kernel joined several datagrams of one flow, all of this size but the last.
         for level, kind, data in ancillary:
             if level == _SOL_UDP:
                 if kind == _UDP_GRO:
@@ -419,14 +406,16 @@ class RoCELink:
         """
         See L{ILink}.
 
-        @raise ResourceLimitError: There are L{PACKET_GROUPS}.
-        @raise NoRouteError: The interface has no multicast.
+        @raise ResourceLimitError: L{PACKET_GROUPS} are joined.
+        @raise NoRouteError: the interface has no multicast.
         """
         if group in self._groups:
             return
         if len(self._groups) >= PACKET_GROUPS:
             raise ResourceLimitError(f"{PACKET_GROUPS} multicast groups are joined")
         try:
+            # Bound to the group's address, it receives that group only, and its datagrams' destination is
+            # known.
             made = self._open(group, PORT, True)
         except OSError as error:
             raise NoRouteError(f"no UDP socket for group {group}: {error.strerror}") from None
@@ -472,7 +461,7 @@ class RoCELink:
         try:
             self._buffer.close()
         except BufferError:
-            pass  # Who closes is in the middle of a batch: it goes with that.
+            pass  # Closed during a batch, whose slices still refer to it: freed with them.
 
 
 __all__ = ["RoCELink", "mtuOf", "pathMTUOf"]

@@ -1,6 +1,5 @@
 """
-The services that a device with an address of its own answers for: nobody else has the address, so
-nobody else need know of them.
+The services that a device listens for: a local table, since no other device has its address.
 """
 
 from __future__ import annotations
@@ -11,25 +10,19 @@ from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcar
 
 class ServiceTable:
     """
-    Services at an address.
+    Service ids at one address.
     """
 
     __slots__ = ("_address", "_services")
 
     def __init__(self, address: str) -> None:
         """
-        There are none.
-
-        @param address: The device's, as text without a scope.
+        @param address: the device's, as text without a scope.
         """
         self._address = address
         self._services: set[tuple[int, str]] = set()
 
     def _check(self, address: str) -> str:
-        """
-        @return: An address to listen on, normalised.
-        @raise NoRouteError: The device has another one.
-        """
         address = normalise(address).partition("%")[0]
         if address not in (self._address, wildcard(self._address)):
             raise NoRouteError(f"this device has the address {self._address}, not {address}")
@@ -37,13 +30,14 @@ class ServiceTable:
 
     def publish(self, serviceID: int, address: str) -> None:
         """
-        Answer for a service.
+        Listen for a service id.
 
-        @param address: The device's, or that which stands for all of its IP version.
-        @raise ServiceInUseError: It does so already.
-        @raise NoRouteError: The address is another one's.
+        @param address: the device's, or the wildcard of its IP version.
+        @raise ServiceInUseError: it is in the table.
+        @raise NoRouteError: the address is not the device's.
         """
         address = self._check(address)
+        # As bind(2) of TCP: a wildcard address conflicts with every address of the same port.
         for service, other in self._services:
             if service == serviceID and conflict(address, other):
                 raise ServiceInUseError(f"this device listens on {other} already")
@@ -51,9 +45,9 @@ class ServiceTable:
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
-        The same with a port that is free.
+        Listen at a free port.
 
-        @return: The port.
+        @return: the port.
         """
         address = self._check(address)
         port = freePort({service - prefix for service, _ in self._services})
@@ -62,7 +56,7 @@ class ServiceTable:
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
-        Take back what L{publish} or L{publishAny} did.
+        Undo L{publish} or L{publishAny}.
         """
         self._services.discard((serviceID, normalise(address).partition("%")[0]))
 

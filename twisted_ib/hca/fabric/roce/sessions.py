@@ -1,5 +1,5 @@
 """
-The queue pairs that are connected over packets, and when each wants to be called.
+The paths of connected queue pairs, and their timers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
-#: Queue pairs of streams that are gone and still send what they had, and how long, in seconds.
+#: Destroyed queue pairs of streams whose data is still being sent, and for how long, in seconds. Like TCP's
+#: orphaned sockets (tcp(7), tcp_max_orphans): an application may close before its last data is acknowledged.
 PACKET_LINGERING = 1024
 PACKET_LINGER_SECONDS = 10.0
 
@@ -18,17 +19,15 @@ class ConnectedPaths:
     """
     The paths of connected queue pairs.
 
-    @ivar byNumber: By the number of the queue pair.
-    @ivar lingering: Those whose queue pair is gone, and that go on.
+    @ivar byNumber: queue pair number -> path.
+    @ivar lingering: paths that outlive their queue pair.
     """
 
     __slots__ = ("_clock", "_deadlines", "byNumber", "lingering")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """
-        There are none.
-
-        @param clock: Gives the time, seconds.
+        @param clock: returns the time in seconds.
         """
         self._clock = clock
         self._deadlines: Deadlines[QueuePairPath] = Deadlines()
@@ -37,7 +36,7 @@ class ConnectedPaths:
 
     def enter(self, path: QueuePairPath) -> None:
         """
-        A queue pair is connected; perhaps one with its number still goes on.
+        A queue pair is connected; a lingering path of its number is dropped.
         """
         before = self.byNumber.get(path.localID)
         if before is not None:
@@ -48,13 +47,14 @@ class ConnectedPaths:
         """
         A queue pair is gone.
 
-        @param lingers: Whether its path goes on until the peer has everything; else it says what it
-            owes the peer, and no more.
+        @param lingers: whether its path remains until the peer has acknowledged everything; otherwise only
+            what it owes the peer is sent.
         """
         if lingers:
             path.until = self._clock() + PACKET_LINGER_SECONDS
             self.lingering[path] = None
             if len(self.lingering) > PACKET_LINGERING:
+                # The oldest: it had the most time, and its peer is the least likely to answer still.
                 self.drop(next(iter(self.lingering)))
         else:
             self.lingering.pop(path, None)
@@ -73,10 +73,11 @@ class ConnectedPaths:
 
     def schedule(self, path: QueuePairPath) -> None:
         """
-        Something has happened to a connection, which may want to be called at another time.  One that is
-        later than before, or never, is found out when somebody asks for the soonest.
+        Update the timer of a connection to which something has happened.
         """
         wanted = path.connection.deadline() if not path.until else self._wanted(path)
+        # Only earlier deadlines are set at once. One that moved later, as after every ACK, or away is found
+        # when it comes up: that saves a heap operation per packet.
         if wanted is not None and (path.deadline is None or wanted < path.deadline):
             self._deadlines.set(path, wanted)
 
@@ -88,7 +89,7 @@ class ConnectedPaths:
 
     def deadline(self) -> float | None:
         """
-        @return: When L{tick} should be called.
+        @return: when L{tick} should be called next, or L{None}.
         """
         while (path := self._deadlines.first()) is not None:
             wanted = self._wanted(path)
@@ -102,7 +103,7 @@ class ConnectedPaths:
 
     def tick(self, now: float) -> None:
         """
-        Call those that want to be, and forget those that have gone on long enough.
+        Run the timers that are due, and drop paths that have lingered long enough.
         """
         for path in self._deadlines.takeDue(now):
             if path.until and now >= path.until:

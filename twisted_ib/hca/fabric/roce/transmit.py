@@ -1,9 +1,9 @@
 """
-How packets leave a fabric of packets.
+The send side of a fabric of packets.
 
-Those of one queue pair go to the link many at a time, where they are of one size.  What the link has
-no room for waits, in order, and everything behind it that leaves by the same port: a peer that the kernel
-looks for in vain has others wait for nothing.
+Packets of one queue pair go to the link in batches of equal size. Packets that the link has no room for
+wait, in order, and so does everything behind them with the same source port: a peer whose address cannot be
+resolved delays no others.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import CONGESTION
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
-#: How long what does not fit into a socket waits, in seconds.
+#: How long packets that a socket had no room for wait, in seconds.
 PACKET_PAUSE_SECONDS = 0.001
-#: The least time between two congestion notifications for one queue pair, in seconds.
+#: The least time between two congestion notification packets for one queue pair, in seconds, as is usual for
+#: NICs.
 PACKET_NOTIFICATION_SECONDS = 50e-6
 
 _PARTITION: Final = 0xFFFF
-#: In the word of the sequence number.
+#: AckReq, in the BTH word of the PSN.
 ACKNOWLEDGE: Final = 0x80000000
 _BACKWARD: Final = 0x40000000
 _PAD_SHIFT: Final = 4
@@ -38,38 +39,36 @@ class PacketTransmitter:
     """
     Sends the packets of one HCA.
 
-    @ivar link: What they are given to.
-    @ivar packets: How many have left.
-    @ivar stalled: What found no room, by source port: arguments of the link's C{send}, and how many packets
-        they are.
-    @ivar again: When to try again to send what found no room.
+    @ivar packets: count of packets sent.
+    @ivar stalled: source port -> calls of the link's C{send} that had no room: arguments and number of
+        packets.
+    @ivar again: when to retry them.
     """
 
     __slots__ = ("_fabric", "_flows", "_sequence", "again", "link", "packets", "stalled")
 
     def __init__(self, fabric: Any) -> None:
-        """
-        Nothing was sent.
-
-        @param fabric: The fabric of packets.
-        """
         self._fabric = fabric
         self.link = fabric.link
         self._flows: dict[tuple[str, int], ICRCState] = {}
         self.stalled: dict[int, deque[tuple[tuple[Any, ...], int]]] = {}
+        # IBTA vol. 1 9.8.3: datagrams have PSNs, but no receiver checks them; one sequence serves all queue
+        # pairs.
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
         self.packets = 0
 
     def send(self, path: Any, packets: list[Any]) -> None:
         """
-        Send packets of one queue pair, as many of one size as possible at a time.
+        Send packets of one queue pair.
         """
         if len(packets) == 1:
             self._sendOne(path, *packets[0])
             return
+        # Linux udp(7): all segments of a call but the last have one size. An ACK may follow requests: the
+        # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
-            packets.append(packets.pop(0))  # What is shorter can leave with what is before it.
+            packets.append(packets.pop(0))  # A shorter packet can only end a UDP_SEGMENT batch.
         flow, remote, pack, packICRC = path.flow, path.remote, BTH.pack, ICRC.pack
         states = flow.states
         most = 0
@@ -79,7 +78,7 @@ class PacketTransmitter:
         for opcode, flags, psn, header, payload in packets:
             length = len(payload)
             if length + _LEAST == first and not header and flags <= 1 and count < most and not isOver:
-                # Bulk: what is done below, for one packet more of the same size.
+                # Bulk transfer: the same as below, for one more packet of the same size.
                 head = pack(opcode, 0, _PARTITION, remote, psn | ACKNOWLEDGE if flags else psn)
                 state = states.get(first << 16 | count)
                 if state is None:
@@ -100,6 +99,8 @@ class PacketTransmitter:
                 psn |= ACKNOWLEDGE
             head = pack(opcode, flags & SOLICITED | pad << _PAD_SHIFT, _PARTITION, remote, psn) + header
             tail = _PADS[pad]
+            # IBTA vol. 1 annex A17: the ICRC covers the IPv4 identification, which is the position in the
+            # batch.
             state = states.get(size << 16 | count)
             if state is None:
                 state = flow.state(size, count)
@@ -112,9 +113,6 @@ class PacketTransmitter:
             self._transmit(self._call(path, pieces, first), count)
 
     def _sendOne(self, path: Any, opcode: int, flags: int, psn: int, header: bytes, payload: Any) -> None:
-        """
-        Send one packet, the answer to a small message perhaps.
-        """
         length, flow = len(header) + len(payload), path.flow
         pad = -length & 3
         size = _LEAST + length + pad
@@ -133,26 +131,21 @@ class PacketTransmitter:
         return path.peer.address, path.port, pieces, size, path.trafficClass, path.hopLimit
 
     def _transmit(self, call: tuple[Any, ...], count: int) -> None:
-        """
-        Give datagrams to the link, now or when there is room.
-
-        @param count: How many they are.
-        """
         stalled = self.stalled
+        # Behind packets that wait: a queue pair's packets must stay in order, or its peer NAKs (IBTA vol. 1
+        # 9.7.5.2.3).
         if (stalled and call[1] in stalled) or not self.link.send(*call):
             self._stall(call, count)
         else:
             self.packets += count
 
     def _stall(self, call: tuple[Any, ...], count: int) -> None:
-        """
-        Keep what has no room: see L{_transmit}.
-        """
         waiting = self.stalled.get(call[1])
         if waiting is None:
             if not self.stalled:
                 self.again = self._fabric.clock() + PACKET_PAUSE_SECONDS
             waiting = self.stalled[call[1]] = deque()
+        # Dropped above this, as a full NIC queue drops: the transport retransmits.
         if len(waiting) < limits.PACKET_OUTPUTS:
             waiting.append((call, count))
         else:
@@ -160,7 +153,7 @@ class PacketTransmitter:
 
     def unstall(self) -> None:
         """
-        Try again to send what found no room.
+        Retry the packets that had no room.
         """
         for port in list(self.stalled):
             waiting = self.stalled[port]
@@ -177,18 +170,20 @@ class PacketTransmitter:
 
     def isBehind(self, address: str) -> bool:
         """
-        @return: Whether something for an address waits.
+        @return: whether packets for an address wait.
         """
         return any(call[0] == address for waiting in self.stalled.values() for call, _ in waiting)
 
     def notify(self, session: Any, now: float) -> None:
         """
-        A packet came over a congested way: tell its sender, but not all the time.
+        A packet arrived with a congestion mark: notify its sender, at a limited rate.
         """
         if now - session.notified >= PACKET_NOTIFICATION_SECONDS:
             session.notified = now
+            # IBTA vol. 1 annex A17: the CNP has BECN set, PSN 0, and 16 reserved octets. Linux rxe drops it
+            # (no row in rxe_opcode.c).
             head = BTH.pack(CONGESTION, 0, _PARTITION, session.remote | _BACKWARD, 0)
-            # Congestion bits are masked: the checksum is that of a packet without.
+            # The ICRC masks BECN, so it is computed over a packet without it.
             plain = BTH.pack(CONGESTION, 0, _PARTITION, session.remote, 0) + _NOTIFICATION
             signed = session.flow.sign(plain)
             packet = head + signed[BTH.size :]
@@ -206,18 +201,18 @@ class PacketTransmitter:
         hopLimit: int,
     ) -> None:
         """
-        Send one.
+        Send a datagram.
 
-        @param number: The queue pair that it is for.
-        @param flags: Of the word that has the sequence number.
-        @param source: The queue pair that sends it.
-        @param rest: What follows the base transport header.
+        @param number: destination QPN.
+        @param flags: of the BTH word that has the PSN.
+        @param source: source QPN.
+        @param rest: what follows the BTH.
         """
         port = self.link.sourcePort(datagramPort(source))
         flow = self._flows.get((address, port))
         if flow is None:
             flow = self._fabric.flowTo(address, port)
-            if source != GSI_QPN:  # Of strangers who only ask nothing is kept.
+            if source != GSI_QPN:  # Answers to strangers' CM requests must leave no state.
                 if len(self._flows) >= limits.PACKET_FLOWS:
                     del self._flows[next(iter(self._flows))]
                 self._flows[address, port] = flow
@@ -232,7 +227,7 @@ class PacketTransmitter:
 
     def clear(self) -> None:
         """
-        Send nothing any more.
+        Drop all packets that wait.
         """
         self.stalled.clear()
 

@@ -1,5 +1,5 @@
 """
-The descriptor of a fabric of packets: readable while the link has something, or when somebody says so.
+The descriptor of a fabric of packets: readable while the link has something, or after a signal.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 class LinkWaker:
     """
-    Descriptors, which are made when somebody asks for them.
+    A wake-up descriptor, created when it is first asked for.
     """
 
+    # As the waker of Twisted's reactors, a pipe that a write makes readable; an epoll
+    # descriptor joins it with the link's, so that any reactor needs to watch one descriptor only.
     __slots__ = ("_isWoken", "_link", "_pipe", "_poller", "_watched")
 
     def __init__(self, link: Any) -> None:
         """
-        There are none.
-
-        @param link: An L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
+        @param link: an L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
         """
         self._link = link
         self._pipe: tuple[int, int] | None = None
@@ -31,9 +31,9 @@ class LinkWaker:
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
         """
-        Be readable while another descriptor is, too.
+        Be readable while another descriptor is.
 
-        @param call: Takes what there is to be taken, without waiting.
+        @param call: processes what is readable, without blocking.
         """
         self._watched[fd] = call
         if self._pipe is not None:
@@ -41,24 +41,21 @@ class LinkWaker:
 
     def fileno(self) -> int:
         """
-        @return: The one that is readable.
+        @return: the descriptor to poll.
         """
         pipe = self._pipe or self._open()
         found: int = pipe[0] if self._poller is None else self._poller.fileno()
         return found
 
     def _open(self) -> tuple[int, int]:
-        """
-        Make them.
-
-        @return: The pipe.
-        """
         pipe = self._pipe = os.pipe()
         for fd in pipe:
             os.set_blocking(fd, False)
         receiver = self._link.fileno()
         if receiver >= 0:
             self._register(receiver)
+        # A link without a descriptor calls C{signal}, but what has arrived before this is not signalled
+        # again.
         elif self._link.pending():
             self._isWoken = True
         for fd in self._watched:
@@ -76,8 +73,9 @@ class LinkWaker:
 
     def signal(self) -> None:
         """
-        Make L{fileno} readable, or what it will be.
+        Make L{fileno} readable.
         """
+        # One octet at most: the pipe cannot fill up and block.
         if not self._isWoken:
             self._isWoken = True
             if self._pipe is not None:
@@ -85,7 +83,7 @@ class LinkWaker:
 
     def attend(self) -> None:
         """
-        Undo L{signal}, and take what there is at the other descriptors.
+        Undo L{signal}, and process the other descriptors.
         """
         if self._isWoken:
             self._isWoken = False
@@ -96,7 +94,7 @@ class LinkWaker:
 
     def close(self) -> None:
         """
-        Give them back.
+        Close the descriptors.
         """
         self._watched.clear()
         poller, self._poller = self._poller, None

@@ -1,19 +1,14 @@
 """
-The messages by which two HCAs agree on a connection (IBTA vol. 1 chapter 12,
-"Communication Management").
+Messages of the communication manager (IBTA vol. 1 chapter 12).
 
-Think of the three segments that open a TCP connection: here they are L{REQ},
-L{REP} and L{RTU}; L{REJ} is the refusal, L{MRA} says "wait, I am thinking",
-L{DREQ} and L{DREP} close.  The two L{SIDR_REQ}, L{SIDR_REP} find the queue
-pair behind a datagram service, L{LAP} and L{APR} change the path of an open
-connection.
+L{REQ}, L{REP} and L{RTU} open a connection, like the three segments of TCP's handshake; L{REJ} refuses it,
+L{MRA} asks for time, L{DREQ} and L{DREP} close. L{SIDR_REQ} and L{SIDR_REP} find the queue pair of a
+datagram service; L{LAP} and L{APR} change the path of an open connection.
 
-Every message is 232 octets, big-endian: what a MAD carries after its 24-octet
-header.  Private data areas have a fixed size and no length field, so the
-receiver always gets the whole area.  C{parse} accepts any value of any field
-and raises L{WireError} for a wrong length only; bits that the format reserves
-are kept in C{reserved}, an integer as wide as the fixed part of the message,
-so that what was parsed packs to the same octets.
+Every message is 232 octets, big endian: a MAD without its 24-octet header. Private data areas have a fixed
+size and no length field, so the receiver always gets the whole area. C{parse} accepts any value of any field
+and raises L{WireError} for a wrong length only; reserved bits are preserved in C{reserved}, an integer as
+wide as the fixed part of the message, so that a parsed message packs to the same octets.
 """
 
 from twisted_ib.hca.wire.cm.answers import MRA, REJ

@@ -1,6 +1,5 @@
 """
-The two messages that may answer most others: "wait", and "no".  See
-L{twisted_ib.hca.wire.cm}.
+MRA and REJ, which may answer a REQ, REP or LAP.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, infoFits, reservedM
 @attrs.define
 class MRA(CMMessage):
     """
-    The answer to a REQ, REP or LAP will take a while.
+    Message receipt acknowledgement: the answer to a REQ, REP or LAP will be late (IBTA vol. 1 12.6.6).
 
     @ivar messageMRAed: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
     @ivar serviceTimeout: a timeout code.
     """
 
+    # Linux ibta_vol1_c12.h, table 107.
     attribute: ClassVar[int] = 0x0011
     privateDataBytes: ClassVar[int] = 222
     _layout: ClassVar[Struct] = Struct(">IIBB222s")
@@ -60,15 +60,15 @@ class MRA(CMMessage):
 @attrs.define
 class REJ(CMMessage):
     """
-    A connection is refused or given up.
+    A connection is refused or given up (IBTA vol. 1 12.6.7).
 
-    @ivar localCommunicationID: 0 when a REQ was refused at once.
+    @ivar localCommunicationID: 0 if the sender never chose one.
     @ivar messageRejected: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
-    @ivar reason: a L{RejectReason<twisted_ib.hca.wire.cm.codes.RejectReason>}, or a number that has no name.
-    @ivar additionalInfo: the whole area of 72 octets, of which
-        C{additionalInfoLength} count.
+    @ivar reason: a L{RejectReason<twisted_ib.hca.wire.cm.codes.RejectReason>}, or an unnamed number.
+    @ivar additionalInfo: the whole area of 72 octets, of which C{additionalInfoLength} are valid.
     """
 
+    # Linux ibta_vol1_c12.h, table 108.
     attribute: ClassVar[int] = 0x0012
     privateDataBytes: ClassVar[int] = 148
     _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")

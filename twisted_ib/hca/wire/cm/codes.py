@@ -1,5 +1,5 @@
 """
-Numbers of the communication manager: reasons, statuses, timeout codes.
+Numbers of the communication manager: REJ reasons, statuses, timeout codes.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from functools import cache
 
 class RejectReason(IntEnum):
     """
-    Why a REJ was sent (IBTA vol. 1 12.6.7.2).
+    Reason of a REJ (IBTA vol. 1 12.6.7.2).
     """
 
     NO_QP = 1
     NO_EEC = 2
     NO_RESOURCES = 3
+    # The additional information is the sender's CA GUID, by which the receiver finds the connection.
     TIMEOUT = 4
     UNSUPPORTED_REQUEST = 5
     INVALID_COMMUNICATION_ID = 6
     INVALID_COMMUNICATION_INSTANCE = 7
+    # Nobody listens on the service id; applications see "connection refused".
     INVALID_SERVICE_ID = 8
     INVALID_TRANSPORT_TYPE = 9
+    # The receiver's queue pair is known from another connection: the peer has restarted (Linux cm.c
+    # cm_match_req).
     STALE_CONNECTION = 10
     RDC_DOES_NOT_EXIST = 11
     PRIMARY_GID = 12
@@ -40,6 +44,7 @@ class RejectReason(IntEnum):
     PORT_REDIRECT = 25
     INVALID_MTU = 26
     INSUFFICIENT_RESPONDER_RESOURCES = 27
+    # rdma_reject: the private data is the application's (librdmacm/cma.c, Linux cma.c rdma_reject).
     CONSUMER_DEFINED = 28
     INVALID_RNR_RETRY = 29
     DUPLICATE_LOCAL_COMMUNICATION_ID = 30
@@ -51,18 +56,18 @@ class RejectReason(IntEnum):
 
 class MessageKind(IntEnum):
     """
-    The message that an MRA or a REJ is about.  2 is LAP in an MRA and "no
-    message" in a REJ.
+    The message that an MRA or REJ answers.
     """
 
     REQ = 0
     REP = 1
+    # LAP in an MRA, "no message" in a REJ (Linux cm_msgs.h CM_MSG_RESPONSE_OTHER).
     OTHER = 2
 
 
 class APRStatus(IntEnum):
     """
-    The answer to a LAP.
+    Status of an APR (Linux ib_cm.h enum ib_cm_apr_status).
     """
 
     OK = 0
@@ -83,7 +88,7 @@ class APRStatus(IntEnum):
 
 class SIDRStatus(IntEnum):
     """
-    The answer to a SIDR_REQ.
+    Status of a SIDR_REP (Linux ib_cm.h enum ib_cm_sidr_status).
     """
 
     VALID = 0
@@ -97,10 +102,8 @@ class SIDRStatus(IntEnum):
 @cache  # There are 32.
 def timeoutSeconds(code: int) -> float:
     """
-    What a 5-bit timeout code means.
-
-    The standard says C{4.096 us * 2**code}; this is Linux's approximation in
-    whole milliseconds (C{cm_convert_to_ms}), so that both ends of a connection
-    with Linux wait equally long.
+    Seconds of a 5-bit timeout code.
     """
+    # IBTA vol. 1 12.7: 4.096 us * 2**code. This is the approximation of Linux cm.c cm_convert_to_ms in whole
+    # milliseconds, so that both ends of a connection with Linux wait equally long.
     return (1 << max(code - 8, 0)) / 1000

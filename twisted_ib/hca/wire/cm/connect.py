@@ -1,5 +1,5 @@
 """
-The messages that open and close a connection (IBTA vol. 1 chapter 12): see L{twisted_ib.hca.wire.cm}.
+The messages that open and close a connection (IBTA vol. 1 12.6): see L{twisted_ib.hca.wire.cm}.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from twisted_ib.hca.wire.cm.sidr import SIDR_REP, SIDR_REQ
 @attrs.define
 class REQ(CMMessage):
     """
-    The active side asks for a connection.
+    Request for communication, from the active side (IBTA vol. 1 12.6.5).
 
-    @ivar startingPSN: the PSN that the I{receiver} of this message must use
-        for its first packet.
-    @ivar responderResources: READs that the sender will serve at a time.
-    @ivar initiatorDepth: READs that the sender wants to have outstanding.
+    @ivar startingPSN: the PSN of the first packet of the I{receiver} of this message.
+    @ivar responderResources: READs and atomics that the sender serves at a time.
+    @ivar initiatorDepth: READs and atomics that the sender wants to have outstanding.
     @ivar alternatePath: L{None} for 44 zero octets.
     """
 
+    # Linux ibta_vol1_c12.h, table 106.
     attribute: ClassVar[int] = 0x0010
     privateDataBytes: ClassVar[int] = 92
     _layout: ClassVar[Struct] = Struct(">IIQQIIIIIIHBB44s44s92s")
@@ -83,7 +83,8 @@ class REQ(CMMessage):
             self.localCMResponseTimeout,
             self.maxCMRetries,
         )
-        # All that has as many bits at once; what does not fit is found by fits.
+        # Fields of equal width are tested together, for speed; _check finds and names the one that does not
+        # fit.
         if (
             (vendor | qpn | self.localEECN | self.remoteEECN | psn) >> 24
             or (resources | depth) >> 8
@@ -123,9 +124,6 @@ class REQ(CMMessage):
         return self.withReserved(body, self.reserved) if self.reserved else body
 
     def _check(self) -> None:
-        """
-        @raise ValueError: a field does not fit.
-        """
         fits(24, self.vendorID, self.localQPN, self.localEECN, self.remoteEECN, self.startingPSN)
         fits(8, self.responderResources, self.initiatorDepth)
         fits(5, self.remoteCMResponseTimeout, self.localCMResponseTimeout)
@@ -146,6 +144,7 @@ class REQ(CMMessage):
             primary, alternate, private,
         ) = _unpackREQ(buffer, start)
         # fmt: on
+        # Kept even where newer releases assign a bit: a message that is parsed must pack to the same octets.
         reserved = int.from_bytes(buffer[start : start + 140], "big") & _REQ_RESERVED
         return cls(
             local,
@@ -186,13 +185,13 @@ _REQ_RESERVED = REQ._reservedMask
 @attrs.define
 class REP(CMMessage):
     """
-    The passive side accepts.
+    Reply to a REQ, from the passive side (IBTA vol. 1 12.6.8).
 
-    @ivar startingPSN: the PSN that the I{receiver} of this message must use
-        for its first packet.
-    @ivar localEECN: with XRC the queue pair number.
+    @ivar startingPSN: the PSN of the first packet of the I{receiver} of this message.
+    @ivar localEECN: for XRC the queue pair number.
     """
 
+    # Linux ibta_vol1_c12.h, table 110.
     attribute: ClassVar[int] = 0x0013
     privateDataBytes: ClassVar[int] = 196
     _layout: ClassVar[Struct] = Struct(">IIIIIIBBBBQ196s")
@@ -233,6 +232,7 @@ class REP(CMMessage):
                 self.localCommunicationID,
                 self.remoteCommunicationID,
                 self.localQKey,
+                # The vendor id (ECE) is split into the spare octets behind QPN, EE context and PSN.
                 qpn << 8 | vendor >> 16,
                 eecn << 8 | vendor >> 8 & 0xFF,
                 psn << 8 | vendor & 0xFF,
@@ -248,9 +248,6 @@ class REP(CMMessage):
         return self.withReserved(body, self.reserved) if self.reserved else body
 
     def _check(self) -> None:
-        """
-        @raise ValueError: a field does not fit.
-        """
         fits(24, self.localQPN, self.vendorID, self.localEECN, self.startingPSN)
         fits(5, self.targetACKDelay)
         fits(3, self.rnrRetryCount)
@@ -294,9 +291,10 @@ _unpackREP = REP._layout.unpack_from
 @attrs.define
 class RTU(CMMessage):
     """
-    "Ready to use": the third and last message of opening.
+    Ready to use: the third message of opening, from the active side (IBTA vol. 1 12.6.9).
     """
 
+    # Linux ibta_vol1_c12.h, table 111.
     attribute: ClassVar[int] = 0x0014
     privateDataBytes: ClassVar[int] = 224
     _layout: ClassVar[Struct] = Struct(">II224s")
@@ -335,11 +333,12 @@ _unpackRTU = RTU._layout.unpack_from
 @attrs.define
 class DREQ(CMMessage):
     """
-    One side wants to close.
+    Disconnect request, from either side (IBTA vol. 1 12.6.10).
 
     @ivar remoteQPN: the queue pair of the I{receiver} of this message.
     """
 
+    # Linux ibta_vol1_c12.h, table 112.
     attribute: ClassVar[int] = 0x0015
     privateDataBytes: ClassVar[int] = 220
     _layout: ClassVar[Struct] = Struct(">III220s")
@@ -385,9 +384,10 @@ _unpackDREQ = DREQ._layout.unpack_from
 @attrs.define
 class DREP(RTU):
     """
-    The answer to a DREQ.  Looks like an RTU.
+    The answer to a DREQ, laid out as an RTU (IBTA vol. 1 12.6.11).
     """
 
+    # Linux ibta_vol1_c12.h, table 113.
     attribute: ClassVar[int] = 0x0016
 
     @classmethod

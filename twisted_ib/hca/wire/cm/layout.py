@@ -1,5 +1,5 @@
 """
-What all messages of the communication manager share, see L{twisted_ib.hca.wire.cm}.
+The common base of the messages of L{twisted_ib.hca.wire.cm}.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from typing import Any, ClassVar
 
 from twisted_ib.errors import WireError
 
+# IBTA vol. 1 13.4: a MAD of 256 octets less its common header of 24.
 BODY_BYTES = 232
+# IBTA vol. 1 12.6.7: additional reject information; the areas of SIDR_REP and APR are as large.
 ADDITIONAL_INFO_BYTES = 72
 Buffer = bytes | bytearray | memoryview
 
 
 def reservedMask(*spans: tuple[int, int]) -> int:
     """
-    Where a message's reserved bits are.
+    The reserved bits of a message's fixed part, as an integer.
 
-    @param spans: pairs of octet and bits in it; the last pair has the length
-        of the fixed part and 0.
+    @param spans: pairs of octet offset and bits in it; the last pair is the length of the fixed part and 0.
     """
     length = spans[-1][0]
     return sum(bits << 8 * (length - 1 - octet) for octet, bits in spans[:-1])
@@ -28,11 +29,11 @@ def reservedMask(*spans: tuple[int, int]) -> int:
 
 def fits(width: int, *values: int) -> None:
     """
-    Refuse to pack a value that would run into the field beside it.
+    Refuse a value that would run into the neighbouring field.
 
-    @param width: how many bits there are.
+    @param width: bits.
     @param values: what has to fit.
-    @raise ValueError: a value is longer, or negative.
+    @raise ValueError: a value is wider, or negative.
     """
     for value in values:
         if value >> width:
@@ -41,26 +42,21 @@ def fits(width: int, *values: int) -> None:
 
 def notWhole(start: int, stop: int) -> WireError:
     """
-    The error for what is no whole message.
-
-    @param start: offset of its first octet.
-    @param stop: offset after its last one.
+    The error for a message of a wrong length, from C{start} to C{stop}.
     """
     return WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
 
 
 class CMMessage:
     """
-    What the messages share.
+    Base class of the messages.
 
-    Those of a connection that comes and goes in order (REQ, REP, RTU, DREQ, DREP) do in
-    C{pack} and C{parse} what L{packFields} and L{unpackFields} do for the others: each
-    connection has them once, and calls are most of their cost.
-
-    @cvar attribute: the MAD attribute that names this message.
-    @cvar privateDataBytes: the size of the private data area.
+    @cvar attribute: the MAD attribute id.
+    @cvar privateDataBytes: size of the private data area.
     """
 
+    # REQ, REP, RTU, DREQ and DREP do in pack and parse themselves what packFields and unpackFields do for
+    # the others: each connection needs them, and calls are most of their cost.
     __slots__ = ()
     attribute: ClassVar[int] = 0
     privateDataBytes: ClassVar[int] = 0
@@ -70,7 +66,7 @@ class CMMessage:
 
     def pack(self) -> bytes:
         """
-        Write the message.
+        Serialize the message.
 
         @return: 232 octets.
         @raise ValueError: a field does not fit.
@@ -80,12 +76,11 @@ class CMMessage:
     @classmethod
     def parse(cls, buffer: Buffer, start: int, stop: int) -> CMMessage:
         """
-        Read one message.
+        Parse a message.
 
-        @param buffer: what holds the body, 232 octets.
+        @param buffer: holds the body, 232 octets.
         @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the message.
+        @param stop: offset of its end.
         @raise WireError: it has another length.
         """
         raise NotImplementedError
@@ -93,13 +88,10 @@ class CMMessage:
     @classmethod
     def unpackFields(cls, buffer: Buffer, start: int, stop: int) -> tuple[int, tuple[Any, ...]]:
         """
-        Check the length, then take the fields of the layout.
+        Check the length, then unpack the layout.
 
-        @param buffer: what holds the body.
-        @param start: offset of its first octet.
-        @param stop: offset after its last one.
         @return: the reserved bits and the fields.
-        @raise WireError: it has not 232 octets, or the buffer has not.
+        @raise WireError: it does not have 232 octets, or exceeds the buffer.
         """
         if stop - start != BODY_BYTES or start < 0 or stop > len(buffer):
             raise notWhole(start, stop)
@@ -112,13 +104,13 @@ class CMMessage:
     @classmethod
     def packFields(cls, privateData: bytes, reserved: int, *fields: object) -> bytes:
         """
-        Put fields, private data and reserved bits together.
+        Pack fields, private data and reserved bits.
 
-        @param privateData: at most C{privateDataBytes}; zeros follow it.
-        @param reserved: bits that are kept as they came.
+        @param privateData: at most C{privateDataBytes}; padded with zeros.
+        @param reserved: reserved bits to restore.
         @param fields: the others, in the order of the layout.
         @return: 232 octets.
-        @raise ValueError: something does not fit.
+        @raise ValueError: a field does not fit.
         """
         if len(privateData) > cls.privateDataBytes:
             raise ValueError(f"more than {cls.privateDataBytes} octets of private data")
@@ -131,22 +123,18 @@ class CMMessage:
     @classmethod
     def withReserved(cls, body: bytes, reserved: int) -> bytes:
         """
-        Write reserved bits into a message, and nowhere else.
-
-        @param body: 232 octets.
-        @param reserved: the bits.
-        @return: 232 octets.
+        Set reserved bits in a message of 232 octets.
         """
         size = cls._fixedBytes
+        # Masked: a wrong C{reserved} must not change a field.
         fixed = int.from_bytes(body[:size], "big") | reserved & cls._reservedMask
         return fixed.to_bytes(size, "big") + body[size:]
 
 
 def infoFits(info: bytes) -> None:
     """
-    C{struct} would cut a longer one without a word.
+    Check additional information of a REJ, SIDR_REP or APR, which C{struct} would cut silently.
 
-    @param info: additional information of a REJ, SIDR_REP or APR.
     @raise ValueError: it has more than 72 octets.
     """
     if len(info) > ADDITIONAL_INFO_BYTES:

@@ -1,6 +1,5 @@
 """
-Paths as the communication manager describes them, and the messages that give
-an open connection another path (IBTA vol. 1 12.8, "alternate path").
+Paths in CM messages, and LAP and APR, which give an open connection an alternate path (IBTA vol. 1 12.8).
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ NO_PATH = bytes(PATH_BYTES)
 @attrs.frozen(cache_hash=True)
 class CMPath:
     """
-    One way between two ports, as a L{REQ} and a L{LAP} describe it.
+    A path between two ports, as in a L{REQ} and a L{LAP}.
 
-    Connections between the same two ports have the same one, so the last few are kept as
-    octets and as objects.
-
-    @ivar localLID: 0xFFFF where a LID means nothing (RoCE).
+    @ivar localLID: 0xFFFF where LIDs have no meaning (RoCE).
     @ivar localACKTimeout: a timeout code, see L{timeoutSeconds}.
     """
 
+    # Linux cm.c cm_format_req writes the permissive LID if the hop limit is over 1, as it is for RoCEv2.
     localLID: int = 0xFFFF
     remoteLID: int = 0xFFFF
     localGID: bytes = ZERO_GID
@@ -59,22 +56,20 @@ class CMPath:
 
     def pack(self) -> bytes:
         """
-        The 44 octets of a L{REQ}.
+        @return: the 44 octets of a L{REQ}.
         """
         return _packed(self)
 
     @staticmethod
     def parse(octets: bytes) -> CMPath:
         """
-        Read the 44 octets of a L{REQ}.
-
-        @param octets: those 44.
-        @return: the path.
+        Parse the 44 octets of a L{REQ}.
         """
         return _parsed(octets)
 
 
 _PATH = Struct(">HH16s16sIBBBB")
+# Connections between the same two ports share one path, so the latest are cached, packed and parsed.
 _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
 
@@ -115,18 +110,20 @@ def _parsed(octets: bytes) -> CMPath:
     )
 
 
-#: What a message has that says nothing of its path.
+#: The path of a message that was given none.
 ANY_PATH = CMPath()
 
 
 @attrs.define
 class LAP(CMMessage):
     """
-    Use another path for an open connection.
+    Load alternate path, for an open connection (IBTA vol. 1 12.8).
 
     @ivar remoteQPN: the queue pair of the I{receiver} of this message.
     """
 
+    # Linux ibta_vol1_c12.h, table 115. The order differs from the path in a REQ: the traffic class follows
+    # the flow label at octet 59.
     attribute: ClassVar[int] = 0x0019
     privateDataBytes: ClassVar[int] = 168
     _layout: ClassVar[Struct] = Struct(">IIIIIHH16s16sIBBBB168s")
@@ -198,12 +195,13 @@ class LAP(CMMessage):
 @attrs.define
 class APR(CMMessage):
     """
-    The answer to a LAP.
+    Alternate path response, the answer to a LAP.
 
-    @ivar status: an L{APRStatus}, or a number that has no name.
+    @ivar status: an L{APRStatus}, or an unnamed number.
     @ivar additionalInfo: the whole area of 72 octets.
     """
 
+    # Linux ibta_vol1_c12.h, table 116.
     attribute: ClassVar[int] = 0x001A
     privateDataBytes: ClassVar[int] = 148
     _layout: ClassVar[Struct] = Struct(">IIBBH72s148s")

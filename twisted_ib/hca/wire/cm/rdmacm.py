@@ -1,10 +1,9 @@
 """
-What the RDMA-CM adds to the communication manager: IP addresses and port numbers.
+The RDMA-CM's use of private data: IP addresses and ports (IBTA vol. 1 annex A11, "RDMA IP CM service").
 
-A TCP segment has both in every packet.  A REQ has neither: its service id names the port
-space and the passive side's port, and the first 36 octets of its private data say who asks
-whom (IBTA vol. 1 annex A11, "RDMA IP CM service").  A L{SIDR_REQ
-<twisted_ib.hca.wire.cm.sidr.SIDR_REQ>} begins with the same header.  Answers have none.
+The service id of a REQ names the port space and the passive side's port; the first 36 octets of its private
+data hold both IP addresses and the active side's port. A L{SIDR_REQ<twisted_ib.hca.wire.cm.sidr.SIDR_REQ>}
+begins with the same header; answers have none.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from twisted_ib import limits
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire.cm.layout import Buffer
 
-#: Octets of the header.
+#: Octets of the header (Linux cma.c struct cma_hdr).
 HEADER_BYTES = 36
-#: Octets that it leaves to the user in a REQ and in a SIDR_REQ, and what the answers have.
+#: Octets that it leaves to the user in a REQ and in a SIDR_REQ, and those of the answers.
 REQ_USER_BYTES = 56
 SIDR_REQ_USER_BYTES = 180
 REP_USER_BYTES = 196
@@ -32,18 +31,20 @@ SIDR_REP_USER_BYTES = 136
 
 _HIGHEST_PORT = 0xFFFF
 _HEADER = Struct(">BBH16s16s")
-#: What an IPv4 address has in front of it as a GID.
+#: RFC 4291 section 2.5.5.2: prefix of an IPv4 address as a GID.
 _MAPPED = b"\0" * 10 + b"\xff\xff"
 _OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9][0-9]|[0-9])"
-#: Any IPv4 address: a stranger may write any, so they are not worth to be remembered.
+#: Matches any IPv4 address, without the slow C{ipaddress}: strangers' addresses are mostly not in the caches
+#: below.
 _FOUR = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}").fullmatch
 
 
 class PortSpace(IntEnum):
     """
-    The spaces of port numbers (C{enum rdma_port_space}; SDP's is annex A4's).
+    Port spaces (C{enum rdma_port_space}; SDP's is of annex A4).
     """
 
+    # No longer in Linux: rdma_user_cm.h has the others.
     SDP = 0x0001
     IPOIB = 0x0002
     TCP = 0x0106
@@ -58,19 +59,20 @@ def serviceID(portSpace: int, port: int) -> int:
     @param portSpace: a L{PortSpace}.
     @param port: 0 to 65535.
     """
+    # Linux cma.c rdma_get_service_id.
     return portSpace << 16 | port
 
 
-# Each connect and each accept asks for the same few addresses again.
+# Every connect and accept converts the same few addresses.
 _remember = lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 
 
 @_remember
 def packAddress(text: str) -> tuple[int, bytes]:
     """
-    An IP address as the header has it.
+    An IP address in the form of the header.
 
-    @param text: an IPv4 or IPv6 address; a scope (C{%ib0}) is left out.
+    @param text: an IPv4 or IPv6 address; a scope (C{%ib0}) is dropped.
     @return: its version, and 16 octets, of which IPv4 uses the last four.
     @raise ValueError: C{text} is not an IP address.
     """
@@ -84,9 +86,9 @@ def packAddress(text: str) -> tuple[int, bytes]:
 @_remember
 def gidOf(text: str) -> bytes:
     """
-    The GID of an IP address: itself, or C{::ffff:a.b.c.d}.
+    The GID of an IP address: itself, or C{::ffff:a.b.c.d} (IBTA vol. 1 annex A17).
 
-    @param text: an IPv4 or IPv6 address; a scope is left out.
+    @param text: an IPv4 or IPv6 address; a scope is dropped.
     @return: 16 octets.
     @raise ValueError: C{text} is not an IP address.
     """
@@ -97,9 +99,7 @@ def gidOf(text: str) -> bytes:
 @_remember
 def textOf(gid: bytes) -> str:
     """
-    The IP address that a GID stands for.
-
-    @param gid: 16 octets.
+    The IP address of a GID of 16 octets.
     """
     if gid[:12] == _MAPPED:
         return ".".join(map(str, gid[12:]))
@@ -108,10 +108,8 @@ def textOf(gid: bytes) -> str:
 
 def gidNumber(text: str) -> int:
     """
-    The GID of an IP address as a number.
+    The GID of an IP address as an integer of 128 bits, see L{gidOf}.
 
-    @param text: see L{gidOf}.
-    @return: 128 bits.
     @raise ValueError: C{text} is not an IP address.
     """
     return int.from_bytes(gidOf(text), "big")
@@ -119,9 +117,7 @@ def gidNumber(text: str) -> int:
 
 def gidText(gid: int) -> str:
     """
-    The IP address that a GID stands for.
-
-    @param gid: 128 bits.
+    The IP address of a GID given as an integer.
     """
     return textOf(gid.to_bytes(16, "big"))
 
@@ -131,7 +127,7 @@ def unpackAddress(version: int, packed: bytes) -> str:
     """
     An address of private data as text.
 
-    @param version: 4; for any other the address is one of IPv6.
+    @param version: 4; any other is taken as IPv6.
     @param packed: 16 octets, of which IPv4 uses the last four.
     """
     if version == 4:
@@ -142,12 +138,11 @@ def unpackAddress(version: int, packed: bytes) -> str:
 @attrs.frozen
 class RDMACMHeader:
     """
-    Who asks whom, of a REQ or SIDR_REQ.
+    The header in the private data of a REQ or SIDR_REQ.
 
     @ivar source: the active side's IP address.
-    @ivar sourcePort: its port.
-    @ivar destination: the passive side's IP address, of the same version.  Its port is in the
-        service id.
+    @ivar sourcePort: the active side's port.
+    @ivar destination: the passive side's IP address, of the same version; its port is in the service id.
     """
 
     source: str
@@ -157,8 +152,7 @@ class RDMACMHeader:
     def pack(self) -> bytes:
         """
         @return: 36 octets.
-        @raise ValueError: what should be an address or a port is none, or the addresses are
-            of different versions.
+        @raise ValueError: an address or the port is invalid, or the addresses are of different versions.
         """
         version, source = packAddress(self.source)
         other, destination = packAddress(self.destination)
@@ -171,12 +165,10 @@ class RDMACMHeader:
     @classmethod
     def parse(cls, buffer: Buffer, start: int = 0, stop: int | None = None) -> RDMACMHeader:
         """
-        Read the header of private data.  Reserved bits and the octets before an IPv4 address
-        are not looked at, as in Linux.
+        Parse the header of private data.
 
-        @param buffer: what begins with the header at C{start}; what follows it is the user's.
-        @param stop: offset after the private data; by default its end.
-        @return: the header.
+        @param buffer: has the header at C{start}, the user's private data behind it.
+        @param stop: offset of the end of the private data; by default the end of the buffer.
         @raise WireError: it is too short, or of another version.
         """
         if stop is None:
@@ -184,6 +176,8 @@ class RDMACMHeader:
         if start < 0 or stop > len(buffer) or stop - start < HEADER_BYTES:
             raise WireError(f"the RDMA-CM's header has {HEADER_BYTES} octets, not {stop - start}")
         version, ip, port, source, destination = _HEADER.unpack_from(buffer, start)
+        # Linux cma.c cma_save_ip_info compares the whole octet, major and minor version, with 0. Reserved
+        # bits and the octets in front of an IPv4 address are ignored, as there.
         if version:
             raise WireError(f"the RDMA-CM's header has version {version:#04x}, not 0")
         ip >>= 4

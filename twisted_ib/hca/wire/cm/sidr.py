@@ -1,6 +1,5 @@
 """
-Finding the queue pair behind a datagram service (IBTA vol. 1 12.11, "service id
-resolution").
+SIDR_REQ and SIDR_REP: service id resolution for datagram services (IBTA vol. 1 12.11).
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from twisted_ib.hca.wire.cm.layout import Buffer, CMMessage, fits, infoFits, res
 @attrs.define
 class SIDR_REQ(CMMessage):
     """
-    Which datagram queue pair serves a service?
+    Asks for the queue pair of a datagram service.
     """
 
+    # Linux ibta_vol1_c12.h, table 119.
     attribute: ClassVar[int] = 0x0017
     privateDataBytes: ClassVar[int] = 216
     _layout: ClassVar[Struct] = Struct(">IHHQ216s")
@@ -53,10 +53,12 @@ class SIDR_REP(CMMessage):
     """
     The answer to a SIDR_REQ.
 
-    @ivar status: a L{SIDRStatus}, or a number that has no name.
+    @ivar status: a L{SIDRStatus}, or an unnamed number.
     @ivar additionalInfo: the whole area of 72 octets.
     """
 
+    # Linux ibta_vol1_c12.h, table 120; the vendor id is split around the QPN (ECE), which that header leaves
+    # out.
     attribute: ClassVar[int] = 0x0018
     privateDataBytes: ClassVar[int] = 136
     _layout: ClassVar[Struct] = Struct(">IBBHIQI72s136s")

@@ -1,9 +1,8 @@
 """
-What the classes of management have between the common header and the attribute (IBTA vol. 1
-13.4, 13.6, 14.2, 15.2, 16).
+Class headers of MADs, between the common header and the attribute (IBTA vol. 1 13.4, 13.6, 14.2, 15.2, 16).
 
-Each is a value that keeps all of its octets, reserved ones too.  L{classHeader} says which one a
-class has; one that has none here, or is not known, has all 232 octets for its attribute.
+Each is a value that preserves all octets, reserved ones included. A class without a header here, or an
+unknown one, has all 232 octets for its attribute.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-# Management classes
+# Management classes (Linux ib_mad.h IB_MGMT_CLASS_*)
 SUBNET: Final = 0x01
 SUBNET_DIRECTED: Final = 0x81
 SUBNET_ADMINISTRATION: Final = 0x03
@@ -23,25 +22,25 @@ SNMP: Final = 0x08
 DEVICE_ADMINISTRATION: Final = 0x10
 BOOT_INFORMATION: Final = 0x12
 CONGESTION_CONTROL: Final = 0x21
-#: Classes of vendors: without and with an organization's number.
+#: Vendor classes: range 1 has no OUI, range 2 has RMPP and an OUI (Linux ib_mad.h struct ib_vendor_mad).
 VENDOR_CLASSES: Final = range(0x09, 0x10)
 ORGANIZATION_CLASSES: Final = range(0x30, 0x50)
 
-#: Version, type, response time and flags, status, segment number, length or window.
+#: RMPP version, type, response time and flags, status, segment number, payload length or new window last.
 _TRANSFER: Final = Struct(">BBBBII")
 
 
 class TransferHeader(NamedTuple):
     """
-    RMPP: the header of transfers that take several MADs (IBTA vol. 1 13.6.2.1).
+    RMPP header, for transfers of several MADs (IBTA vol. 1 13.6.2.1).
 
-    @ivar version: 1, or 0 without such a transfer.
-    @ivar type: 1 data, 2 ACK, 3 STOP, 4 ABORT.
-    @ivar responseTime: a code of 5 bits.
+    @ivar version: 1, or 0 if this is no RMPP transfer.
+    @ivar type: 1 DATA, 2 ACK, 3 STOP, 4 ABORT.
+    @ivar responseTime: a timeout code of 5 bits.
     @ivar flags: active 1, first 2, last 4.
-    @ivar status: why a transfer stops.
-    @ivar segment: the number of a data segment, or the last one that came in order.
-    @ivar length: bytes of data, or the end of the window.
+    @ivar status: reason of a STOP or ABORT.
+    @ivar segment: of DATA; in an ACK the last one received in order.
+    @ivar length: payload length; in an ACK the new window last.
     """
 
     version: int = 0
@@ -66,7 +65,7 @@ class TransferHeader(NamedTuple):
     @classmethod
     def parse(cls, octets: bytes) -> TransferHeader:
         """
-        @param octets: what begins with it.
+        @param octets: begin with the header.
         """
         version, kind, third, status, segment, length = _TRANSFER.unpack_from(octets)
         return cls(version, kind, third >> 3, third & 7, status, segment, length)
@@ -74,7 +73,7 @@ class TransferHeader(NamedTuple):
 
 class SubnetHeader(NamedTuple):
     """
-    What subnet management by LID has around its attribute.
+    LID-routed SMP (IBTA vol. 1 14.2).
 
     @ivar key: the M_Key.
     @ivar reserved: 32 octets in front of the attribute.
@@ -87,15 +86,14 @@ class SubnetHeader(NamedTuple):
 
     def around(self) -> tuple[bytes, bytes]:
         """
-        @return: what is in front of the attribute, and what is behind it.
+        @return: the octets in front of the attribute, and those behind it.
         """
         return _SUBNET.pack(self.key, _sized(self.reserved, 32)), _sized(self.behind, 128)
 
     @classmethod
     def parse(cls, before: bytes, behind: bytes) -> SubnetHeader:
         """
-        @param before: what is in front of the attribute.
-        @param behind: what is behind it.
+        Parse the octets in front of the attribute and those behind it.
         """
         key, reserved = _SUBNET.unpack(before)
         return cls(key, reserved, behind)
@@ -103,14 +101,14 @@ class SubnetHeader(NamedTuple):
 
 class DirectedHeader(NamedTuple):
     """
-    What subnet management by a directed route has around its attribute.
+    Directed-route SMP (IBTA vol. 1 14.2).
 
     @ivar key: the M_Key.
-    @ivar sourceLID: where the route begins, C{0xFFFF} at the sender.
-    @ivar destinationLID: where LIDs take over from the route, C{0xFFFF} nowhere.
+    @ivar sourceLID: DrSLID, C{0xFFFF} if the route begins at the sender.
+    @ivar destinationLID: DrDLID, C{0xFFFF} if the route ends at the receiver.
     @ivar reserved: 28 octets.
-    @ivar initialPath: 64 octets, the port to leave by at each hop from the first on.
-    @ivar returnPath: 64 octets, the ports by which it came.
+    @ivar initialPath: 64 octets, the egress port of each hop, from octet 1.
+    @ivar returnPath: 64 octets, the ingress port of each hop.
     """
 
     key: int = 0
@@ -122,7 +120,7 @@ class DirectedHeader(NamedTuple):
 
     def around(self) -> tuple[bytes, bytes]:
         """
-        @return: what is in front of the attribute, and what is behind it.
+        @return: the octets in front of the attribute, and those behind it.
         """
         reserved = _sized(self.reserved, 28)
         before = _DIRECTED.pack(self.key, self.sourceLID, self.destinationLID, reserved)
@@ -131,8 +129,7 @@ class DirectedHeader(NamedTuple):
     @classmethod
     def parse(cls, before: bytes, behind: bytes) -> DirectedHeader:
         """
-        @param before: what is in front of the attribute.
-        @param behind: what is behind it.
+        Parse the octets in front of the attribute and those behind it.
         """
         key, source, destination, reserved = _DIRECTED.unpack(before)
         return cls(key, source, destination, reserved, behind[:64], behind[64:])
@@ -140,13 +137,13 @@ class DirectedHeader(NamedTuple):
 
 class AdministrationHeader(NamedTuple):
     """
-    What subnet administration has in front of its attribute.
+    Subnet administration MAD (IBTA vol. 1 15.2).
 
-    @ivar transfer: its RMPP header.
+    @ivar transfer: the RMPP header.
     @ivar key: the SM_Key.
-    @ivar attributeOffset: from one record of a table to the next, in 8 octets.
+    @ivar attributeOffset: distance of the records of a table, in units of 8 octets.
     @ivar reserved: 16 bits.
-    @ivar componentMask: which components of the record are asked for.
+    @ivar componentMask: the components of the record that a query compares.
     """
 
     transfer: TransferHeader = TransferHeader()
@@ -157,7 +154,7 @@ class AdministrationHeader(NamedTuple):
 
     def around(self) -> tuple[bytes, bytes]:
         """
-        @return: what is in front of the attribute, and nothing.
+        @return: the octets in front of the attribute, and those behind it.
         """
         rest = _ADMINISTRATION.pack(self.key, self.attributeOffset, self.reserved, self.componentMask)
         return self.transfer.pack() + rest, b""
@@ -165,17 +162,16 @@ class AdministrationHeader(NamedTuple):
     @classmethod
     def parse(cls, before: bytes, behind: bytes) -> AdministrationHeader:
         """
-        @param before: what is in front of the attribute.
-        @param behind: nothing.
+        Parse the octets in front of the attribute and those behind it.
         """
         return cls(TransferHeader.parse(before), *_ADMINISTRATION.unpack_from(before, _TRANSFER.size))
 
 
 class OrganizationHeader(NamedTuple):
     """
-    What a vendor's class with an organization's number has in front of its attribute.
+    Vendor class of range 2.
 
-    @ivar transfer: its RMPP header.
+    @ivar transfer: the RMPP header.
     @ivar organization: the OUI, 24 bits.
     @ivar reserved: the octet in front of the OUI.
     """
@@ -186,7 +182,7 @@ class OrganizationHeader(NamedTuple):
 
     def around(self) -> tuple[bytes, bytes]:
         """
-        @return: what is in front of the attribute, and nothing.
+        @return: the octets in front of the attribute, and those behind it.
         """
         if self.organization >> 24:
             raise ValueError("an organization's number has 24 bits")
@@ -195,8 +191,7 @@ class OrganizationHeader(NamedTuple):
     @classmethod
     def parse(cls, before: bytes, behind: bytes) -> OrganizationHeader:
         """
-        @param before: what is in front of the attribute.
-        @param behind: nothing.
+        Parse the octets in front of the attribute and those behind it.
         """
         word = int.from_bytes(before[_TRANSFER.size :], "big")
         return cls(TransferHeader.parse(before), word & 0xFFFFFF, word >> 24)
@@ -204,7 +199,7 @@ class OrganizationHeader(NamedTuple):
 
 class SegmentedHeader(NamedTuple):
     """
-    What other classes with RMPP have in front of their attributes.
+    Other classes with RMPP.
 
     @ivar transfer: the RMPP header.
     """
@@ -213,22 +208,21 @@ class SegmentedHeader(NamedTuple):
 
     def around(self) -> tuple[bytes, bytes]:
         """
-        @return: what is in front of the attribute, and nothing.
+        @return: the octets in front of the attribute, and those behind it.
         """
         return self.transfer.pack(), b""
 
     @classmethod
     def parse(cls, before: bytes, behind: bytes) -> SegmentedHeader:
         """
-        @param before: what is in front of the attribute.
-        @param behind: nothing.
+        Parse the octets in front of the attribute and those behind it.
         """
         return cls(TransferHeader.parse(before))
 
 
 class KeyedHeader(NamedTuple):
     """
-    What the other classes of general services have in front of their attributes.
+    Other classes of general services (IBTA vol. 1 16).
 
     @ivar key: the B_Key or CC_Key of a class that has one, else reserved.
     @ivar reserved: 32 octets.
@@ -239,15 +233,14 @@ class KeyedHeader(NamedTuple):
 
     def around(self) -> tuple[bytes, bytes]:
         """
-        @return: what is in front of the attribute, and nothing.
+        @return: the octets in front of the attribute, and those behind it.
         """
         return _KEYED.pack(self.key, _sized(self.reserved, 32)), b""
 
     @classmethod
     def parse(cls, before: bytes, behind: bytes) -> KeyedHeader:
         """
-        @param before: what is in front of the attribute.
-        @param behind: nothing.
+        Parse the octets in front of the attribute and those behind it.
         """
         return cls(*_KEYED.unpack(before))
 
@@ -261,11 +254,12 @@ ClassHeader = (
     SubnetHeader | DirectedHeader | AdministrationHeader | OrganizationHeader | SegmentedHeader | KeyedHeader
 )
 
-#: Which header, octets in front of the attribute (from the end of the common header), and octets
-#: of the attribute.
+#: Header class, octets between the common header and the attribute, octets of the attribute.
 _Row = tuple["type[ClassHeader]", int, int]
 _ORGANIZATION: Final[_Row] = (OrganizationHeader, 16, 216)
 _CLASSES: Final[dict[int, _Row]] = {
+    # Attribute offsets in the MAD: SMP 64, SA 56, PMA and the like 64, RMPP 36, vendor range 2 40 (Linux
+    # ib_mad.h).
     SUBNET: (SubnetHeader, 40, 64),
     SUBNET_DIRECTED: (DirectedHeader, 40, 64),
     SUBNET_ADMINISTRATION: (AdministrationHeader, 32, 200),
@@ -281,19 +275,16 @@ _CLASSES: Final[dict[int, _Row]] = {
 
 def classHeader(managementClass: int) -> _Row | None:
     """
-    What a class has in front of its attribute.
+    The header of a management class.
 
-    @return: the kind of header, its octets in front of the attribute, and those of the attribute;
-        L{None} for a class without one.
+    @return: the header class, its octets in front of the attribute, and those of the attribute; L{None} for
+        a class without one.
     """
     return _CLASSES.get(managementClass)
 
 
 def _sized(octets: bytes, size: int) -> bytes:
-    """
-    @return: the octets, zeros behind them.
-    @raise ValueError: there are too many.
-    """
+    # Checked here: struct would cut a longer value silently.
     if len(octets) > size:
         raise ValueError(f"{len(octets)} octets are more than {size}")
     return octets.ljust(size, b"\0")

@@ -1,5 +1,5 @@
 """
-Messages of the communication manager as management datagrams (IBTA vol. 1 12.6).
+CM messages as management datagrams (IBTA vol. 1 12.6).
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from twisted_ib.hca.wire.mad.mad import CM_VERSION, SEND, Mad
 
 def wrap(attribute: int, body: bytes, transaction: int, modifier: int = 0) -> Mad:
     """
-    Put a message that is packed into a MAD.
+    Put a packed message into a MAD.
 
-    @param attribute: what message it is.
+    @param attribute: attribute id of the message.
     @param body: 232 octets.
     @param transaction: see L{transactionOf}.
-    @param modifier: of the attribute.
+    @param modifier: attribute modifier.
     """
+    # IBTA vol. 1 12.6: requests and replies alike use method Send, so the response bit of the method is
+    # never set.
     return Mad(COMMUNICATION, CM_VERSION, SEND, transaction, attribute, body, modifier)
 
 
 def messageOf(mad: Mad) -> AnyMessage:
     """
-    The message that a MAD carries.
+    The message of a MAD.
 
-    @raise WireError: it carries none.
+    @raise WireError: it is not a CM message.
     """
     message = mad.data
     if isinstance(message, bytes):
@@ -39,15 +41,16 @@ def messageOf(mad: Mad) -> AnyMessage:
 
 def transactionOf(message: AnyMessage) -> int:
     """
-    The transaction of a message, as who has chosen its communication id for it: whoever
-    begins an exchange (REQ, DREQ, LAP, SIDR_REQ) takes its own id, and who answers takes
-    that of the other one.
+    The transaction id of a message, if it is derived from a communication id.
 
     @return: 32 bits.
     """
+    # The side that begins an exchange (REQ, DREQ, LAP, SIDR_REQ) uses its own id; answers repeat it. Linux
+    # cm.c cm_form_tid makes ids in the same way, with an agent number in the upper half.
     if isinstance(message, (SIDR_REQ, SIDR_REP)):
         return message.requestID
     if isinstance(message, MRA):
+        # An MRA or REJ of a REP comes from the active side, whose own id the exchange has.
         answers = message.messageMRAed != MessageKind.REP
     elif isinstance(message, REJ):
         answers = message.messageRejected == MessageKind.REQ

@@ -1,8 +1,8 @@
 """
-Management datagrams: what all classes of management have in common (IBTA vol. 1 13.4).
+Management datagrams: the common part of all management classes (IBTA vol. 1 13.4).
 
-A MAD is 256 octets, the payload of an unreliable datagram from and to queue pair 1: the common
-header, what its class has behind that (L{twisted_ib.hca.wire.mad.classes}), and the attribute.
+A MAD is 256 octets, the payload of an unreliable datagram from and to queue pair 1: the common header, a
+class header (L{twisted_ib.hca.wire.mad.classes}), and the attribute.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from twisted_ib.errors import HeaderError, LengthError
 from twisted_ib.hca.wire.cm import AnyMessage, byAttribute
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHeader
 
-#: Base version, class, class version, method; status, class specific; transaction;
-#: attribute, reserved, modifier.
+#: IBTA vol. 1 13.4.3: base version, class, class version, method; status, class specific; transaction id;
+#: attribute id, reserved, attribute modifier.
 _HEADER: Final = Struct(">BBBBHHQHHI")
 
 HEADER_BYTES: Final = _HEADER.size
 MAD_BYTES: Final = 256
 DATA_BYTES: Final = MAD_BYTES - HEADER_BYTES
-#: The Q_Key of queue pair 1.
+#: The well-known Q_Key of queue pair 1 (Linux ib_mad.h IB_QP1_QKEY).
 QUEUE_KEY: Final = 0x80010000
 
 _BASE_VERSION: Final = 1
-#: The bit of a method that makes it a response.
+#: The response bit of a method. TrapRepress lacks it, though Linux mad.c ib_response_mad counts that as a
+#: response.
 RESPONSE: Final = 0x80
 
-#: The version of communication management.
+#: Class version of connection management (Linux cm_msgs.h IB_CM_CLASS_VERSION).
 CM_VERSION: Final = 2
-#: Every message of the communication manager is sent, not asked for; answers too.
+#: Method of all CM messages, answers included.
 SEND: Final = 0x03
 
 
@@ -42,19 +43,17 @@ class Mad:
     """
     One management datagram.
 
-    @ivar managementClass: what it manages.
-    @ivar classVersion: of the class's formats.
-    @ivar method: what is asked for, or with L{RESPONSE} answered.
-    @ivar transaction: chosen by who asks, 64 bits.
-    @ivar attribute: what it is about, 16 bits.
-    @ivar data: the attribute: a message of the communication manager, or octets; zeros behind them
-        fill the place of the class.
-    @ivar modifier: which one of those, 32 bits.
+    @ivar managementClass: 8 bits.
+    @ivar classVersion: version of the class's formats.
+    @ivar method: with L{RESPONSE} set in an answer.
+    @ivar transaction: transaction id, chosen by the requester, 64 bits.
+    @ivar attribute: attribute id, 16 bits.
+    @ivar data: the attribute: a CM message, or octets, which are padded with zeros.
+    @ivar modifier: attribute modifier, 32 bits.
     @ivar status: of an answer.
-    @ivar classSpecific: 16 bits, as the class says.
-    @ivar reserved: 16 bits, kept as they came.
-    @ivar header: what the class has around its attribute; L{None} for a class that has nothing,
-        and for zeros.
+    @ivar classSpecific: 16 bits.
+    @ivar reserved: 16 bits, preserved.
+    @ivar header: the class header; L{None} for a class without one, or for one of zeros.
     """
 
     managementClass: int
@@ -90,11 +89,10 @@ class Mad:
         return octets
 
     def _parts(self) -> tuple[bytes, bytes, bytes]:
-        """
-        @return: what is in front of the attribute, the attribute, and what is behind it.
-        """
         data = self.data if isinstance(self.data, bytes) else self.data.pack()
         row = classHeader(self.managementClass)
+        # Class headers may stand in front of the attribute and behind it: SMPs have paths or reserved octets
+        # there.
         if row is None:
             return b"", data.ljust(DATA_BYTES, b"\0"), b""
         kind, _, size = row
@@ -107,13 +105,12 @@ class Mad:
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Mad:
         """
-        Read one.
+        Parse a MAD; all octets are copied.
 
-        @param buffer: what holds it.
+        @param buffer: holds it.
         @param start: offset of its first octet.
-        @param stop: offset after its last one.
-        @return: the MAD, which copies all.
-        @raise LengthError: it has not 256 octets.
+        @param stop: offset of its end.
+        @raise LengthError: it does not have 256 octets.
         @raise HeaderError: it has another base version.
         """
         if start < 0 or stop > len(buffer) or stop - start != MAD_BYTES:
@@ -132,6 +129,8 @@ class Mad:
             header = kind.parse(body[:before], body[before + size :])
             data = body[before : before + size]
         elif (class_, version, method) == (COMMUNICATION, CM_VERSION, SEND):
+            # An unknown CM attribute stays octets: decodeMAD must preserve every MAD, and the table counts
+            # it.
             message = byAttribute.get(attribute)
             if message is not None:
                 data = message.parse(body, 0, DATA_BYTES)
@@ -143,12 +142,12 @@ class Mad:
 
 def decodeMAD(data: bytes | bytearray | memoryview) -> Mad:
     """
-    Read a management datagram of any class.
+    Parse a management datagram of any class.
 
     @param data: its 256 octets.
-    @return: it; the attribute is a message of L{twisted_ib.hca.wire.cm} if it is one, else octets.
-        L{encodeMAD} makes the same octets of it.
-    @raise LengthError: it has not 256 octets.
+    @return: the MAD; C{data} is a message of L{twisted_ib.hca.wire.cm}, or octets. L{encodeMAD} makes the
+        same octets of it.
+    @raise LengthError: it does not have 256 octets.
     @raise HeaderError: it has another base version.
     """
     return Mad.parse(data, 0, len(data))
@@ -156,7 +155,7 @@ def decodeMAD(data: bytes | bytearray | memoryview) -> Mad:
 
 def encodeMAD(mad: Mad) -> bytes:
     """
-    Write a management datagram.
+    Serialize a management datagram.
 
     @return: 256 octets.
     @raise LengthError: the attribute is too long.
