@@ -1,5 +1,5 @@
 """
-What L{tests.hca.siege} attacks, and what the liar has at the other end.
+The objects that L{tests.hca.siege} attacks, and the attacker's at the other end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUP = 0xFF12 << 112 | 0xABCD
 SIZE, GUARD = 40000, 64
-#: What nobody may read or write.
+#: Bytes that no peer may read or write.
 SECRET = b"\xa5"
 SYNDROMES = (0, 0x20, 0x2C, 0x3F, ABSENT, LATER, 0x60, 0x61, 0x62, 0x63, 0x7F, 0xFF)
 _SENDS = (
@@ -114,7 +114,7 @@ class Besieged:
 
     def check(self) -> None:
         """
-        What must hold of it.
+        Check its invariants.
         """
         test, target = self.siege, self.target
         for id, status in target.statuses():

@@ -25,10 +25,10 @@ FabricFactory = Callable[[Any, int, Callable[[], float]], Any]
 
 class Taker:
     """
-    What a queue pair and whoever keeps work requests are to a path.
+    A stand-in for a queue pair and its requester, as a path sees them.
 
-    @ivar log: What happened, in order: tuples of a word and what it was about.
-    @ivar answers: What L{delivered} returns, one by one; then 0.
+    @ivar log: The events in order: tuples of a kind and a value.
+    @ivar answers: The results of L{delivered}, one by one; then 0.
     @ivar upcall: Called with the bytes of each record.
     """
 
@@ -67,7 +67,7 @@ class Taker:
 
     def said(self, what: str) -> list[Any]:
         """
-        @return: What happened of one kind.
+        @return: The events of one kind.
         """
         return [about for kind, about in self.log if kind == what]
 
@@ -112,7 +112,7 @@ class Taker:
 
 class User:
     """
-    Who looks for a path.
+    A consumer that asks for a path.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class User:
 
 def turn(device: Device) -> int:
     """
-    What a reactor does with a device each time it wakes.
+    One turn of a reactor with a device.
 
     @return: how much was done.
     """

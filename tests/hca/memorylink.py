@@ -1,8 +1,8 @@
 """
 A wire in memory for fabrics of packets: for tests.
 
-Each L{MemoryLink} is an L{ILink<twisted_ib.hca.base.interfaces.ILink>} of one address on a L{Wire}.  What is
-sent lies in the receiver's queue at once; a wire's C{pass_} may change, repeat or lose it.
+Each L{MemoryLink} is an L{ILink<twisted_ib.hca.base.interfaces.ILink>} of one address on a L{Wire}.  A
+datagram is in the receiver's queue at once; a wire's C{pass_} may change, repeat or lose it.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class SiegeTestCase(HCATestCase):
 
     def number(self) -> int:
         """
-        Whom for.
+        Choose a destination.
         """
         if self.dice.random() < 0.05:
             return self.dice.choice((0, 1, 2, 0xFFFFFF, self.here.qp.number, self.dice.getrandbits(24)))
@@ -309,7 +309,7 @@ class SiegeTestCase(HCATestCase):
 
     def hold(self) -> None:
         """
-        What must hold.
+        Check the invariants.
         """
         for each in self.besieged:
             each.check()

@@ -1,5 +1,5 @@
 """
-What the tests of sudden death have in common, here and in C{tests/soak}.
+The common parts of the tests that kill processes, here and in C{tests/soak}.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tests.processes.processes import SCHEME, Child, ChildError, ProcessTestCase
 #: The survivor must know within this time.
 DEATH_SECONDS = 1.0
 
-#: What is done to a connection, one after the other; the last two are
+#: The steps of a connection, in order; the last two are
 #: alternatives.
 PHASES = ("connect", "send", "reply", "closeByClient", "closeByServer")
 
-#: What the phases send.
+#: Bytes that each phase sends.
 MESSAGE_BYTES = 200_000
 
 
@@ -76,7 +76,7 @@ class KillTestCase(ProcessTestCase):
         @param client: connects.
         @param server: listens.
         @param endpoint: where.
-        @param victim: who may die in that phase.
+        @param victim: the process that may die in that phase.
         @param store: at which store.
 
         @return: whether it died.

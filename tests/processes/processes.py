@@ -1,7 +1,7 @@
 """
 Start child processes from a test, talk to them, and be sure that they end.
 
-Nothing here sleeps: whoever waits, waits on a descriptor and has a time-out.
+Nothing here sleeps: every wait is on a descriptor and has a time-out.
 """
 
 from __future__ import annotations

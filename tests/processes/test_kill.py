@@ -116,7 +116,7 @@ class RoleTests(KillTestCase):
 
     def test_published(self) -> None:
         """
-        What the victim had published before it died is received, all of it.
+        Everything that the victim had published before it died is received.
         """
         self.start()
         self.survivor.freeze()

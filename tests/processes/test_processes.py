@@ -44,7 +44,7 @@ class ChildTests(ProcessTestCase):
 
     def test_error(self) -> None:
         """
-        What a command raises comes back by name.
+        A command's exception comes back by name.
         """
         client = self.spawn()
         error = self.assertRaises(ChildError, client.ask, "received", wire=7, count=1)

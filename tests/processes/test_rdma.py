@@ -78,7 +78,7 @@ class RDMATests(ProcessTestCase):
 
     def test_revoked(self) -> None:
         """
-        What is closed cannot be read any more.
+        Closed memory cannot be read any more.
         """
         server, client = self.pair()
         self.assertEqual(client.ask("read"), "00" * 8)

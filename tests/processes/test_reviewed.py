@@ -1,7 +1,6 @@
 """
-What a review found, with real reactors in processes: an application's mistake
-at the end of its connection is nobody else's, and a reactor that stops closes
-its connections in order.
+Faults found in a review, with real reactors in processes: an application's error at the end of its
+connection affects no other connection, and a reactor that stops closes its connections in order.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from typing import Any
 from tests.processes.processes import SCHEME, Child, ProcessTestCase
 from tests.processes.programs.wires import CHUNK_BYTES
 
-#: What may happen while one of 1,000 echoes is under way beside a bulk sender:
+#: The most that may happen while one of 1,000 echoes is under way beside a bulk sender:
 #: turns of the client's reactor, echoes of all connections, bytes of the bulk.
 MOST_TURNS = 256
 MOST_ECHOES = 8000
 MOST_BYTES = 16 << 20
 
-#: What a process may have resident while it sends and takes streams of any length, and
-#: by how much it may grow then.
+#: The most that a process may have resident while it sends and receives streams of any length, and by
+#: how much it may grow then.
 MOST_RESIDENT, MOST_GROWTH = 200 << 20, 32 << 20
 
 

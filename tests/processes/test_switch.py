@@ -33,7 +33,7 @@ class SwitchTestCase(ProcessTestCase):
         """
         Start a child.
 
-        @param rules: What its file of rules says; there is none by default.
+        @param rules: The contents of its rule file; there is none by default.
         """
         environment = dict(self._environment)
         if rules is not None:
@@ -114,7 +114,7 @@ class DefaultTests(SwitchTestCase):
 
     def test_counters(self) -> None:
         """
-        What the switch counts shows on the device.
+        The counters of the switch show on the device.
         """
         server = self.start()
         server.ask("listen")
@@ -122,7 +122,7 @@ class DefaultTests(SwitchTestCase):
 
     def test_killed(self) -> None:
         """
-        What a killed server has left leads nobody astray.
+        The entries of a killed server mislead no client.
         """
         server, client = self.start(), self.start()
         port = server.ask("listen")["port"]
@@ -174,7 +174,7 @@ class WrongServerTests(SwitchTestCase):
 
     def test_moreSpecific(self) -> None:
         """
-        Who listens on an address comes before who listens on all, whatever they offer.
+        A listener on an address precedes one on the wildcard, whichever transport they have.
         """
         wide, narrow, client = self.start(), self.start("epoll"), self.start()
         port = wide.ask("listen", name="wide", interface="0.0.0.0", reusePort=True)["port"]
@@ -258,7 +258,7 @@ class WrongServerTests(SwitchTestCase):
 
 class TroubleTests(SwitchTestCase):
     """
-    What fails while it connects.
+    Failures during the connect.
     """
 
     def test_frozen(self) -> None:

@@ -270,7 +270,7 @@ class GetTests(TestCase):
 
     async def test_badArguments(self) -> None:
         """
-        What is wrong with the command line is said in one line too.
+        An error in the command line is one line too.
         """
         for endpoint, word in (
             ("sdp:127.0.0.1:http", "port 'http' is not a number (1 to 65535)"),

@@ -134,7 +134,7 @@ class PolicyTests(SynchronousTestCase):
 
     def test_checkErrors(self) -> None:
         """
-        What cannot be checked is one sentence and a status.
+        A failed check is one sentence and a status.
         """
         (self.folder / "wrong").write_text("use spd listen * *:*")
         for arguments, text in (

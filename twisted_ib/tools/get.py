@@ -1,5 +1,5 @@
 """
-C{ib-get}: fetch one URL over C{sdp:}, or over any other client endpoint, to a file.
+C{ib-get}: fetch one URL over C{sdp:}, or any other client endpoint, to a file.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PROGRAM = "ib-get"
 
 class Output:
     """
-    A file that gets its name only when it is whole.
+    An output file that gets its name only when it is complete.
 
-    @ivar _target: the name it shall have; L{None} if the bytes go straight
-        to where they belong, to a device or pipe.
-    @ivar _partial: the name it has until then.
+    @ivar _target: its final name; L{None} for a device, pipe or standard output, which are written
+        directly.
+    @ivar _partial: its name until then.
     @ivar file: where to write.
     """
 
@@ -53,8 +53,10 @@ class Output:
         self._partial: str | None = None
         self.file: IO[bytes]
         if name == "-":
+            # A duplicate, so that close() reports a full disk and leaves sys.stdout open.
             self.file = open(os.dup(1), "wb")
             return
+        # rename(2) would replace a symbolic link itself, not the file that it leads to.
         target = os.path.realpath(name)
         if os.path.isdir(target):
             raise ProgramError(f"{name}: is a directory")
@@ -62,6 +64,8 @@ class Output:
             self.file = open(target, "wb")
             return
         folder, base = os.path.split(target)
+        # In the same directory: rename(2) is atomic within one file system only.  40 characters leave room
+        # in NAME_MAX.
         partial = os.path.join(folder, f".{base[:40]}.{secrets.token_hex(4)}.part")
         try:
             self.file = open(partial, "xb")
@@ -71,7 +75,7 @@ class Output:
 
     def keep(self) -> None:
         """
-        All is written: give the file its name.
+        Give the complete file its name.
         """
         self.file.close()
         if self._target is not None and self._partial is not None:
@@ -80,12 +84,13 @@ class Output:
 
     def discard(self) -> None:
         """
-        Remove what is not whole; nothing after L{keep}.
+        Remove an incomplete file; after L{keep} do nothing.
         """
         try:
             self.file.close()
         except OSError:
-            pass  # The disk is full, or the pipe's reader gone: said already.
+            # ENOSPC or EPIPE at the last flush: reported already.
+            pass
         if self._partial is not None:
             os.unlink(self._partial)
             self._partial = None
@@ -93,11 +98,10 @@ class Output:
 
 class Body(Protocol):
     """
-    Write a response's body to a file as it comes.
+    Writes a response's body to a file as it arrives.
 
     @ivar written: how many bytes came.
-    @ivar ended: fires when the body has ended, with the way it did; fails
-        when the file cannot be written.
+    @ivar ended: fires with the exception that ended the body; fails if the file cannot be written.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -110,9 +114,7 @@ class Body(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """
-        Write a piece.
-
-        @param data: the piece.
+        Write a piece of the body.
         """
         if self.ended.called:
             return
@@ -120,6 +122,7 @@ class Body(Protocol):
             self._file.write(data)
         except OSError as error:
             self.ended.errback(error)
+            # Ends the download: without it a full disk would be noticed at the end of a large body only.
             assert self.transport is not None
             self.transport.loseConnection()
         else:
@@ -127,9 +130,9 @@ class Body(Protocol):
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """
-        The body has ended.
+        Note how the body ended.
 
-        @param reason: L{ResponseDone} if it is whole.
+        @param reason: L{ResponseDone} if it is complete.
         """
         assert reason is not None and reason.value is not None
         if not self.ended.called:
@@ -139,38 +142,25 @@ class Body(Protocol):
 @implementer(IStreamClientEndpoint)
 class WatchedEndpoint:
     """
-    An endpoint that remembers how its connection ended: a body without a
-    length is whole only if its server closed in good order.
+    An endpoint that remembers how its connection ended.
 
-    @ivar reason: how the connection ended.
+    @ivar reason: how, or L{None}.
     """
 
     reason: Failure | None = None
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
-        """
-        @param endpoint: what connects.
-        """
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
         """
         Connect, and watch the connection.
-
-        @param protocolFactory: makes the protocol.
-
-        @return: the protocol, later.
         """
         return self._endpoint.connect(protocolFactory).addCallback(self._connected)
 
     def _connected(self, protocol: Any) -> Any:
-        """
-        Put a look at the reason before the protocol's C{connectionLost}.
-
-        @param protocol: the protocol that is connected.
-
-        @return: the same.
-        """
+        # RFC 9112 section 8: a response without Content-Length is complete only if the connection was
+        # closed cleanly.  twisted.web's PotentialDataLoss does not tell how it was.
         connectionLost = protocol.connectionLost
 
         def watched(reason: Failure) -> None:
@@ -185,31 +175,26 @@ class WatchedEndpoint:
 class OneEndpoint:
     """
     Connects to one endpoint, whatever the URL's host is.
-
     """
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
-        """
-        @param endpoint: the endpoint.
-        """
         self._endpoint = endpoint
         self._watched: WatchedEndpoint | None = None
 
     @property
     def lost(self) -> Failure | None:
         """
-        How the connection ended, if it did.
+        How the connection ended, or L{None}.
         """
         return None if self._watched is None else self._watched.reason
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         """
-        @param uri: what is asked for.
-
-        @return: the endpoint, under TLS if the URL says so.
+        @return: the endpoint, under TLS for https.
         """
         endpoint = self._endpoint
         if uri.scheme == b"https":
+            # RFC 9110 section 4.3.4: the certificate must match the URL's host, not the endpoint's.
             creator = BrowserLikePolicyForHTTPS().creatorForNetloc(uri.host, uri.port)
             endpoint = wrapClientTLS(creator, endpoint)
         self._watched = WatchedEndpoint(endpoint)
@@ -218,11 +203,9 @@ class OneEndpoint:
 
 def parseURL(text: str) -> URI:
     """
-    @param text: a URL as the user wrote it.
+    Parse a URL.
 
-    @return: its parts.
-
-    @raise ProgramError: it is no URL that can be fetched.
+    @raise ProgramError: it is not an http or https URL.
     """
     try:
         uri = URI.fromBytes(text.encode("ascii"))
@@ -230,6 +213,8 @@ def parseURL(text: str) -> URI:
         raise ProgramError(f"{text}: is not a URL") from None
     if uri.scheme not in (b"http", b"https") or not uri.host:
         raise ProgramError(f"{text}: is not an http or https URL")
+    # RFC 3986 section 2 has neither blanks nor control characters.  A line break would end the request line
+    # (RFC 9112 section 3).
     if any(character <= " " for character in text):
         raise ProgramError(f"{text!r}: a URL has no blanks")
     return uri
@@ -237,14 +222,11 @@ def parseURL(text: str) -> URI:
 
 def parseEndpoint(reactor: Any, description: str | None, uri: URI) -> IStreamClientEndpoint:
     """
-    @param reactor: the reactor to connect with.
-    @param description: the endpoint as the user wrote it; L{None} for SDP to
-        the URL's host and port.
-    @param uri: the URL's parts.
+    Make the endpoint to connect to.
 
-    @return: the endpoint.
-
-    @raise ProgramError: the string is no endpoint.
+    @param description: as the user wrote it; L{None} for SDP to the URL's host and port.
+    @param uri: the parsed URL.
+    @raise ProgramError: the description is invalid.
     """
     if description is None:
         description = f"sdp:{quoteStringArgument(uri.host.decode('ascii'))}:{uri.port}"
@@ -252,28 +234,29 @@ def parseEndpoint(reactor: Any, description: str | None, uri: URI) -> IStreamCli
         return clientFromString(reactor, description)
     except (ValueError, TypeError) as error:
         text = str(error).removeprefix("sdp: ")
-        # Some texts begin with the string, so that it stands there already.
+        # Some error texts begin with the description already.
         where = "" if text.startswith("sdp:") else f"{description}: "
         raise ProgramError(f"endpoint {where}{text}") from None
 
 
 def checkWhole(url: str, response: IResponse, body: Body, ended: BaseException, lost: Failure | None) -> None:
     """
-    Check that a body came whole.
+    Check that a body is complete.
 
-    @param url: what was asked for, for the error text.
-    @param response: the response.
-    @param body: what received the body.
+    @param url: for the error text.
     @param ended: how the body ended.
-    @param lost: how the connection ended, if it did.
-
-    @raise ProgramError: the body is not whole, or may not be.
+    @param lost: how the connection ended, or L{None}.
+    @raise ProgramError: the body is not complete, or may not be.
     """
     wanted = response.length
     span = "" if wanted is UNKNOWN_LENGTH else f" of {wanted}"
+    # RFC 9112 section 6.3: without Content-Length or chunked coding the end of the connection ends the
+    # body.  After a reset or a TLS connection without close_notify it may be cut short (RFC 9112 section
+    # 9.8).
     orderly = isinstance(ended, PotentialDataLoss) and lost is not None and lost.check(ConnectionDone)
     if not (isinstance(ended, ResponseDone) or orderly):
         raise ProgramError(f"{url}: the connection ended after {body.written}{span} bytes of the body")
+    # RFC 9112 section 8: fewer bytes than Content-Length are an incomplete message.
     if wanted is not UNKNOWN_LENGTH and body.written != wanted:
         raise ProgramError(f"{url}: the body has {body.written} bytes, not {wanted}")
 
@@ -282,10 +265,7 @@ async def fetch(reactor: Any, options: Namespace, output: Output) -> int:
     """
     Fetch a URL to a file.
 
-    @param reactor: the reactor.
     @param options: the command line.
-    @param output: the file.
-
     @return: the exit status.
     """
     uri = parseURL(options.url)
@@ -294,8 +274,10 @@ async def fetch(reactor: Any, options: Namespace, output: Output) -> int:
     try:
         response = await agent.request(b"GET", options.url.encode("ascii"))
     except (RequestTransmissionFailed, ResponseFailed) as error:
-        # What befalls a connection that was made does not say whose it was.
+        # Errors of an established connection do not name the URL.
         raise ProgramError(f"{options.url}: no answer came: {sentence(error)}") from None
+    # Redirections are not followed: another host would need another endpoint.  Another 2xx may have no
+    # body, or only a part of it (206, RFC 9110 section 15.3.7).
     if response.code != 200:
         phrase = response.phrase.decode("ascii", "replace")
         raise ProgramError(f"{options.url}: {response.code} {phrase}")
@@ -309,9 +291,7 @@ async def fetch(reactor: Any, options: Namespace, output: Output) -> int:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command.
-
-    @return: its parts.
+    @return: the parsed command line.
     """
     parser = ArgumentParser(prog=PROGRAM, description="Fetch a URL over SDP to a file.")
     parser.add_argument("url", metavar="URL", help="an http: or https: URL")
@@ -331,7 +311,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-get}.
 
     @param arguments: the command line, by default this process's.
-
     @return: 0 if the whole body was written, else another exit status.
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)

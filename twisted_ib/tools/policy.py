@@ -1,5 +1,5 @@
 """
-C{ib-policy}: which way a listening port or a connection goes, and whether a file of rules is right.
+C{ib-policy}: whether a port or connection uses SDP or TCP by the rules, and whether a rule file is valid.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, pri
 
 PROGRAM = "ib-policy"
 
+#: The local address that server rules are matched against when a program binds the wildcard.
 ANY_ADDRESS = "0.0.0.0"
 
 
 def resolve(host: str) -> str:
     """
-    @param host: an address, a name, or C{*} or nothing for any IPv4 address.
+    Resolve a host.
 
-    @return: an address; of several the first, IPv4 before IPv6 as C{connectTCP} does it.
-
+    @param host: an address, a name, or C{*} or nothing for the IPv4 wildcard.
+    @return: an address; of several the first, IPv4 before IPv6.
     @raise ProgramError: the name has none.
     """
     if host in ("", "*"):
         return ANY_ADDRESS
+    # RFC 3986 section 3.2.2: brackets keep the colons of an IPv6 address apart from that of the port.
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if parseAddress(host.partition("%")[0]) is not None:
         return host
     reason = "no address"
+    # Not the order of RFC 6724, but that of the reactor's connectTCP, whose decision is to be predicted.
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
@@ -50,10 +53,9 @@ def resolve(host: str) -> str:
 
 def parseTarget(text: str) -> tuple[str, int]:
     """
-    @param text: C{HOST:PORT}.
+    Parse C{HOST:PORT}.
 
     @return: the address and the port.
-
     @raise ProgramError: it is something else.
     """
     host, colon, port = text.rpartition(":")
@@ -64,26 +66,22 @@ def parseTarget(text: str) -> tuple[str, int]:
 
 def policyFor(config: str | None) -> Policy:
     """
-    @param config: the file of rules; L{None} for the one that a program would read.
+    Read the rules as a program would.
 
-    @return: its policy, as a program has it to which C{TWISTED_IB_CONFIG} names that file.
-
+    @param config: the rule file; L{None} for the one that a program would find.
     @raise OSError: it cannot be read.
-    @raise RulesError: it is wrong.
+    @raise RulesError: it is invalid.
     """
     environ = dict(os.environ)
     if config is not None:
+        # Through the environment, so that defaults and search order are those of the reactor.
         environ[VARIABLE] = config
     return Configuration(environ).read()
 
 
 def check(options: Namespace) -> int:
     """
-    Say which way one port or connection goes.
-
-    @param options: the command line.
-
-    @return: the exit status.
+    Print how one port or connection is carried; return the exit status.
     """
     address, port = parseTarget(options.target)
     policy = policyFor(options.config)
@@ -102,22 +100,22 @@ def check(options: Namespace) -> int:
         }
         print(json.dumps(answer, indent=2))
     else:
+        # The rule's place begins with a file name, which may contain anything but NUL and a slash.
         print(decision.verdict, printable(decision.where))
     return 0
 
 
 def test(options: Namespace) -> int:
     """
-    Say what is wrong or odd in a file.
-
-    @param options: the command line.
-
-    @return: the exit status: 1 if a line is wrong.
+    Print the errors and warnings of a rule file; return the exit status, 1 if there are errors.
     """
     text = readRules(options.file)
     try:
+        # Warnings do not fail the test: libsdp accepts such lines, for instance host bits below the prefix,
+        # which never match (libsdp match.c).
         warnings = parse(text, options.file, devicesBeside(os.environ)).warnings
     except RulesError as error:
+        # FILE:LINE:COLUMN, as compilers print it, so that editors find the place.
         for line in error.errors:
             print(printable(line))
         return 1
@@ -128,9 +126,7 @@ def test(options: Namespace) -> int:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command.
-
-    @return: its parts.
+    @return: the parsed command line.
     """
     parser = ArgumentParser(prog=PROGRAM, description="What the ib reactor's rules say of connections.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -171,7 +167,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-policy}.
 
     @param arguments: the command line, by default this process's.
-
     @return: the exit status.
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)

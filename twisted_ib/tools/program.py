@@ -1,5 +1,5 @@
 """
-What the commands share: a reactor, an exit status, errors of one line.
+What all commands share: starting the reactor, the exit status, errors of one line.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    # Commands that need no reactor begin sooner without it.
+    # Not at run time: commands that need no reactor start faster without importing twisted.internet.
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
 
+#: bash(1): 128 and the number of the signal, SIGINT.
 INTERRUPTED = 130
 
 
 class ProgramError(Exception):
     """
-    A command cannot do what it was asked to; the text is for its user.
+    An error whose text is for the command's user.
     """
 
 
@@ -31,19 +32,14 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """
-        Say what is wrong, without the usage, and exit.
-
-        @param message: what is wrong.
+        Print an error without the usage, and exit with status 2.
         """
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def secondsWithin(least: float, most: float) -> Callable[[str], float]:
     """
-    @param least: a bound, in seconds; 0 is no time even then.
-    @param most: another.
-
-    @return: what makes a time between them of an option.
+    @return: an argparse type: seconds from C{least} to C{most}, but never 0.
     """
 
     def parse(text: str) -> float:
@@ -51,6 +47,7 @@ def secondsWithin(least: float, most: float) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             value = -1.0
+        # Written so that NaN, which float() parses, fails.
         if not (value > 0 and least <= value <= most):
             raise argparse.ArgumentTypeError(f"{text!r} is no time from {least:g} to {most:g} seconds")
         return value
@@ -60,19 +57,15 @@ def secondsWithin(least: float, most: float) -> Callable[[str], float]:
 
 def sentence(error: object) -> str:
     """
-    Put an error in one line for a user.
-
-    @param error: the error.
-
-    @return: its text; where that says nothing, its type.
+    @return: an error's text in one line for a user; its type if the text is empty.
     """
     reasons = getattr(error, "reasons", None)
     inner = getattr(reasons[0], "value", None) if isinstance(reasons, list) and reasons else None
     if isinstance(inner, BaseException):
-        # ResponseFailed and its kin of twisted.web only wrap what happened.
+        # twisted.web.client.ResponseFailed, RequestTransmissionFailed: only wrap the Failures that happened.
         return sentence(inner)
     if isinstance(error, OSError) and error.strerror:
-        # Not C{str(error)}: to a user "[Errno 13]" says nothing.
+        # Not str(error), which begins with "[Errno 13]".
         where = "" if error.filename is None else f"{error.filename}: "
         return where + " ".join(str(error.strerror).split())
     text = " ".join(str(error).split())
@@ -81,9 +74,7 @@ def sentence(error: object) -> str:
 
 def printable(text: str) -> str:
     """
-    @param text: what another process says.
-
-    @return: the same for a terminal, with escapes for what is not printable.
+    @return: text of another process made safe for a terminal: escapes for unprintable characters.
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
@@ -91,19 +82,15 @@ def printable(text: str) -> str:
 def complain(program: str, error: BaseException | None) -> None:
     """
     Print an error as one line on standard error.
-
-    @param program: the command's name.
-    @param error: the error.
     """
     print(f"{program}: {sentence(error)}", file=sys.stderr, flush=True)
 
 
 def installReactor() -> Any:
     """
-    Install the C{ib} reactor, unless a reactor is installed already.
-
-    @return: the reactor.
+    Install the C{ib} reactor, unless a reactor is installed already, and return the reactor.
     """
+    # twisted.internet.main.installReactor raises ReactorAlreadyInstalledError otherwise.
     if "twisted.internet.reactor" not in sys.modules:
         from twisted_ib.reactor.ibreactor import install
 
@@ -115,18 +102,17 @@ def installReactor() -> Any:
 
 def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
     """
-    Run a command on the C{ib} reactor until it is done, or interrupted.
+    Run a command on the C{ib} reactor until it ends or is interrupted.
 
     @param program: the command's name.
-    @param start: the command itself: takes the reactor, gives the exit
-        status later.
-
+    @param start: called with the reactor; its result is the exit status.
     @return: the exit status.
     """
     from twisted.logger import globalLogBeginner
     from twisted.python.failure import Failure
 
-    # Nobody asked for a log, and its default prints tracebacks on standard error.
+    # twisted.logger buffers events until logging begins, and prints critical ones with tracebacks on
+    # standard error.
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     reactor = installReactor()
     status = INTERRUPTED
@@ -139,9 +125,11 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
     def ended(result: int | Failure) -> None:
         nonlocal status
         if stopping:
-            return  # A signal ended the command: what fails in its wake is no news.
+            # A signal ended the command: errors that follow from that are not worth reporting.
+            return
         if isinstance(result, Failure):
-            if not result.check(SystemExit):  # rich's, when nobody reads any more
+            # rich exits thus when standard output is a broken pipe.
+            if not result.check(SystemExit):
                 complain(program, result.value)
             status = 1
         else:
@@ -149,11 +137,13 @@ def runProgram(program: str, start: Callable[[Any], Deferred[int]]) -> int:
         reactor.stop()
 
     def begin() -> None:
-        # A closed terminal leaves nothing behind either.
+        # ReactorBase installs handlers for SIGINT, SIGTERM and SIGBREAK only.  A closed terminal must clean
+        # up too.
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reactor.stop))
         start(reactor).addBoth(ended)
 
+    # Before shutdown: the connections that fail by it must find this set.
     reactor.addSystemEventTrigger("before", "shutdown", stop)
     reactor.callWhenRunning(begin)
     reactor.run()

@@ -23,8 +23,7 @@ class PeerTests(HCATestCase):
 
     def test_calling(self) -> None:
         """
-        Whoever has as many peers as may be calls no more, by name; the ones
-        it has stay.
+        An HCA with as many peers as it may have dials no more, with an error by name; its peers stay.
         """
         a, b, one, two = self.takers()
         c = self.device()
@@ -37,7 +36,7 @@ class PeerTests(HCATestCase):
 
     def test_called(self) -> None:
         """
-        Whoever calls one that has as many is turned away, and it is counted.
+        A peer that dials an HCA with as many as it may have is refused, and counted.
         """
         a, b, one, two = self.takers()
         c = self.device()

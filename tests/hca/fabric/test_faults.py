@@ -42,7 +42,7 @@ class Inner:
 
 class FaultTests(SynchronousTestCase):
     """
-    What becomes of datagrams.
+    The delivery of datagrams.
     """
 
     def rate(self, fault: faults.Fault, data: bytes = DATA) -> float:
@@ -102,7 +102,7 @@ class FaultTests(SynchronousTestCase):
 
     def test_bursts(self) -> None:
         """
-        What is lost is lost in a row.
+        Losses come in runs.
         """
         fault = faults.Bursts(Random(3), 0.01, 8)
         lost = "".join("01"[not fault(DATA, 0.0)] for _ in range(TIMES)).split("0")
@@ -122,7 +122,7 @@ class FaultTests(SynchronousTestCase):
 
     def test_stale(self) -> None:
         """
-        What was sent before comes again, a bounded number of it.
+        Earlier datagrams come again, a bounded number of them.
         """
         fault = faults.Stale(Random(1), 1.0, 3)
         for n in range(5):

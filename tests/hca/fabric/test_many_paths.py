@@ -195,7 +195,7 @@ class GreetingTests(HCATestCase):
 
     def test_cancelled(self) -> None:
         """
-        Who cancels while the handshake goes on hears nothing of the path.
+        A consumer that cancels during the handshake is not called with the path.
         """
         user = User()
         searching = self.a.fabric.reach(self.b.guid, user)

@@ -60,7 +60,7 @@ class ProcessTests(SynchronousTestCase):
 
     def echoed(self, fabric: str, *reactors: tuple[str, str]) -> None:
         """
-        What a client sends comes back, by each pair of reactors.
+        A client's data comes back, with each pair of reactors.
         """
         for serving, asking in reactors:
             server = self.start(serving, fabric, "server")

@@ -42,7 +42,7 @@ class GroupTests(RendezvousTestCase):
 
     def test_members(self) -> None:
         """
-        Whoever has joined is found, in the order of GUIDs, until it leaves or closes.
+        Members are found, in the order of their GUIDs, until they leave or close.
         """
         one, two, three = self.hca(1), self.hca(2), self.hca(3)
         for hca in (three, one, one):
@@ -97,8 +97,8 @@ class GroupTests(RendezvousTestCase):
 
     def test_nonsense(self) -> None:
         """
-        What is no entry of a group, or says another HCA than it points to, or points
-        nowhere, makes nobody a member.
+        An entry that is malformed, names another HCA than it points to, or points nowhere makes no
+        member.
         """
         one = self.hca(1)
         start = f"mcg-{GROUP:032x}-"
@@ -129,7 +129,7 @@ class GroupTests(RendezvousTestCase):
 
     def test_dead(self) -> None:
         """
-        What a killed process left is removed by the next one that opens an HCA.
+        The entries of a killed process are removed by the next one that opens an HCA.
         """
 
         def child() -> None:
@@ -166,8 +166,8 @@ class GroupTests(RendezvousTestCase):
 
     def test_listener(self) -> None:
         """
-        Who listens is said by the kernel; nobody does when an HCA is closed.  That it can
-        not be asked now is another matter.
+        The kernel identifies the listening process; there is none once the HCA is closed.  A listener that
+        cannot be asked now is a different result.
         """
         one, two = self.hca(1), self.hca(2)
         found = two.listenerOf(1)

@@ -316,7 +316,7 @@ class ExchangeTests(SynchronousTestCase):
 
     def test_pages(self) -> None:
         """
-        Who asks may ask the same again, in time, and nothing else.
+        An asker may repeat its query in time, and send nothing else.
         """
         side = self.exchange(server=True)
         for now in (1.0, 2.0):
@@ -331,7 +331,7 @@ class ExchangeTests(SynchronousTestCase):
 
     def test_subject(self) -> None:
         """
-        What nobody knows here is refused as that.
+        An unknown subject is refused as unknown.
         """
         for subject in (b"socket", b"sockets ", b"\xff", b"\0"):
             query = QUERY_BYTES[:12] + struct.pack(">I", len(subject)) + subject
@@ -369,7 +369,7 @@ class ExchangeTests(SynchronousTestCase):
 
     def test_silence(self) -> None:
         """
-        Who is silent for too long is told by name.
+        A peer that is silent for too long is an error by name.
         """
         side = self.exchange()
         assert side.deadline is not None

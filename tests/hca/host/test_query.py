@@ -238,7 +238,7 @@ class AskSocketsTests(AskingTestCase):
 
     def test_nonsense(self) -> None:
         """
-        What is no page ends it.
+        An answer that is no page ends the query.
         """
         for reply in (
             b"x",
@@ -342,7 +342,7 @@ class AskedTests(HCATestCase):
 
     def test_somethingElse(self) -> None:
         """
-        Who asks may not begin anything else.
+        An asker may not begin anything else.
         """
         for other in (handshake.Query().pack(), handshake.Refuse(1, "x").pack(), b"x"):
             pair = self.call()
@@ -353,7 +353,7 @@ class AskedTests(HCATestCase):
 
     def test_noHurry(self) -> None:
         """
-        Who does not ask for the next page in time is forgotten, and so is who hangs up.
+        An asker that does not ask for the next page in time is dropped, and so is one that hangs up.
         """
         pair = self.call()
         self.ask(pair)
@@ -372,7 +372,7 @@ class AskedTests(HCATestCase):
 
     def test_deaf(self) -> None:
         """
-        Who asks on and on and reads nothing is forgotten.
+        An asker that sends queries and reads nothing is dropped.
         """
         self.device_.socketRows = lambda: ([n, "x" * 10000] for n in range(100000))
         pair = self.call()

@@ -86,7 +86,7 @@ class InquiriesTests(SynchronousTestCase):
 
     def test_device(self) -> None:
         """
-        Who asks about the device is answered, and not heard again.
+        A query about the device is answered, and the connection closed.
         """
         pair = self.call()
         self.assertEqual(self.ask(pair, Query().pack()), {"hca_id": "roce0"})
@@ -94,7 +94,7 @@ class InquiriesTests(SynchronousTestCase):
 
     def test_sockets(self) -> None:
         """
-        Who asks about sockets gets page after page.
+        A query about sockets is answered page after page.
         """
         pair, query = self.call(), Query(Subject.SOCKETS).pack()
         pages = [self.ask(pair, query) for _ in range(2)]
@@ -103,7 +103,7 @@ class InquiriesTests(SynchronousTestCase):
 
     def test_nonsense(self) -> None:
         """
-        Who says something else is not answered: nobody is connected with here.
+        Any other message is not answered: there is nothing to connect to.
         """
         for message in (b"nonsense", Query().pack()[:-1], Query(Subject.SOCKETS).pack() + b"x"):
             self.assertIsNone(self.ask(self.call(), message))
@@ -154,7 +154,7 @@ class WakerTests(SynchronousTestCase):
 
     def test_early(self) -> None:
         """
-        Who signals before somebody asks for the descriptor is not forgotten.
+        A signal before the descriptor was asked for is not lost.
         """
         self.waker.signal()
         self.assertTrue(self.isReadable())

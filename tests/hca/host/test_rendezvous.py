@@ -281,8 +281,7 @@ class EntryTests(RendezvousTestCase):
 
     def test_notRememberedTooSoon(self) -> None:
         """
-        What was found just after a change is not: a second change could have
-        the same time.
+        A result found just after a change is not cached: a second change could have the same time.
         """
         one, two = self.hca(1), self.hca(2)
         one.publish(SERVICE, "0.0.0.0")

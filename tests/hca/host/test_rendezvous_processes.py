@@ -61,7 +61,7 @@ class ProcessTests(RendezvousTestCase):
 
     def test_killed(self) -> None:
         """
-        What a killed process left is reclaimed by the next, and only then.
+        The entries of a killed process are reclaimed by the next process, and only then.
         """
         pid = self.server(lambda made: made.publish(SERVICE, "0.0.0.0"))
         client = self.hca(2)
@@ -324,8 +324,7 @@ class OtherUserTests(RendezvousTestCase):
 
     def test_leftByOther(self) -> None:
         """
-        What a dead process of another user left and we may not remove is an
-        error that says so.
+        An entry of another user's dead process that we may not remove is an error that says so.
         """
         server = self.hca(1)
         self.squat(3, SERVICE, "127.0.0.1")

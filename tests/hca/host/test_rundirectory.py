@@ -304,8 +304,7 @@ class StandardDirectoryTests(RunDirectoryTestCase):
 
     def test_noneWillDo(self) -> None:
         """
-        What somebody else has put into /tmp is refused by name, and both
-        reasons are told if there are two.
+        Anything of another user's in /tmp is refused by name; both reasons are given if there are two.
         """
         os.mkdir(self.temporary, 0o755)
         os.chmod(self.temporary, 0o755)
@@ -370,7 +369,7 @@ class OpenDirectoryTests(RunDirectoryTestCase):
 
     def test_lockIsWaitedFor(self) -> None:
         """
-        Whoever waits gets it when the holder lets go.
+        A waiter gets the lock when its holder releases it.
         """
         other = self.again()
         holder = self.directory.locked()

@@ -15,7 +15,7 @@ from tests.processes.programs.child import Line, Program
 
 keyvalue = load("keyvalue")
 
-#: What is changed and read.
+#: The key that is changed and read.
 _KEY = b"key"
 
 

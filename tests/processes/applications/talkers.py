@@ -18,7 +18,7 @@ from tests.processes.programs.child import Line, Program
 
 class TooLarge(Exception):
     """
-    What the AMP server raises to see it on the other side.
+    The exception that the AMP server raises, to be seen on the other side.
     """
 
 
@@ -211,7 +211,7 @@ class Talker(Program):
         Join the chat.
 
         @param endpoint: the client's endpoint string.
-        @param name: who we are.
+        @param name: our own name.
         """
         self._guest = await clientFromString(self.reactor, endpoint).connect(
             Factory.forProtocol(lambda: Guest(self))

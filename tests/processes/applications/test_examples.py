@@ -175,8 +175,8 @@ class CounterBoardTests(ExampleTestCase):
 
     def test_revoked(self) -> None:
         """
-        A client that keeps a seat is sent away, with C{REM_ACCESS_ERR}; who waits for the seat
-        gets it, and goes on.
+        A client that keeps a seat is sent away, with C{REM_ACCESS_ERR}; the one that waits
+        for the seat gets it, and goes on.
         """
         server, [endpoint] = self.serve(["ib"], "--patience", "2")
         hog = self.begin("hog", endpoint)
@@ -239,8 +239,8 @@ class BulkAMPTests(ExampleTestCase):
 
     def test_lenderKilled(self) -> None:
         """
-        Who fetches from a process that does not answer and then is killed hears of it, and keeps
-        nothing registered.
+        A client whose server does not answer and is then killed gets an error, and keeps nothing
+        registered.
         """
         for scheme in ("ib", "tcp"):
             keeper, lender = self.lent(scheme)
@@ -252,7 +252,7 @@ class BulkAMPTests(ExampleTestCase):
 
     def test_keeperKilled(self) -> None:
         """
-        What was lent to a process that was killed is deregistered.
+        Memory lent to a process that was killed is deregistered.
         """
         for scheme in ("ib", "tcp"):
             keeper, lender = self.lent(scheme)
@@ -279,7 +279,7 @@ class KeyValueTests(ExampleTestCase):
 
     def test_commands(self) -> None:
         """
-        What one process stores another reads; the server's program answers no GET.
+        A value that one process stores another reads; the server's program answers no GET.
         """
         server, [endpoint] = self.serve(["ib"])
         for words, answer in (

@@ -209,7 +209,7 @@ class TransferTests(PingTestCase):
 
     def test_killed(self) -> None:
         """
-        Who is left behind has failed.
+        The surviving side fails.
         """
         server, port = self.server("--as", "ucmatose", "-c", "2")
         client = self.begun("--as", "ucmatose", "-s", HOST, "-p", port, "-d")

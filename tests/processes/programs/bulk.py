@@ -20,7 +20,7 @@ from zope.interface import implementer
 from tests.processes.programs.child import Line, Program
 from tests.processes.programs.wires import content
 
-#: What all streams are cut from; the pieces begin anywhere in it.
+#: The bytes that all streams are cut from; the pieces begin anywhere in them.
 POOL_BYTES = 1 << 22
 #: The longest piece that is written at once.
 PIECE_BYTES = 1 << 18
@@ -28,7 +28,7 @@ PIECE_BYTES = 1 << 18
 PAUSE_EVERY = 8
 #: The longest pause, seconds.
 PAUSE_SECONDS = 0.05
-#: Who writes nothing for so long, seconds, stands still.
+#: A writer is stalled that has written nothing for so many seconds.
 STILL_SECONDS = 0.5
 
 
@@ -53,7 +53,7 @@ class Hauler(Protocol):
         """
         self._program = program
         self._left, self._missing = send, take
-        #: What is written, and when; when not to read.
+        #: The pieces and times of writes; the times of pauses in reading.
         self._drawn, self._moments = random.Random(number), random.Random(-1 - number)
         self._pauses = pauses
         self._sleeps = self._paused = self._writing = False

@@ -72,7 +72,7 @@ class Member(Protocol):
 @define
 class Wait:
     """
-    What happened while an echo was out.
+    The counts while an echo was under way.
 
     @ivar turns: turns of this process's reactor.
     @ivar echoes: echoes of all connections.

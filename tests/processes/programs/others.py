@@ -55,7 +55,7 @@ class Filter(ProcessProtocol):
 
 def multiply(queue: Any, number: int) -> None:
     """
-    What a process of C{multiprocessing} does.
+    The work of a C{multiprocessing} process.
     """
     queue.put(number * 2)
 

@@ -81,7 +81,7 @@ class Visitor(Protocol):
 
     def name(self) -> str:
         """
-        @return: Who the server is.
+        @return: The server's name.
         """
         return self._said.split(b"\n")[0].decode()
 
@@ -97,7 +97,7 @@ class Visitor(Protocol):
 
 class Visits(ClientFactory):
     """
-    What connects once.
+    A client that connects once.
 
     @ivar done: Fires when the server has said who it is.
     @ivar made: How often a connection was made.
@@ -169,14 +169,14 @@ class Switching(Program):
 
     def _listening(self, port: Any) -> dict[str, Any]:
         """
-        @return: What is known of a port.
+        @return: A description of a port.
         """
         self.ports[port.getHost().port] = port
         return self.do_port(port.getHost().port)
 
     def do_port(self, port: int) -> dict[str, Any]:
         """
-        @return: What is known of a port.
+        @return: A description of a port.
         """
         return {"port": port, **self._why(self.ports[port])}
 
@@ -218,7 +218,7 @@ class Switching(Program):
 
     def _visited(self, visitor: Any, visits: Visits) -> dict[str, Any]:
         """
-        @return: What is known of a connection.
+        @return: A description of a connection.
         """
         self.visitors[len(self.visitors)] = visitor
         host = visitor.transport.getHost()
@@ -258,13 +258,13 @@ class Switching(Program):
 
     def do_counters(self) -> dict[str, int]:
         """
-        @return: What the switch has counted.
+        @return: The counters of the switch.
         """
         return dict(self.reactor.switch.counters)
 
     def do_deviceCounters(self) -> dict[str, int]:
         """
-        @return: What the device shows of it.
+        @return: Those counters as the device shows them.
         """
         from twisted_ib.internet.channel import channelsOf
 

@@ -36,7 +36,7 @@ class Counting(DatagramProtocol):
 
 class Datagrams(Program):
     """
-    What the child can do.
+    The commands of the child.
 
     @ivar sockets: by port.
     """

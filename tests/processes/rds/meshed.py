@@ -104,7 +104,7 @@ class Asker(Protocol):
 
 class Meshed(Datagrams):
     """
-    What the child can do besides.
+    The child's further commands.
     """
 
     asker: Any = None
@@ -160,6 +160,6 @@ class Meshed(Datagrams):
         """
         Wait for the end.
 
-        @return: What it was.
+        @return: The error.
         """
         return str(await self.asker.lost)

@@ -62,7 +62,7 @@ class DatagramTests(MeshTestCase):
 
     def test_killed(self) -> None:
         """
-        What is sent to a process that is killed, and not taken by it, its successor gets.
+        Datagrams for a killed process that it had not received reach its successor.
         """
         one, two = self.open(4000), self.open(5000)
         digest = one.ask("write", LONG, port=4000, host=HOST, to=5000, count=100)

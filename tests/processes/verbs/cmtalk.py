@@ -320,7 +320,7 @@ def leavingActive(wire: Wire) -> None:
 
 def forkedPassive(wire: Wire) -> None:
     """
-    What the parent had is of no use; a child that was forked from one with a connection has its
+    The parent's objects are unusable; a child that was forked from a process with a connection makes its
     own.
     """
     parent = listening(Wire(-1, os.open(os.devnull, os.O_WRONLY)))

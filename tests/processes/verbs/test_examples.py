@@ -164,7 +164,7 @@ class PingPongTests(ExampleTestCase):
 
     def test_reliableOneReceive(self) -> None:
         """
-        One receive is enough: who meets none tries again.
+        One receive is enough: a sender that meets none retries.
         """
         self.played("ibv_rc_pingpong", "--rx-depth=1", "--events", iters=20)
 
@@ -218,8 +218,8 @@ class PingPongTests(ExampleTestCase):
 
     def test_exchange(self) -> None:
         """
-        What crosses TCP is what rdma-core's programs write: a server hears of a queue pair, tells of its own,
-        and hears that this was heard.
+        The exchange over TCP is that of rdma-core's programs: a server receives the client's queue pair,
+        sends its own, and receives a confirmation.
         """
         server = self.start("ibv_uc_pingpong")
         local = self.line(server)

@@ -136,7 +136,7 @@ class DevinfoTests(CommandTestCase):
 
 class TextTests(SynchronousTestCase):
     """
-    What is made of an answer.
+    The presentation of an answer.
     """
 
     def setUp(self) -> None:

@@ -90,7 +90,7 @@ def row(**changes: Any) -> list[Any]:
 
 class SocketsTests(SynchronousTestCase):
     """
-    What is made of answers.
+    The validation of answers.
     """
 
     def test_row(self) -> None:
@@ -184,7 +184,7 @@ class SocketsTests(SynchronousTestCase):
 
 class TextTests(SynchronousTestCase):
     """
-    What people read.
+    The output for people.
     """
 
     def test_table(self) -> None:
@@ -230,7 +230,7 @@ class TextTests(SynchronousTestCase):
 
     def test_terminal(self) -> None:
         """
-        What could command a terminal does not reach it.
+        Escape sequences do not reach a terminal.
         """
         bad = "\x1b[2J\n"
         names = ("provider", "device", "local", "remote", "state", "rule", "fallback")
@@ -295,7 +295,8 @@ class CommandTests(SynchronousTestCase):
 
     def test_told(self) -> None:
         """
-        Who is dead, or dies meanwhile, has no rows; who is silent, or asked by too many, is known to be.
+        A process that is dead, or dies meanwhile, has no rows; one that is silent or busy is reported as
+        such.
         """
         answers: list[Any] = [Told(5, [page([ROW])], True), Told(5, [page([ROW])], False, True), Told(6)]
         answers += [ResourceLimitError("many"), NoListenerError("dead")]
@@ -370,7 +371,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_errors(self) -> None:
         """
-        What is wrong is one line, and a status.
+        An error is one line and a status.
         """
         complaints = Output(False)
         self.patch(sys, "stderr", complaints)

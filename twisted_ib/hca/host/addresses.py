@@ -1,8 +1,7 @@
 """
 IP addresses of this host, as text.
 
-An HCA of the shared-memory fabric serves the addresses that reach this very
-host, in this very network namespace.
+An HCA of the shared-memory fabric serves the addresses that reach this host, within one network namespace.
 """
 
 from __future__ import annotations
@@ -18,11 +17,16 @@ from functools import lru_cache
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, ServiceInUseError
 
+#: RFC 6335 section 6: dynamic ports, which are never assigned.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 65536
+#: RFC 863.  Any port would do: connect(2) on a UDP socket sends nothing.
 _DISCARD_PORT = 9
+#: Linux connects a client of a wildcard to the loopback address (RFC 1122 section 3.2.1.3 allows no such
+#: destination).
 _THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
+# rtnetlink(7), netlink(7).
 _NETLINK_ROUTE = 0
 _RTM_NEWADDR = 20
 _RTM_GETADDR = 22
@@ -42,20 +46,25 @@ _NETLINK_SECONDS = 1.0
 @lru_cache(maxsize=1024)
 def normalise(text: str) -> str:
     """
-    The one spelling of an address: shortest form, IPv4-mapped as IPv4, scope
-    id as interface number, C{""} as C{"0.0.0.0"}.
+    Give an address its one spelling: shortest form, IPv4-mapped as IPv4, scope id as interface number,
+    C{""} as C{"0.0.0.0"}.
 
     @raise ValueError: it is not an IP address.
     """
+    # RFC 5952 section 4: text forms of one IPv6 address differ; entries and tables are found by their text,
+    # so there must be one.
     address = ipaddress.ip_address(text or "0.0.0.0")
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     mapped = address.ipv4_mapped
+    # RFC 4291 section 2.5.5.2; a GID of IPv4 is such an address (IBTA vol. 1 annex A17).
     if mapped is not None:
         return str(mapped)
     scope = address.scope_id
     if scope is None:
         return str(address)
+    # RFC 4007 section 11.2: a zone may be given by name or by number.  Interfaces can be renamed; numbers
+    # stay.
     if not (scope.isascii() and scope.isdigit()):
         try:
             scope = str(socket.if_nametoindex(scope))
@@ -66,38 +75,45 @@ def normalise(text: str) -> str:
 
 def wildcard(address: str) -> str:
     """
-    The address that stands for every address of the same family.
+    @return: The wildcard address of the same family.
     """
     return "::" if ":" in address else "0.0.0.0"
 
 
 def servedBy(address: str) -> list[str]:
     """
-    What a listener that serves C{address} may be bound to, the one to ask
-    first at the front: the address itself, then all of its family; for IPv4
-    then C{::}, as a Linux socket there serves both.
+    @return: The addresses that a listener which serves C{address} may be bound to, best first: the address
+        itself, then the wildcard of its family, for IPv4 then C{::}.
     """
+    # RFC 3493 section 5.3: without IPV6_V6ONLY, the default on Linux, a socket on :: accepts IPv4 as well.
     wanted = [address, wildcard(address), "::"]
-    if address in _THIS_HOST:  # as TCP
+    # As for TCP: Linux net/ipv4/route.c, ip_route_output_key_hash_rcu, turns the destination 0.0.0.0 into
+    # 127.0.0.1.
+    if address in _THIS_HOST:
         wanted.insert(0, _THIS_HOST[address])
     return list(dict.fromkeys(wanted))
 
 
 def conflict(one: str, other: str) -> bool:
     """
-    Whether two listeners on one port exclude each other, as in TCP: bound to
-    the same address, or one of them to all of the other's family.
+    @return: Whether listeners on two addresses exclude each other on one port, as in TCP.
     """
+    # The same address, or the wildcard of a family and any address of it exclude each other (bind(2)).  Two
+    # families never do: a server that listens on both is common.  Linux cma.c, cma_check_port, differs:
+    # there they do unless both ids are for one family only (afonly).
     wild = wildcard(one)
     return wild == wildcard(other) and (one == other or wild in (one, other))
 
 
 def freePort(taken: Container[int]) -> int:
     """
-    A port from 49152 up, at random, that is not in C{taken}.
+    Choose a free port from 49152 up.
 
-    @raise ServiceInUseError: there is none.
+    @param taken: the ports in use.
+    @raise ServiceInUseError: none is free.
     """
+    # RFC 6056 section 3.3.1: at random, so that others can neither predict the port nor be mistaken for its
+    # former owner.
     free = [port for port in range(_FIRST_EPHEMERAL_PORT, _PORTS) if port not in taken]
     if not free:
         raise ServiceInUseError(f"no port from {_FIRST_EPHEMERAL_PORT} up is free")
@@ -106,9 +122,10 @@ def freePort(taken: Container[int]) -> int:
 
 def namespaceInode() -> int:
     """
-    A number for the network namespace of this process, 0 if there are none.
+    @return: The inode of this thread's network namespace (namespaces(7)), 0 if there are none.
     """
     try:
+        # Of the thread, not the process: setns(2) and unshare(2) change one thread.
         return os.stat("/proc/thread-self/ns/net").st_ino
     except OSError:
         return 0
@@ -116,23 +133,24 @@ def namespaceInode() -> int:
 
 def isLocalAddress(text: str) -> bool:
     """
-    Whether an address means this host: loopback, wildcard, or an address of
-    one of its interfaces.
+    Whether an address belongs to this host: loopback, wildcard, or of one of its interfaces.
 
     @raise ValueError: it is not an IP address.
     """
     address = normalise(text)
+    # RFC 1122 section 3.2.1.3: all of 127/8 is this host.  RFC 4291 section 2.5.3: of IPv6 only ::1 is.
     if address.startswith("127.") or address in ("0.0.0.0", "::", "::1"):
         return True
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     host, _, scope = address.partition("%")
+    # Linux lets a UDP socket bind a multicast address, so the test below would pass.
     if ipaddress.ip_address(host).is_multicast:
         return False
     where = (host, 0, 0, int(scope or 0)) if family == socket.AF_INET6 else (host, 0)
     try:
         with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.bind(where)
-            # A broadcast address can be bound, but not connected to.
+            # A broadcast address can be bound but not connected to without SO_BROADCAST (connect(2), EACCES).
             probe.connect((host, _DISCARD_PORT, *where[2:]))
     except OSError:
         return False
@@ -142,12 +160,13 @@ def isLocalAddress(text: str) -> bool:
 @lru_cache(maxsize=limits.LOCAL_ADDRESSES)
 def isPeersAddress(address: str, second: int) -> bool:
     """
-    Whether a peer may have an address.  The host is asked once in a second: it
-    costs a socket, and what a peer says is asked for each connection.
+    Whether a local peer may claim an address.
 
     @param address: without a scope, as private data has it.
-    @param second: of whoever asks.
+    @param second: the caller's clock in whole seconds: results are cached for one second.
     """
+    # RFC 4291 section 2.5.6: a link-local address is unique on its link only.  The private data of annex
+    # A11 has no room for the zone, so any interface will do.
     if address.startswith("fe80:"):
         return any(local.partition("%")[0] == address for local in localAddresses())
     return address not in ("0.0.0.0", "::") and isLocalAddress(address)
@@ -155,10 +174,10 @@ def isPeersAddress(address: str, second: int) -> bool:
 
 def checkLocal(address: str, wildcards: bool = False) -> None:
     """
-    Let only addresses of this host pass.
+    Refuse addresses that are not of this host.
 
-    @param wildcards: whether those that mean all of them pass.
-    @raise NoRouteError: C{address} is not one of them.
+    @param wildcards: whether wildcards pass.
+    @raise NoRouteError: C{address} is not one of this host.
     """
     if wildcards and address in ("", "0.0.0.0", "::"):
         return
@@ -168,16 +187,19 @@ def checkLocal(address: str, wildcards: bool = False) -> None:
 
 def sourceFor(address: str) -> str:
     """
-    Ask the kernel from which address it would connect to another.
+    Find the address from which the kernel would connect to another.
 
-    @param address: Where to.
+    @param address: The destination.
     @return: One of this host.
-    @raise NoRouteError: it knows no way there.
+    @raise NoRouteError: there is no route.
     @raise ValueError: it is not an IP address.
     """
     text = normalise(address)
     host, _, scope = text.partition("%")
     try:
+        # connect(2) on a UDP socket looks up the route and binds the source address, and sends nothing.  In
+        # the kernel rdma_resolve_addr does the same look-up (Linux drivers/infiniband/core/addr.c,
+        # addr4_resolve).
         if ":" not in host:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
                 probe.connect((host, _DISCARD_PORT))
@@ -192,8 +214,8 @@ def sourceFor(address: str) -> str:
 
 def localAddresses() -> list[str]:
     """
-    The addresses of all interfaces, in the kernel's order; link-local ones
-    with the interface number as scope id.
+    @return: The addresses of all interfaces, in the kernel's order; link-local ones with the interface
+        number as scope.
     """
     return [address for address, _ in _interfaceAddresses()]
 
@@ -201,7 +223,7 @@ def localAddresses() -> list[str]:
 def interfaceOf(address: str) -> int:
     """
     @param address: One of this host, normalised.
-    @return: The number of the interface that has it; 0 if none has, as many that reach this host.
+    @return: The index of its interface; 0 for an address like 127.0.0.2, which no interface has.
     """
     return dict(_interfaceAddresses()).get(address, 0)
 
@@ -211,6 +233,8 @@ def _interfaceAddresses() -> list[tuple[str, int]]:
         return []
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as route:
+            # The kernel answers at once; but it drops messages when memory is short, and a device must not
+            # hang for that (netlink(7)).
             route.settimeout(_NETLINK_SECONDS)
             request = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
             size = _MESSAGE.size + len(request)
@@ -221,9 +245,6 @@ def _interfaceAddresses() -> list[tuple[str, int]]:
 
 
 def _readDump(route: socket.socket) -> list[tuple[str, int]]:
-    """
-    The addresses that the kernel lists.
-    """
     found: list[tuple[str, int]] = []
     while len(found) < limits.LOCAL_ADDRESSES:
         data = route.recv(_NETLINK_BYTES)
@@ -236,6 +257,7 @@ def _readDump(route: socket.socket) -> list[tuple[str, int]]:
                 address = _parseAddress(data[offset + _MESSAGE.size : offset + length])
                 if address is not None:
                     found.append(address)
+            # netlink(3): NLMSG_ALIGNTO is 4.
             offset += (length + 3) & ~3
     return found[: limits.LOCAL_ADDRESSES]
 
@@ -252,7 +274,7 @@ def _parseAddress(message: bytes) -> tuple[str, int] | None:
             break
         values[kind] = message[offset + _ATTRIBUTE.size : offset + length]
         offset += (length + 3) & ~3
-    # On a point-to-point link IFA_ADDRESS is the other end.
+    # Linux include/uapi/linux/if_addr.h: on a point-to-point link IFA_ADDRESS is the other end's address.
     packed = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
     if packed is None or len(packed) not in (4, 16):
         return None

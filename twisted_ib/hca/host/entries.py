@@ -1,22 +1,21 @@
 """
-The entries of a run directory, and whether who made them is alive.
+The entries of a run directory, and whether the processes that made them are alive.
 
-In a run directory (L{twisted_ib.hca.host.rundirectory}) each HCA has a
-listening SEQPACKET socket C{hca-GUID}.  Each service that it listens on is a
-symbolic link to that socket::
+In a run directory (L{twisted_ib.hca.host.rundirectory}) each HCA has a listening SEQPACKET socket
+C{hca-GUID}.  Each service that it listens on is a symbolic link to that socket::
 
     svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID
 
-or, if it is the same as that of a TCP socket which listens on the same address and
-number, a link that has the socket's inode as well::
+A service that belongs to a TCP socket listening on the same address and port has that socket's inode as
+well::
 
     svc-SERVICE-NAMESPACE-ADDRESS -> hca-GUID.tcp-INODE
 
-SERVICE is the service id (16 hex digits), NAMESPACE the inode of the network
-namespace: a path crosses namespaces and an IP address must not.  ADDRESS is what
-the listener is bound to.
+SERVICE is the service id (16 hex digits; IBTA vol. 1 annex A4 and annex A11 make it of a port).  NAMESPACE
+is the inode of the network namespace: a path in the file system crosses namespaces, an IP address must not.
+ADDRESS is the listener's.
 
-Each multicast group that it is a member of is such a link too, GROUP being the GID::
+Each membership in a multicast group is such a link too, with GROUP for the GID::
 
     mcg-GROUP-GUID -> hca-GUID
 """
@@ -36,22 +35,22 @@ from twisted_ib.hca.host.rundirectory import RunDirectory
 RECLAIMED_ENTRIES = 256
 
 HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
+#: A service id (IBTA vol. 1 chapter 12), the inode of a network namespace, a normalised address.
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
-#: What a service's link holds.
+#: The target of a service's link.
 TARGET = re.compile(r"(hca-[0-9a-f]{16})(?:\.tcp-([1-9]\d{0,19}))?\Z", re.ASCII)
+#: A multicast GID (IBTA vol. 1 4.1.1) and the GUID of a member.
 GROUP = re.compile(r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z")
 
 
 @attrs.frozen
 class Entry:
     """
-    An HCA that was found.
+    An HCA found in a run directory.
 
     @ivar guid: its GUID, by the entry's name.
-    @ivar name: the entry's name.
-    @ivar directory: where it is.
     @ivar address: what the service asked for is bound to, C{""} if none was.
-    @ivar inode: that of the TCP socket which the service stands beside, 0 if there is none.
+    @ivar inode: of the TCP socket that the service belongs to, 0 if there is none.
     @ivar uid: the user who made the service's entry.
     """
 
@@ -65,27 +64,26 @@ class Entry:
 
 def serviceName(serviceID: int, namespace: int, address: str) -> str:
     """
-    The name of a service's entry.
+    @return: The name of a service's entry.
     """
     return f"svc-{serviceID:016x}-{namespace}-{address}"
 
 
 def targetName(hca: str, inode: int) -> str:
     """
-    What a service's link holds.
-
     @param hca: the name of the HCA's socket.
-    @param inode: of the TCP socket beside the service, 0 for none.
+    @param inode: of the TCP socket that the service belongs to, 0 for none.
+    @return: The target of a service's link.
     """
     return f"{hca}.tcp-{inode}" if inode else hca
 
 
 def targetOf(text: str | None) -> tuple[str, int]:
     """
-    Read what a link holds.
+    Parse a link's target.
 
-    @return: the name of an HCA's socket, C{""} if there is none in it, and the inode of
-        the TCP socket beside the service, 0 for none.
+    @return: the name of an HCA's socket, C{""} if it has none, and the inode of the service's TCP socket, 0
+        for none.
     """
     match = TARGET.match(text or "")
     return ("", 0) if match is None else (match[1], int(match[2] or 0))
@@ -93,15 +91,16 @@ def targetOf(text: str | None) -> tuple[str, int]:
 
 def groupName(group: int, guid: int) -> str:
     """
-    The name of the entry of an HCA in a multicast group.
+    @return: The name of the entry that makes an HCA a member of a multicast group.
     """
     return f"mcg-{group:032x}-{guid:016x}"
 
 
 def connect(directory: RunDirectory, name: str, kind: int) -> socket.socket:
     """
-    A non-blocking socket of this kind, connected to an HCA's.
+    Connect a non-blocking socket to an HCA's.
 
+    @param kind: a socket type, C{SOCK_SEQPACKET} except to probe.
     @raise OSError: it cannot be connected.
     """
     found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
@@ -116,11 +115,10 @@ def connect(directory: RunDirectory, name: str, kind: int) -> socket.socket:
 def isBound(directory: RunDirectory, name: str) -> bool:
     """
     Whether some process has the HCA socket C{name} open.
-
-    A socket of the wrong type is refused by Linux with another error if the
-    socket is open, and the HCA does not notice; only where that says it is
-    dead a real connection has the last word.
     """
+    # Linux net/unix/af_unix.c, unix_find_bsd: connecting with another socket type gives EPROTOTYPE if the
+    # socket is open, and its owner notices nothing.  Only where that gives ECONNREFUSED does a real
+    # connection decide.
     for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
         try:
             connect(directory, name, kind).close()
@@ -135,17 +133,17 @@ def isBound(directory: RunDirectory, name: str) -> bool:
 def isServed(directory: RunDirectory, name: str) -> bool:
     """
     Whether the process that listens on the HCA socket C{name} is alive.
-
-    The socket of a killed process stays open as long as a child that it
-    forked lives; its pidfd tells them apart.
     """
     try:
         probe = connect(directory, name, socket.SOCK_SEQPACKET)
     except (ConnectionRefusedError, FileNotFoundError):
         return False
     except OSError:
-        return True  # it is busy, or not ours to ask
+        # EAGAIN, its backlog is full; or EACCES, not ours to judge.
+        return True
     try:
+        # A forked child of a killed process keeps the socket open and connections succeed; only the pidfd
+        # tells.
         liveness = Liveness.of(probe)
     except PathLostError:
         return False
@@ -159,14 +157,15 @@ def isServed(directory: RunDirectory, name: str) -> bool:
 
 def reclaim(directory: RunDirectory) -> None:
     """
-    Remove the entries of dead HCAs, a bounded number of them; the directory is
-    locked.
+    Remove the entries of dead HCAs, a bounded number of them; the caller holds the directory's lock.
     """
     names = directory.names()
     sockets = {name for name in names if HCA.match(name)}
     budget = RECLAIMED_ENTRIES
     dead = set()
     for name in sockets:
+        # unix(7): a socket file stays after its process; bind(2) then fails with EADDRINUSE until it is
+        # unlinked.
         if budget and not isBound(directory, name):
             dead.add(name)
             budget -= 1

@@ -1,9 +1,5 @@
 """
-Messages with descriptors over a SEQPACKET socket, never waiting.
-
-A peer may send as many descriptors as it likes.  The room for them is exactly
-what the message may bring, what does not fit is closed by the kernel and
-reported, and then all are closed and the message is refused.
+Messages with descriptors (SCM_RIGHTS) over a SEQPACKET socket, never blocking.
 """
 
 from __future__ import annotations
@@ -50,16 +46,18 @@ def receiveWithDescriptors(
     pair: socket.socket, maxBytes: int, maxCount: int = 0
 ) -> tuple[bytes, list[int]] | None:
     """
-    Take one message.
+    Receive one message.
 
-    @param maxBytes: the longest message that is taken.
+    @param maxBytes: the longest message accepted.
     @param maxCount: how many descriptors may come with it.
-    @return: the message (empty at the end of the connection) and its
-        descriptors, ours to close; None if there is none yet.
+    @return: the message (empty at the end of the connection) and its descriptors, the caller's to close;
+        L{None} if there is none yet.
     @raise DescriptorError: the message was longer or had more descriptors.
     @raise PathLostError: the peer is gone.
     """
-    # CMSG_SPACE would leave room for one more, because it rounds up.
+    # A peer may send up to 253 descriptors (SCM_MAX_FD, unix(7)).  What does not fit into the control
+    # buffer is closed by the kernel, so the buffer is exact: CMSG_SPACE rounds up to 8 bytes and could
+    # leave room for one more.
     room = socket.CMSG_LEN(maxCount * _INT.size) if maxCount else 0
     try:
         data, ancillary, flags, _ = pair.recvmsg(
@@ -74,6 +72,8 @@ def receiveWithDescriptors(
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             whole = len(packed) - len(packed) % _INT.size
             descriptors.extend(fd for (fd,) in _INT.iter_unpack(packed[:whole]))
+    # Refused as a whole: the descriptors that did arrive cannot be told from those that did not.  The
+    # kernel also truncates when RLIMIT_NOFILE is reached (Linux net/core/scm.c, scm_detach_fds).
     if flags & socket.MSG_CTRUNC:
         closeAll(descriptors)
         raise DescriptorError(f"a peer sent more than {maxCount} descriptors, or none is free here")

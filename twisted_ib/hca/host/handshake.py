@@ -1,25 +1,23 @@
 """
-What two processes say to each other before they share rings.
+The handshake of two processes before they share rings.
 
-The client connects to the HCA's SEQPACKET socket and speaks first::
+The client connects to the HCA's SEQPACKET socket and sends first::
 
     HELLO  + descriptors  ->
                           <-  HELLO + descriptors, or REFUSE
-    (REFUSE               ->  if the answer is not to its liking)
+    (REFUSE               ->  if the client cannot accept that)
 
     QUERY                 ->
                           <-  ANSWER (a JSON object)
-    (QUERY                ->  the next page of an answer that has several
+    (QUERY                ->  for the next page of a long answer
                           <-  ANSWER, and so on)
 
-One message is one packet: a head of 16 bytes, then a body.  All is big endian.
-The head and REFUSE are the same in every version of the layout, so that two
-versions can tell each other why they cannot talk.
+One message is one packet: a head of 16 bytes, then a body, all big endian.  The head and REFUSE are the
+same in every version of the layout, so that two versions can report why they are incompatible.
 
-Both say what they offer: rings (else the records travel over this socket) and
-an eventfd as doorbell (else a byte on this socket).  What both offer is used.
-With rings comes the descriptor of the sender's segment, then, with the eventfd
-offered too, that of its doorbell.
+Each Hello declares capabilities: rings (without them records travel over this socket) and an eventfd as
+doorbell (without it a byte on this socket).  What both declare is used.  With rings comes the descriptor of
+the sender's segment; with the eventfd as well, that of its doorbell after it.
 
 Pure: bytes in, bytes out; descriptors are only counted here.
 """
@@ -38,7 +36,8 @@ from twisted_ib.errors import HandshakeError, LayoutError
 
 #: The longest text of a refusal in a handshake, in bytes of UTF-8.
 REFUSAL_BYTES = 256
-#: How long a peer may take for its part of a handshake.
+#: How long a peer may take for its part of a handshake, in seconds: without a bound, silent connections
+#: would use up the slots for peers.
 HANDSHAKE_SECONDS = 5.0
 
 MAGIC = b"TWSTD_IB"
@@ -52,7 +51,7 @@ _ALL_OFFERS = 0x3
 
 class HandshakeFlags(IntFlag):
     """
-    What a side can do.
+    The capabilities that a Hello declares.
     """
 
     RINGS = 1
@@ -61,7 +60,7 @@ class HandshakeFlags(IntFlag):
 
 class RefuseReason(IntEnum):
     """
-    Why a side refuses.
+    The reasons of a REFUSE, with numbers of their own (the CM has a REJ's: IBTA vol. 1 12.6.7.2).
     """
 
     MALFORMED = 1
@@ -79,28 +78,24 @@ def _message(kind: int, body: bytes, version: int = LAYOUT_VERSION) -> bytes:
 
 
 def _text(data: bytes, limit: int) -> str:
-    """
-    Text from a peer, safe to show in one line.
-    """
+    # From a peer, and destined for logs and terminals: an escape sequence must not get there.
     shown = data[:limit].decode("utf-8", "replace")
     return "".join([c if c.isprintable() else "?" for c in shown])
 
 
 def _cut(text: str, limit: int) -> bytes:
-    """
-    C{text} as UTF-8, at most C{limit} bytes, no character cut in two.
-    """
+    # RFC 3629 section 3: a cut may fall within a character; the second pass drops the partial one.
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode("utf-8")
 
 
 @attrs.frozen
 class Hello:
     """
-    A side names itself, its layout and its offers.
+    A side's identity, layout and capabilities.
 
     @ivar guid: of its HCA.
-    @ivar pid: its process number as it sees it; for display only.
-    @ivar ringBytes: data bytes of its ring.
+    @ivar pid: its process by its own account; for display only.
+    @ivar ringBytes: size of its ring.
     @ivar slackBytes: bytes behind the ring's end for a record that runs over.
     @ivar offers: see L{HandshakeFlags}.
     @ivar program: its name, for display.
@@ -126,7 +121,7 @@ class Hello:
 
     def pack(self) -> bytes:
         """
-        The message.
+        @return: The message.
         """
         program = _cut(self.program, limits.PROGRAM_BYTES)
         fixed = _HELLO.pack(
@@ -137,7 +132,7 @@ class Hello:
     @classmethod
     def parse(cls, body: memoryview) -> Hello:
         """
-        The message with this body.
+        Parse a body.
 
         @raise HandshakeError: it is malformed.
         """
@@ -146,6 +141,8 @@ class Hello:
         guid, pid, ringBytes, slackBytes, offers, length = _HELLO.unpack_from(body)
         if length > limits.PROGRAM_BYTES or length != len(body) - _HELLO.size:
             raise HandshakeError("a peer's hello has a program name of another length than it says")
+        # A flag that is unknown here may imply descriptors or another layout; a newer layout has a newer
+        # version instead.
         if offers & ~_ALL_OFFERS:
             raise HandshakeError(f"a peer offers what nobody knows ({offers:#x})")
         program = _text(bytes(body[_HELLO.size :]), limits.PROGRAM_BYTES)
@@ -155,7 +152,7 @@ class Hello:
 @attrs.frozen
 class Refuse:
     """
-    A side will not go on.
+    The refusal of a handshake.
 
     @ivar reason: a L{RefuseReason}, or a number that only a newer peer knows.
     @ivar text: the same for people.
@@ -168,7 +165,7 @@ class Refuse:
 
     def pack(self) -> bytes:
         """
-        The message.
+        @return: The message.
         """
         text = _cut(self.text, REFUSAL_BYTES)
         return _message(self.KIND, _REFUSE.pack(self.reason, len(text)) + text)
@@ -176,7 +173,7 @@ class Refuse:
     @classmethod
     def parse(cls, body: memoryview) -> Refuse:
         """
-        The message with this body.
+        Parse a body.
 
         @raise HandshakeError: it is malformed.
         """
@@ -190,21 +187,19 @@ class Refuse:
 
 class Subject(Enum):
     """
-    What an asker wants to know; the value is the query's body.
+    The subject of a query; the value is the query's body.
     """
 
-    #: What the HCA is, can do and has in use: one answer.
+    #: The HCA's attributes and what it has in use: one answer.
     DEVICE = b""
-    #: The listeners and connections of its process: pages.
+    #: The listeners and connections of its process: several pages.
     SOCKETS = b"sockets"
 
 
 @attrs.frozen
 class Query:
     """
-    An asker wants to know something of an HCA.
-
-    @ivar subject: what.
+    A request for information about an HCA.
     """
 
     KIND: ClassVar[int] = 3
@@ -213,16 +208,16 @@ class Query:
 
     def pack(self) -> bytes:
         """
-        The message.
+        @return: The message.
         """
         return _message(self.KIND, self.subject.value)
 
     @classmethod
     def parse(cls, body: memoryview) -> Query:
         """
-        The message with this body.
+        Parse a body.
 
-        @raise HandshakeError: it is about something that nobody knows here.
+        @raise HandshakeError: the subject is unknown here.
         """
         try:
             return cls(Subject(bytes(body)))
@@ -233,7 +228,7 @@ class Query:
 @attrs.frozen
 class QueryAnswer:
     """
-    What an HCA says of itself.
+    The answer of an HCA.
 
     @ivar content: a JSON object.
     """
@@ -244,8 +239,7 @@ class QueryAnswer:
 
     def pack(self) -> bytes:
         """
-        The message.
-
+        @return: The message.
         @raise HandshakeError: it would be longer than L{limits.ANSWER_BYTES}.
         """
         body = json.dumps(self.content).encode("ascii")
@@ -256,12 +250,13 @@ class QueryAnswer:
     @classmethod
     def parse(cls, body: memoryview) -> QueryAnswer:
         """
-        The message with this body.
+        Parse a body.
 
         @raise HandshakeError: it is no JSON object.
         """
         try:
             content = json.loads(bytes(body))
+        # RFC 8259 section 9 lets a parser limit nesting: Python's runs into its recursion limit.
         except (ValueError, RecursionError) as error:
             raise HandshakeError("an HCA's answer is not JSON") from error
         if not isinstance(content, dict):
@@ -274,7 +269,7 @@ Message = Hello | Refuse | Query | QueryAnswer
 
 def parse(data: bytes) -> Message:
     """
-    One packet.
+    Parse one packet.
 
     @raise LayoutError: the peer has another version of the layout.
     @raise HandshakeError: it is malformed.
@@ -286,6 +281,7 @@ def parse(data: bytes) -> Message:
         raise HandshakeError("a peer does not speak the protocol of twisted_ib")
     if length != len(data) - _HEAD.size:
         raise HandshakeError("a peer's message has another length than it says")
+    # Bodies other than REFUSE's may differ between versions, so the version comes before the kind.
     if version != LAYOUT_VERSION and kind != Refuse.KIND:
         raise LayoutError(
             f"a peer has version {version} of the shared-memory layout, this is version {LAYOUT_VERSION}"
@@ -309,7 +305,7 @@ _REASONS: dict[type[errors.HCAError], RefuseReason] = {
 
 def refusalOf(error: errors.HCAError) -> Refuse:
     """
-    What to send to the peer that caused C{error}.
+    @return: The refusal to send to the peer that caused C{error}.
     """
     return Refuse(_REASONS.get(type(error), RefuseReason.MALFORMED), str(error))
 
@@ -318,18 +314,16 @@ class Handshake:
     """
     One side of one handshake.
 
-    @ivar ours: our hello.
-    @ivar theirs: the peer's, None before it came.
-    @ivar deadline: when the peer's part is overdue; None when it has come.
-    @ivar asked: what the peer has asked for, if it only asks.
+    @ivar ours: our Hello.
+    @ivar theirs: the peer's, L{None} before it came.
+    @ivar deadline: when the peer's part is overdue; L{None} when it has come.
+    @ivar asked: the peer's query, if it is an asker.
     """
 
     __slots__ = ("_server", "asked", "deadline", "ours", "theirs")
 
     def __init__(self, ours: Hello, server: bool, now: float) -> None:
         """
-        Begin.
-
         @param server: whether the peer connected to us.
         """
         self.ours = ours
@@ -341,21 +335,22 @@ class Handshake:
     @property
     def agreed(self) -> HandshakeFlags:
         """
-        What both offer.
+        The capabilities that both sides declare.
         """
         theirs = self.theirs
         assert theirs is not None
         both = self.ours.offers & theirs.offers
+        # Without rings there is nothing for a doorbell to announce.
         return both if both & HandshakeFlags.RINGS else HandshakeFlags(0)
 
     def received(self, data: bytes, descriptors: int) -> Hello | Query:
         """
-        A packet came.
+        Process a packet.
 
         @param descriptors: how many came with it.
-        @return: the peer's hello, or (to a server) a query.
+        @return: the peer's Hello, or (to a server) a query.
         @raise errors.PeerRefusedError: the peer refused.
-        @raise HandshakeError: or a subclass that says what is wrong with it.
+        @raise HandshakeError: or a subclass: the packet is malformed or out of order.
         """
         if self.theirs is not None:
             raise HandshakeError("a peer spoke twice")
@@ -363,8 +358,11 @@ class Handshake:
             raise HandshakeError("a peer hung up in the handshake")
         message = parse(data)
         expected = message.descriptors if isinstance(message, Hello) else 0
+        # Before anything else is believed: the caller takes descriptors off its list by position.
         if descriptors != expected:
             raise errors.DescriptorError(f"a peer sent {descriptors} descriptors where {expected} belong")
+        # A query holds a slot among the peers: it may fetch the next page, not turn into a handshake with a
+        # new deadline.
         if self.asked is not None and message != self.asked:
             raise HandshakeError("an asker sent something else than its query again")
         if isinstance(message, Hello):
@@ -381,19 +379,12 @@ class Handshake:
 
     def pageSent(self, now: float) -> None:
         """
-        An asker has a page of its answer, and is to ask for the next one in time.
+        Expect an asker's query for the next page in time.
         """
         self.deadline = now + HANDSHAKE_SECONDS
 
     def _checkHello(self, theirs: Hello) -> None:
-        """
-        Whether the peer's rings are laid out as ours.
-
-        The sizes must match even where the records travel over the socket:
-        they bound a record.
-
-        @raise LayoutError: they are not.
-        """
+        # Also where the records travel over the socket: the sizes bound a record.
         sizes = f"{theirs.ringBytes} + {theirs.slackBytes}"
         needed = f"{self.ours.ringBytes} + {self.ours.slackBytes}"
         if sizes != needed:
@@ -401,9 +392,9 @@ class Handshake:
 
     def tick(self, now: float) -> None:
         """
-        Time has passed.
+        Check the deadline.
 
-        @raise errors.SilentPeerError: the peer has not spoken in time.
+        @raise errors.SilentPeerError: the peer has not sent its part in time.
         """
         if self.deadline is not None and now >= self.deadline:
             raise errors.SilentPeerError(

@@ -1,11 +1,9 @@
 """
-What the shared-memory fabric needs from Linux, also where Python lacks it.
+The Linux calls that the shared-memory fabric needs, also where Python lacks them.
 
-Some Pythons were built against an old C library and miss C{memfd_create},
-C{eventfd} or C{pidfd_open}, and none before 3.13 names the seal that this
-fabric stands on.  The calls are made through C{os} where it has them and
-through C{ctypes} where it has not.  Importing this module is safe everywhere;
-L{available} says what is missing here.
+Some Pythons were built against an old C library and miss C{memfd_create}, C{eventfd} or C{pidfd_open}; none
+before 3.13 names F_SEAL_FUTURE_WRITE.  The calls go through C{os} where it has them, else through
+C{ctypes}.  Importing this module is safe everywhere; L{available} reports what is missing.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ except ImportError:  # pragma: no cover - a Python built without libffi
 if sys.platform != "win32":
     import fcntl
 
+# Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
 F_ADD_SEALS = 1033
 F_GET_SEALS = 1034
 F_SEAL_SEAL = 0x01
@@ -34,6 +33,7 @@ MFD_CLOEXEC = 0x1
 MFD_ALLOW_SEALING = 0x2
 MADV_DONTFORK = 10
 
+# syscalls(2): numbers differ by architecture; those of calls added since 2019, like pidfd_open, do not.
 _SYSTEM_CALLS = {
     "x86_64": {"memfd_create": 319, "eventfd": 290, "pidfd_open": 434},
     "aarch64": {"memfd_create": 279, "eventfd": 19, "pidfd_open": 434},
@@ -43,14 +43,15 @@ _EVENTFD_FLAGS = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0) if hasattr(os, "O_N
 
 def _systemCall(name: str, *arguments: object) -> int:
     """
-    A system call by number, for a Python and a C library that both lack it.
+    Make a system call by number, for a Python and a C library that both lack it.
 
-    @raise OSError: the kernel refuses, or nothing here can make the call.
+    @raise OSError: the kernel refuses, or the call cannot be made from here.
     """
     number = _SYSTEM_CALLS.get(platform.machine(), {}).get(name)
     if ctypes is None or number is None or sys.platform != "linux":
         raise OSError(38, f"no way to call {name} from this Python")
     call = ctypes.CDLL(None, use_errno=True).syscall
+    # syscall(2): arguments and result are long; ctypes would cut them to int.
     call.restype = ctypes.c_long
     converted = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     result = int(call(ctypes.c_long(number), *converted))
@@ -62,7 +63,7 @@ def _systemCall(name: str, *arguments: object) -> int:
 
 def memfdCreate(name: str) -> int:
     """
-    A new memory file that can be sealed, not inherited by programs we start.
+    Make a memory file that can be sealed, closed on exec (memfd_create(2)).
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)
@@ -71,7 +72,7 @@ def memfdCreate(name: str) -> int:
 
 def eventfd() -> int:
     """
-    A new event counter, non-blocking, not inherited by programs we start.
+    Make an event counter, non-blocking, closed on exec (eventfd(2)).
     """
     if hasattr(os, "eventfd"):
         return os.eventfd(0, _EVENTFD_FLAGS)
@@ -80,7 +81,7 @@ def eventfd() -> int:
 
 def pidfdOpen(pid: int) -> int:
     """
-    A descriptor that becomes readable when process C{pid} is dead.
+    Open a descriptor that becomes readable when process C{pid} ends (pidfd_open(2)).
     """
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
@@ -89,15 +90,14 @@ def pidfdOpen(pid: int) -> int:
 
 def addSeals(fd: int, seals: int) -> None:
     """
-    Forbid for ever what C{seals} says, for every holder of this memory file.
+    Add seals to a memory file, for ever and for every holder of it (fcntl(2), F_ADD_SEALS).
     """
     fcntl.fcntl(fd, F_ADD_SEALS, seals)
 
 
 def getSeals(fd: int) -> int:
     """
-    The seals of a memory file.
-
+    @return: The seals of a memory file.
     @raise OSError: it is something that has no seals.
     """
     return fcntl.fcntl(fd, F_GET_SEALS)
@@ -105,14 +105,14 @@ def getSeals(fd: int) -> int:
 
 def isNonBlocking(fd: int) -> bool:
     """
-    Whether the open file behind a descriptor has O_NONBLOCK at this moment.
+    Whether the open file behind a descriptor has O_NONBLOCK at this moment; every holder can change it.
     """
     return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK)
 
 
 def tryLock(fd: int, shared: bool = False) -> bool:
     """
-    Take C{flock} on a descriptor if nobody holds it; never wait.
+    Take a C{flock(2)} lock without waiting; return whether it was free.
     """
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -124,17 +124,16 @@ def tryLock(fd: int, shared: bool = False) -> bool:
 def immortal(thing: object) -> None:
     """
     Never let Python free C{thing}.
-
-    A forked child has Python objects of mappings that it did not inherit.  If
-    it freed one it would unmap whatever the kernel has put there since.
     """
+    # A forked child has mmap objects for mappings that it did not inherit (MADV_DONTFORK).  Freeing one
+    # would unmap whatever the kernel has put at that address since.
     if ctypes is not None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _probe() -> None:
     """
-    Do once what each ring does.
+    Do once what each ring needs.
 
     @raise OSError: it cannot be done here.
     """
@@ -143,6 +142,8 @@ def _probe() -> None:
     try:
         os.ftruncate(fd, size)
         with mmap.mmap(fd, size) as mapped:
+            # Containers may filter calls by seccomp(2), so each is tried: their presence in Python says
+            # little.
             mapped.madvise(MADV_DONTFORK)
             seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL
             addSeals(fd, seals)
@@ -156,16 +157,16 @@ def _probe() -> None:
 @cache
 def available() -> tuple[str, ...]:
     """
-    What shared-memory rings need and this machine has not, one clause each;
-    empty if all is there.
+    Report what this machine lacks for shared-memory rings, one clause each.
 
-    Where it is not empty the fabric carries its records over the socket.
+    @return: empty if nothing is missing; else the fabric carries its records over sockets.
     """
     if sys.platform != "linux":
         return ("Linux (memory files and eventfd)",)
     missing = []
     if platform.machine() not in ("x86_64", "AMD64"):
-        # Nothing here orders the payload before the tail on other processors.
+        # The ring relies on x86's order of stores (Intel SDM vol. 3, "Memory Ordering"); on Arm the tail
+        # could become visible before the payload.
         missing.append("an x86-64 processor")
     if sys.byteorder != "little" or sys.maxsize < 1 << 32:
         missing.append("a 64-bit Python")

@@ -1,9 +1,8 @@
 """
-Who a peer is, and whether it still lives.
+Peer credentials, and whether a peer's process is alive.
 
-The end of the pair's socket tells of a death at once, but not while a forked
-child of the dead process holds its copy.  So each pair also has a pidfd, a
-descriptor that becomes readable when the process is dead.
+The end of the peer socket reports a death at once, unless a forked child of the dead process holds a copy
+of it.  So each peer also has a pidfd, which becomes readable when the process ends.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ import attrs
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
 
+#: Linux 6.5 and newer (include/uapi/asm-generic/socket.h): a pidfd of the peer, immune to reuse of its pid.
 SO_PEERPIDFD = 77
-"""
-Linux 6.5 and newer: a pidfd of the peer, safe against reuse of its number.
-"""
 
 _CREDENTIALS = struct.Struct("=iII")
 
@@ -30,16 +27,15 @@ _CREDENTIALS = struct.Struct("=iII")
 @attrs.frozen
 class PeerCredentials:
     """
-    What the kernel says of the process at the other end of a socket.
+    The kernel's word on the process at the other end of a socket.
 
-    It is as of C{connect} or C{listen}, whichever the peer called: a process
-    that has shed its root rights since is still root here.
-
-    @ivar pid: its number, 0 if it is outside our process namespace.
+    @ivar pid: its process, 0 if outside our pid namespace.
     @ivar uid: its effective user.
     @ivar gid: its effective group.
     """
 
+    # unix(7), SO_PEERCRED: as of connect(2) or listen(2), whichever the peer called.  A process that has
+    # dropped root since is still root here.
     pid: int
     uid: int
     gid: int
@@ -47,7 +43,7 @@ class PeerCredentials:
 
 def peerCredentials(pair: socket.socket) -> PeerCredentials:
     """
-    Who is at the other end.
+    @return: The credentials of the process at the other end.
     """
     data = pair.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(data)
@@ -56,10 +52,10 @@ def peerCredentials(pair: socket.socket) -> PeerCredentials:
 
 def checkPeer(pair: socket.socket, allows: Callable[[int], bool]) -> PeerCredentials:
     """
-    Who is at the other end, if that user may be.
+    Read the peer's credentials and check its user.
 
-    @param allows: says of a uid whether it is let in.
-    @raise PeerIdentityError: it is not.
+    @param allows: whether a uid is allowed.
+    @raise PeerIdentityError: its user is not.
     """
     peer = peerCredentials(pair)
     if not allows(peer.uid):
@@ -71,10 +67,10 @@ def checkPeer(pair: socket.socket, allows: Callable[[int], bool]) -> PeerCredent
 
 class Liveness:
     """
-    Whether the process at the other end of a socket lives.
+    A watch on the process at the other end of a socket.
 
-    @ivar fd: a pidfd, readable from its death on; -1 if the kernel gives none,
-        then only the end of the socket tells.
+    @ivar fd: a pidfd, readable once the process has ended; -1 if the kernel gives none, so that only the
+        end of the socket reports it.
     """
 
     __slots__ = ("fd",)
@@ -98,9 +94,8 @@ class Liveness:
 
     @classmethod
     def _byNumber(cls, pid: int) -> Liveness:
-        """
-        Watch process C{pid}, on kernels without SO_PEERPIDFD.
-        """
+        # Kernels before 6.5.  The pid may have been reused between connect and here, in which case another
+        # process is watched; the end of the socket still reports the death.
         if pid <= 0:
             return cls(-1)
         try:
@@ -122,7 +117,7 @@ class Liveness:
 
     def close(self) -> None:
         """
-        Close the descriptor.
+        Close the descriptor; harmless when repeated.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:

@@ -1,9 +1,8 @@
 """
-A long answer to a query, cut into pages.
+Paging: a long answer to a query, cut into messages.
 
-One page is one packet (L{limits.ANSWER_BYTES}) and a bounded part of the work
-(L{SOCKETS_PER_PAGE}): whoever is asked does something else between two of them, and may
-have as many sockets as it likes.
+A page is one packet (L{limits.ANSWER_BYTES}) and a bounded amount of work (L{SOCKETS_PER_PAGE}): the
+process that answers does other work between two pages, and may have any number of sockets.
 
 Pure: rows in, JSON objects out.
 """
@@ -17,10 +16,10 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.hca.host.handshake import QueryAnswer
 
-#: Rows of one page of an answer about listeners and connections, and places where one is looked for.
+#: The most rows of one page, and the most candidates examined for it.
 SOCKETS_PER_PAGE = 100
 
-#: Characters of each text in a row that would not fit into a page of its own.
+#: Characters kept of each text in a row that would fill more than a page.
 _SHORT = 64
 
 Row = Sequence[Any]
@@ -30,12 +29,12 @@ def pages(
     head: Mapping[str, Any], columns: Sequence[str], rows: Iterable[Row | None]
 ) -> Iterator[dict[str, Any]]:
     """
-    Put rows on pages, as they are asked for.
+    Put rows on pages, lazily.
 
-    @param head: What every page begins with: names and short values.
-    @param columns: What the values of a row are called.
-    @param rows: The rows; L{None} where looking for one found none.
-    @return: The pages: C{head}, C{columns}, C{rows}, and C{more}, whether another one comes.
+    @param head: The keys that every page begins with: names and short values.
+    @param columns: The names of the values of a row.
+    @param rows: The rows; L{None} for a candidate that was no row.
+    @return: The pages: C{head}, C{columns}, C{rows}, and C{more}, whether another page follows.
     """
     fixed = {**head, "columns": list(columns)}
     room = limits.ANSWER_BYTES - len(QueryAnswer({**fixed, "rows": [], "more": False}).pack())
@@ -50,6 +49,8 @@ def pages(
                 page, left, looked = [], room, 0
             page.append(row)
             left -= size
+        # A candidate that is no row costs time too: without this a process with many other objects would
+        # search them all in one turn.
         looked += 1
         if looked == SOCKETS_PER_PAGE:
             yield {**fixed, "rows": page, "more": True}
@@ -58,10 +59,7 @@ def pages(
 
 
 def _fitting(row: Row, room: int) -> tuple[Row, int]:
-    """
-    @return: A row that fits into C{room} bytes, its long texts cut if they must be, and its
-        size there.
-    """
+    # Two for the comma and blank between rows.  JSON in ASCII, so characters are bytes.
     size = len(json.dumps(row)) + 2
     if size > room:
         row = [value[:_SHORT] if isinstance(value, str) else value for value in row]

@@ -1,7 +1,7 @@
 """
-Ask a process what its HCA has in use, or which sockets it has.
+Queries to other processes: what an HCA has in use, and which sockets its process has.
 
-For commands: it waits, a bounded time.
+For commands: these calls block, for a bounded time.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, send
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.search import Search
 
-#: How long an asker waits for the answer of an HCA.
+#: How long a command waits for the answer of one HCA, in seconds.
 QUERY_SECONDS = 0.2
-#: How long one page may take to come, and all pages of one process, in seconds.
+#: How long one page may take to arrive, and all pages of one process, in seconds.
 SOCKETS_PAGE_SECONDS = 1.0
 SOCKETS_SECONDS = 20.0
-#: Rows that are taken of one process.
+#: Rows that are accepted from one process.
 SOCKETS_LISTED = 1 << 18
-#: Bytes of answers that are taken of one process: enough for so many rows as they mostly are.
+#: Bytes of answers that are accepted from one process: enough for so many rows of the usual size.
 SOCKETS_BYTES = 1 << 26
 
 
 def ask(search: Search, entry: Entry, timeoutSeconds: float = QUERY_SECONDS) -> dict[str, Any] | None:
     """
-    What the HCA at C{entry} says of itself.
+    Ask the HCA at C{entry} for its description.
 
-    @return: None if it does not answer in time, or answers nonsense.
-    @raise HCAError: it is dead or may not be asked.
+    @return: L{None} if it does not answer in time, or not with a JSON object.
+    @raise HCAError: it is dead or its user is not allowed.
     """
     pair = search.connect(entry)
     try:
+        # The directory's owner was checked; this checks the process behind the socket.
         checkPeer(pair, search.allows)
         if not sendWithDescriptors(pair, handshake.Query().pack()):
             return None
@@ -52,11 +53,11 @@ def ask(search: Search, entry: Entry, timeoutSeconds: float = QUERY_SECONDS) -> 
 @define
 class Told:
     """
-    What a process has told of its listeners and connections.
+    A process's answer about its listeners and connections.
 
-    @ivar pid: the process, by the kernel's word; 0 if it is not in our process namespace.
+    @ivar pid: the process, from the kernel; 0 if it is outside our pid namespace.
     @ivar pages: its answers, in order.
-    @ivar complete: whether they are all.
+    @ivar complete: whether all have come.
     @ivar dead: whether it ended meanwhile.
     """
 
@@ -73,11 +74,11 @@ def askSockets(
     allSeconds: float = SOCKETS_SECONDS,
 ) -> Told:
     """
-    What the process of the HCA at C{entry} says of its listeners and connections.
+    Ask the process of the HCA at C{entry} for its listeners and connections.
 
     @param pageSeconds: how long one page may take.
-    @param allSeconds: how long all may take.
-    @raise HCAError: it is dead or may not be asked.
+    @param allSeconds: how long all pages may take.
+    @raise HCAError: it is dead or its user is not allowed.
     """
     pair = search.connect(entry)
     try:
@@ -94,11 +95,12 @@ def askSockets(
                 if page is None or not isinstance(page.get("rows"), list):
                     break
                 told.pages.append(page)
-                # A page without rows counts too: there is an end to all of them.
+                # An empty page counts as a row, or a process could send such pages for ever.
                 rows += max(len(page["rows"]), 1)
                 told.complete = page.get("more") is not True
         except HCAError:
-            pass  # It has ended, or does not want to be asked any more.
+            # It has ended, or refuses: what came so far is still worth showing.
+            pass
         told.dead = not told.complete and _isDead(search, entry)
         return told
     finally:
@@ -109,17 +111,16 @@ def _isDead(search: Search, entry: Entry) -> bool:
     try:
         search.connect(entry).close()
     except HCAError as error:
+        # A full backlog means that the process is alive but busy.
         return not isinstance(error, ResourceLimitError)
     return False
 
 
 def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None, int]:
-    """
-    The answer that comes before C{deadline}, and its bytes.
-    """
     poll = select.poll()
     poll.register(pair, select.POLLIN)
     while True:
+        # In the loop: poll(2) may report readiness for a message that receives as None.
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
             return None, 0

@@ -1,9 +1,8 @@
 """
-Where commands ask a process about an HCA that has no other place in the run directory.
+Query server: lets commands ask about an HCA that is not in the run directory for any other reason.
 
-An HCA of packets is found by its address, and no process dials it.  C{ib-devinfo} and C{ib-ss} find it
-by an entry like those of shared memory, and hear what it says of itself; whoever wants to be
-connected there is not answered.
+An HCA of packets is found by its address, and no process dials it.  C{ib-devinfo} and C{ib-ss} find it by
+an entry like those of the shared-memory fabric; it answers queries there and refuses connections.
 """
 
 from __future__ import annotations
@@ -21,18 +20,11 @@ from twisted_ib.hca.host.handshake import Query, QueryAnswer, Subject
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
-#: Commands that ask about one HCA of packets at a time; the oldest gives way.
+#: Commands that may be connected to one query server; the oldest is dropped for a new one.
 INQUIRIES = 16
 
 
 class _Asker:
-    """
-    Somebody who asks.
-
-    @ivar socket: The way to them.
-    @ivar pages: What they have not heard yet of what they asked for, or L{None}.
-    """
-
     def __init__(self, pair: socket.socket) -> None:
         self.socket = pair
         self.pages: Iterator[dict[str, Any]] | None = None
@@ -40,16 +32,14 @@ class _Asker:
 
 class QueryServer:
     """
-    The entry of one HCA, and those who ask.
+    The run directory entry of one HCA, and the commands connected to it.
     """
 
     def __init__(self, owner: Any, guid: int) -> None:
         """
-        Be found.
-
         @param owner: The device: C{describe()} and C{describeSockets()}.
         @param guid: Its GUID.
-        @raise RunDirectoryError: no directory can be used.
+        @raise RunDirectoryError: no run directory can be used.
         @raise OSError: no descriptor is free.
         """
         self._owner = owner
@@ -65,13 +55,13 @@ class QueryServer:
 
     def fileno(self) -> int:
         """
-        @return: A descriptor that is readable when somebody asks.
+        @return: A descriptor that is readable when there is a query.
         """
         return self._poller.fileno()
 
     def attend(self) -> None:
         """
-        Answer those who have asked, without waiting.
+        Answer the queries that have arrived, without blocking.
         """
         if self._poller.closed:
             return
@@ -86,9 +76,6 @@ class QueryServer:
                 self._drop(fd)
 
     def _accept(self) -> None:
-        """
-        Take a call; of those who say nothing the oldest gives way.
-        """
         try:
             pair, _ = self._listener.accept()
         except OSError:
@@ -99,17 +86,13 @@ class QueryServer:
         except HCAError:
             pair.close()
             return
+        # Dropping the oldest rather than refusing the newest: silent connections cannot lock commands out.
         if len(self._askers) >= INQUIRIES:
             self._drop(next(iter(self._askers)))
         self._askers[pair.fileno()] = _Asker(pair)
         self._poller.register(pair, select.EPOLLIN)
 
     def _serve(self, asker: _Asker) -> None:
-        """
-        Answer, if there is a question.
-
-        @raise HCAError: it is none, or the last.
-        """
         received = receiveWithDescriptors(asker.socket, limits.ANSWER_BYTES)
         if received is None:
             return
@@ -118,6 +101,7 @@ class QueryServer:
             raise HandshakeError("nobody is connected with here")
         if message.subject == Subject.SOCKETS:
             if asker.pages is None:
+                # Lazy pages: a slow reader costs a generator, not a copy of all rows.
                 asker.pages = self._owner.describeSockets()
             content: dict[str, Any] = next(asker.pages, {})
         else:
@@ -132,7 +116,7 @@ class QueryServer:
 
     def close(self) -> None:
         """
-        Be found no more; in a forked child, close its descriptors.
+        Remove the entry and close; in a forked child, close the child's descriptors only.
         """
         for asker in self._askers.values():
             asker.socket.close()

@@ -1,21 +1,18 @@
 """
-How an HCA is found by the processes of the same host.
+Rendezvous: the entries by which the processes of one host find an HCA.
 
-Each HCA has a listening socket in a run directory, and each of its services an
-entry that points to it (L{twisted_ib.hca.host.entries}).  As in TCP a listener
-on 0.0.0.0 excludes one on 127.0.0.1 with the same port, and a client finds the
-exact address first.
+Each HCA has a listening socket in a run directory, and for each of its services an entry that points to it
+(L{twisted_ib.hca.host.entries}).  As in TCP a listener on 0.0.0.0 excludes one on 127.0.0.1 with the same
+port, and a client finds the exact address first.
 
-A killed process leaves its entries.  They are dead when nobody listens on the
-socket any more, and the next process that wants the place removes them, under
-the directory's lock.
+A killed process leaves its entries behind.  They are dead when no process listens on the socket any more;
+the next process that wants the name removes them, under the directory's lock.
 
-Root that gives up its rights (C{twistd --uid}) keeps a directory that it cannot
-write any more and where clients of the new user do not look.  L{Rendezvous.uid}
-is the user at opening, L{Rendezvous.checkOwner} tells when it is no longer ours
-and L{Rendezvous.successor} publishes the same services in the new user's
-directory.  Keep the old one too: clients that are root find the process there;
-what it cannot remove at its end the next process of root does.
+A process that drops root (C{twistd --uid}) keeps a directory that it cannot write any more and that clients
+of the new user do not search.  L{Rendezvous.uid} is the user at opening, L{Rendezvous.checkOwner} finds out
+that it has changed, and L{Rendezvous.successor} publishes the same services in the new user's directory.
+Keep the old one too: root's clients find the process there, and root's next process removes what this one
+cannot.
 """
 
 from __future__ import annotations
@@ -41,17 +38,17 @@ from twisted_ib.hca.host.entries import (
 from twisted_ib.hca.host.rundirectory import RunDirectory
 from twisted_ib.hca.host.search import Search
 
-#: Processes whose connection to an HCA the kernel keeps until it is accepted.
+#: listen(2): connections that the kernel queues for an HCA until they are accepted.
 RENDEZVOUS_BACKLOG = 128
 
-#: In this process, by directory and name: who has a service's entry, and who would have it if it were
-#: free, as they serve the same TCP socket.
+#: The servers of one TCP socket in this process, by directory and name of the service's entry: the first
+#: owns the entry, the others stand by.
 _served: dict[tuple[str, str], list[Rendezvous]] = {}
 
 
 class Rendezvous(Search):
     """
-    The place of one HCA in the run directories.
+    The entries of one HCA in the run directories.
 
     @ivar guid: of the HCA.
     @ivar name: of its socket's entry.
@@ -61,7 +58,7 @@ class Rendezvous(Search):
         """
         Open the directories; make the first one if need be.
 
-        @raise RunDirectoryError: none will do.
+        @raise RunDirectoryError: none can be used.
         """
         super().__init__(environment, True)
         self.guid = guid
@@ -77,7 +74,7 @@ class Rendezvous(Search):
 
     def bind(self) -> socket.socket:
         """
-        Make the HCA's socket, and remove what dead HCAs left.
+        Make the HCA's socket, and remove the entries of dead HCAs.
 
         @return: the listening socket, non-blocking; L{close} closes it.
         @raise RunDirectoryError: it cannot be made.
@@ -89,10 +86,14 @@ class Rendezvous(Search):
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         listener = socket.socket(socket.AF_UNIX, kind)
         try:
+            # reclaim() takes a link for dead if its socket is not in the same listing of the directory, so
+            # nothing may be made between its look and our bind(2), here or in another process.
             with home.locked():
                 reclaim(home)
                 listener.bind(home.socketPath(self.name))
                 listener.listen(RENDEZVOUS_BACKLOG)
+                # unix(7): connecting needs write permission on the socket file.  Without a shared directory
+                # nobody else gets that far; in one, checkPeer decides.
                 os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)
         except OSError as error:
             listener.close()
@@ -105,18 +106,20 @@ class Rendezvous(Search):
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
-        Let the HCA be found under a service.
+        Let the HCA be found by a service.
 
-        @param inode: of the TCP socket that listens on the same address and number for the same
-            user of it; 0 if there is none.
+        @param inode: of the TCP socket that listens on the same address and port for the same consumer; 0
+            if there is none.
         @raise ServiceInUseError: a living process listens there.
         @raise RunDirectoryError: the directory cannot be written.
-        @raise ValueError: C{address} is none.
+        @raise ValueError: C{address} is not an IP address.
         """
         assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
         if self._standsBy(serviceID, address, inode):
             return
+        # All directories are locked, in one order that every process uses (_refreshed), so that two cannot
+        # deadlock.
         with ExitStack() as stack:
             for directory in self._refreshed():
                 stack.enter_context(directory.locked())
@@ -126,13 +129,15 @@ class Rendezvous(Search):
 
     def _standsBy(self, serviceID: int, address: str, inode: int) -> bool:
         """
-        Whether another HCA of this process has the entry for the same TCP socket.  This one has it when
-        the other does not want it any more; until then clients reach the server there.
+        Whether another HCA of this process owns the entry for the same TCP socket; this one then stands by
+        for it.
         """
         name = serviceName(serviceID, self.namespace, address)
         servers = _served.get((self._home.path, name))
         if not inode or not servers or self in servers:
             return False
+        # Another TCP socket on that address (SO_REUSEPORT, socket(7)) is another server: a conflict, to be
+        # found by the usual test.
         if servers[0]._inodes.get((serviceID, address)) != inode:
             return False
         self._check()
@@ -142,9 +147,6 @@ class Rendezvous(Search):
         return True
 
     def _yield(self, serviceID: int, address: str, name: str) -> None:
-        """
-        Let the next one that stands by have the entry.
-        """
         key = self._home.path, name
         servers = _served.get(key, [])
         had = bool(servers) and servers[0] is self
@@ -153,6 +155,7 @@ class Rendezvous(Search):
         if not servers:
             _served.pop(key, None)
         elif had:
+            # The next one that stands by takes the entry over.
             following = servers[0]
             try:
                 following._point(name, following._inodes[serviceID, address])
@@ -161,7 +164,7 @@ class Rendezvous(Search):
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
-        Let the HCA be found under a service with a free port from 49152 up.
+        Publish a service with a free port from 49152 up.
 
         @param prefix: the service id of port 0.
         @return: the port; the service id is C{prefix + port}.
@@ -178,31 +181,31 @@ class Rendezvous(Search):
                 try:
                     self._link(prefix + port, address)
                     return port
-                except ServiceInUseError:  # An entry that does not count.
+                # symlink(2), EEXIST: an entry of a user who is not allowed; names() does not list it.
+                except ServiceInUseError:
                     taken.add(port)
         raise ServiceInUseError(f"no free port was found in {limits.PORT_ATTEMPTS} attempts")
 
     def _takenPorts(self, prefix: int) -> set[int]:
-        """
-        The ports that have an entry, dead or alive, for any address.
-        """
         taken = set()
         for directory in self._directories:
             for name in directory.names():
                 match = SERVICE.match(name)
+                # Dead entries count as well, and any address: a random port has enough alternatives.  Other
+                # network namespaces have ports of their own.
                 if match is not None and int(match[2]) == self.namespace:
                     taken.add(int(match[1], 16) - prefix)
         return taken
 
     def _makeRoom(self, directory: RunDirectory, serviceID: int, address: str) -> None:
         """
-        Remove dead entries that are in a service's way; the directory is
-        locked.
+        Remove dead entries that conflict with a service; the directory is locked.
 
         @raise ServiceInUseError: one is alive, or not ours to remove.
         """
         start = serviceName(serviceID, self.namespace, "")
         status = directory.status(start + address)
+        # An entry of a user who is not allowed counts for nobody here, but its name cannot be used twice.
         if directory is self._home and status is not None and not self.allows(status.st_uid):
             raise ServiceInUseError(
                 f"{directory.path}/{start}{address} belongs to user {status.st_uid} who is not let in"
@@ -214,6 +217,7 @@ class Rendezvous(Search):
             if not addresses.conflict(address, other):
                 continue
             status = directory.status(name)
+            # A stranger's entry must not keep us from listening: no client of ours follows it.
             if status is None or not self.allows(status.st_uid):
                 continue
             hca = self._hcaOf(directory, name)
@@ -225,12 +229,6 @@ class Rendezvous(Search):
                 )
 
     def _link(self, serviceID: int, address: str, inode: int = 0) -> None:
-        """
-        Make a service's entry; the directory is locked.
-
-        @raise ServiceInUseError: another user has just made it.
-        @raise RunDirectoryError: it cannot be made.
-        """
         name = serviceName(serviceID, self.namespace, address)
         try:
             self._point(name, inode)
@@ -242,15 +240,10 @@ class Rendezvous(Search):
             _served[self._home.path, name] = [self]
 
     def _point(self, name: str, inode: int = 0) -> None:
-        """
-        Make an entry that points to our socket.
-
-        @param inode: of the TCP socket beside a service.
-        @raise FileExistsError: it is there.
-        @raise RunDirectoryError: it cannot be made.
-        """
         home = self._home
         try:
+            # symlink(2) fails if the name exists, so of two users who do not share a lock only one
+            # succeeds.
             os.symlink(targetName(self.name, inode), name, dir_fd=home.fd)
         except FileExistsError:
             raise
@@ -271,23 +264,22 @@ class Rendezvous(Search):
         except FileExistsError as error:
             status = self._home.status(name)
             if self._home.readLink(name) != self.name or status is None or status.st_uid != self.uid:
-                # Another user's would count for some only, and could not be taken back.
+                # Another user's entry would count for some clients only, and we could not remove it.
                 raise RunDirectoryError(f"{self._home.path}/{name} is taken; remove it") from error
         self._joined[group] = name
 
     def leave(self, group: int) -> None:
         """
-        Let the HCA no longer be found as a member of a multicast group.  Harmless when
-        repeated, and in a forked child.
+        End a membership.  Harmless when repeated, and in a forked child.
         """
         name = self._joined.pop(group, None)
+        # A forked child inherits this object, but the entries are its parent's.
         if name is not None and os.getpid() == self._pid:
             self._unlink(name)
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
-        Let the HCA no longer be found under a service.  Harmless when
-        repeated, and in a forked child.
+        Undo L{publish}.  Harmless when repeated, and in a forked child.
         """
         key = serviceID, addresses.normalise(address)
         name = self._services.pop(key, None)
@@ -301,24 +293,21 @@ class Rendezvous(Search):
             self._home.remove(name)
 
     def _refreshed(self) -> list[RunDirectory]:
-        """
-        All directories, in the order in which every process locks them.
-
-        @raise RunDirectoryError: ours was removed.
-        """
         self._refresh()
+        # Removed or replaced since: entries made through the old descriptor would be in a directory that no
+        # path leads to.
         if not self._home.isCurrent():
             raise RunDirectoryError(f"{self._home.path} was removed or replaced; start this program again")
         return sorted(self._directories, key=lambda directory: directory.path)
 
     def successor(self) -> Rendezvous | None:
         """
-        After this process has changed its user: the same HCA, services and groups,
-        bound anew in the directory of the user that it is now.
+        Publish the same HCA, services and groups in the directory of the user that this process has changed
+        to.
 
-        @return: None if the user has not changed.
-        @raise ServiceInUseError: there a service is taken.
-        @raise RunDirectoryError: that directory will not do.
+        @return: L{None} if the user has not changed.
+        @raise ServiceInUseError: a service is taken there.
+        @raise RunDirectoryError: that directory cannot be used.
         """
         if os.geteuid() == self.uid:
             return None
@@ -336,8 +325,8 @@ class Rendezvous(Search):
 
     def close(self) -> None:
         """
-        Remove our entries and close.  Harmless when repeated; in a forked
-        child only the child's descriptors are closed.
+        Remove our entries and close.  Harmless when repeated; in a forked child only the child's
+        descriptors are closed.
         """
         if self._directories and os.getpid() == self._pid:
             for (serviceID, address), name in self._services.items():

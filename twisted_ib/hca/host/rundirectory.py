@@ -1,23 +1,19 @@
 """
-The directories in which processes of one host find each other.
+Run directories: where the processes of one host find each other.
 
-With C{TWISTED_IB_RUN_DIR} set it is that one alone.  Else it is
-C{/run/user/UID/twisted_ib} and then C{/tmp/twisted_ib-UID}: a service has no
-login session and thus often no C{/run/user/UID}, but must meet a client that
-has one.  A server uses the first that will do, a client searches all.
+With C{TWISTED_IB_RUN_DIR} set it is that directory alone.  Otherwise C{/run/user/UID/twisted_ib}, then
+C{/tmp/twisted_ib-UID}: a service has no login session and often no C{/run/user/UID}, but must meet a client
+that has one.  A server uses the first that is acceptable, a client searches all.
 
-A directory will do if it is a real directory, ours, and closed to everybody
-else (mode 0700); otherwise whoever could write there could pose as a server.
-With C{TWISTED_IB_ALLOW_UIDS} set the one of C{TWISTED_IB_RUN_DIR} may instead
-belong to root or to us and be sticky (mode 1770 or 1777): then nobody can
-remove or replace entries of others, and each entry's owner is looked at.  With
-1777 any local user can still deny service there, by making many entries or those
-that others want; 1770, with a group of those who are named, is better.
+A directory is acceptable if it is a real directory, ours, and closed to others (mode 0700); otherwise
+others could pose as a server there.  With C{TWISTED_IB_ALLOW_UIDS} set the one of C{TWISTED_IB_RUN_DIR} may
+instead belong to root or us and be sticky (mode 1770 or 1777): then nobody can remove or replace entries of
+others, and each entry's owner is checked.  With 1777 any local user can still deny service, by making many
+entries or those that others want; 1770, with a group of the allowed users, is better.
 
-Each user of such a directory has a lock of his own: nobody can hold another's.
-Between users a service is exclusive only as far as a name can be made once; that
-one listens on a wildcard and another on an address is prevented if they do not come
-at the same time.
+In such a directory each user has a lock of his own, since nobody may be able to hold another's.  Between
+users a service is therefore exclusive only as far as a name can be made once: a wildcard and an address
+conflict only if the second comes after the first.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from twisted_ib.hca.host import libc
 
 #: How often a process tries to lock a run directory before it gives up.
 LOCK_ATTEMPTS = 200
-#: How long it sleeps between two of those attempts.
+#: How long it sleeps between two attempts, in seconds.
 LOCK_PAUSE_SECONDS = 0.005
 
 RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
@@ -44,12 +40,13 @@ SESSION_BASE = "/run/user"
 TEMPORARY_BASE = "/tmp"
 
 _LOCK_NAME = "lock"
-_SUN_PATH_BYTES = 107  # of 108, the last is NUL
+# unix(7): sun_path has 108 bytes, of which the last is NUL.
+_SUN_PATH_BYTES = 107
 
 
 def allowedUids(environment: Mapping[str, str]) -> frozenset[int]:
     """
-    The users that C{TWISTED_IB_ALLOW_UIDS} lets in besides our own.
+    Parse C{TWISTED_IB_ALLOW_UIDS}: the users that are allowed besides our own.
 
     @raise RunDirectoryError: it is not a list of numbers.
     """
@@ -64,8 +61,7 @@ def allowedUids(environment: Mapping[str, str]) -> frozenset[int]:
 
 def candidates(environment: Mapping[str, str], uid: int) -> list[tuple[str, str]]:
     """
-    Where to meet, best first: pairs of a directory and what to do about it
-    when it will not do.
+    List the possible directories, best first, each with advice for when it is not acceptable.
 
     @raise RunDirectoryError: C{TWISTED_IB_RUN_DIR} is not an absolute path.
     """
@@ -73,7 +69,8 @@ def candidates(environment: Mapping[str, str], uid: int) -> list[tuple[str, str]
     if chosen:
         if not os.path.isabs(chosen):
             raise RunDirectoryError(f"{RUN_DIRECTORY}={chosen!r} is not an absolute path; set it to one")
-        chosen = os.path.normpath(chosen)  # "link/" would be followed
+        # path_resolution(7): "link/" would be followed in spite of O_NOFOLLOW.
+        chosen = os.path.normpath(chosen)
         return [(chosen, f"set {RUN_DIRECTORY} to a directory of your own with mode 0700")]
     advice = f"remove it or set {RUN_DIRECTORY} to a directory of your own with mode 0700"
     return [
@@ -84,10 +81,7 @@ def candidates(environment: Mapping[str, str], uid: int) -> list[tuple[str, str]
 
 class RunDirectory:
     """
-    One directory that will do, open.
-
-    All names go through the descriptor, so that they stay in the directory
-    that was checked.
+    An acceptable directory, open.
 
     @ivar path: its name.
     @ivar fd: its descriptor.
@@ -101,6 +95,8 @@ class RunDirectory:
         """
         Take over C{fd}; use L{openDirectory}.
         """
+        # All later names are resolved by the descriptor (openat(2) and its kin), so that they stay in the
+        # directory that was checked, whatever becomes of the path.
         self.path = path
         self.fd = fd
         self.shared = shared
@@ -109,25 +105,23 @@ class RunDirectory:
         self._lockName = f"{_LOCK_NAME}-{self._uid}" if shared else _LOCK_NAME
 
     def _isForeign(self, entry: os.DirEntry[str]) -> bool:
-        """
-        Whether an entry belongs to somebody whose entries do not count.
-        """
         try:
             owner = entry.stat(follow_symlinks=False).st_uid
         except OSError:
-            return True  # gone
+            # Removed since scandir.
+            return True
         return owner not in (self._uid, os.geteuid()) and owner not in self.allowed
 
     def names(self) -> list[str]:
         """
-        The names of all entries; in a shared directory, of those that count.
-
+        @return: The names of all entries; in a shared directory those of allowed users.
         @raise RunDirectoryError: there are too many, or they cannot be read.
         """
         found: list[str] = []
         try:
             with os.scandir(self.fd) as entries:
                 for entry in entries:
+                    # Before the bound: a stranger's entries must not use it up.
                     if self.shared and self._isForeign(entry):
                         continue
                     if len(found) == limits.RUN_DIRECTORY_ENTRIES:
@@ -141,8 +135,7 @@ class RunDirectory:
 
     def status(self, name: str) -> os.stat_result | None:
         """
-        What an entry itself is (no symbolic link is followed), None if it is
-        not there.
+        @return: The status of an entry itself, not of a link's target; L{None} if it is not there.
         """
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
@@ -151,7 +144,7 @@ class RunDirectory:
 
     def readLink(self, name: str) -> str | None:
         """
-        Where a symbolic link points, None if there is none of this name.
+        @return: A symbolic link's target, L{None} if there is no such link.
         """
         try:
             return os.readlink(name, dir_fd=self.fd)
@@ -160,7 +153,7 @@ class RunDirectory:
 
     def remove(self, name: str) -> bool:
         """
-        Remove an entry, whether it is there or not.
+        Remove an entry.
 
         @return: False if it is there and not ours to remove.
         """
@@ -174,16 +167,18 @@ class RunDirectory:
 
     def socketPath(self, name: str) -> str:
         """
-        A name of entry C{name} that fits into a socket address.
+        @return: A path of entry C{name} that fits into a socket address.
         """
         path = os.path.join(self.path, name)
         if len(os.fsencode(path)) <= _SUN_PATH_BYTES:
             return path
+        # proc(5): a magic link to the open directory, short whatever the real path.  There is no bindat(2)
+        # or connectat(2) on Linux.
         return f"/proc/self/fd/{self.fd}/{name}"
 
     def stamp(self) -> int:
         """
-        When an entry was made or removed last, in nanoseconds.
+        @return: When an entry was made or removed last, in nanoseconds.
         """
         return os.fstat(self.fd).st_mtime_ns
 
@@ -203,7 +198,7 @@ class RunDirectory:
         Hold the directory's lock.
 
         @param pause: sleeps between two attempts.
-        @raise RunDirectoryError: somebody else holds it for too long.
+        @raise RunDirectoryError: another process holds it for too long.
         """
         fd = self._lock(pause)
         try:
@@ -212,9 +207,6 @@ class RunDirectory:
             os.close(fd)
 
     def _lock(self, pause: Callable[[float], object]) -> int:
-        """
-        A descriptor that holds the lock until it is closed.
-        """
         for attempt in range(LOCK_ATTEMPTS):
             if attempt:
                 pause(LOCK_PAUSE_SECONDS)
@@ -222,7 +214,8 @@ class RunDirectory:
             try:
                 if libc.tryLock(fd):
                     there = self.status(self._lockName)
-                    # Somebody may have removed it between the two steps.
+                    # The file may have been removed and made anew between open and flock: then this lock is
+                    # on an inode that others will never open.
                     if there is not None and os.path.samestat(there, os.fstat(fd)):
                         held, fd = fd, -1
                         return held
@@ -236,13 +229,9 @@ class RunDirectory:
         )
 
     def _openLock(self) -> int:
-        """
-        The lock file, made if it is not there, and only ours.
-
-        It is opened without O_CREAT first: in a sticky directory Linux forbids
-        that for files of others (fs.protected_regular).
-        """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        # Without O_CREAT first: in a sticky directory Linux forbids O_CREAT on files of others (proc(5),
+        # fs.protected_regular).
         for extra in (0, os.O_CREAT | os.O_EXCL, 0):
             try:
                 fd = os.open(self._lockName, flags | extra, 0o600, dir_fd=self.fd)
@@ -253,6 +242,8 @@ class RunDirectory:
                     f"{self.path}/{self._lockName} cannot be opened: {error.strerror}; remove it"
                 ) from error
             status = os.fstat(fd)
+            # A lock file of another user's could be held by him for ever; a FIFO would not be a file to
+            # lock (hence O_NONBLOCK, which keeps the open from hanging).
             if stat.S_ISREG(status.st_mode) and status.st_uid == self._uid:
                 return fd
             os.close(fd)
@@ -263,7 +254,7 @@ class RunDirectory:
 
     def close(self) -> None:
         """
-        Close the descriptor.
+        Close the descriptor; harmless when repeated.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:
@@ -274,16 +265,18 @@ def openDirectory(path: str, advice: str, uid: int, share: bool, create: bool) -
     """
     Open and check one directory.
 
-    @param advice: what to do if it will not do.
+    @param advice: the end of the error text.
     @param uid: the user that must own it.
     @param share: whether it may be a sticky one of several users.
     @param create: whether to make it if it is not there.
-    @return: None if it is not there.
-    @raise RunDirectoryError: it will not do; the text names it.
+    @return: L{None} if it is not there.
+    @raise RunDirectoryError: it is not acceptable; the text names it.
     """
     try:
         if create:
             _make(path)
+        # Open first, then check the descriptor: a check of the path could be of another directory.
+        # O_NOFOLLOW: a link in /tmp may be anybody's.
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
@@ -291,7 +284,7 @@ def openDirectory(path: str, advice: str, uid: int, share: bool, create: bool) -
         raise RunDirectoryError(f"{_whatIsWrong(path, error)}; {advice}") from error
     try:
         shared = _check(path, os.fstat(fd), uid, share, advice)
-        # Held shared, it keeps systemd-tmpfiles from clearing entries by age.
+        # tmpfiles.d(5): systemd-tmpfiles does not clean a directory by age while a lock on it is held.
         libc.tryLock(fd, shared=True)
     except BaseException:
         os.close(fd)
@@ -300,14 +293,12 @@ def openDirectory(path: str, advice: str, uid: int, share: bool, create: bool) -
 
 
 def _make(path: str) -> None:
-    """
-    Make a directory that only we can use, unless something is there already.
-    """
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return
-    os.chmod(path, 0o700)  # whatever the umask says
+    # umask(2) may have taken bits from the mode of mkdir(2).
+    os.chmod(path, 0o700)
 
 
 def _whatIsWrong(path: str, error: OSError) -> str:
@@ -319,13 +310,8 @@ def _whatIsWrong(path: str, error: OSError) -> str:
 
 
 def _check(path: str, status: os.stat_result, uid: int, share: bool, advice: str) -> bool:
-    """
-    Whether a directory will do.
-
-    @return: whether it is one of several users.
-    @raise RunDirectoryError: it will not do.
-    """
     mode = stat.S_IMODE(status.st_mode)
+    # A set-group-ID bit, inherited from the parent on some systems, does no harm.
     if status.st_uid == uid and mode & 0o777 == 0o700:
         return False
     sticky = status.st_uid in (0, uid) and mode in (0o1770, 0o1777)
@@ -345,10 +331,10 @@ def openDirectories(
     environment: Mapping[str, str], uid: int, create: bool
 ) -> tuple[list[RunDirectory], list[RunDirectoryError]]:
     """
-    Open all directories that are there and will do, best first.
+    Open all directories that are there and acceptable, best first.
 
     @param create: whether to make the first possible one if it is not there.
-    @return: the directories, and why others will not do.
+    @return: the directories, and the errors of the others.
     @raise RunDirectoryError: the environment is wrong.
     """
     share = bool(environment.get(RUN_DIRECTORY)) and bool(allowedUids(environment))

@@ -1,8 +1,8 @@
 """
-How a process finds the HCAs of other processes of the same host.
+Search: how a process finds the HCAs of other processes of the same host.
 
-What it finds are entries that the servers made in the run directories
-(L{twisted_ib.hca.host.entries}, L{twisted_ib.hca.host.rendezvous}).
+It reads the entries that they made in the run directories (L{twisted_ib.hca.host.entries},
+L{twisted_ib.hca.host.rendezvous}).
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from twisted_ib.hca.host.entries import HCA, Entry, connect, groupName, serviceN
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
 
-#: Services whose HCA is remembered while the run directories do not change.
+#: Services, and multicast groups, whose look-up is cached while the run directories do not change.
 LOOKUPS_REMEMBERED = 1024
 
-# A directory's time of change is as coarse as the kernel's tick: two changes
-# within one look the same.  What is older than this does not hide a second one.
+# inode(7): mtime has the granularity of the kernel's tick, up to 10 ms, so two changes within one tick look
+# the same. A result is cached only if the last change is older than this, and no second one can hide behind
+# it.
 _SETTLED_NANOSECONDS = 50_000_000
 
 
 class Search:
     """
-    The run directories of this user, for looking.
+    Look-ups in the run directories of this user.
 
     @ivar uid: the effective user at opening.
-    @ivar allowed: the users that are let in besides.
+    @ivar allowed: the users that are allowed besides.
     @ivar namespace: the network namespace at opening, which stays ours.
     """
 
@@ -43,7 +44,7 @@ class Search:
         Open the directories.
 
         @param create: whether to make the first possible one.
-        @raise RunDirectoryError: there are some but none will do.
+        @raise RunDirectoryError: there are some but none can be used.
         """
         self.uid = os.geteuid()
         self.allowed = allowedUids(environment)
@@ -61,11 +62,13 @@ class Search:
         """
         Whether processes of a user may share rings with this one.
         """
+        # The user at opening and the present one: root's clients still reach a process that has dropped
+        # root.
         return uid == self.uid or uid in self.allowed or uid == os.geteuid()
 
     def checkOwner(self) -> None:
         """
-        Whether this process still has the user that it opened the directory as.
+        Check that this process still has the user that it opened the directories as.
 
         @raise RunDirectoryError: it has not; see
             L{successor<twisted_ib.hca.host.rendezvous.Rendezvous.successor>}.
@@ -78,12 +81,7 @@ class Search:
             )
 
     def _check(self) -> None:
-        """
-        Whether this is the process that opened the directory, as the same user.
-
-        @raise RunDirectoryError: it is a child forked from it, or another user
-            now.
-        """
+        # A forked child would remove or replace its parent's entries.
         if os.getpid() != self._pid:
             raise RunDirectoryError(
                 f"the run directory was opened by process {self._pid} and this is a child of it"
@@ -92,17 +90,16 @@ class Search:
 
     def lookup(self, serviceID: int, address: str) -> list[Entry]:
         """
-        The HCAs that listen on a service, the one to ask first at the front;
-        not to be changed.
+        Find the HCAs that listen on a service.  Entries may be dead: L{connect} finds out.
 
-        First is who listens on the exact address, then who listens on all of
-        its family; for IPv4 then who listens on C{::}, as a Linux socket there
-        serves both.  Entries may be dead: L{connect} says so.
-
-        @raise ValueError: C{address} is none.
+        @return: the best first (see L{servedBy<twisted_ib.hca.host.addresses.servedBy>}); not to be
+            changed.
+        @raise ValueError: C{address} is not an IP address.
         """
         self._check()
         address = addresses.normalise(address)
+        # One fstat(2) per directory instead of a readlink(2) and two stat(2) per candidate: a client that
+        # connects often looks up the same service.
         stamps = [directory.stamp() for directory in self._directories]
         known = self._known.get((serviceID, address))
         if known is not None and known[0] == stamps:
@@ -111,15 +108,13 @@ class Search:
         if not found and self._refresh():
             return self._search(serviceID, address)
         if found and max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS:
+            # Emptied as a whole: simpler than LRU, and a client of so many services is rare.
             if len(self._known) == LOOKUPS_REMEMBERED:
                 self._known.clear()
             self._known[serviceID, address] = (stamps, found)
         return found
 
     def _search(self, serviceID: int, address: str) -> list[Entry]:
-        """
-        The HCAs that a service's entries point to, address by address.
-        """
         found = []
         for where in addresses.servedBy(address):
             name = serviceName(serviceID, self.namespace, where)
@@ -131,32 +126,27 @@ class Search:
         return found
 
     def _hcaOf(self, directory: RunDirectory, name: str) -> str | None:
-        """
-        The HCA that an entry of a service or a group points to; None if there is no entry or
-        a user who is not let in made it or the HCA's socket.
-        """
         pointed = self._pointed(directory, name)
         return None if pointed is None else pointed[0]
 
     def _pointed(self, directory: RunDirectory, name: str) -> tuple[str, int, int] | None:
-        """
-        The same with the inode of the TCP socket beside a service (0 for none) and the user
-        who made the entry.
-        """
         target, inode = targetOf(directory.readLink(name))
         if not target:
             return None
         status = directory.status(name)
+        # In a shared directory everybody can make names; entry and socket must both belong to an allowed
+        # user, or a stranger's link could lead to our socket and the other way round.
         if status is None or not self.allows(status.st_uid):
             return None
         socket = directory.status(target)
         if socket is not None and not self.allows(socket.st_uid):
             return None
-        return target, inode, status.st_uid  # Without a socket it is dead, but an entry.
+        # Without a socket the entry is dead, but it is an entry.
+        return target, inode, status.st_uid
 
     def hcas(self) -> list[Entry]:
         """
-        All HCAs that have a socket, dead or alive, our own too.
+        @return: All HCAs that have a socket, dead or alive, our own too.
         """
         self._refresh()
         found = []
@@ -170,10 +160,11 @@ class Search:
 
     def find(self, guid: int) -> Entry | None:
         """
-        The HCA with this GUID, None if there is none.
+        @return: The HCA with this GUID, L{None} if there is none.
         """
         self._check()
         name = f"hca-{guid:016x}"
+        # Once more after new directories were opened: the HCA's process may have made the first one since.
         for _ in range(2):
             for directory in self._directories:
                 status = directory.status(name)
@@ -185,15 +176,16 @@ class Search:
 
     def connect(self, entry: Entry) -> socket.socket:
         """
-        A non-blocking SEQPACKET socket connected to an HCA.  Its process is
-        still to be checked by L{twisted_ib.hca.host.liveness.checkPeer}.
+        Connect to an HCA: a non-blocking SEQPACKET socket, whose peer is still to be checked by
+        L{twisted_ib.hca.host.liveness.checkPeer}.
 
-        @raise ResourceLimitError: too many wait there; try again later.
-        @raise NoListenerError: nobody serves it.
+        @raise ResourceLimitError: its backlog is full; try again later.
+        @raise NoListenerError: no process listens on it.
         """
         self._check()
         try:
             return connect(entry.directory, entry.name, socket.SOCK_SEQPACKET)
+        # connect(2): a non-blocking Unix socket gets EAGAIN when the listener's backlog is full.
         except BlockingIOError as error:
             raise ResourceLimitError(f"too many processes wait for {entry.name}") from error
         except OSError as error:
@@ -201,11 +193,10 @@ class Search:
 
     def listenerOf(self, guid: int) -> PeerCredentials | None:
         """
-        The process that listens where others find the HCA of a GUID; None if nobody
-        does.
+        Find the process that listens under a GUID.
 
-        @raise OSError: that cannot be found out now; too many wait there, or no
-            descriptor is free.
+        @return: L{None} if none does.
+        @raise OSError: this cannot be found out now: its backlog is full, or no descriptor is free.
         """
         entry = self.find(guid)
         if entry is None:
@@ -215,15 +206,15 @@ class Search:
         except (ConnectionRefusedError, FileNotFoundError):
             return None
         try:
+            # unix(7), SO_PEERCRED: on the connecting side these are the credentials at listen(2).
             return peerCredentials(pair)
         finally:
             pair.close()
 
     def members(self, group: int) -> tuple[int, ...]:
         """
-        The GUIDs of the HCAs in a multicast group, at most L{limits.MULTICAST_MEMBERS}
-        of them; some may be dead.  The same tuple while the directories do not change.
-
+        @return: The GUIDs of the HCAs in a multicast group, at most L{limits.MULTICAST_MEMBERS}; some may
+            be dead.  The same tuple while the directories do not change.
         @raise RunDirectoryError: they cannot be read.
         """
         self._check()
@@ -234,20 +225,18 @@ class Search:
         if known is None:
             self._refresh()
         found = self._searchGroup(group)
+        # The same object as before: users compare by identity, once per datagram.
         if known is not None and known[1] == found:
             found = known[1]
         if max(stamps, default=0) >= time.time_ns() - _SETTLED_NANOSECONDS:
-            stamps = []  # There may be more that look the same.
+            # A change within the same tick could go unnoticed, so this result is read again next time.
+            stamps = []
         if known is None and len(self._groups) >= LOOKUPS_REMEMBERED:
             self._groups.clear()
         self._groups[group] = (stamps, found)
         return found
 
     def _searchGroup(self, group: int) -> tuple[int, ...]:
-        """
-        The GUIDs that a group's entries name, in all directories, in order.  Where there are
-        too many, our own user's come first, and of each other user's only a part.
-        """
         start = groupName(group, 0)[:-16]
         found: dict[int, set[int]] = {self.uid: set()}
         for directory in self._directories:
@@ -256,19 +245,17 @@ class Search:
                     uid = self._memberOwner(directory, name, name[len(start) :])
                     if uid is not None:
                         found.setdefault(uid, set()).add(int(name[len(start) :], 16))
+        # Where there are too many members, our own user's come first and each other user gets a part only:
+        # nobody can crowd the others out by making entries.
         chosen = sorted(found.pop(self.uid))
         for guids in found.values():
             chosen += sorted(guids)[: max(1, limits.MULTICAST_MEMBERS // limits.PEERS_USER_DIVISOR)]
         return tuple(sorted(chosen[: limits.MULTICAST_MEMBERS]))
 
     def _memberOwner(self, directory: RunDirectory, name: str, guid: str) -> int | None:
-        """
-        The user whose HCA a group's entry makes a member; None if it does not: only its
-        owner makes it one, and while it has a socket.
-
-        @param guid: as the entry's name has it.
-        """
         hca = self._hcaOf(directory, name)
+        # The link must name its own HCA and have the same owner as its socket: only an HCA's owner makes it
+        # a member.
         if hca is None or hca[4:] != guid:
             return None
         statuses = directory.status(name), directory.status(hca)
@@ -278,16 +265,13 @@ class Search:
 
     def _isHome(self, directory: RunDirectory) -> bool:
         """
-        Whether something of ours is bound in a directory, so that it must stay
-        open even when it was removed.
+        Whether this process has entries in a directory, which then stays open even if it was removed.
         """
         return False
 
     def _refresh(self) -> bool:
         """
-        Open directories that were made since.
-
-        @return: whether there are any.
+        Open directories that were made since; return whether there are any.
         """
         self._check()
         kept = [d for d in self._directories if self._isHome(d) or d.isCurrent()]
@@ -323,10 +307,8 @@ _searches: weakref.WeakSet[Search] = weakref.WeakSet()
 
 
 def _afterForkInChild() -> None:
-    """
-    Close a forked child's copies of descriptors: a listening socket would look
-    alive when the parent is dead.
-    """
+    # A child's copy of a listening socket would accept connections into its backlog after the parent's
+    # death.
     for search in list(_searches):
         search._closeDescriptors()
     _searches.clear()

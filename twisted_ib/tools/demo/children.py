@@ -1,5 +1,5 @@
 """
-Processes that C{ib-demo} starts, and ends whatever happens to itself.
+Child processes of C{ib-demo}, which it ends whatever happens to itself.
 """
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ from twisted.python.failure import Failure
 
 from twisted_ib.tools.program import ProgramError
 
-# A child that has not ended this long after SIGTERM gets SIGKILL.
+#: A child that has not ended this long after SIGTERM gets SIGKILL.
 PATIENCE_SECONDS = 3.0
 
+#: The last lines of a child's output, for the error if it fails.
 _KEPT_LINES = 50
 
 
 def pythonProgram(text: str, arguments: Sequence[str]) -> list[str]:
     """
-    Make a command line for a Python program that imports from where this
-    process does, installed or not.
+    Make a command line for a Python program that imports from where this process does, installed or not.
 
     @param text: the program.
     @param arguments: its command line.
-
-    @return: the whole command line.
     """
+    # sys.path is passed on because -c and a different working directory would give the child another one.
     return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {text}", *arguments]
 
 
 class Child(ProcessProtocol):
     """
-    A server in a process of its own, ready once it has printed a text some
-    times.
+    A server process, ready once it has printed a marker a number of times.
 
     @ivar ready: fires when it is ready; fails if it ends before.
     @ivar ended: fires when it has ended.
@@ -47,9 +45,9 @@ class Child(ProcessProtocol):
 
     def __init__(self, name: str, marker: str, times: int) -> None:
         """
-        @param name: what to call it in errors.
-        @param marker: a line that contains this says that a part is ready.
-        @param times: how many such lines it takes.
+        @param name: its name in errors.
+        @param marker: the text in a line that reports readiness.
+        @param times: how many such lines it takes: one for each port.
         """
         self._name = name
         self._marker = marker
@@ -61,11 +59,9 @@ class Child(ProcessProtocol):
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
         """
-        Look for the marker in what the child prints.
-
-        @param childFD: where it prints.
-        @param data: what it prints.
+        Look for the marker in the child's output.
         """
+        # Standard output and standard error arrive here alike; a line may come in pieces.
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             self._lines.append(line.decode("utf-8", "replace"))
@@ -76,9 +72,9 @@ class Child(ProcessProtocol):
 
     def processEnded(self, reason: Failure) -> None:
         """
-        The child has ended.
+        Note the child's end.
 
-        @param reason: how.
+        @param reason: L{ProcessDone} for exit status 0.
         """
         if self._missing:
             self._missing = 0
@@ -90,46 +86,37 @@ class Child(ProcessProtocol):
 
 class Children:
     """
-    All children: the reactor does not stop before they have ended.
+    All child processes; the reactor does not stop before they have ended.
     """
 
     def __init__(self, reactor: Any) -> None:
-        """
-        @param reactor: the reactor that starts them.
-        """
         self._reactor = reactor
         self._running: list[tuple[Any, Child]] = []
+        # IReactorCore.addSystemEventTrigger: the shutdown waits for the Deferred of a "before" trigger.
         reactor.addSystemEventTrigger("before", "shutdown", self.end)
 
     async def start(self, child: Child, command: Sequence[str]) -> None:
         """
         Start a child and wait until it is ready.
-
-        @param child: the child.
-        @param command: its command line.
         """
         process = self._reactor.spawnProcess(child, command[0], command, env=dict(os.environ))
         self._running.append((process, child))
+        # A child must not wait for a terminal that it shares with its siblings.
         process.closeStdin()
         await child.ready
 
     async def _end(self, process: Any, child: Child) -> None:
-        """
-        End one child, in good order if it can.
-
-        @param process: its process.
-        @param child: the child.
-        """
         if child.ended.called:
             return
 
         def signal(name: str) -> None:
             try:
                 process.signalProcess(name)
+            # The process has been reaped, but processEnded waits for its pipes to close.
             except ProcessExitedAlready:
                 pass
 
-        # Nobody waits for it any more.
+        # An end before it was ready is no error now, and an unhandled failure would be logged as one.
         child.ready.addErrback(lambda _: None)
         signal("TERM")
         killing = self._reactor.callLater(PATIENCE_SECONDS, signal, "KILL")
@@ -139,9 +126,7 @@ class Children:
 
     def end(self) -> Deferred[None]:
         """
-        End all children.
-
-        @return: fires when all have ended.
+        End all children; the Deferred fires when all have ended.
         """
 
         async def endAll() -> None:

@@ -1,5 +1,5 @@
 """
-C{ib-demo}: files from an unmodified Twisted web server over SDP, and over TCP beside it.
+C{ib-demo}: files from an unmodified Twisted web server over SDP, and over TCP for comparison.
 """
 
 from __future__ import annotations
@@ -33,27 +33,24 @@ PROGRAM = "ib-demo"
 
 HOST = "127.0.0.1"
 
-# What the server serves: files by name, with their sizes; 41 MiB in all.
+#: The files to serve: sizes in bytes by name, 41 MiB in all.
 FILES = {
     f"{size >> 10}k-{number}.bin": size
     for count, size in ((16, 64 << 10), (8, 1 << 20), (4, 8 << 20))
     for number in range(count)
 }
 
-# A demonstration that has not ended by then never will.
+#: The longest that a demonstration may take.
 TIMEOUT_SECONDS = 120.0
 
 
 def makeFiles(directory: str) -> dict[str, str]:
     """
-    Write the files to serve.
-
-    @param directory: where.
-
-    @return: each file's hash by its name.
+    Write the files to serve into C{directory}; return their hashes by name.
     """
     hashes = {}
     for name, size in FILES.items():
+        # Random, so that no block is found twice and a misplaced one changes the hash.
         content = os.urandom(size)
         with open(os.path.join(directory, name), "wb") as file:
             file.write(content)
@@ -63,9 +60,11 @@ def makeFiles(directory: str) -> dict[str, str]:
 
 def freePort() -> int:
     """
-    @return: a port that nobody on this host uses for TCP.
+    @return: a TCP port that is free on this host.
     """
     with socket.socket() as probe:
+        # bind(2) with port 0: free at this moment.  Another process may take it before the server does;
+        # then the child's error says so.
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
@@ -73,22 +72,21 @@ def freePort() -> int:
 
 def webArguments(port: int, directory: str) -> list[str]:
     """
-    @param port: the port, for SDP and for TCP.
-    @param directory: what to serve.
-
-    @return: the command line of the twistd that serves it.
+    @return: the command line of the twistd that serves C{directory} over SDP and TCP.
     """
     arguments = ["--nodaemon", "--pidfile=", "--reactor=ib", "web"]
+    # One number in two spaces: an SDP port is a service id of its own (IBTA vol. 1 annex A4).  direct:
+    # keeps the reactor's rules from making the TCP listener an SDP one.
     arguments += [f"--listen=sdp:{port}", f"--listen=direct:{port}:interface={HOST}", f"--path={directory}"]
     return arguments
 
 
 def echoCommand(port: int, promptPort: int) -> list[str]:
     """
-    @param port: the port, for SDP and for TCP.
-    @param promptPort: the port for TCP with TCP_NODELAY.
+    Make the command line of the echo server.
 
-    @return: the command line of an echo server.
+    @param port: for SDP and for TCP.
+    @param promptPort: for TCP with TCP_NODELAY.
     """
     arguments = [f"sdp:{port}", f"direct:{port}:interface={HOST}"]
     arguments += ["--nodelay", f"direct:{promptPort}:interface={HOST}"]
@@ -97,12 +95,9 @@ def echoCommand(port: int, promptPort: int) -> list[str]:
 
 async def checkSDP(reactor: Any) -> int:
     """
-    Listen for a moment, to know whether SDP works here at all.
-
-    @param reactor: the reactor.
+    Listen for a moment, to find out whether SDP works here at all.
 
     @return: a port that is free for SDP and for TCP.
-
     @raise ProgramError: SDP does not work; the text says why.
     """
     port = freePort()
@@ -110,7 +105,7 @@ async def checkSDP(reactor: Any) -> int:
         listening = await serverFromString(reactor, f"sdp:{port}").listen(Factory.forProtocol(Protocol))
         await listening.stopListening()
     except CannotListenError as error:
-        # Which port it was for says nothing here.
+        # The cause alone: the port number was our own choice and means nothing to the user.
         raise ProgramError(f"SDP does not work here: {sentence(error.socketError)}") from None
     except (HCAError, OSError) as error:
         raise ProgramError(f"SDP does not work here: {sentence(error)}") from None
@@ -119,11 +114,9 @@ async def checkSDP(reactor: Any) -> int:
 
 def checkHashes(name: str, fetched: Fetched, hashes: dict[str, str]) -> None:
     """
-    @param name: the transport.
-    @param fetched: what came over it.
-    @param hashes: what should have come.
+    Compare the files that came over a transport with those served.
 
-    @raise ProgramError: it is not what should have come.
+    @raise ProgramError: one differs.
     """
     for file, wanted in hashes.items():
         if sha256(fetched.contents[file]).hexdigest() != wanted:
@@ -137,8 +130,6 @@ class Demonstration:
 
     def __init__(self, reactor: Any, console: Console, directory: str) -> None:
         """
-        @param reactor: the reactor.
-        @param console: where to print.
         @param directory: an empty directory.
         """
         self._reactor = reactor
@@ -150,13 +141,11 @@ class Demonstration:
 
     async def run(self) -> int:
         """
-        Start the servers, measure, print.
-
-        @return: the exit status.
+        Start the servers, measure, print; return the exit status.
         """
         tooLong = ProgramError(f"not done after {TIMEOUT_SECONDS:.0f} seconds")
         work = Deferred.fromCoroutine(self._measure())
-        # Cancelled work ends at once; its error is this one.
+        # Cancelling ends the work with some CancelledError; the error to report is tooLong.
         guard = self._reactor.callLater(TIMEOUT_SECONDS, work.cancel)
         try:
             rows = await work
@@ -171,11 +160,6 @@ class Demonstration:
         return 0
 
     async def _measure(self) -> list[Row]:
-        """
-        Fetch the files and count round trips over each transport.
-
-        @return: the table.
-        """
         port = await checkSDP(self._reactor)
         self._say(f"Writing {len(FILES)} files, {self._size >> 20} MiB, to serve them.")
         self._hashes = makeFiles(self._directory)
@@ -184,6 +168,7 @@ class Demonstration:
         web = Child("twistd", f"starting on {port}", 2)
         twistd = pythonProgram("from twisted.scripts.twistd import run; run()", arguments)
         await self._children.start(web, twistd)
+        # Found after the first server has bound its port, so that they differ from it.
         echoPort, promptPort = freePort(), freePort()
         await self._children.start(Child("the echo server", READY, 1), echoCommand(echoPort, promptPort))
         return [
@@ -193,21 +178,9 @@ class Demonstration:
         ]
 
     def _say(self, line: str) -> None:
-        """
-        @param line: a line for the user.
-        """
         self._console.print(line, soft_wrap=True, markup=False)
 
     async def _fetch(self, name: str, endpoint: IStreamClientEndpoint, port: int) -> Fetched:
-        """
-        Fetch all files over one transport, and check them.
-
-        @param name: what to call it.
-        @param endpoint: the web server.
-        @param port: its port, for the URLs.
-
-        @return: the files.
-        """
         base = f"http://{HOST}:{port}/"
         with progressBar(self._console, self._reactor, name, self._size) as advance:
             fetched = await fetchFiles(self._reactor, endpoint, base, list(FILES), advance)
@@ -215,40 +188,22 @@ class Demonstration:
         return fetched
 
     async def _overTCP(self, name: str, port: int, echoPort: int, noDelay: bool) -> Row:
-        """
-        @param name: what to call it.
-        @param port: the web server's port.
-        @param echoPort: the echo server's port.
-        @param noDelay: whether to set TCP_NODELAY.
-
-        @return: the table's line for TCP.
-        """
+        # direct: bypasses the switch.  tcp: would go over SDP where a rule says so.
         web = clientFromString(self._reactor, f"direct:{HOST}:{port}")
         echo = clientFromString(self._reactor, f"direct:{HOST}:{echoPort}")
         return Row(name, await self._fetch(name, web, port), await roundTrips(echo, noDelay))
 
     async def _overSDP(self, port: int, echoPort: int) -> Row:
-        """
-        @param port: the web server's port.
-        @param echoPort: the echo server's port.
-
-        @return: the table's line for SDP.
-        """
         web = CountedEndpoint(clientFromString(self._reactor, f"sdp:{HOST}:{port}"))
         echo = CountedEndpoint(clientFromString(self._reactor, f"sdp:{HOST}:{echoPort}"))
         row = Row("SDP", await self._fetch("SDP", web, port), await roundTrips(echo))
         row.device = web.devices
-        # Each connection has a queue pair of its own.
+        # IBTA vol. 1 annex A4: one RC queue pair at each end of a connection.
         row.queuePairs = f"{len(web.transports) + len(echo.transports):,}"
         row.messages = f"{web.messages + echo.messages:,}"
         return row
 
     def _report(self, rows: list[Row]) -> None:
-        """
-        Print the table and what to try next.
-
-        @param rows: the table.
-        """
         self._console.print(makeTable(rows, self._console.is_terminal))
         self._say("p50 and p99: round trips of 64 bytes to a Twisted echo server on a connection that stays.")
         self._say("twisted.web sets TCP_NODELAY by itself, so it tells in the round trips only.")
@@ -262,9 +217,7 @@ class Demonstration:
 
 def command(name: str) -> str:
     """
-    @param name: a command installed beside this one.
-
-    @return: how a user's shell finds it.
+    @return: how a user's shell finds a command that is installed beside this one.
     """
     beside = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), name)
     if shutil.which(name) == beside or not os.path.exists(beside):
@@ -275,9 +228,7 @@ def command(name: str) -> str:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command.
-
-    @return: its parts: there are none.
+    @return: the parsed command line, which has no options.
     """
     description = "Fetch files from a Twisted web server over SDP, and over TCP beside it."
     return ArgumentParser(prog=PROGRAM, description=description).parse_args(arguments)
@@ -288,9 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-demo}.
 
     @param arguments: the command line, by default this process's.
-
-    @return: 0 if every byte came over SDP and matched, else another exit
-        status.
+    @return: 0 if every byte came over SDP and matched, else another exit status.
     """
     parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -1,9 +1,8 @@
 """
-The other end of C{ib-demo}'s round trips: C{python -m twisted_ib.tools.demo.echo ENDPOINT...}.
+The echo server of C{ib-demo}: C{python -m twisted_ib.tools.demo.echo ENDPOINT...}.
 
-Nothing in it is made for SDP: Twisted's own echo protocol, on whatever
-endpoints the command line names. An endpoint after C{--nodelay} has
-TCP_NODELAY set on its connections.
+Nothing in it is made for SDP: Twisted's own echo protocol on the endpoints of the command line.  Endpoints
+after C{--nodelay} have TCP_NODELAY set on their connections.
 """
 
 from __future__ import annotations
@@ -27,22 +26,21 @@ READY = "ready"
 
 class PromptEcho(Echo):
     """
-    Echo on a connection that does not wait for more to send.
+    Echo with TCP_NODELAY.
     """
 
     def connectionMade(self) -> None:
         """
         Set TCP_NODELAY.
         """
+        # RFC 9293 section 3.7.4: Nagle's algorithm holds a small segment back until the last one is
+        # acknowledged, which a delayed ACK (RFC 1122 section 4.2.3.2) can make 40 ms and more.
         cast(ITCPTransport, self.transport).setTcpNoDelay(True)
 
 
 async def serve(reactor: Any, arguments: Sequence[str]) -> int:
     """
-    Listen on every endpoint, say so, and serve until the process is ended.
-
-    @param reactor: the reactor.
-    @param arguments: the command line.
+    Listen on every endpoint, report that, and serve until the process ends.
 
     @return: never.
     """
@@ -52,6 +50,7 @@ async def serve(reactor: Any, arguments: Sequence[str]) -> int:
             protocol = PromptEcho
             continue
         await serverFromString(reactor, argument).listen(Factory.forProtocol(protocol))
+    # Standard output is a pipe here, which Python buffers in blocks.
     print(READY, flush=True)
     forever: Deferred[int] = Deferred()
     return await forever
@@ -62,7 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run the echo server.
 
     @param arguments: the command line, by default this process's.
-
     @return: the exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments

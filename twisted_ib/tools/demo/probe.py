@@ -1,5 +1,5 @@
 """
-What C{ib-demo} measures over each transport: files fetched, and round trips.
+The measurements of C{ib-demo} for each transport: file transfers and round trips.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twisted_ib.tools.program import ProgramError
 
 PING = b"p" * 64
 
-# Round trips before the first that counts: caches, allocators and pollers settle.
+#: Round trips before the first that is measured: caches, allocators and adaptive polling settle.
 WARM_UP = 300
 
 ROUND_TRIPS = 3000
@@ -32,10 +32,10 @@ ROUND_TRIPS = 3000
 @attrs.frozen
 class RoundTripTimes:
     """
-    How long round trips took, in seconds.
+    Round trip times, in seconds.
 
-    @ivar p50: half of them took no longer.
-    @ivar p99: 99 of 100 took no longer.
+    @ivar p50: the median.
+    @ivar p99: the 99th percentile.
     """
 
     p50: float
@@ -63,30 +63,18 @@ class Fetched:
 
 
 class _Content(Protocol):
-    """
-    Collect a body, and tell of each piece.
-    """
-
     def __init__(self, progress: Callable[[int], None]) -> None:
-        """
-        @param progress: is told each piece's size.
-        """
         self._progress = progress
         self._pieces: list[bytes] = []
         self.whole: Deferred[bytes] = Deferred()
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        @param data: a piece.
-        """
         self._pieces.append(data)
         self._progress(len(data))
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        """
-        @param reason: L{ResponseDone} if the body is whole.
-        """
         assert reason is not None
+        # IResponse.deliverBody: any other reason means that the body is not complete.
         if reason.check(ResponseDone):
             self.whole.callback(b"".join(self._pieces))
         else:
@@ -96,47 +84,32 @@ class _Content(Protocol):
 @implementer(IAgentEndpointFactory)
 @attrs.define
 class _AnyURI:
-    """
-    One endpoint for every URL.
-    """
-
     endpoint: IStreamClientEndpoint
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        """
-        @param uri: what is asked for.
-
-        @return: the endpoint.
-        """
+        # The URL's host and port give the Host header only; the endpoint decides where and how to connect.
         return self.endpoint
 
 
 @implementer(IStreamClientEndpoint)
 class CountedEndpoint:
     """
-    An SDP endpoint that keeps the transports of its connections, for what
-    they counted.
+    An SDP endpoint that keeps its connections' transports, for their counters.
 
-    @ivar transports: the transports, in the order of their connections.
+    @ivar transports: in the order of their connections.
     """
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
-        """
-        @param endpoint: what connects.
-        """
         self._endpoint = endpoint
         self.transports: list[SDPTransport] = []
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
         """
-        Connect.
-
-        @param protocolFactory: makes the protocol.
-
-        @return: the protocol, later.
+        Connect; the Deferred fires with the protocol.
         """
 
         def connected(protocol: Any) -> Any:
+            # A switch that fell back to TCP would make the comparison worthless.
             if not isinstance(protocol.transport, SDPTransport):
                 raise ProgramError("a connection is not SDP's")
             self.transports.append(protocol.transport)
@@ -147,8 +120,9 @@ class CountedEndpoint:
     @property
     def messages(self) -> int:
         """
-        How many SDP messages went and came.
+        SDP messages sent and received.
         """
+        # IBTA vol. 1 annex A4: MSeq counts every message, so the counters are there anyway.
         return sum(each.machine.sequence + each.machine.received for each in self.transports)
 
     @property
@@ -167,16 +141,13 @@ async def fetchFiles(
     progress: Callable[[int], None],
 ) -> Fetched:
     """
-    Fetch files one after the other on one connection that stays.
+    Fetch files one after the other on one persistent connection.
 
-    @param reactor: the reactor.
     @param endpoint: where to connect, whatever the URL says.
     @param base: the URL of the files' directory.
-    @param names: the files.
-    @param progress: is told the size of each piece that comes.
-
-    @return: the files.
+    @param progress: called with the size of each piece that arrives.
     """
+    # RFC 9112 section 9.3: persistent, so that connection set-up is measured once and not per file.
     pool = HTTPConnectionPool(reactor, persistent=True)
     agent = Agent.usingEndpointFactory(reactor, _AnyURI(endpoint), pool)
     contents = {}
@@ -196,16 +167,7 @@ async def fetchFiles(
 
 
 class _Pinger(Protocol):
-    """
-    Send a ping, wait until all of it is back, send the next.
-
-    @ivar done: fires with the time of each round trip.
-    """
-
     def __init__(self, noDelay: bool) -> None:
-        """
-        @param noDelay: whether to set TCP_NODELAY.
-        """
         self._noDelay = noDelay
         self._times: list[float] = []
         self._missing = 0
@@ -214,9 +176,6 @@ class _Pinger(Protocol):
         self.done: Deferred[list[float]] = Deferred()
 
     def connectionMade(self) -> None:
-        """
-        Send the first ping.
-        """
         assert self.transport is not None
         if self._noDelay:
             self.transport.setTcpNoDelay(True)  # type: ignore[attr-defined]
@@ -229,12 +188,8 @@ class _Pinger(Protocol):
         self.transport.write(PING)
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Take what is back.
-
-        @param data: a ping, or a part of one.
-        """
         self._missing -= len(data)
+        # A stream may deliver an echo in pieces.
         if self._missing > 0:
             return
         self._times.append(perf_counter() - self._began)
@@ -246,9 +201,6 @@ class _Pinger(Protocol):
         self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        """
-        @param reason: why the connection ended.
-        """
         assert reason is not None
         if self._finished:
             self.done.callback(self._times[WARM_UP:])
@@ -260,10 +212,7 @@ async def roundTrips(endpoint: IStreamClientEndpoint, noDelay: bool = False) -> 
     """
     Measure small round trips on one connection to an echo server.
 
-    @param endpoint: the server.
     @param noDelay: whether to set TCP_NODELAY on this end.
-
-    @return: how long they took.
     """
     pinger: Any = await endpoint.connect(Factory.forProtocol(lambda: _Pinger(noDelay)))
     times = sorted(await pinger.done)

@@ -1,5 +1,5 @@
 """
-What C{ib-demo} shows: a progress bar, on a terminal, and a table.
+The output of C{ib-demo}: a progress bar on a terminal, and a table.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ class Row:
     """
     A line of the table.
 
-    @ivar name: the transport.
     @ivar device: the HCA, for SDP.
     @ivar queuePairs: how many queue pairs the client used.
-    @ivar messages: how many messages came and went.
-    @ivar fetched: the files.
-    @ivar latency: the round trips.
+    @ivar messages: how many SDP messages were sent and received.
     """
 
     name: str
@@ -46,6 +43,7 @@ class Row:
         """
         @return: the line's texts.
         """
+        # Decimal megabytes, as network throughput is usually given.
         speed = self.fetched.size / self.fetched.seconds / 1e6
         return [
             self.name,
@@ -61,20 +59,19 @@ class Row:
 
 def makeConsole() -> Console:
     """
-    @return: where to print: without a terminal, no escape codes whatever the
-        environment says, and lines as long as they are.
+    @return: where to print.
     """
     if sys.stdout.isatty():
         return Console(highlight=False)
+    # Without a terminal: no escape codes whatever FORCE_COLOR and TERM say, and lines that are not wrapped
+    # at 80.
     return Console(highlight=False, force_terminal=False, color_system=None, no_color=True, width=120)
 
 
 def makeTable(rows: Iterable[Row], terminal: bool) -> Table:
     """
     @param rows: its lines.
-    @param terminal: whether it is for a terminal; it fits into 80 columns.
-
-    @return: the table.
+    @param terminal: whether to fit it into 80 columns.
     """
     table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
     table.padding = 0 if terminal else (0, 2, 0, 0)
@@ -90,20 +87,18 @@ def progressBar(
     console: Console, reactor: IReactorTime, name: str, total: int
 ) -> Iterator[Callable[[int], None]]:
     """
-    Show how far a transfer is, on a terminal.
+    Show the progress of a transfer, if on a terminal.
 
-    @param console: where.
-    @param reactor: the reactor, for its clock.
-    @param name: the transport.
+    @param reactor: for its clock.
     @param total: the bytes to come.
-
-    @return: a context; its value is to be told of bytes that came.
+    @return: a context manager; its value is called with the bytes of each piece that arrives.
     """
     if not console.is_terminal:
         yield lambda size: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    # No refresh thread: this process starts others, and has work to do.
+    # No refresh thread: it would compete for the interpreter lock with the reactor that is measured, and
+    # fork(2) with threads is unsafe.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task(name, total=total)
         shown = reactor.seconds()

@@ -1,9 +1,8 @@
 """
-What an HCA says of itself, in C{ibv_devinfo}'s words and layout, and as JSON.
+The description of an HCA in C{ibv_devinfo}'s words and layout, and as JSON.
 
-An answer comes from another process, perhaps of another version of this program: what is missing
-is left out, what is unknown is shown as it came, and nothing in it reaches a terminal that is not
-printable.
+It comes from another process, perhaps of another version of this program: missing values are left out,
+unknown ones are shown as they came, and nothing unprintable reaches a terminal.
 
 Source: rdma-core 65 C{libibverbs/examples/devinfo.c}.
 """
@@ -21,11 +20,13 @@ from twisted_ib.hca.base.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
 from twisted_ib.hca.verbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
 from twisted_ib.tools.program import printable
 
-#: Columns where the values of a device and of a port begin, with tabs of eight.
+#: Columns where the values of a device and of a port begin, with tabs of eight (devinfo.c writes the tabs
+#: out).
 _DEVICE_COLUMN, _PORT_COLUMN = 40, 48
 _TAB = 8
 
 _MTUS = {code: size for size, code in MTU_CODES.items()}
+#: IBTA vol. 1 14.2.5.6, PortInfo: PortPhysicalState; the words are devinfo.c's, port_phy_state_str.
 _PHYSICAL_STATES = {
     1: "SLEEP",
     2: "POLLING",
@@ -35,26 +36,29 @@ _PHYSICAL_STATES = {
     6: "LINK_ERROR_RECOVERY",
     7: "PHY_TEST",
 }
+#: libibverbs/verbs.h: IBV_LINK_LAYER_*.
 _LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
+#: IBTA vol. 1 14.2.5.6: LinkWidthActive; 16 is 2X, which came later (ib_verbs.h, IB_WIDTH_2X).
 _LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
+#: Per lane: LinkSpeedActive and LinkSpeedExtActive in one number (libibverbs/verbs.h,
+#: ibv_port_attr.active_speed).  4 and 8 are QDR and FDR10, of one rate.
 _GIGABITS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
+#: IBTA vol. 1 14.2.5.6: VLCap.
 _VIRTUAL_LANES = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 
 
 def guid(value: int) -> str:
     """
-    @param value: a number of 64 bits.
-    @return: a GUID as C{ibv_devinfo} writes it.
+    @return: a GUID as C{ibv_devinfo} writes it: four groups of four hexadecimal digits.
     """
     return ":".join(f"{value >> shift & 0xFFFF:04x}" for shift in (48, 32, 16, 0))
 
 
 def named(names: Mapping[int, object], unit: str = "") -> Callable[[int], Any]:
     """
-    @param names: what codes stand for.
-    @param unit: what is written after it.
-
-    @return: a function from a code to what it stands for; with a unit that is a text.
+    @param names: the meanings of codes.
+    @param unit: is appended.
+    @return: a function from a code to its meaning; with a unit, a text.
     """
 
     def meaning(code: int) -> Any:
@@ -66,8 +70,7 @@ def named(names: Mapping[int, object], unit: str = "") -> Callable[[int], Any]:
 
 def members(enumeration: type[IntEnum]) -> dict[int, str]:
     """
-    @param enumeration: one of L{twisted_ib.hca.verbs.enums.device}.
-    @return: the names of an enumeration of libibverbs, without their prefix, by code.
+    @return: the names of a libibverbs enumeration by code, without their prefix.
     """
     return {member.value: member.name.removeprefix("IBV_") for member in enumeration}
 
@@ -77,10 +80,10 @@ class Field:
     """
     One attribute.
 
-    @ivar key: what it is called in the answer.
-    @ivar name: what C{ibv_devinfo} calls it; the same unless said.
-    @ivar write: makes the text of the number for people.
-    @ivar meaning: makes what the number stands for; L{None} if it is just a number.
+    @ivar key: its name in the answer.
+    @ivar name: C{ibv_devinfo}'s name, if it differs.
+    @ivar write: formats the number for people.
+    @ivar meaning: translates a code; L{None} for a plain number.
     """
 
     key: str
@@ -97,9 +100,9 @@ class Field:
 
     def text(self, value: object) -> str:
         """
-        @param value: what the answer has for it.
-        @return: the value for people: a code after what it stands for.
+        @return: the value for people: a code follows its meaning.
         """
+        # Another version may have sent a text or null where a number is expected: shown, not formatted.
         if not isinstance(value, int):
             return shown(value)
         if self.meaning is None:
@@ -108,8 +111,7 @@ class Field:
 
     def plain(self, value: object) -> Any:
         """
-        @param value: what the answer has for it.
-        @return: the value for JSON: what a code stands for.
+        @return: the value for JSON, a code translated.
         """
         return self.meaning(value) if self.meaning is not None and isinstance(value, int) else value
 
@@ -119,13 +121,11 @@ def _fields(names: str, write: Callable[[int], str] = str) -> list[Field]:
 
 
 def _hex(digits: int) -> Callable[[int], str]:
-    """
-    @return: a function that writes a number with at least so many hexadecimal digits.
-    """
     return lambda value: f"0x{value:0{digits}x}"
 
 
-#: What is shown of a device always, and with C{-v}.
+#: The fields of a device in devinfo.c's order (IBTA vol. 1 11.2.1.2, Query HCA): DEVICE always,
+#: DEVICE_LIMITS with C{-v}.
 DEVICE = (
     Field("fw_ver"),
     Field("node_guid", guid, guid),
@@ -150,7 +150,7 @@ DEVICE_LIMITS = (
     *_fields("device_cap_flags_ex", _hex(1)),
     *_fields("max_wq_type_rq max_cq_count max_cq_period"),
 )
-#: The same of a port.
+#: The same for a port (IBTA vol. 1 14.2.5.6, PortInfo).
 PORT_FIELDS = (
     Field("state", str, named(members(ibv_port_state))),
     Field("max_mtu", str, named(_MTUS)),
@@ -172,29 +172,27 @@ PORT_LIMITS = (
     Field("phys_state", str, named(_PHYSICAL_STATES)),
 )
 
-#: No memory is registered that is not there: no paging on demand, for any transport.
+#: devinfo.c prints these lines for each device.  Nothing here registers absent pages, so on-demand paging
+#: is not supported for any transport.
 _ON_DEMAND = (
     "\tgeneral_odp_caps:",
     *(text for kind in ("rc", "uc", "ud", "xrc") for text in (f"\t{kind}_odp_caps:", "\t\t\t\t\tNO SUPPORT")),
 )
 
-#: What is in an answer and has its own place in the output.
+#: Keys of an answer that have their own place in the output.
 _PLACED = ("hca_id", "attributes", "port", "gids", "in_use", "counters")
 
 
 def shown(value: object) -> str:
     """
-    @param value: anything that JSON can hold.
-    @return: a value that came in an answer, for people.
+    @return: a JSON value from an answer, for people.
     """
     return printable(value if isinstance(value, str) else json.dumps(value))
 
 
 def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """
-    @param entry: an answer.
-    @param name: of the part.
-    @return: a part of an answer that should have names and values; an empty one if it has not.
+    @return: a part of an answer that should be an object; an empty one if it is not.
     """
     found = entry.get(name)
     return found if isinstance(found, dict) else {}
@@ -202,13 +200,13 @@ def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def gids(entry: Mapping[str, Any]) -> list[str]:
     """
-    @param entry: an answer.
-    @return: the GID table in an answer, which has addresses: a GID has no scope, and one of
-        IPv4 is mapped into IPv6 (IBTA annex A17).
+    @return: the GID table of an answer.
     """
     found = entry.get("gids")
     if not isinstance(found, list):
         return []
+    # The answer has addresses.  A GID has no zone, and that of IPv4 is mapped into IPv6 (IBTA vol. 1 annex
+    # A17; RFC 4291 section 2.5.5.2).
     addresses = [str(gid).partition("%")[0] for gid in found]
     return [address if ":" in address else f"::ffff:{address}" for address in addresses]
 
@@ -218,10 +216,9 @@ def gids(entry: Mapping[str, Any]) -> list[str]:
 
 def present(entry: Mapping[str, Any]) -> dict[str, Any]:
     """
-    @param entry: what is known of an HCA.
-
-    @return: the same with C{ibv_devinfo}'s names: what codes stand for instead of the codes, sizes
-        in bytes, the port in the list C{ports} with its GIDs.
+    @param entry: an answer.
+    @return: the same with C{ibv_devinfo}'s names: codes translated, sizes in bytes, the port in the list
+        C{ports} with its GIDs.
     """
     known: dict[str, Any] = {"hca_id": entry.get("hca_id")}
     attributes = part(entry, "attributes")
@@ -239,6 +236,7 @@ def present(entry: Mapping[str, Any]) -> dict[str, Any]:
             if field.key in port
         }
         known["ports"] = [{"port": PORT, **values, "GID": gids(entry)}]
+    # Keys that a newer version sends are passed through.
     known.update((name, value) for name, value in entry.items() if name not in _PLACED)
     known["in_use"] = entry.get("in_use")
     known["counters"] = entry.get("counters")
@@ -251,10 +249,7 @@ def present(entry: Mapping[str, Any]) -> dict[str, Any]:
 def line(depth: int, name: str, value: str, column: int) -> str:
     """
     @param depth: tabs before the name.
-    @param name: what stands before the colon.
-    @param value: what stands after it.
     @param column: where the value begins.
-
     @return: a line of a name and its value.
     """
     at = depth * _TAB + len(name) + 1
@@ -264,8 +259,7 @@ def line(depth: int, name: str, value: str, column: int) -> str:
 
 def lines(fields: tuple[Field, ...], values: Mapping[str, Any], depth: int, column: int) -> Iterator[str]:
     """
-    @param fields: what to show, in order.
-    @param values: the values by the keys of the fields.
+    @param fields: the fields to show, in order.
     @param depth: tabs before the names.
     @param column: where the values begin.
     @return: the lines of those fields that have values.
@@ -286,10 +280,9 @@ def _capabilities(flags: object) -> Iterator[str]:
 
 def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
     """
-    @param entry: what is known of an HCA.
-    @param verbose: whether to say the limits, the GIDs, what is in use and the counters too.
-
-    @return: the lines that say so, as C{ibv_devinfo} prints them.
+    @param entry: an answer.
+    @param verbose: whether to include limits, GIDs, what is in use, and counters.
+    @return: the lines that C{ibv_devinfo} would print.
     """
     found = [f"hca_id:\t{shown(entry.get('hca_id'))}"]
     attributes = part(entry, "attributes")
@@ -304,6 +297,7 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
         found += _ON_DEMAND
         found.append(line(1, "num_comp_vectors", str(COMPLETION_VECTORS), _DEVICE_COLUMN))
     found += _port(entry, verbose)
+    # silent() has None here: the process is alive, but hung or of a version that answers otherwise.
     if entry.get("in_use") is None:
         found.append(line(1, "in_use", "does not answer", _DEVICE_COLUMN))
     elif verbose:
@@ -313,9 +307,6 @@ def heading(entry: Mapping[str, Any], verbose: bool) -> list[str]:
 
 
 def _port(entry: Mapping[str, Any], verbose: bool) -> Iterator[str]:
-    """
-    @return: the lines of the port, if it is known.
-    """
     port = part(entry, "port")
     if port:
         yield f"\t\tport:\t{PORT}"
@@ -327,9 +318,6 @@ def _port(entry: Mapping[str, Any], verbose: bool) -> Iterator[str]:
 
 
 def _counts(entry: Mapping[str, Any], name: str) -> Iterator[str]:
-    """
-    @return: the lines of a part that has names and numbers.
-    """
     counts = part(entry, name)
     if counts:
         yield f"\t{name}:"

@@ -1,5 +1,5 @@
 """
-C{ib-devinfo}: the HCAs of this user's running processes, what they can do and have in use.
+C{ib-devinfo}: the HCAs of this user's running processes, their attributes, and what they have in use.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ PROGRAM = "ib-devinfo"
 
 SHARED_MEMORY = "shm0"
 
+#: Processes asked at the same time.
 ASKED_AT_ONCE = 32
 
 _UCRED = struct.Struct("3i")
@@ -35,11 +36,10 @@ _UCRED = struct.Struct("3i")
 
 def programOf(pid: int) -> str:
     """
-    @param pid: a process.
-
-    @return: the name of its program; C{""} if it is gone.
+    @return: the name of a process's program; C{""} if the process is gone.
     """
     try:
+        # proc(5): NUL-separated; the process may have changed it, so it is for display only.
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
     except OSError:
@@ -51,11 +51,7 @@ def programOf(pid: int) -> str:
 
 def processOf(search: Search, entry: Entry) -> int:
     """
-    @param search: the way to other processes.
-    @param entry: an HCA.
-
-    @return: the process that has it, by the kernel's word.
-
+    @return: the process that has an HCA, from the kernel.
     @raise HCAError: it is dead.
     """
     pair = search.connect(entry)
@@ -68,16 +64,14 @@ def processOf(search: Search, entry: Entry) -> int:
 
 def silent(search: Search, entry: Entry) -> dict[str, Any] | None:
     """
-    @param search: the way to other processes.
-    @param entry: an HCA whose process gave no answer.
-
-    @return: what can be said of it all the same; L{None} if it is dead.
+    @return: the little that is known of an HCA whose process does not answer; L{None} if it is dead.
     """
     known: dict[str, Any] = {"hca_id": SHARED_MEMORY, "pid": None, "program": None, "in_use": None}
     try:
         pid = processOf(search, entry)
     except ResourceLimitError:
-        return known  # Alive, and many wait for it.
+        # Its backlog is full: the process is alive.
+        return known
     except HCAError:
         return None
     return {**known, "pid": pid, "program": programOf(pid)}
@@ -85,11 +79,7 @@ def silent(search: Search, entry: Entry) -> dict[str, Any] | None:
 
 def describe(search: Search, entry: Entry) -> dict[str, Any] | None:
     """
-    @param search: the way to other processes.
-    @param entry: an HCA.
-
-    @return: what its process says of it, or what can be said if that is
-        silent; L{None} if it is dead.
+    @return: an HCA's answer, or what L{silent} knows; L{None} if it is dead.
     """
     try:
         answer = ask(search, entry)
@@ -104,12 +94,11 @@ def describe(search: Search, entry: Entry) -> dict[str, Any] | None:
 
 def writable(answer: dict[str, Any]) -> bool:
     """
-    @param answer: what a process says of its HCA.
-
-    @return: whether it can be written; one that is nested deep enough cannot.
+    @return: whether an answer can be written as JSON.
     """
     try:
         json.dumps(answer, indent=2)
+    # json.loads may accept deeper nesting than json.dumps with an indent, which is written in Python.
     except RecursionError:
         return False
     return True
@@ -117,13 +106,11 @@ def writable(answer: dict[str, Any]) -> bool:
 
 def others(search: Search, guid: int) -> list[dict[str, Any]]:
     """
-    @param search: the way to other processes.
-    @param guid: our own HCA.
-
-    @return: every other HCA of this user's live processes.
+    @return: every HCA of this user's live processes but the one with C{guid}.
     """
     entries = [entry for entry in search.hcas() if entry.guid != guid]
-    # Together, so that many silent ones take no longer than one.
+    # At the same time, so that many silent processes take no longer than one.  Threads: ask() blocks in
+    # poll(2).
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         answers = pool.map(lambda entry: describe(search, entry), entries)
         return [answer for answer in answers if answer is not None]
@@ -131,13 +118,11 @@ def others(search: Search, guid: int) -> list[dict[str, Any]]:
 
 def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
     """
-    @param name: what they are called.
-
-    @return: our own HCA of this name, opened for this, and every other one of this
-        user's live processes; of C{lo0} nothing is seen from outside its process.
-
+    @param name: the devices' name.
+    @return: our own HCA of this name, opened for this, and every other one of this user's live processes;
+        of C{lo0} only our own, which others cannot see.
     @raise UnknownDeviceError: there is no such device.
-    @raise HCAError: processes cannot meet here.
+    @raise HCAError: no run directory can be used.
     """
     if fabricOf(name) in ADDRESSED or isPlacedByUser(name):
         return withAddress(name)
@@ -156,11 +141,9 @@ def devices(name: str = SHARED_MEMORY) -> list[dict[str, Any]]:
 
 def withAddress(name: str) -> list[dict[str, Any]]:
     """
-    @param name: of devices that have an address.
-
-    @return: those of this user's live processes; and our own, opened for this, if it has an address that
-        none of them has.
-
+    @param name: the name of devices that have an address.
+    @return: those of this user's live processes, and our own, opened for this, if none of them has its
+        address.
     @raise HCAError: there is none, and our own cannot be opened.
     """
     search = Search()
@@ -169,6 +152,8 @@ def withAddress(name: str) -> list[dict[str, Any]]:
     finally:
         search.close()
     try:
+        # One UDP port 4791 per address (IBTA vol. 1 annex A17): if a live process has it, opening our own
+        # would fail.
         address = place(name)
         if not any(address in (answer.get("gids") or ()) for answer in found):
             device = Device(name)
@@ -184,9 +169,7 @@ def withAddress(name: str) -> list[dict[str, Any]]:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command.
-
-    @return: its parts.
+    @return: the parsed command line.
     """
     parser = ArgumentParser(
         prog=PROGRAM, description="List the HCAs of your running processes, and what each has in use."
@@ -208,7 +191,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-devinfo}.
 
     @param arguments: the command line, by default this process's.
-
     @return: the exit status.
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)

@@ -1,9 +1,9 @@
 """
-What processes answer to C{ib-ss}, checked: from pages of rows to one object per listener and
+Validation of what processes answer to C{ib-ss}: from pages of rows to one object per listener and
 connection.
 
-An answer comes from another process, perhaps of another version of this program: a row with anything
-in it that cannot be is left out, and values that nobody knows here are too.
+An answer comes from another process, perhaps of another version of this program: a row with an invalid
+value is left out, and so are columns unknown here.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from twisted_ib.hca.base.socketrows import CONNECTION, LISTENER
 from twisted_ib.hca.host.query import Told
 
 _KINDS = (LISTENER, CONNECTION)
-#: Times are seconds since 1970; later ones cannot be written as dates everywhere.
+#: Times are seconds since 1970.  time.localtime() raises OverflowError or OSError for much later ones.
 _LATEST = 1 << 36
 _COUNT_BITS = 64
 
 
 def _isText(value: object) -> bool:
-    """
-    @return: Whether a value is a text that is not too long.
-    """
     return isinstance(value, str) and len(value) <= limits.SOCKET_RULE
 
 
@@ -33,24 +30,19 @@ def _isTextOrNone(value: object) -> bool:
 
 
 def _isCount(value: object) -> bool:
-    """
-    @return: Whether a value is a number of things, or L{None}.
-    """
     if value is None:
         return True
+    # In Python, True is an int; in JSON it is none.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _COUNT_BITS
 
 
 def _isTime(value: object) -> bool:
-    """
-    @return: Whether a value is a time, or L{None}.
-    """
     if value is None:
         return True
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LATEST
 
 
-#: What a row must have, and what each value may be.
+#: The columns that a row must have, with their tests.
 _REQUIRED: dict[str, Callable[[object], bool]] = {
     "kind": lambda value: value in _KINDS,
     "provider": _isText,
@@ -61,36 +53,32 @@ _REQUIRED: dict[str, Callable[[object], bool]] = {
     "rule": _isText,
     "fallback": _isTextOrNone,
 }
-#: The same of what it may have.
+#: The columns that it may have.
 _FIGURES = dict.fromkeys(("credits", "in_flight", "retransmits"), _isCount)
 _TIMES = dict.fromkeys(("asked", "decided", "connected"), _isTime)
 
 
 def socketsOf(told: Told, programOf: Callable[[int], str]) -> list[dict[str, Any]]:
     """
-    @param told: What a process has told.
     @param programOf: Gives the name of a process's program.
-    @return: Its listeners and connections, as C{--json} prints them.
+    @return: The listeners and connections of a process, as C{--json} prints them.
     """
     found = []
     for page in told.pages:
+        # The kernel's pid, where it gives one: a process could claim another's.
         head = {"pid": told.pid or _ownNumber(page), "program": _program(page, told.pid, programOf)}
         found += [{**head, **row} for row in _rows(page)]
     return found
 
 
 def _ownNumber(page: dict[str, Any]) -> int | None:
-    """
-    @return: What a process says that its number is.
-    """
     pid = page.get("pid")
     return pid if _isCount(pid) else None
 
 
 def _program(page: dict[str, Any], pid: int, programOf: Callable[[int], str]) -> str:
-    """
-    @return: The base name of a process's C{argv[0]}: a script's, not its interpreter's.
-    """
+    # The process's own account first: it knows the script behind an interpreter.  Never trusted, so a lie is
+    # harmless.
     program = page.get("program")
     if isinstance(program, str) and program and len(program) <= limits.PROGRAM_BYTES:
         return program
@@ -98,9 +86,6 @@ def _program(page: dict[str, Any], pid: int, programOf: Callable[[int], str]) ->
 
 
 def _rows(page: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """
-    @return: The rows of a page that are as they should be.
-    """
     columns = page.get("columns")
     if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
         return
@@ -112,9 +97,6 @@ def _rows(page: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any] | None:
-    """
-    @return: What is known of the values of a row, L{None} if something in it cannot be.
-    """
     row = {}
     for name, isValid in _REQUIRED.items():
         if name not in values or not isValid(values[name]):
@@ -123,6 +105,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any] | None:
     for name, isValid in _FIGURES.items():
         value = values.get(name)
         row[name] = value if isValid(value) else None
+    # An invalid time or figure is dropped alone: unlike the required columns it does not make the row
+    # meaningless.
     row["times"] = {
         name: values.get(name) if isValid(values.get(name)) else None for name, isValid in _TIMES.items()
     }
@@ -131,8 +115,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any] | None:
 
 def order(entry: dict[str, Any]) -> tuple[Any, ...]:
     """
-    @param entry: A listener or connection.
-    @return: What lists are sorted by: process, listeners first, address.
+    @return: The sort key of a listener or connection: process, listeners first, address.
     """
     return (
         entry["program"],

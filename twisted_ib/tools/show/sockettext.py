@@ -1,5 +1,5 @@
 """
-Listeners and connections for people: a table, and for each why it is so.
+Listeners and connections for people: a table, and the reason for each choice of transport.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 from twisted_ib.tools.program import printable
 
-#: The table's columns: what stands above them, what it shows, and whether that is a number.
+#: The table's columns: title, key, and whether it is a number.  The words are those of ss(8) where it has
+#: them.
 _COLUMNS = (
     ("Program", "program", False),
     ("PID", "pid", True),
@@ -31,17 +32,15 @@ _SPACE = "  "
 
 def shown(value: object) -> str:
     """
-    @param value: A value of a listener or connection.
-    @return: The same for a terminal.
+    @return: A value of a listener or connection, for a terminal.
     """
     return _NOTHING if value is None or value == "" else printable(str(value))
 
 
 def table(entries: Sequence[dict[str, Any]], why: bool = False) -> list[str]:
     """
-    @param entries: Listeners and connections.
-    @param why: Whether to say why each is so.
-    @return: The lines of a table.
+    @param why: Whether to add the reason for each.
+    @return: The lines of a table of listeners and connections.
     """
     cells = [[shown(entry[name]) for _, name, _ in _COLUMNS] for entry in entries]
     widths = [
@@ -56,9 +55,6 @@ def table(entries: Sequence[dict[str, Any]], why: bool = False) -> list[str]:
 
 
 def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
-    """
-    @return: A line of the table; numbers stand at the right of their columns.
-    """
     padded = [
         cell.rjust(width) if isNumber else cell.ljust(width)
         for cell, width, (_, _, isNumber) in zip(cells, widths, _COLUMNS, strict=True)
@@ -68,8 +64,7 @@ def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
 
 def reasons(entry: dict[str, Any]) -> list[str]:
     """
-    @param entry: A listener or connection.
-    @return: Lines that say why it is so, and since when.
+    @return: Lines that give the reason for a listener or connection, and its times.
     """
     found = [_byRule(entry)]
     if entry["fallback"] is not None:
@@ -77,6 +72,7 @@ def reasons(entry: dict[str, Any]) -> list[str]:
     times = entry["times"]
     spoken = [f"{name} {moment(when)}" for name, when in times.items() if when is not None]
     asked, connected = times["asked"], times["connected"]
+    # The wall clock may have been set back between the two.
     if asked is not None and connected is not None and connected >= asked:
         spoken.append(f"took {(connected - asked) * 1000:.1f} ms")
     if spoken:
@@ -99,7 +95,7 @@ def _byRule(entry: dict[str, Any]) -> str:
 def moment(when: float) -> str:
     """
     @param when: Seconds since 1970.
-    @return: The time of day there was, and the day unless it is today's.
+    @return: The local time of day, with the date unless it is today.
     """
     local = time.localtime(when)
     text = time.strftime("%H:%M:%S", local) + f".{int(when * 1000) % 1000:03}"
@@ -108,12 +104,12 @@ def moment(when: float) -> str:
 
 def cut(lines: Sequence[str], columns: int, rows: int) -> list[str]:
     """
-    @param lines: What there is to say.
-    @param columns: Of the terminal.
-    @param rows: Likewise.
-    @return: What fits there, with a last line that says how much does not.
+    Fit lines into a terminal.
+
+    @return: Lines cut at the right and at the bottom, with a last line that counts those left out.
     """
-    rows = max(rows - 1, 2)  # The cursor has a line of its own.
+    # The cursor is on a line of its own.  A terminal of unknown size may report 0.
+    rows = max(rows - 1, 2)
     found = list(lines)
     if len(found) > rows:
         left = len(found) - rows + 1

@@ -1,6 +1,5 @@
 """
-C{ib-ss}: the listeners and connections of this user's running processes, and why each goes the way it
-goes.
+C{ib-ss}: the listeners and connections of this user's running processes, and why each uses its transport.
 """
 
 from __future__ import annotations
@@ -24,27 +23,26 @@ from twisted_ib.tools.show.devinfo import ASKED_AT_ONCE, programOf
 from twisted_ib.tools.show.sockets import order, socketsOf
 from twisted_ib.tools.show.sockettext import cut, table
 
-#: The shortest and the longest time between two pictures of C{--watch}, in seconds.
+#: The shortest and the longest interval of C{--watch}, in seconds.
 WATCH_SECONDS_LEAST = 0.1
 WATCH_SECONDS_MOST = 3600.0
 
 PROGRAM = "ib-ss"
 
-#: Home, and clear to the end: what was there before stays until it is written over.
+#: ECMA-48 CUP, EL and ED.  The screen is overwritten and then cleared to its end, not cleared first: no
+#: flicker.
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def told(search: Search, entry: Entry) -> Told | None:
     """
-    @param search: the way to other processes.
-    @param entry: an HCA.
-
-    @return: what its process says of its sockets; L{None} if it is dead.
+    @return: the answer of an HCA's process about its sockets; L{None} if it is dead.
     """
     try:
         answer = askSockets(search, entry)
     except ResourceLimitError:
-        return Told(0)  # Alive, and many wait for it.
+        # Its backlog is full: the process is alive.
+        return Told(0)
     except HCAError:
         return None
     return None if answer.dead else answer
@@ -52,15 +50,14 @@ def told(search: Search, entry: Entry) -> Told | None:
 
 def sockets() -> tuple[list[dict[str, Any]], list[int]]:
     """
-    @return: the listeners and connections of this user's live processes, and the numbers of the
-        processes that did not say all.
-
+    @return: the listeners and connections of this user's live processes, and the pids of those that did not
+        answer in full.
     @raise HCAError: there is a run directory, and it cannot be used.
     """
     search = Search()
     try:
         entries = search.hcas()
-        # Together, so that many silent ones take no longer than one.
+        # At the same time, so that many silent processes take no longer than one.
         with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
             answers = [answer for answer in pool.map(lambda entry: told(search, entry), entries) if answer]
     finally:
@@ -71,9 +68,7 @@ def sockets() -> tuple[list[dict[str, Any]], list[int]]:
 
 def notes(silent: Sequence[int]) -> list[str]:
     """
-    @param silent: processes that did not say all.
-
-    @return: what to say about them.
+    @return: lines about processes that did not answer in full.
     """
     return [
         f"process {pid} ({printable(programOf(pid))}) does not answer" if pid else "a process does not answer"
@@ -83,9 +78,7 @@ def notes(silent: Sequence[int]) -> list[str]:
 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
-    @param arguments: the command line without the command.
-
-    @return: its parts.
+    @return: the parsed command line.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -107,8 +100,6 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
 def once(options: Namespace) -> None:
     """
     Print the list.
-
-    @param options: the command line.
     """
     found, silent = sockets()
     if options.json:
@@ -121,13 +112,12 @@ def once(options: Namespace) -> None:
 
 def picture(options: Namespace) -> str:
     """
-    @param options: the command line.
-
-    @return: what C{--watch} prints each time: on a terminal a screen, else the list and an empty
+    @return: the output of one interval of C{--watch}: on a terminal a screen, else the list and an empty
         line, or the JSON list in one line.
     """
     found, silent = sockets()
     if options.json:
+        # One line per interval: JSON Lines, which a consumer can parse as it arrives.
         return json.dumps(found) + "\n"
     lines = [*table(found, options.why), *notes(silent)]
     if not sys.stdout.isatty():
@@ -141,9 +131,6 @@ def picture(options: Namespace) -> str:
 def watch(options: Namespace, pause: Callable[[float], object] = time.sleep) -> None:
     """
     Print the list again and again, until Ctrl-C.
-
-    @param options: the command line.
-    @param pause: sleeps.
     """
     try:
         while True:
@@ -158,7 +145,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-ss}.
 
     @param arguments: the command line, by default this process's.
-
     @return: the exit status.
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
@@ -168,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             watch(options)
     except BrokenPipeError:
-        # Nobody reads any more; nor shall the interpreter try once more at its end.
+        # Python's signal documentation, note on SIGPIPE: the interpreter flushes standard output once more
+        # when it exits, and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:

@@ -267,7 +267,7 @@ class DialTests(HCATestCase):
 
     def test_bellNotWatched(self) -> None:
         """
-        The kernel watches the doorbell no more: whoever waits hears of it.
+        The kernel refuses to watch the doorbell: waiting consumers get the error.
         """
         if not self.a.fabric.rings:
             return

@@ -56,7 +56,7 @@ class SourceTests(TargetTestCase):
 
     def test_true(self) -> None:
         """
-        Who says his own GUID is believed, and asked about once.
+        A peer that claims its own GUID is believed; its listener is asked once.
         """
         asked: list[int] = []
         fabric: Any = self.device_.fabric
@@ -67,7 +67,7 @@ class SourceTests(TargetTestCase):
 
     def test_asked(self) -> None:
         """
-        Who is asked whether he listens counts no refusal.
+        An HCA whose listener is asked counts no refused handshake for that.
         """
         self.call()
         self.rest()
@@ -75,7 +75,7 @@ class SourceTests(TargetTestCase):
 
     def test_anothersGUID(self) -> None:
         """
-        Who calls with the GUID of another process's HCA cannot send in its name.
+        A peer that claims the GUID of another process's HCA cannot send datagrams in its name.
         """
         victim = self.device()
         credentials = victim.fabric.rendezvous.listenerOf(victim.guid)
@@ -90,7 +90,7 @@ class SourceTests(TargetTestCase):
 
     def test_nobodysGUID(self) -> None:
         """
-        Who calls with a GUID that nobody has cannot send in its name; to a group neither.
+        A peer that claims an unknown GUID cannot send datagrams in its name, nor to a multicast group.
         """
         self.call(0x1234)
         self.device_.paths.attach(self.target.qp, GROUP)
@@ -106,7 +106,7 @@ class SourceTests(TargetTestCase):
 
     def test_gone(self) -> None:
         """
-        Who sends a datagram and goes is believed: he was asked about when he called.
+        A peer that sends a datagram and closes is believed: its GUID was checked when it connected.
         """
         self.call()
         self.write(UD_SEND_ONLY, self.target.qp.number, datagram(guidGID(self.liar.guid), self.own, b"x"))
@@ -147,7 +147,7 @@ class ChangingBuffer:
 
 class TwiceTests(TargetTestCase):
     """
-    What a record says is looked at once.
+    Every field of a record is read once.
     """
 
     def look(self, first: int, second: int) -> tuple[list[int], bytes]:
@@ -167,13 +167,13 @@ class TwiceTests(TargetTestCase):
 
     def test_group(self) -> None:
         """
-        What came to a queue pair does not say that it came to a group.
+        A datagram to a queue pair cannot pass for one to a multicast group.
         """
         self.assertEqual(self.look(self.own, GROUP), ([0], self.own.to_bytes(16, "big")))
 
     def test_noGroup(self) -> None:
         """
-        What came to a group does not say that it came to a queue pair.
+        A datagram to a multicast group cannot pass for one to a queue pair.
         """
         self.device_.paths.attach(self.target.qp, GROUP)
         self.assertEqual(self.look(GROUP, self.own), ([0], GROUP.to_bytes(16, "big")))

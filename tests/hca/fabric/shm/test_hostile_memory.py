@@ -85,8 +85,8 @@ class UnfinishedTests(HostileTestCase):
 
     def test_bounded(self) -> None:
         """
-        What has come of them counts as held: beyond the bound the one that has most of it
-        ends, and the others go on.
+        The parts received so far count as held: beyond the bound the queue pair that holds most ends,
+        and the others go on.
         """
         one, two, three = (self.target() for _ in range(3))
         for target, size in ((one, 4000), (two, 5000), (three, 900)):
@@ -113,7 +113,7 @@ class UnfinishedTests(HostileTestCase):
 
     def test_self(self) -> None:
         """
-        Who has most may be the one whose record comes.
+        The queue pair that holds most may be the one that is receiving.
         """
         for opcode in (operation.SEND_MIDDLE, operation.SEND_LAST):
             others = [self.target() for _ in range(3)]
@@ -222,7 +222,7 @@ class ManyReadsTests(HostileTestCase):
 
     def test_paths(self) -> None:
         """
-        What one peer reads takes nothing from another.
+        The READs of one peer take nothing from another.
         """
         path, other = self.path, self.other
         self.call()

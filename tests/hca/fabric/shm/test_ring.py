@@ -251,7 +251,7 @@ class LayoutTests(RingTestCase):
 
     def test_bulkGone(self) -> None:
         """
-        Who waited for room for bulk and has left holds nobody up.
+        A waiter for bulk room that has been removed holds up no other sender.
         """
         bulk = Taker(self.path, 31, 32)
         while bulk.post(bytes(BULK)):
@@ -392,9 +392,8 @@ class HostileTests(RingTestCase):
 
     def test_headSeenByAPost(self) -> None:
         """
-        Whoever posts and finds a head that cannot be hears of no room; the
-        path breaks at the end of the batch, and only that path, also if the
-        post was an answer to another path's record.
+        A post that finds an impossible head is told that there is no room; the path breaks at the end of
+        the batch, and only that path, even if the post answered another path's record.
         """
         while self.one.post(bytes(8000)):
             pass
@@ -459,9 +458,8 @@ class HostileTests(RingTestCase):
 
     def test_brokenInMidWrite(self) -> None:
         """
-        Who rings in the middle of a batch, as a write does, hears nothing of a
-        peer that is found broken then: the path is given up in the next turn,
-        which does not sleep before it.
+        Ringing in the middle of a batch, as a write does, reports no error of a peer that is found
+        broken then: its path is ended in the next turn, before the device sleeps.
         """
         bell = self.other.peerSocket.bell
         os.set_blocking(bell.fd, True)

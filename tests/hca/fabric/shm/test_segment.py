@@ -52,7 +52,7 @@ class SegmentTests(SynchronousTestCase):
 
     def test_shared(self) -> None:
         """
-        What is stored on one side is loaded on the other, bytes and cells.
+        Bytes and cells that one side stores the other side loads.
         """
         self.ours.map[100:103] = b"abc"
         self.ours.cells[2] = 1 << 63
@@ -72,7 +72,7 @@ class SegmentTests(SynchronousTestCase):
 
     def test_sealed(self) -> None:
         """
-        Whoever has the descriptor can neither resize, nor map it writable,
+        A holder of the descriptor can neither resize the memory, nor map it writable,
         write to it, punch a hole, nor change the seals.
         """
         fd = self.theirs.fd
@@ -175,7 +175,7 @@ class SegmentTests(SynchronousTestCase):
 
 def _mappings() -> str:
     """
-    What this process has mapped.
+    The mappings of this process.
     """
     with open("/proc/self/maps") as maps:
         return maps.read()
@@ -215,7 +215,7 @@ class ForkedExitTests(SynchronousTestCase):
 @skipIf(bool(MISSING), f"missing: {MISSING}")
 class HostileMemoryTests(SynchronousTestCase):
     """
-    What a peer may offer instead of sealed memory of the right size.
+    Offers of a peer that are not sealed memory of the right size.
     """
 
     def refuse(self, fd: int, reason: str, size: int = SIZE) -> str:
@@ -439,7 +439,7 @@ class LibraryTests(SynchronousTestCase):
 
     def missing(self) -> str:
         """
-        What is said to be missing now.
+        The requirements that are reported as missing now.
         """
         libc.available.cache_clear()
         self.addCleanup(libc.available.cache_clear)

@@ -94,8 +94,8 @@ class OffersTests(HCATestCase):
 
     def test_offer(self) -> None:
         """
-        What is offered can be read under its number at once, and not written; a second
-        offer of the same is the same.
+        Offered memory can be read by its number at once, and not written; offering it again gives the
+        same number.
         """
         segment = self.segment()
         segment.map[:5] = b"hello"
@@ -125,8 +125,8 @@ class OffersTests(HCATestCase):
 
     def test_withdraw(self) -> None:
         """
-        What is withdrawn is unmapped once everything published before is read, and no
-        sooner; descriptors stay as they were.
+        Withdrawn memory is unmapped once everything published before is read, and no sooner; no
+        descriptor is left over.
         """
         before, open_ = self.mapped(), descriptors()
         segment = Segment.create(4096)

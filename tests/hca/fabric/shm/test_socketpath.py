@@ -59,7 +59,7 @@ class CarrierTestCase(HCATestCase):
 
 class PacketTests(CarrierTestCase):
     """
-    What is sent.
+    Sent packets.
     """
 
     def test_literal(self) -> None:
@@ -87,7 +87,7 @@ class PacketTests(CarrierTestCase):
 
     def test_news(self) -> None:
         """
-        Whoever asks is told once, at the end of the peer's batch.
+        A side that asks for an acknowledgement gets one, at the end of the peer's batch.
         """
         there, back = self.packets(self.one), self.packets(self.two)
         for n in range(10):
@@ -199,8 +199,7 @@ class PacketTests(CarrierTestCase):
 
     def test_reset(self) -> None:
         """
-        What a peer sent before it left is taken, although it left with
-        records unread.
+        Records that a peer sent before it closed are delivered, although it left others unread.
         """
         for n in range(10):
             self.one.post(b"never read")
@@ -289,8 +288,7 @@ class HostileTests(CarrierTestCase):
 
     def test_afterEmpty(self) -> None:
         """
-        What comes after an empty packet does not keep the path, or the
-        descriptor calling.
+        Packets after an empty one keep neither the path alive nor the descriptor readable.
         """
         self.raw.send(b"")
         self.raw.send(HEADER.pack(0, word(SEND_ONLY, 20), 0, 0))

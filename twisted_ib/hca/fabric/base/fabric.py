@@ -1,5 +1,5 @@
 """
-What fabrics have in common, whatever their paths are made of.
+The base of all fabrics, whatever carries their records.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from twisted_ib import limits
 
 class Found:
     """
-    The result of a search, which is never late.
+    The result of a search that is complete at once, with nothing to cancel.
     """
 
     def cancel(self) -> None:
         """
-        There is nothing to cancel.
+        Do nothing: the consumer has been called already.
         """
 
 
@@ -25,14 +25,13 @@ class Fabric:
     A base of fabrics.
 
     @ivar owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-    @ivar guid: The HCA's GUID.
-    @ivar bells: The paths whose other ends must hear of something published.
+    @ivar bells: The paths whose peers must be notified at the end of the batch.
     @ivar delayed: The paths on which connection management waits for room.
-    @ivar rung: How often another was woken.
+    @ivar rung: How often a peer was woken.
     @ivar sleeps: How often this side went to sleep.
-    @ivar asleep: Whether the descriptor must tell of work.
-    @ivar patient: Whether somebody calls C{progress} again at once, until nothing comes.
-    @cvar answerSeconds: For how long it pays to look for an answer, even if its sender has slept.
+    @ivar asleep: Whether the descriptor must become readable when there is work.
+    @ivar patient: Whether the caller polls C{progress} until nothing comes.
+    @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
     @cvar addressed: Whether peers are IP addresses, and not processes of this host.
     """
 
@@ -40,12 +39,6 @@ class Fabric:
     answerSeconds = limits.ANSWER_SECONDS
 
     def __init__(self, owner: Any, guid: int) -> None:
-        """
-        Have no paths.
-
-        @param owner: The device.
-        @param guid: Its GUID.
-        """
         self.owner = owner
         self.guid = guid
         self.bells: list[Any] = []
@@ -55,15 +48,17 @@ class Fabric:
 
     def count(self, name: str) -> None:
         """
-        Count something on the device.
+        Increment a counter of the device.
         """
         self.owner.count(name)
 
     def ringLater(self, path: Any) -> None:
         """
-        Something was published, perhaps outside of a turn: its batch must end.
+        Have the peer of a path notified when the batch ends.
         """
         self.bells.append(path)
+        # Something may be published outside of a turn, where nothing would end the batch: ask the device
+        # for a turn.
         wanted = self.owner.wanted
         if wanted is not None:
             wanted()
@@ -82,7 +77,7 @@ class Fabric:
 
     def arm(self) -> bool:
         """
-        Have work make the descriptor readable from now on.
+        Go to sleep: from now on work makes the descriptor readable.
 
         @return: False if there is work after all.
         """
@@ -94,9 +89,9 @@ class Fabric:
 
     def look(self) -> bool:
         """
-        Nobody need tell of work any more.
+        Wake up.
 
-        @return: Whether there is some.
+        @return: Whether there is work.
         """
         self.asleep = False
         return self.pending()

@@ -1,10 +1,10 @@
 """
-A link that does to datagrams what bad networks do: for tests and trials.
+Fault injection: a link that loses, delays, duplicates and corrupts datagrams, for tests and experiments.
 
-L{FaultyLink} wraps an L{ILink<twisted_ib.hca.base.interfaces.ILink>} and sends through a chain of
-faults.  A fault is called with a datagram and the time, and says what becomes of it: pairs of
-a delay in seconds and octets, none if it is lost.  All that is left to chance comes from C{dice},
-an object with the methods of C{random.Random}, so that a seed says it all.
+L{FaultyLink} wraps an L{ILink<twisted_ib.hca.base.interfaces.ILink>} and sends through a chain of faults.
+A fault is called with a datagram and the time, and returns pairs of a delay in seconds and octets: none if
+the datagram is lost. All randomness comes from C{dice}, an object with the methods of C{random.Random}, so
+that a seed repeats a run.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-#: What becomes of a datagram.
+#: The deliveries of one datagram: delays in seconds, and octets.
 Fate = list[tuple[float, bytes]]
 Fault = Callable[[bytes, float], Fate]
 
-#: Operation codes of packets that only acknowledge.
+#: IBTA vol. 1 9.2.1: RC Acknowledge and ATOMIC Acknowledge, the packets that only acknowledge.
 _ACKNOWLEDGEMENTS = frozenset((0x11, 0x12))
 
 
 class Dice(Protocol):
     """
-    What is used of C{random.Random}.
+    The part of C{random.Random} that faults use.
     """
 
     def random(self) -> float:
         """
-        @return: 0 or more, less than 1.
+        @return: At least 0, less than 1.
         """
 
     def randrange(self, stop: int, /) -> int:
         """
-        @return: 0 or more, less than C{stop}.
+        @return: At least 0, less than C{stop}.
         """
 
 
 class Loss:
     """
-    Each datagram may be lost.
+    Datagrams are lost at random.
     """
 
     def __init__(self, dice: Dice, rate: float) -> None:
         """
-        @param rate: the part that is lost, 0 to 1.
+        @param rate: the part that is lost, 0 to 1; so for all rates here.
         """
         self._dice, self._rate = dice, rate
 
@@ -57,13 +57,15 @@ class Loss:
 
 class AcknowledgementLoss(Loss):
     """
-    Only acknowledgements may be lost.
+    Only acknowledgements are lost.
     """
 
     def __call__(self, datagram: bytes, now: float) -> Fate:
         """
         See L{Fault}.
         """
+        # A lost ACK makes the requester repeat a request that was executed: the duplicate requests of IBTA
+        # vol. 1 9.7.5.1.5, which must not be executed twice.
         if datagram[0] not in _ACKNOWLEDGEMENTS:
             return [(0.0, datagram)]
         return super().__call__(datagram, now)
@@ -71,13 +73,12 @@ class AcknowledgementLoss(Loss):
 
 class Duplication:
     """
-    Each datagram may come twice, the second time somewhat later.
+    Datagrams come twice, the second time somewhat later.
     """
 
     def __init__(self, dice: Dice, rate: float, most: float = 0.01) -> None:
         """
-        @param rate: the part that comes twice.
-        @param most: how much later at most, in seconds.
+        @param most: the largest delay of the copy, in seconds.
         """
         self._dice, self._rate, self._most = dice, rate, most
 
@@ -92,13 +93,12 @@ class Duplication:
 
 class Reordering:
     """
-    Each datagram may be overtaken by those after it.
+    Datagrams are overtaken by later ones.
     """
 
     def __init__(self, dice: Dice, rate: float, most: float = 0.01) -> None:
         """
-        @param rate: the part that waits.
-        @param most: how long at most, in seconds.
+        @param most: the largest delay, in seconds.
         """
         self._dice, self._rate, self._most = dice, rate, most
 
@@ -106,19 +106,21 @@ class Reordering:
         """
         See L{Fault}.
         """
+        # IBTA vol. 1 9.7.5.2.3: to a responder a gap in the PSNs looks the same whether a packet is late or
+        # lost, so this tests that a late original after its retransmission does no harm.
         late = self._dice.random() < self._rate
         return [(self._dice.random() * self._most if late else 0.0, datagram)]
 
 
 class Delay:
     """
-    Each datagram takes its time.
+    Every datagram is delayed.
     """
 
     def __init__(self, dice: Dice, seconds: float, jitter: float = 0.0) -> None:
         """
-        @param seconds: how long at least.
-        @param jitter: how much longer at most, in seconds.
+        @param seconds: the least delay.
+        @param jitter: the most that is added to it, in seconds.
         """
         self._dice, self._seconds, self._jitter = dice, seconds, jitter
 
@@ -131,13 +133,10 @@ class Delay:
 
 class Corruption:
     """
-    One bit of a datagram may be another one.
+    One bit of a datagram is flipped.
     """
 
     def __init__(self, dice: Dice, rate: float) -> None:
-        """
-        @param rate: the part that is damaged.
-        """
         self._dice, self._rate = dice, rate
 
     def __call__(self, datagram: bytes, now: float) -> Fate:
@@ -146,6 +145,8 @@ class Corruption:
         """
         if self._dice.random() < self._rate:
             damaged = bytearray(datagram)
+            # One bit, which a CRC-32 always detects (IBTA vol. 1 7.8.1): such a datagram must never be
+            # delivered.
             bit = self._dice.randrange(8 * len(damaged))
             damaged[bit >> 3] ^= 1 << (bit & 7)
             datagram = bytes(damaged)
@@ -154,13 +155,10 @@ class Corruption:
 
 class Truncation:
     """
-    A datagram may end early.
+    A datagram is cut short.
     """
 
     def __init__(self, dice: Dice, rate: float) -> None:
-        """
-        @param rate: the part that is cut off.
-        """
         self._dice, self._rate = dice, rate
 
     def __call__(self, datagram: bytes, now: float) -> Fate:
@@ -174,13 +172,13 @@ class Truncation:
 
 class Bursts:
     """
-    Datagrams are lost one after the other.
+    Runs of consecutive datagrams are lost.
     """
 
     def __init__(self, dice: Dice, rate: float, most: int) -> None:
         """
-        @param rate: how often such a run begins.
-        @param most: of how many datagrams it is at most.
+        @param rate: how often a run begins.
+        @param most: the longest run, in datagrams.
         """
         self._dice, self._rate, self._most = dice, rate, most
         self._left = 0
@@ -199,14 +197,14 @@ class Bursts:
 
 class BlackOuts:
     """
-    Nothing comes through for a while, again and again.
+    The link is dead for a while, again and again.
     """
 
     def __init__(self, silence: float, link: float, begin: float = 0.0) -> None:
         """
-        @param silence: for how long, in seconds.
-        @param link: how long all is well then.
-        @param begin: when the first one begins.
+        @param silence: how long it is dead, in seconds.
+        @param link: how long it works after that.
+        @param begin: when it is dead first.
         """
         self._silence, self._period, self._begin = silence, silence + link, begin
 
@@ -220,12 +218,12 @@ class BlackOuts:
 
 class Vanishing:
     """
-    Nothing comes through any more.
+    The link is dead for good.
     """
 
     def __init__(self, begin: float) -> None:
         """
-        @param begin: from when on.
+        @param begin: since when, in seconds of the clock.
         """
         self._begin = begin
 
@@ -238,13 +236,13 @@ class Vanishing:
 
 class Stale:
     """
-    Datagrams come again long after they were sent.
+    Old datagrams arrive again long after they were sent.
     """
 
     def __init__(self, dice: Dice, rate: float, most: int = 64) -> None:
         """
-        @param rate: how often an old one comes with a new one.
-        @param most: how many are remembered.
+        @param rate: how often an old datagram precedes a new one.
+        @param most: how many are kept.
         """
         self._dice, self._rate = dice, rate
         self._old: deque[bytes] = deque(maxlen=most)
@@ -252,7 +250,7 @@ class Stale:
 
     def begin(self) -> None:
         """
-        What was sent up to now is old; what comes now is not remembered.
+        Stop recording: from now on the recorded datagrams are replayed.
         """
         self._remembering = False
 
@@ -263,13 +261,15 @@ class Stale:
         if self._remembering:
             self._old.append(datagram)
         elif self._old and self._dice.random() < self._rate:
+            # A stale packet of an earlier connection may have a PSN that the present one expects; CM's
+            # timewait (IBTA vol. 1 12.9.7) exists for that.
             return [(0.0, self._old[self._dice.randrange(len(self._old))]), (0.0, datagram)]
         return [(0.0, datagram)]
 
 
 class Refusal:
     """
-    There is no room now and then: not a L{Fault}, but what L{FaultyLink} takes beside them.
+    The link has no room now and then.  Not a L{Fault}: L{FaultyLink} accepts it besides those.
     """
 
     def __init__(self, dice: Dice, rate: float) -> None:
@@ -280,7 +280,7 @@ class Refusal:
 
     def __call__(self, now: float) -> bool:
         """
-        @return: whether there is no room.
+        @return: Whether there is no room.
         """
         return self._dice.random() < self._rate
 
@@ -289,12 +289,13 @@ class FaultyLink:
     """
     A link that sends through faults.  See L{ILink<twisted_ib.hca.base.interfaces.ILink>}.
 
-    @ivar link: what it wraps.
-    @ivar faults: what each datagram goes through, in order.
-    @ivar refusal: says whether C{send} refuses, if it ever does.
+    @ivar link: the link that it wraps.
+    @ivar faults: applied to each datagram, in order.
+    @ivar refusal: decides whether C{send} refuses, or L{None}.
     """
 
-    #: Each datagram goes its own way, so each is sent by itself.
+    #: Each datagram has its own delay, so each is sent by itself.  Of IPv4 all then have identification 0,
+    #: which the invariant CRC covers (IBTA vol. 1 annex A17), as ILink.burst promises.
     burst = 1
 
     def __init__(
@@ -307,7 +308,7 @@ class FaultyLink:
     ) -> None:
         """
         @param clock: gives the time, in seconds.
-        @param later: calls something after so many seconds.
+        @param later: schedules a call after so many seconds, as C{reactor.callLater}.
         """
         self.link = link
         self.faults = list(faults)
@@ -321,14 +322,14 @@ class FaultyLink:
     @property
     def user(self) -> Any:
         """
-        Who takes what arrives.
+        The consumer of arriving datagrams, on the wrapped link.
         """
         return self.link.user
 
     @user.setter
     def user(self, user: Any) -> None:
         """
-        Say so to the link.
+        Set it on the wrapped link: C{__getattr__} forwards reads only.
         """
         self.link.user = user
 

@@ -1,5 +1,5 @@
 """
-Which C{lo0} devices can meet: those of one thread, or those that are told to.
+Registries of C{lo0} devices that can reach each other: one for each thread, or one that is passed in.
 """
 
 from __future__ import annotations
@@ -13,32 +13,34 @@ class Neighbours:
     """
     The C{lo0} devices that can reach each other.
 
-    Nothing here is locked: where they belong to several threads, whoever uses any of them
-    holds one lock.
+    Not locked: if they belong to several threads, every user of any of them must hold one common lock.
 
-    @ivar services: who listens, by service and address.
-    @ivar inodes: for those of them that have one, the TCP socket beside.
-    @ivar fabrics: all of them, by GUID.
-    @ivar groups: the GUIDs of the members, by multicast GID.
+    @ivar services: listening fabrics, by service id and address.
+    @ivar inodes: inodes of the TCP sockets that belong to such services.
+    @ivar fabrics: all fabrics, by GUID.
+    @ivar groups: member GUIDs, by multicast GID.
     """
 
     def __init__(self) -> None:
         self.services: dict[tuple[int, str], Any] = {}
         self.inodes: dict[tuple[int, str], int] = {}
+        # Weak: a device that was dropped without close() must not stay reachable.
         self.fabrics: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.groups: dict[int, tuple[int, ...]] = {}
 
     def join(self, group: int, guid: int) -> None:
         """
-        Make an HCA a member of a group.
+        Make an HCA a member of a multicast group.
         """
         members = self.groups.get(group, ())
         if guid not in members:
+            # A new tuple: IFabric.members promises the same object while nothing has changed, and callers
+            # compare by identity.
             self.groups[group] = tuple(sorted((*members, guid)))
 
     def leave(self, group: int, guid: int) -> None:
         """
-        It is a member no more; harmless if it is none.
+        End a membership; harmless if there is none.
         """
         members = tuple(member for member in self.groups.get(group, ()) if member != guid)
         if members:
@@ -48,7 +50,7 @@ class Neighbours:
 
     def forget(self, fabric: Any) -> None:
         """
-        Nobody finds an HCA any more.
+        Remove an HCA with its services and memberships.
         """
         guid: int = fabric.guid
         for key in [key for key, other in self.services.items() if other is fabric]:
@@ -61,10 +63,6 @@ class Neighbours:
 
 
 class _OfThread(threading.local):
-    """
-    Those of this thread.
-    """
-
     def __init__(self) -> None:
         self.neighbours = Neighbours()
 
@@ -74,7 +72,7 @@ _ofThread = _OfThread()
 
 def ofThisThread() -> Neighbours:
     """
-    @return: The C{lo0} devices of the calling thread.
+    @return: The registry of the calling thread.
     """
     return _ofThread.neighbours
 

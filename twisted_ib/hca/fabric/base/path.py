@@ -1,10 +1,9 @@
 """
-What the ways to a peer's HCA have in common, whatever carries the records.
+Paths to a peer's HCA: what they have in common, whatever carries the records.
 
-A path knows the queue pairs that may be reached through it, and no others: a
-peer cannot speak for another peer's queue pair.  Its table maps queue pair
-numbers to whatever takes their records: the L{QueuePair}, a L{Refusing} while
-requests are dropped after a refusal, or, for number 1, the management side.
+A path knows the queue pairs that may be reached through it, and no others.  Its table maps queue pair
+numbers to the receivers of their records: the L{QueuePair}, a L{Refusing} while requests are dropped after
+a refusal, or, for number 1, L{Management}.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from twisted_ib.hca.base.operation import (
 from twisted_ib.hca.fabric.base.management import Management
 from twisted_ib.hca.wire.grh import guidGID
 
-#: Queue pair numbers, unknown here, that a path remembers to have refused.
+#: Refused queue pair numbers, unknown here, that a path remembers.
 ABSENT_NUMBERS = 1024
 
 
 @frozen
 class PeerIdentity:
     """
-    Who is at the other end of a path.
+    The peer at the other end of a path.
 
     @ivar guid: of its HCA.
-    @ivar pid: of its process, as the kernel says.
-    @ivar uid: of its process, as the kernel says.
-    @ivar program: what it calls itself.
+    @ivar pid: of its process, from the kernel.
+    @ivar uid: of its process, from the kernel.
+    @ivar program: its name by its own account; for display only.
     """
 
     guid: int
@@ -56,36 +55,34 @@ class PeerIdentity:
     @property
     def gid(self) -> int:
         """
-        The GID that leads to it.
+        The GID of its HCA: the link-local prefix and the GUID (IBTA vol. 1 4.1.1).
         """
         return guidGID(self.guid)
 
 
 class Refusing:
     """
-    Stands in a path's table for a queue pair that refused a request: what was
-    sent after the refused request is dropped until the requester resumes
-    (IBTA vol. 1, 9.7.5.2.8, where sequence numbers do this).
+    Stands in a path's table for a queue pair that refused a request: later requests are dropped until the
+    requester resumes.
     """
 
     __slots__ = ("path", "queuePair")
 
     def __init__(self, path: Path, queuePair: Any) -> None:
-        """
-        Refuse all but the requester's resuming.
-
-        @param path: The path.
-        @param queuePair: Who refused.
-        """
         self.path = path
         self.queuePair = queuePair
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
-        Drop requests, pass responses on, and leave when the requester resumes.
+        Drop requests, pass responses on, and leave the table when the requester resumes.
         """
+        # IBTA vol. 1 9.7.5.2.8: after an RNR NAK the responder drops requests until the refused one comes
+        # again, which it recognises by its PSN.  Records have no PSN, so a record of its own marks the
+        # place.
         if opcode == RESUME:
             self.path.table[self.queuePair.number] = self.queuePair
+        # Responses concern the queue pair's own requests, which go on: send and receive queue are
+        # independent (IBTA vol. 1 10.2.4).
         elif opcode in RESPONSES:
             answer: int = self.queuePair.delivered(opcode, buffer, start, stop)
             return answer
@@ -94,51 +91,42 @@ class Refusing:
 
 class _Parting:
     """
-    A requester leaves.  If the peer refused what it sent, or does so when it comes to it,
-    it must not wait for this requester to resume: it would drop what the next one sends to
-    that number.
+    A RESUME record to send for a requester that is gone.
     """
 
     __slots__ = ("path", "remote")
 
     def __init__(self, path: Path, remote: int) -> None:
-        """
-        @param remote: The peer's queue pair number.
-        """
         self.path = path
         self.remote = remote
 
     def resume(self) -> None:
-        """
-        Say so, behind all that it sent.
-        """
+        # If the peer refused one of the requests, or will, it would otherwise drop what the next requester
+        # sends to that number.  The record goes behind everything that the old one sent.
         if not self.path.postReserved(RESUME << 24 | self.remote, b"", False):
             self.path.wantSpace(self)
 
 
 class Path:
     """
-    The way to one peer's HCA.
+    A path to one peer's HCA.
 
-    @ivar fabric: The fabric that made this path.
-    @ivar table: Who takes the records of which queue pair number.
-    @ivar taker: Gives who takes the records of a queue pair number, from C{table}.
-    @ivar peer: What is known of the peer (L{PeerIdentity} or the like).
+    @ivar table: The receivers of records, by queue pair number; C{taker} is its C{get}.
+    @ivar peer: L{PeerIdentity} or the like.
     @ivar alive: Whether the peer can still be reached.
-    @ivar waiting: Those who wait for room in the medium, first come first
-        served, but connection management before all others; each has
-        C{resume()}.  Who leaves is taken out.
-    @ivar bell: Whether something was published that the peer was not told of.
-    @ivar busy: Whether records are being taken: L{progress} does nothing then.
-    @ivar unacknowledged: Pairs of position and work object, in order: whom to
-        tell when the peer has taken the record before that position.
-    @ivar requesters: By the peer's queue pair number: who is told that it does
-        not exist.  Only requesters that keep what they sent are in here.
-    @cvar retransmits: How often something was sent again; on fabrics of operations nothing is.
-    @cvar messageBytes: The longest message of a stream that it carries well.
-    @cvar inPackets: Whether what was refused comes again alone, and not its whole message.
-    @ivar turns: Whose answers to the peer's READs have their turn, once there are any.
-    @ivar twin: Of a path from an HCA to itself, the other end; else L{None}.
+    @ivar waiting: Waiters for room in the medium, in order, connection management first; each has
+        C{resume()}.
+    @ivar bell: Whether something was published that the peer has not been notified of.
+    @ivar busy: Whether records are being delivered: L{progress} does nothing then.
+    @ivar unacknowledged: Pairs of position and work object, in order: each is notified when the peer has
+        consumed the record before that position.
+    @ivar requesters: Requesters that keep what they sent, by the peer's queue pair number, to be notified
+        that it does not exist.
+    @ivar turns: The round robin of responses to the peer's READs, once there are any.
+    @ivar twin: On a path from an HCA to itself the other end; else L{None}.
+    @cvar retransmits: Packets sent again; 0 on fabrics of operations.
+    @cvar messageBytes: The longest stream message that it carries well.
+    @cvar inPackets: Whether only the refused packet is sent again, and not its whole message.
     """
 
     inPackets = False
@@ -164,12 +152,6 @@ class Path:
     )
 
     def __init__(self, fabric: Any, peer: Any) -> None:
-        """
-        Bind nobody yet.
-
-        @param fabric: What the path belongs to.
-        @param peer: The L{PeerIdentity} at its other end.
-        """
         self.fabric = fabric
         self.peer = peer
         self.alive = True
@@ -190,50 +172,53 @@ class Path:
     @property
     def way(self) -> Path:
         """
-        The path that was found for the queue pair whose path this is: this one, unless each has its own.
+        The path to the peer that a queue pair's own path belongs to; here the same.
         """
         return self
 
     def bind(self, queuePair: Any, message: Any = None) -> Path:
         """
-        From now on C{queuePair} takes the records of its number.  One that is connected
-        to itself sends from this end and receives at the other one: its requests come
-        there, and their refusals here.
+        Deliver the records of a queue pair's number to it from now on.
 
-        @param message: The REQ or REP of the peer, if it comes by one.
-        @return: What the queue pair has as its path.
+        @param message: The peer's REQ or REP, if a connection is the reason.
+        @return: The path that the queue pair uses.
         """
+        # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot
+        # even name a queue pair that is bound to another path.
         self._enter(queuePair)
+        # A queue pair connected to itself sends from this end and receives at the other: its requests
+        # arrive there, their refusals here.
         if self.twin is not None and queuePair.number == queuePair.remote:
             self.twin._enter(queuePair)
         return self
 
     def modified(self, queuePair: Any) -> None:
         """
-        The state or the attributes of a queue pair that is bound have changed.
+        Notice that a bound queue pair has changed its state or attributes.
         """
 
     def prepareREQ(self, request: Any) -> None:
         """
-        A REQ is about to be sent: say in it what a fabric of packets agrees on.
+        Put into a REQ the parameters that a fabric of packets negotiates (PSN, path MTU).
 
         @param request: the L{REQ<twisted_ib.hca.wire.cm.REQ>}, to be changed.
         """
 
     def prepareREP(self, reply: Any, request: Any) -> Any:
         """
-        The same of a REP.
+        Do the same for a REP.
 
         @param reply: the L{REP<twisted_ib.hca.wire.cm.REP>}, to be changed.
         @param request: the REQ that it answers.
-        @return: What it says, as a queue pair's C{proposal}; L{None} if that is nothing.
+        @return: The parameters as a queue pair's C{proposal}, or L{None}.
         """
         return None
 
     def _enter(self, queuePair: Any) -> None:
         number = queuePair.number
         if number in self.absent:
-            # It refused as absent and the requester has not resumed yet.
+            # This number was refused as absent and the requester has not resumed yet: what is still on the
+            # way was sent before the refusal, and is not for the new queue pair.
             del self.absent[number]
             self.table[number] = Refusing(self, queuePair)
         else:
@@ -241,11 +226,12 @@ class Path:
 
     def unbind(self, queuePair: Any) -> None:
         """
-        C{queuePair} takes nothing any more.
+        Stop delivering to a queue pair.
         """
         self.table.pop(queuePair.number, None)
         if self.twin is not None:
-            self.twin.table.pop(queuePair.number, None)  # Numbers are an HCA's own.
+            # Without a test: both ends belong to one HCA, whose numbers are unique.
+            self.twin.table.pop(queuePair.number, None)
         self.wantNoSpace(queuePair)
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
@@ -282,18 +268,17 @@ class Path:
         """
         Publish a small record that may use the reserve.
 
-        @param refusal: Whether it may use the last part of it too.
+        @param refusal: Whether it may use the last part of the reserve too.
         @return: False if even the reserve has no room.
         """
         raise NotImplementedError
 
     def progress(self, budget: int) -> int:
         """
-        Take what has arrived, let go on who waits for room, complete what the
-        peer has taken.
+        Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
 
         @param budget: How many records at most.
-        @return: How many records were taken.
+        @return: How many records were consumed.
         @raise RingError: the peer broke the layout.
         """
         raise NotImplementedError
@@ -312,16 +297,15 @@ class Path:
 
     def offer(self, segment: Any) -> int:
         """
-        Let the peer map a segment of registered memory, for reading.
+        Let the peer map a segment of registered memory for reading.
 
-        @return: The number that references name it by, or 0 if the bytes must
-            travel in the records.
+        @return: The number by which records refer to it, or 0 if the bytes must travel in the records.
         """
         return 0
 
     def withdraw(self, segment: Any) -> None:
         """
-        The peer need not map a segment any more; harmless if it was not offered.
+        Have the peer unmap a segment; harmless if it was not offered.
         """
 
     def offered(self, number: int) -> memoryview | None:
@@ -332,7 +316,7 @@ class Path:
 
     def rouse(self) -> bool:
         """
-        Something may have happened to this path, which sleeps.
+        Check a sleeping path that may have been woken.
 
         @return: Whether there is something to do.
         """
@@ -340,19 +324,19 @@ class Path:
 
     def wantSpace(self, waiter: Any) -> None:
         """
-        Ask for C{waiter.resume()} when the medium has room again.
+        Have C{waiter.resume()} called when the medium has room again.
         """
         self.waiting[waiter] = None
 
     def wantNoSpace(self, waiter: Any) -> None:
         """
-        C{waiter} leaves; harmless if it did not wait.
+        Remove a waiter; harmless if it did not wait.
         """
         self.waiting.pop(waiter, None)
 
     def holdBack(self, held: bool) -> None:
         """
-        Refuse what L{post} is given, or take it again.
+        Make L{post} refuse all records, or accept them again.
 
         @param held: Whether connection management waits for room.
         """
@@ -360,17 +344,20 @@ class Path:
 
     def sendManagement(self, attribute: int, body: bytes) -> None:
         """
-        Send a connection management message, now or when there is room.
-
-        Beyond L{limits.MANAGEMENT_SENDS} it is lost, as it may be on a wire:
-        connection management repeats what is not answered.
+        Send a connection management message, at once or when there is room.
 
         @param body: The message without its MAD header, 232 bytes.
         """
+        # IBTA vol. 1 13.4: a MAD has 256 octets, of which the 24 of the header are left out.  Between two
+        # processes only the attribute differs, and the transaction ID follows from the communication IDs in
+        # the body.
         record = MANAGEMENT_HEADER.pack(attribute, 0) + body
         management = self.table.get(GSI_QPN)
         if management is None:
-            return  # The path is lost.
+            # lost() has cleared the table.
+            return
+        # Over limits.MANAGEMENT_SENDS the record is dropped, as a MAD may be on a wire; the CM repeats it
+        # (Linux cm.c does too).
         if management.waiting or not self.alive or not self.postReserved(MANAGEMENT, record, False):
             management.send(record)
 
@@ -383,9 +370,9 @@ class Path:
 
     def resumeWaiting(self) -> int:
         """
-        Let those who wait go on, until one is refused: so would be the others.
+        Resume waiters until one finds no room again.
 
-        @return: How many there were.
+        @return: How many were resumed.
         """
         n = 0
         waiting = self.waiting
@@ -393,16 +380,16 @@ class Path:
             waiter, _ = waiting.popitem(False)
             waiter.resume()
             n += 1
+            # It waits again, so the medium is full and those behind it would fail as well.
             if waiter in waiting:
                 break
         return n
 
     def completeTo(self, position: int) -> int:
         """
-        The peer has taken everything before C{position}: tell those who wait
-        for that.
+        Complete requests: the peer has consumed everything before C{position}.
 
-        @return: How many there were.
+        @return: How many were completed.
         """
         n = 0
         waiting = self.unacknowledged
@@ -416,24 +403,28 @@ class Path:
 
     def refuse(self, word: int, syndrome: int, position: int) -> bool:
         """
-        Tell the requester that a record was not taken, and drop what it sent
-        after it until it resumes.
+        Refuse a record, and drop the requester's later ones until it resumes.
 
         @param position: The position in the medium after that record.
-        @return: Whether the refusal is published; if not, it is kept in
-            C{owed} and nothing more may be taken before it is.
+        @return: Whether the refusal is published; if not, it is kept in C{owed}, and nothing more may be
+            consumed first.
         """
         number = word & QPN_MASK
         entry = self.table.get(number)
+        # IBTA vol. 1 9.6: HCAs drop a packet for a queue pair that does not exist, and the requester finds
+        # out by its timeout.  Here the peer is a living process, so it is notified at once.
         target = ABSENT_WORD
         if entry is not None:
             target = ACKNOWLEDGE << 24 | entry.remote
-            # Not closed while it refused; who is connected to itself sends at the twin.
+            # Unless the queue pair was closed while it refused.  One connected to itself has the twin as
+            # its path.
             if entry.path is self or (self.twin is not None and entry.path is self.twin):
                 self.table[number] = Refusing(self, entry)
         elif syndrome == ABSENT:
             if number in self.absent:
                 return True
+            # A peer chooses the numbers, so the table is bounded; the oldest is evicted, whose requester is
+            # refused once more at worst.
             if len(self.absent) >= ABSENT_NUMBERS:
                 del self.absent[next(iter(self.absent))]
             self.absent[number] = None
@@ -460,21 +451,27 @@ class Path:
 
     def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
         """
-        A record for a number that nobody has.
+        Receive a record for a queue pair number that is not in the table.
 
         @return: The syndrome to refuse it with, or 0.
         """
         if not self.alive:
-            return 0  # Lost while records were being taken.
+            # The path was lost in an upcall while records were being delivered.
+            return 0
         opcode, number = word >> 24, word & QPN_MASK
         if opcode & UNRELIABLE:
+            # A datagram needs no connection: its queue pair belongs to the device and to no path (IBTA vol.
+            # 1 9.8.3).
             if isDatagram(opcode):
                 self.fabric.owner.datagramReceived(self, opcode, number, buffer, start, stop)
             else:
                 self.fabric.count("absent_queue_pair")
-            return 0  # Nobody hears that these are lost.
+            # IBTA vol. 1 9.8.2: unreliable service drops without notice.
+            return 0
         if opcode == ACKNOWLEDGE and number == 0 and stop - start == REFUSAL.size:
             _, remote, _ = REFUSAL.unpack_from(buffer, start)
+            # A refusal as absent cannot name the requester, whose number the refusing side does not know:
+            # it is found by the number that it sent to.
             requester = self.requesters.get(remote)
             if requester is not None:
                 requester.delivered(ACKNOWLEDGE, buffer, start, stop)
@@ -483,18 +480,22 @@ class Path:
             self.absent.pop(number, None)
             return 0
         self.fabric.count("absent_queue_pair")
+        # A response is never refused: nothing would be sent again, and two sides could refuse refusals for
+        # ever.  Queue pairs 0 and 1 take no connected requests at all (IBTA vol. 1 10.2.4).
         return 0 if opcode in RESPONSES or number < 2 else ABSENT
 
     # -- the end
 
     def drain(self) -> None:
         """
-        The peer is gone: take everything that it has published, but no more
-        than fits: it may live and go on.  One consumer's exception does not keep the others from what
-        is theirs; the first is raised at the end.
+        Deliver everything that a lost peer has published.
+
+        An exception of one consumer does not keep the others from their records; the first is raised at the
+        end.
         """
         failure: Exception | None = None
-        # What progress counts: records of at least 64 bytes, completions, waiters.
+        # Bounded by what the medium holds once: the peer may live and keep writing.  Records have at least 64
+        # bytes; completions and waiters count besides, as progress() counts them.
         left = limits.RING // 64 + len(self.unacknowledged) + len(self.waiting)
         while left > 0:
             try:
@@ -513,9 +514,10 @@ class Path:
 
     def lost(self, reason: PathLostError) -> None:
         """
-        The peer is gone: fail every queue pair, those of refused requests too.
-        One consumer's exception does not keep the others from hearing of it;
-        the first is raised at the end.
+        Fail every queue pair, since the peer is gone.
+
+        An exception of one consumer does not keep the others from being notified; the first is raised at
+        the end.
         """
         self.alive = False
         failure: Exception | None = None
@@ -535,14 +537,10 @@ class Path:
 
 class Forked:
     """
-    Stands in a forked child for what is its parent's: a mapping, a
-    socket, the other end of a path.
+    Stands in a forked child for a resource of its parent: a mapping, a socket, the other end of a path.
     """
 
     def _fail(self, *arguments: Any) -> Any:
-        """
-        @raise DeviceClosedError: always.
-        """
         raise DeviceClosedError("this device belongs to the process that this one was forked from")
 
     __call__ = __getattr__ = __getitem__ = __setitem__ = _fail

@@ -1,3 +1,3 @@
 """
-C{lo0}: the fabric within one thread.  Records go through a list; nothing leaves the process.
+C{lo0}: the fabric within one thread.  Records go through a queue in memory; nothing leaves the process.
 """

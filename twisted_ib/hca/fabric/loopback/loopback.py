@@ -1,11 +1,10 @@
 """
 C{lo0}: the fabric within one thread.
 
-It joins an HCA with itself and with its neighbours: the other C{lo0} devices of the same
-thread, unless it is told which (L{twisted_ib.hca.fabric.base.neighbours}).
-A record is a copy in a queue; nothing is shared with another process, nothing
-is asked of the kernel but a pipe to wake a reactor, so it works wherever Python
-does (L{twisted_ib.hca.fabric.loopback.queues}).
+It joins an HCA to itself and to its neighbours: the other C{lo0} devices of the same thread, unless a
+registry is passed in (L{twisted_ib.hca.fabric.base.neighbours}).  A record is a copy in a queue
+(L{twisted_ib.hca.fabric.loopback.queues}).  Nothing is shared with other processes, and a pipe to wake a
+reactor is all that is asked of the kernel, so it works wherever Python does.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class LoopbackFabric(Fabric):
     """
     The loopback fabric of one HCA.
 
-    @ivar hot: Empty: while this thread looks again, nothing can arrive.
+    @ivar hot: Always empty: while this thread polls, nothing can arrive.
     """
 
     name = "lo"
@@ -49,8 +48,8 @@ class LoopbackFabric(Fabric):
     ) -> None:
         """
         @param owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        @param clock: Not needed: there is nothing to wait for.
-        @param neighbours: Whom it can reach; by default those of this thread.
+        @param clock: Not used: nothing here waits for a time.
+        @param neighbours: The HCAs within reach; by default those of this thread.
         """
         super().__init__(owner, guid)
         self._woken = self._closed = False
@@ -65,7 +64,7 @@ class LoopbackFabric(Fabric):
 
     def allocate(self, size: int) -> None:
         """
-        Nobody maps memory here.
+        Return L{None}: no peer maps memory here.
         """
 
     # -- services and peers
@@ -75,11 +74,13 @@ class LoopbackFabric(Fabric):
         Let others find this HCA for a service at an address.
 
         @param inode: See L{IFabric}.
-        @raise ServiceInUseError: somebody has it.
+        @raise ServiceInUseError: another HCA of this thread has it.
         @raise NoRouteError: the address is not one of this host.
         """
         checkLocal(address, True)
         address = normalise(address)
+        # The service id has the port space in it (IBTA vol. 1 annex A4 for SDP, annex A11 for the RDMA CM),
+        # so services of different protocols never conflict.
         for service, other in self._services:
             if service == serviceID and conflict(address, other):
                 raise ServiceInUseError(f"somebody in this thread listens on {other} already")
@@ -89,8 +90,9 @@ class LoopbackFabric(Fabric):
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
-        The same with a port that is free.
+        Publish a service with a free port.
 
+        @param prefix: The service id of port 0.
         @return: The port.
         """
         checkLocal(address, True)
@@ -100,39 +102,43 @@ class LoopbackFabric(Fabric):
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
-        Take back what L{publish} did.
+        Undo L{publish}.
         """
         key = serviceID, normalise(address)
+        # Only our own: another HCA may have published the service since.
         if self._services.get(key) is self:
             del self._services[key]
             self._neighbours.inodes.pop(key, None)
 
     def resolve(self, serviceID: int, address: str, user: Any) -> Found:
         """
-        Find the path to whoever serves C{serviceID} at C{address}.
+        Find the path to the HCA that serves C{serviceID} at C{address}.
 
         @param user: Gets C{pathReady(path)} before this returns.
         @raise NoRouteError: the address is not one of this host.
-        @raise NoListenerError: nobody in this thread serves it.
+        @raise NoListenerError: no HCA of this thread serves it.
         """
         checkLocal(address)
+        # The exact address before a wildcard, as the kernel looks up a TCP listener (see servedBy).
         for where in servedBy(normalise(address)):
             fabric = self._services.get((serviceID, where))
             if fabric is not None:
                 user.pathReady(self._pathTo(fabric))
                 return Found()
+        # A CM answers a REQ for it with REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
+        # cm_req_handler).  Consumers report both as ECONNREFUSED.
         raise NoListenerError(f"nobody in this thread serves {address}")
 
     def serving(self, serviceID: int, address: str) -> list[int]:
         """
-        @return: See L{IFabric}.
+        @return: The GUIDs of the HCAs that serve the address: see L{IFabric}.
         """
         found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
         return [fabric.guid for fabric in found if fabric is not None]
 
     def reach(self, guid: int, user: Any) -> Found:
         """
-        Find the path to the HCA of a GUID.
+        Find the path to the HCA with a GUID.
 
         @param user: Gets C{pathReady(path)} before this returns.
         @raise NoListenerError: it is not among the neighbours.
@@ -145,38 +151,37 @@ class LoopbackFabric(Fabric):
 
     def proves(self, path: Any, guid: int) -> bool:
         """
-        See L{IFabric}: nobody lies to himself.
+        Compare GUIDs: see L{IFabric}.
         """
+        # The peer's identity was made by _end in this process, so it is proof enough.
         return bool(path.peer.guid == guid)
 
     def join(self, group: int) -> None:
         """
-        Let others find this HCA as a member of a multicast group.
+        Make this HCA a member of a multicast group.
         """
         self._neighbours.join(group, self.guid)
 
     def leave(self, group: int) -> None:
         """
-        Take back what L{join} did.
+        Undo L{join}.
         """
         self._neighbours.leave(group, self.guid)
 
     def members(self, group: int) -> tuple[int, ...]:
         """
-        @return: See L{IFabric}.
+        @return: The GUIDs in a multicast group: see L{IFabric}.
         """
         return self._neighbours.groups.get(group, ())[: limits.MULTICAST_MEMBERS]
 
     def _pathTo(self, fabric: LoopbackFabric) -> LoopbackPath:
-        """
-        @return: This end of the path that this HCA has dialled to another, made if need
-            be.
-        """
         path = self._paths.get(fabric.guid)
+        # A closed peer is noticed at the next progress(); a path dialled before that must be a new one.
         if path is None or not path.alive or path.other.closed:
             path, other = self._end(fabric), fabric._end(self)
             path.other, other.other = other, path
             if fabric is self:
+                # A queue pair may be connected to itself or to another one of its HCA: see Path.bind.
                 path.twin, other.twin = other, path
             self._paths[fabric.guid] = path
             fabric.owner.pathAccepted(other)
@@ -198,12 +203,13 @@ class LoopbackFabric(Fabric):
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
-        Take what has arrived.
+        Deliver what has arrived.
 
         @param budget: Records per path at most.
-        @return: How many records were taken.
+        @return: How many records were consumed.
         """
         n = 0
+        # A copy: an upcall may open or close paths.
         for path in tuple(self._ends):
             if path.other.closed:
                 self._lose(path, PathLostError("the peer closed its HCA"))
@@ -212,6 +218,7 @@ class LoopbackFabric(Fabric):
             k = path.progress(budget)
             if k:
                 n += k
+                # Consuming frees room, which the other end may be asleep waiting for.
                 if not path.bell:
                     path.bell = True
                     self.bells.append(path)
@@ -219,7 +226,7 @@ class LoopbackFabric(Fabric):
 
     def ringBells(self) -> None:
         """
-        The batch ends: wake the other ends that sleep and have something to do.
+        End the batch: wake sleeping fabrics that have something to consume.
         """
         bells, self.bells = self.bells, []
         for path in bells:
@@ -241,7 +248,7 @@ class LoopbackFabric(Fabric):
         """
         Make the descriptor readable if the fabric sleeps.
 
-        @return: Whether it was made so now.
+        @return: Whether it has become so by this call.
         """
         if not self.asleep or self._woken:
             return False
@@ -250,15 +257,16 @@ class LoopbackFabric(Fabric):
 
     def signal(self) -> None:
         """
-        Make L{fileno} readable: there is something to do.
+        Make L{fileno} readable.
         """
+        # At most one byte is in the pipe, so that writing never blocks or fails.
         if not self._woken:
             self._woken = True
             os.write(self._pipe[1], b"!")
 
     def attend(self) -> None:
         """
-        Take the byte out of the pipe.
+        Read the byte from the pipe.
         """
         if self._woken and not self._closed:
             self._woken = False
@@ -272,30 +280,27 @@ class LoopbackFabric(Fabric):
 
     def registerWith(self, poller: Any) -> None:
         """
-        The descriptor is enough.
+        Do nothing: the descriptor is enough.
         """
 
     def deadline(self) -> None:
         """
-        @return: Nothing here waits for a time.
+        Return L{None}: nothing here waits for a time.
         """
 
     def tick(self, now: float) -> None:
         """
-        Nothing is ever due.
+        Do nothing: there are no timers.
         """
 
     # -- the end
 
     def _lose(self, path: LoopbackPath, reason: PathLostError) -> None:
-        """
-        A path is over: take what its other end had published, then fail the
-        rest.
-        """
         if path not in self._ends:
             return
         self._ends.remove(path)
         try:
+            # What the other end had published is delivered first, as TCP delivers data before a FIN.
             path.drain()
         finally:
             path.alive = False
@@ -309,10 +314,11 @@ class LoopbackFabric(Fabric):
 
     def forked(self) -> None:
         """
-        In a forked child: nothing of this may be touched any more.
+        In a forked child: make every use of a path an error.
         """
         self._withdrawAll()
         for path in self._ends:
+            # The other end exists in the child as well, but its consumers are the parent's.
             path.other = Forked()
         self._ends = []
 
@@ -321,7 +327,7 @@ class LoopbackFabric(Fabric):
 
     def close(self) -> None:
         """
-        Withdraw everything and give everything back.
+        Withdraw all services, end all paths, free everything.
         """
         if self._closed:
             return
@@ -329,6 +335,7 @@ class LoopbackFabric(Fabric):
         self._withdrawAll()
         gone = PathLostError("the device was closed")
         for path in tuple(self._ends):
+            # The peer may be within an upcall on this path, so it ends its own side in its next progress().
             path.closed = True
             path.other.fabric.wakeUp()
             self._lose(path, gone)

@@ -1,8 +1,8 @@
 """
-A path within one thread: each end has a queue of what the other end published.
+Paths within one thread: each end has a queue of the records that the other end published.
 
-Positions count bytes as rings do, with the bounds of their bulk, so that whoever runs here
-meets the same back-pressure.
+Positions count bytes as on rings, with the bound that rings have for bulk, so that a program meets the same
+back-pressure here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from twisted_ib import limits
 from twisted_ib.hca.fabric.base.path import Path, PeerIdentity
 
 _ROOM = limits.RING_BULK - limits.RING_RESERVE
+#: Management records may use what ordinary ones leave free, refusals all: the CM (IBTA vol. 1 chapter 12)
+#: and NAKs (9.7.5.2) go on when data is stuck, else two full directions could deadlock.
 _MANAGEMENT_ROOM = limits.RING_BULK - limits.REFUSAL_RESERVE
-#: Waiters go on when no more than this is on the way.
+#: Waiters are resumed when at most this many bytes are unread.  Half, so that they do not wake for each
+#: record.
 _LOW = limits.RING_BULK // 2
 
 
 class LoopbackPath(Path):
     """
-    One end of the way between two HCAs, or between an HCA and itself.
+    One end of a path between two HCAs, or between an HCA and itself.
 
     @ivar other: The other end.
     @ivar closed: Whether the HCA at this end is closed.
@@ -33,14 +36,11 @@ class LoopbackPath(Path):
 
     def __init__(self, fabric: Any, peer: PeerIdentity) -> None:
         """
-        Make one end; C{other} is set when both exist.
-
-        @param fabric: what the path belongs to.
-        @param peer: who is at the other end.
+        Make one end; the fabric sets C{other} when both exist.
         """
         super().__init__(fabric, peer)
-        #: What the other end published: word, bytes, the position after it, and
-        #: how far the other end had read then.
+        #: Records from the other end: word, bytes, the position after the record, and how far the other end
+        #: had read when it published.
         self._queue: deque[tuple[int, bytes, int, int]] = deque()
         self._tail = self._head = self._acknowledged = self._owedEnd = 0
         self._room = _ROOM
@@ -53,6 +53,7 @@ class LoopbackPath(Path):
         Publish a copy: see L{Path.post}.
         """
         other = self.other
+        # 8 bytes of header, rounded up to 64, as a record takes on a ring.
         end = (self._tail + len(header) + length + 71) & -64
         if end - other._head > self._room:
             return False
@@ -93,12 +94,11 @@ class LoopbackPath(Path):
 
     def progress(self, budget: int) -> int:
         """
-        Take what has arrived, wake who waits for room, complete what the other
-        end has taken.
+        Deliver what has arrived, resume waiters for room, complete requests that the other end has
+        consumed.
 
         @param budget: How many records at most.
-        @return: How many records were taken, waiters woken and requests
-            completed.
+        @return: How many records were consumed, waiters resumed and requests completed.
         """
         if self.busy:
             return 0
@@ -108,6 +108,8 @@ class LoopbackPath(Path):
         self.busy = True
         try:
             n += self._drain(budget)
+            # With nothing left to read no refusal can be on the way, so the other end's position
+            # acknowledges everything before it.
             if not self._queue:
                 self._acknowledged = self.other._head
             n += self.completeTo(self._acknowledged)
@@ -126,7 +128,8 @@ class LoopbackPath(Path):
         while queue and n < budget:
             word, data, end, acknowledged = queue.popleft()
             n += 1
-            # Refusals are in the queue before the end that passes them.
+            # A refusal is queued before the position that passes the refused record, so completing up to the
+            # position carried by this record never completes a refused request.
             self._acknowledged = acknowledged
             entry = get(word & 0xFFFFFF)
             try:
@@ -134,11 +137,14 @@ class LoopbackPath(Path):
                     syndrome = entry.delivered(word >> 24, data, 0, len(data))
                 else:
                     syndrome = self.unknown(word, data, 0, len(data))
+                # The syndrome of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1), 0 for an ACK, of which there
+                # are no records.
                 if syndrome and not self.refuse(word, syndrome, end):
                     self._owedEnd = end
                     return n
             except BaseException:
-                # A consumer failed; its record counts as taken.
+                # A consumer raised an exception; its record counts as consumed, or it would be delivered
+                # for ever.
                 self._head = end
                 raise
             self._head = end
@@ -159,8 +165,7 @@ class LoopbackPath(Path):
 
     def ring(self) -> bool:
         """
-        The batch ends: wake the other end's fabric if it sleeps and has
-        something to do.
+        End the batch: wake the other end's fabric if it sleeps and has something to do.
 
         @return: Whether it was woken.
         """

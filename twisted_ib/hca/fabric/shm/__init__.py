@@ -1,7 +1,8 @@
 """
 C{shm0}: the fabric between processes of one host, through rings in shared memory.
 
-C{shm} is the fabric.  Two processes agree over a Unix socket (C{peersocket}, L{twisted_ib.hca.host}) and then
-write records into each other's C{ring}, which lies in a sealed C{segment}; a C{doorbell} wakes a peer that
-sleeps. Where shared memory is not to be had the records go over that socket (C{socketpath}).
+C{shm} is the fabric.  Two processes agree on layout and descriptors over a Unix socket (C{peersocket},
+L{twisted_ib.hca.host}).  Each then writes records into its own C{ring}, which lies in a sealed memory file
+(C{segment}) that the peer maps for reading; a C{doorbell} wakes a peer that sleeps.  Without shared memory
+the records travel over that socket (C{socketpath}).
 """

@@ -1,6 +1,5 @@
 """
-Where the processes of a host find an HCA, what they can believe of it, and how it finds
-theirs.
+Discovery of HCAs on one host: publishing services, finding the processes that serve them, checking peers.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from twisted_ib.hca.host.rendezvous import Rendezvous
 
 class Discovery(Fabric):
     """
-    The part of a fabric between processes that others find it by, and that finds others.
+    The half of the shared-memory fabric that deals with the run directories.
 
-    @ivar rendezvous: Its place in the run directories.
+    @ivar rendezvous: This HCA's entries there.
     """
 
     rendezvous: Rendezvous
@@ -28,11 +27,6 @@ class Discovery(Fabric):
     _pairs: PeerSockets
 
     def _appear(self) -> None:
-        """
-        Take a place in the run directory.
-
-        @raise RunDirectoryError: no directory to meet in can be used.
-        """
         self._user = os.geteuid()
         self.rendezvous = Rendezvous(self.guid)
         try:
@@ -42,11 +36,9 @@ class Discovery(Fabric):
             raise
 
     def _follow(self) -> None:
-        """
-        This process has changed its user (C{twistd --uid} does so when all
-        ports are open): be found in the new user's directory too.  The old
-        user's clients still come through the old door.
-        """
+        # twistd --uid (twisted.scripts._twistd_unix, shedPrivileges) changes the user after the ports are
+        # open. Clients of the new user search that user's run directory only, so the entries are published
+        # there too.  The old listening socket stays: clients of the old user still connect through it.
         self._user = os.geteuid()
         try:
             rendezvous = self.rendezvous.successor()
@@ -65,7 +57,7 @@ class Discovery(Fabric):
         Let others find this HCA for a service at an address.
 
         @param inode: See L{IFabric}.
-        @raise ServiceInUseError: somebody has it.
+        @raise ServiceInUseError: a living process listens there.
         @raise NoRouteError: the address is not one of this host.
         """
         checkLocal(address, True)
@@ -73,8 +65,9 @@ class Discovery(Fabric):
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
-        The same with a port that is free.
+        Publish a service with a free port.
 
+        @param prefix: The service id of port 0.
         @return: The port.
         """
         checkLocal(address, True)
@@ -82,22 +75,26 @@ class Discovery(Fabric):
 
     def withdraw(self, serviceID: int, address: str) -> None:
         """
-        Take back what L{publish} did.
+        Undo L{publish}.
         """
         self.rendezvous.withdraw(serviceID, address)
 
     def serving(self, serviceID: int, address: str) -> list[int]:
         """
-        @return: See L{IFabric}.
+        @return: The GUIDs of the HCAs that serve the address, best first: see L{IFabric}.
         """
         return [entry.guid for entry in self.rendezvous.lookup(serviceID, address)]
 
     def proves(self, path: Any, guid: int) -> bool | None:
         """
-        See L{IFabric}: a caller's process must be the one that listens where others
-        find the HCA.
+        Check that the peer at the other end of a path owns a GUID: see L{IFabric}.
+
+        @return: L{None} if the listener cannot be asked now.
         """
         peerSocket = path.peerSocket
+        # A path that we dialled led to the GUID's own socket in the run directory.  For a path that the
+        # peer dialled its Hello proves nothing: the calling process must be the one that listens under that
+        # GUID, by SO_PEERCRED (unix(7)).
         if not peerSocket.server:
             return bool(peerSocket.guid == guid)
         try:
@@ -105,7 +102,9 @@ class Discovery(Fabric):
         except (HCAError, OSError):
             return None
         if listener is None or not listener.pid:
-            return False  # Processes outside of our process namespace all have the number 0.
+            # Linux net/core/sock.c, cred_to_ucred: a process outside our pid namespace has pid 0, so all of
+            # those would look alike.
+            return False
         caller = peerSocket.credentials
         return bool((listener.pid, listener.uid) == (caller.pid, caller.uid))
 
@@ -113,19 +112,20 @@ class Discovery(Fabric):
         """
         Let others find this HCA as a member of a multicast group.
 
+        @param group: A multicast GID (IBTA vol. 1 4.1.1), an integer of 128 bits.
         @raise RunDirectoryError: the directory cannot be written.
         """
         self.rendezvous.join(group)
 
     def leave(self, group: int) -> None:
         """
-        Take back what L{join} did.
+        Undo L{join}.
         """
         self.rendezvous.leave(group)
 
     def members(self, group: int) -> tuple[int, ...]:
         """
-        @return: See L{IFabric}.
+        @return: The GUIDs in a multicast group: see L{IFabric}.
         """
         return self.rendezvous.members(group)
 
@@ -133,27 +133,31 @@ class Discovery(Fabric):
 
     def resolve(self, serviceID: int, address: str, user: Any) -> PathRequest:
         """
-        Find the path to whoever serves C{serviceID} at C{address}.
+        Find the path to an HCA that serves C{serviceID} at C{address}.
 
-        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
-            C{connectFailed(error)} later.
+        @param user: Gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
         @raise NoRouteError: the address is not one of this host.
-        @raise NoListenerError: nobody serves it.
+        @raise NoListenerError: no live process serves it.
         """
         checkLocal(address)
         self.rendezvous.checkOwner()
         failure: HCAError = NoListenerError(f"nobody serves {address}")
+        # An entry may belong to a process that was killed; like connect(2) over getaddrinfo(3)'s list, try
+        # the next.
         for entry in self.rendezvous.lookup(serviceID, address):
             try:
                 self._reach(entry, user)
                 return PathRequest(self._pairs, user)
             except (HCAError, OSError) as error:
                 failure = error if isinstance(error, HCAError) else HandshakeError(str(error))
+        # The counterpart of REJ reason 8, invalid service ID (IBTA vol. 1 12.6.7.2; Linux cm.c,
+        # cm_req_handler), or of a REQ without an answer.  Consumers report ECONNREFUSED or fall back to
+        # TCP.
         raise failure
 
     def reach(self, guid: int, user: Any) -> PathRequest:
         """
-        Find the path to the HCA of a GUID.
+        Find the path to the HCA with a GUID.
 
         @param user: See L{resolve}.
         @raise NoListenerError: there is no such HCA.
@@ -169,9 +173,9 @@ class Discovery(Fabric):
 
     def _reach(self, entry: Any, user: Any) -> None:
         """
-        Give C{user} the path to an HCA, now or after the handshake.
+        Give C{user} the path to an HCA, at once or after the handshake.
 
-        @param entry: Where it is in the run directory.
+        @param entry: The HCA's entry in the run directory.
         """
         raise NotImplementedError
 

@@ -1,14 +1,8 @@
 """
-How one process wakes another that sleeps.
+Doorbells: how one process wakes another that sleeps.
 
-Between processes of one user it is an eventfd: the sleeper has it in its epoll
-object, edge-triggered, and never reads it.  Its owner can fill it, or make it
-blocking so that a write would hang; so a write is made only while the flag
-C{O_NONBLOCK} is seen to be set, and a full counter is no error.  (A process of
-the same user that changes the flag between the look and the write could as well
-stop us by a signal: between users there is no eventfd.)
-
-Between users it is a byte on the pair's socket.
+Between processes of one user a doorbell is an eventfd, which its owner watches edge-triggered and never
+reads. Between users it is a byte on the peer socket.
 """
 
 from __future__ import annotations
@@ -19,16 +13,19 @@ import socket
 from twisted_ib.errors import DoorbellError, RingError
 from twisted_ib.hca.host import libc
 
-_ONE = (1).to_bytes(8, "little")  # little endian: rings are for x86-64 only
+# eventfd(2): a write adds an 8-byte integer in host byte order.  Rings exist on x86-64 only, hence little
+# endian.
+_ONE = (1).to_bytes(8, "little")
 _BELL = b"!"
+#: Rings read at a time: a peer that keeps ringing must not hold up the reactor's turn.
 _DRAIN_MESSAGES = 64
 
 
 class EventDoorbell:
     """
-    An eventfd: ours to be woken by, or a peer's to wake it.
+    An eventfd: our own, or a peer's.
 
-    @ivar fd: the descriptor, -1 when it is closed.
+    @ivar fd: the descriptor, -1 once closed.
     """
 
     __slots__ = ("fd",)
@@ -39,17 +36,16 @@ class EventDoorbell:
     @classmethod
     def create(cls) -> EventDoorbell:
         """
-        A doorbell to be woken by.
+        Create the doorbell that peers ring to wake this process.
         """
         return cls(libc.eventfd())
 
     @classmethod
     def attach(cls, fd: int) -> EventDoorbell:
         """
-        A peer's doorbell.
+        Take over the eventfd that a peer sent.
 
-        @param fd: what the peer sent; ours to close if this raises, the
-            doorbell's if not.
+        @param fd: stays the caller's to close if this raises.
         @raise DoorbellError: it is not a non-blocking eventfd.
         """
         try:
@@ -57,6 +53,8 @@ class EventDoorbell:
             nonBlocking = libc.isNonBlocking(fd)
         except OSError as error:
             raise DoorbellError(f"a peer's doorbell cannot be looked at: {error}") from error
+        # Linux fs/eventfd.c gives every eventfd this name.  A write to anything else that a peer may send
+        # (a pipe, a file, a terminal) could block or have effects of its own.
         if kind != "anon_inode:[eventfd]":
             raise DoorbellError(f"a peer offered {kind!r} as a doorbell, not an eventfd")
         if not nonBlocking:
@@ -67,21 +65,27 @@ class EventDoorbell:
         """
         Wake the peer.
 
-        @return: False if the counter is full: then it is readable anyway.
+        @return: False if the counter is full.
         @raise RingError: the peer made its doorbell blocking.
         """
         fd = self.fd
+        # eventfd(2): with the counter full a write blocks unless O_NONBLOCK is set, and the peer shares the
+        # open file: it can fill the counter and clear the flag at any time.  Hence the check before each
+        # write.  A peer that wins the race between check and write has our own user and could stop us by a
+        # signal as well; another user is never given an eventfd.
         if not libc.isNonBlocking(fd):
             raise RingError("a peer made its doorbell blocking")
         try:
             os.write(fd, _ONE)
+        # eventfd(2): EAGAIN means the counter is at its maximum, so the descriptor is readable: the peer
+        # wakes anyway.
         except BlockingIOError:
             return False
         return True
 
     def close(self) -> None:
         """
-        Close the descriptor.
+        Close the descriptor; harmless when repeated.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:
@@ -90,7 +94,7 @@ class EventDoorbell:
 
 class SocketDoorbell:
     """
-    The pair's socket as a doorbell, for a peer of another user.
+    The peer socket as a doorbell, for a peer of another user.
 
     @ivar fd: the socket's descriptor.
     """
@@ -105,18 +109,19 @@ class SocketDoorbell:
         """
         Wake the peer.
 
-        @return: False if its socket is full (then it is readable anyway) or
-            gone (then the pair's owner hears of it by itself).
+        @return: False if the socket is full or its peer is gone.
         """
         try:
             self._socket.send(_BELL, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        # Full: the peer has unread rings and will wake.  Gone: the watch on the socket reports it, and
+        # ring() has no reason to.
         except OSError:
             return False
         return True
 
     def drain(self) -> bool:
         """
-        Take up to 64 rings of the peer out of the socket.
+        Read up to 64 rings from the socket.
 
         @return: False if the peer has hung up.
         """
@@ -132,7 +137,7 @@ class SocketDoorbell:
 
     def close(self) -> None:
         """
-        Forget the socket.
+        Drop the reference; the socket itself belongs to the peer socket object.
         """
         self.fd = -1
 

@@ -1,12 +1,9 @@
 """
-Where other HCAs call, and how many calls of whom are taken.
+Listening sockets and admission limits: which processes may connect, and how many.
 
-Each path costs up to six descriptors of this process, for a while eight, so peers
-are bounded by an eighth of RLIMIT_NOFILE too.  One process, and one user who is not
-ours, has only a part of them: the others can still call.
-
-When no descriptor is free a call cannot be taken, and its listener stays readable:
-then nobody listens until a pair is closed or a short time has passed.
+Each path costs up to six descriptors of this process, for a while eight, so the number of peers is bounded
+by an eighth of RLIMIT_NOFILE too.  One process, and one user other than ours, may hold only part of them,
+so that others can still connect.
 """
 
 from __future__ import annotations
@@ -21,16 +18,18 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
-#: Of those, handshakes that are not done.
+#: Unfinished handshakes that one process may have with an HCA.
 HANDSHAKES_PER_PROCESS = 16
-#: How long nobody listens when no descriptor is free, in seconds.
+#: How long accepting pauses when no descriptor is free, in seconds.
 ACCEPT_PAUSE_SECONDS = 0.1
 
 
 def mostPeers() -> int:
     """
-    @return: How many pairs one HCA has at a time.
+    @return: The most peer sockets that one HCA may have.
     """
+    # getrlimit(2): the soft limit is what accept(2) and recvmsg(2) fail at, and the process may change it
+    # at any time.
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return limits.PEERS
@@ -39,8 +38,7 @@ def mostPeers() -> int:
 
 def checkRoom(pairings: Iterable[Any]) -> None:
     """
-    @param pairings: The pairs that there are.
-    @raise ResourceLimitError: there are as many as there may be.
+    @raise ResourceLimitError: this HCA has as many peer sockets as it may have.
     """
     most = mostPeers()
     if sum(1 for _ in pairings) >= most:
@@ -49,23 +47,26 @@ def checkRoom(pairings: Iterable[Any]) -> None:
 
 def checkCaller(pairings: Iterable[Any], caller: Any, uid: int) -> None:
     """
-    Whether a call is to be taken.
+    Decide whether to admit a connecting peer.
 
-    @param pairings: The pairs that there are, C{caller} not among them.
-    @param caller: The new pair.
-    @param uid: Our own user, who may use all the room.
+    @param pairings: The existing peer sockets, without C{caller}.
+    @param caller: The new peer socket.
+    @param uid: Our own user, who is exempt from the limit per user.
     @raise ResourceLimitError: its process or its user has enough.
     """
     who = caller.credentials
     ofProcess = ofUser = open_ = 0
     for peerSocket in pairings:
         other = peerSocket.credentials
+        # Only sockets that the peer opened count: those that we dialled are our own choice, and must not
+        # lock the peer out.
         if peerSocket.server and other.uid == who.uid:
             ofUser += 1
             if other.pid == who.pid:
                 ofProcess += 1
                 open_ += peerSocket.path is None
-    # Processes outside of our process namespace all have the number 0.
+    # Linux net/core/sock.c, cred_to_ucred: every process outside our pid namespace has pid 0, so a limit per
+    # process would count them as one; the limit per user still holds.
     if who.pid and ofProcess >= limits.PEERS_PER_PROCESS:
         raise ResourceLimitError(f"process {who.pid} has {ofProcess} connections already")
     if open_ >= HANDSHAKES_PER_PROCESS:
@@ -81,26 +82,24 @@ class ListeningSockets:
 
     def __init__(self, poller: Any, clock: Callable[[], float], count: Callable[[str], None]) -> None:
         """
-        @param poller: The C{select.epoll} that says when somebody calls.
-        @param count: Counts something on the device.
+        @param poller: The C{select.epoll} object that watches them.
+        @param clock: Gives the time in seconds.
+        @param count: Increments a counter of the device by name.
         """
         self._poller = poller
         self._clock = clock
         self._count = count
         self._listeners: dict[int, tuple[socket.socket, Rendezvous]] = {}
         self._shut: list[int] = []
-        #: When to listen again; L{None} while we do.
+        #: When to resume accepting; L{None} while not paused.
         self.deadline: float | None = None
 
     def __contains__(self, fd: int) -> bool:
-        """
-        @return: Whether a descriptor is one where others call.
-        """
         return fd in self._listeners
 
     def add(self, rendezvous: Rendezvous) -> None:
         """
-        Listen where others look for a rendezvous.
+        Listen on a rendezvous's socket.
 
         @raise RunDirectoryError: it cannot be made.
         """
@@ -110,9 +109,9 @@ class ListeningSockets:
 
     def accept(self, fd: int, take: Callable[[socket.socket, Rendezvous], None]) -> None:
         """
-        Take the calls at a door.
+        Accept the connections that wait at a listening socket.
 
-        @param take: Called with each one's socket, which is its to close.
+        @param take: Called with each connected socket, which it then owns.
         """
         listener, rendezvous = self._listeners[fd]
         for _ in range(limits.ACCEPTS_PER_TURN):
@@ -121,7 +120,10 @@ class ListeningSockets:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError:
-                # EMFILE, ENFILE, ENOMEM: the call stays, and would call us at once.
+                # accept(2), EMFILE, ENFILE or ENOMEM: the connection stays queued and the listener
+                # readable, so that level-triggered epoll would spin.  Accepting pauses until a peer socket
+                # is closed or the pause is over. twisted.internet.tcp differs: it holds a spare descriptor
+                # and closes the connection.
                 self._count("accept_failed")
                 self._shutAll()
                 return
@@ -135,7 +137,7 @@ class ListeningSockets:
 
     def reopen(self) -> None:
         """
-        Hear of calls again; harmless if we do.
+        Resume accepting; harmless if it was not paused.
         """
         self.deadline = None
         shut, self._shut = self._shut, []
@@ -144,15 +146,17 @@ class ListeningSockets:
 
     def tick(self, now: float) -> None:
         """
-        Time has passed.
+        Resume accepting when the pause is over.
         """
         if self.deadline is not None and now >= self.deadline:
             self.reopen()
 
     def close(self) -> None:
         """
-        Withdraw everything.
+        Close every listening socket and remove its entries.
         """
+        # Paused listeners are not in the epoll object, and unregistering them below would raise an
+        # exception.
         self.reopen()
         for fd, (_, rendezvous) in self._listeners.items():
             self._poller.unregister(fd)

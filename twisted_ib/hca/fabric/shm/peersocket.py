@@ -1,10 +1,9 @@
 """
-From a connected socket to a path: the handshake of two HCAs, done over it.
+From a connected socket to a path: the handshake of two HCAs.
 
-L{PeerSocket} drives the pure L{Handshake} over one non-blocking SEQPACKET socket:
-it makes our segment and doorbell, sends and takes descriptors, checks what the
-peer offers, and at the end makes the path that both have agreed on.  Afterwards
-it keeps the socket: its end, or the peer's pidfd, tells of the peer's death.
+L{PeerSocket} drives the pure L{Handshake} over one non-blocking SEQPACKET socket: it creates our segment
+and doorbell, exchanges descriptors, checks what the peer offers, and makes the path that both agreed on.
+It then keeps the socket: its end, or the peer's pidfd, reports the peer's death.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from twisted_ib.hca.host.handshake import (
 from twisted_ib.hca.host.liveness import Liveness, checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
-#: The largest message of a handshake, an answer to a query excepted.
+#: The largest handshake message; answers to queries, which are only sent here, may be longer.
 HANDSHAKE_BYTES = 512
 
 
@@ -39,12 +38,11 @@ class PeerSocket:
     """
     One socket to a peer's HCA.
 
-    @ivar socket: The socket; C{fd} is its descriptor.
+    @ivar fd: The descriptor of C{socket}.
     @ivar path: The path, once there is one.
-    @ivar users: Who waits for the path: C{pathReady}, C{connectFailed}.
-    @ivar guid: The peer's, as looked up (active side) or as it says (to a server,
-        for display only: nothing proves it).
-    @ivar pages: What an asker has not heard yet, or L{None}.
+    @ivar users: Consumers waiting for the path: C{pathReady}, C{connectFailed}.
+    @ivar guid: The peer's GUID: looked up on the active side; on the server the peer's own unproven claim.
+    @ivar pages: Answer pages still to be sent to a query, or L{None}.
     """
 
     __slots__ = (
@@ -67,13 +65,13 @@ class PeerSocket:
         self, fabric: Any, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
     ) -> None:
         """
-        If this raises, C{pair} is still the caller's to close.
+        If this raises, C{pair} stays the caller's to close.
 
-        @param rendezvous: Through which the two found each other.
-        @param guid: Whom we called; 0 if the peer called us.
+        @param rendezvous: The run directory entries through which the two met.
+        @param guid: The GUID that we dialled; 0 if the peer dialled us.
         @raise PathLostError: the peer is dead already.
-        @raise HandshakeError: it belongs to a user who is not let in.
-        @raise OSError: there is no memory, or no descriptor is free.
+        @raise HandshakeError: its user is not allowed.
+        @raise OSError: no memory or no descriptor is free.
         """
         self.fabric = fabric
         self.socket = pair
@@ -85,6 +83,8 @@ class PeerSocket:
         self.users: list[Any] = []
         self.segment: Any = None
         self.bell: EventDoorbell | None = None
+        # The run directory's mode keeps strangers out of a private directory only; in a shared one the
+        # kernel's credentials are what admits a peer.
         self.credentials = checkPeer(pair, rendezvous.allows)
         self.liveness = Liveness.of(pair)
         try:
@@ -97,13 +97,12 @@ class PeerSocket:
             raise
 
     def _hello(self, uid: int) -> Hello:
-        """
-        What we offer: rings, and an eventfd to a peer of our own user.
-        """
         fabric = self.fabric
         offers = HandshakeFlags(0)
         if fabric.rings:
             offers = HandshakeFlags.RINGS
+            # An eventfd is offered to our own user alone: its holder can make a write to it block (see
+            # EventDoorbell.ring).
             if self.credentials.uid == uid:
                 offers |= HandshakeFlags.EVENTFD
         return Hello(fabric.guid, fabric.pid, limits.RING, SLACK, offers, fabric.program)
@@ -123,10 +122,9 @@ class PeerSocket:
 
     def readable(self, now: float) -> None:
         """
-        Something came over the socket, or its end.
+        Read from the socket, or notice its end.
 
-        @raise HCAError: the peer is gone or broke the handshake; what to do is
-            the fabric's.
+        @raise HCAError: the peer is gone or broke the handshake; the fabric decides what follows.
         """
         if self.exchange is None:
             self.path.socketReadable(self)
@@ -137,11 +135,15 @@ class PeerSocket:
         data, descriptors = received
         try:
             if self.server and not data:
-                raise PathLostError("a caller said nothing")  # Others ask who listens here.
+                # isServed() and isBound() of other processes connect and hang up at once: that is no failed
+                # handshake.
+                raise PathLostError("a caller said nothing")
             message = self.exchange.received(data, len(descriptors))
             if isinstance(message, Query):
                 self._answer(message.subject, now)
                 return
+            # A path to our own GUID becomes a twin of its other end and shares its tables: no other process
+            # may claim it.
             if message.guid == self.fabric.guid and self.credentials.pid != self.fabric.pid:
                 raise HandshakeError("another process says that it has our GUID")
             if self.server:
@@ -157,11 +159,6 @@ class PeerSocket:
             closeAll(descriptors)
 
     def _answer(self, subject: Subject, now: float) -> None:
-        """
-        Tell an asker about this HCA, or the next page about its process's sockets.
-
-        @raise PathLostError: it has all, or does not listen.
-        """
         owner = self.fabric.owner
         if subject == Subject.SOCKETS:
             if self.pages is None:
@@ -170,12 +167,15 @@ class PeerSocket:
         else:
             content = owner.describe()
         sent = sendWithDescriptors(self.socket, QueryAnswer(content).pack())
+        # This ends the socket in the caller's error path: an asker holds no path, only a slot among the
+        # peers.
         if not (sent and content.get("more")):
             raise PathLostError("an asker has its answer")
         assert self.exchange is not None
         self.exchange.pageSent(now)
 
     def _refuse(self, error: HCAError) -> None:
+        # A lost peer cannot read a refusal.
         if not isinstance(error, PathLostError):
             try:
                 sendWithDescriptors(self.socket, refusalOf(error).pack())
@@ -183,11 +183,6 @@ class PeerSocket:
                 pass
 
     def _agree(self, theirs: Hello, descriptors: list[int]) -> None:
-        """
-        Make the path.
-
-        @param descriptors: The peer's; those that are used are taken out.
-        """
         fabric = self.fabric
         assert self.exchange is not None
         agreed = self.exchange.agreed
@@ -198,6 +193,7 @@ class PeerSocket:
             self.path = fabric.carrierClass(fabric, identity, self)
             return
         segment = fabric.segmentClass.attach(descriptors[0], segmentSize(limits.RING))
+        # Ownership moves to the segment; the caller closes whatever is left in the list.
         del descriptors[0]
         doorbell: EventDoorbell | SocketDoorbell
         try:
@@ -210,6 +206,8 @@ class PeerSocket:
             segment.close()
             raise
         assert self.segment is not None
+        # mmap(2): closing the descriptor does not unmap.  Descriptors are scarcer than mappings:
+        # RLIMIT_NOFILE bounds the number of peers.
         self.segment.closeDescriptor()
         segment.closeDescriptor()
         mine, self.segment = self.segment, None
@@ -226,7 +224,7 @@ class PeerSocket:
 
     def close(self) -> None:
         """
-        Give the socket, the pidfd and, if there is no path, the memory back.
+        Close socket and pidfd, and free the memory unless a path owns it.
         """
         self.liveness.close()
         self._dropMemory()

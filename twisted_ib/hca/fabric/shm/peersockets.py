@@ -1,5 +1,5 @@
 """
-The sockets to the processes that one HCA has paths to, or is about to have.
+The sockets of one HCA to the processes that it has paths to or is shaking hands with.
 """
 
 from __future__ import annotations
@@ -13,34 +13,28 @@ from twisted_ib.hca.fabric.shm.peersocket import PeerSocket
 
 class PathRequest:
     """
-    A user's wish for a path, while the handshake goes on.
+    A consumer's request for a path while the handshake goes on.
     """
 
     __slots__ = ("_pairs", "_user")
 
     def __init__(self, pairs: PeerSockets, user: Any) -> None:
-        """
-        Begin nothing: the fabric does.
-
-        @param pairs: Where the user is entered.
-        @param user: Whom the fabric tells.
-        """
         self._pairs = pairs
         self._user = user
 
     def cancel(self) -> None:
         """
-        The user does not want to hear of it any more.
+        Drop the request: the consumer is not called.
         """
         self._pairs.forget(self._user)
 
 
 class PeerSockets:
     """
-    The pairs of one HCA, each with its socket and its peer's pidfd in an epoll object.
+    The peer sockets of one HCA, each watched in an epoll object together with its peer's pidfd.
 
-    @ivar greeting: Those whose handshake goes on, the oldest first.
-    @ivar poller: The C{select.epoll} in which they are watched.
+    @ivar greeting: Those whose handshake goes on, oldest first.
+    @ivar poller: The C{select.epoll} object.
     """
 
     def __init__(self, poller: Any) -> None:
@@ -50,24 +44,20 @@ class PeerSockets:
         self._byProcess: dict[int, PeerSocket] = {}
 
     def __len__(self) -> int:
-        """
-        @return: How many there are.
-        """
         return len(self._bySocket)
 
     def __iter__(self) -> Iterator[PeerSocket]:
-        """
-        @return: All of them, the oldest first.
-        """
         return iter(self._bySocket.values())
 
     def add(self, peerSocket: PeerSocket) -> None:
         """
-        Have a new one watched.
+        Watch a new one.
 
-        @raise OSError: the kernel watches no more.
+        @raise OSError: the kernel refuses (epoll_ctl(2): ENOSPC, ENOMEM).
         """
         self.poller.register(peerSocket.fd, select.EPOLLIN | select.EPOLLRDHUP)
+        # A forked child of a dead peer keeps the socket open; only the pidfd reports the death then
+        # (pidfd_open(2)).
         pidfd = peerSocket.liveness.fd
         if pidfd >= 0:
             try:
@@ -81,20 +71,23 @@ class PeerSockets:
 
     def watch(self, peerSocket: PeerSocket, events: int) -> None:
         """
-        Have a socket watched for other events than before.
+        Watch a socket for other events than before.
         """
+        # The path may outlive the watch for a moment: epoll_ctl(2) would fail with ENOENT.
         if peerSocket.fd in self._bySocket:
             self.poller.modify(peerSocket.fd, events)
 
     def remove(self, peerSocket: PeerSocket) -> bool:
         """
-        Have it watched no more.
+        Stop watching.
 
-        @return: False if it was not.
+        @return: False if it was not watched.
         """
         if self._bySocket.pop(peerSocket.fd, None) is None:
             return False
         self.greeting.pop(peerSocket, None)
+        # Before the descriptor is closed: epoll(7) keeps watching an open file that a forked child still
+        # holds.
         self.poller.unregister(peerSocket.fd)
         pidfd = peerSocket.liveness.fd
         if pidfd >= 0:
@@ -104,13 +97,13 @@ class PeerSockets:
 
     def ofSocket(self, fd: int) -> PeerSocket | None:
         """
-        @return: Whose socket C{fd} is, or L{None}.
+        @return: The peer socket with this descriptor, or L{None}.
         """
         return self._bySocket.get(fd)
 
     def ofProcess(self, fd: int) -> PeerSocket | None:
         """
-        @return: Whose peer's pidfd C{fd} is, or L{None}.
+        @return: The peer socket whose peer has this pidfd, or L{None}.
         """
         return self._byProcess.get(fd)
 
@@ -118,23 +111,23 @@ class PeerSockets:
 
     def dialling(self, guid: int) -> PeerSocket | None:
         """
-        @return: The handshake with the HCA of a GUID that this side has begun, or
-            L{None}.
+        @return: Our own unfinished handshake with the HCA of a GUID, or L{None}.
         """
         for peerSocket in self.greeting:
+            # A handshake that the peer began does not count: its GUID is only claimed.
             if peerSocket.guid == guid and not peerSocket.server:
                 return peerSocket
         return None
 
     def greeted(self, peerSocket: PeerSocket) -> None:
         """
-        Its handshake is over.
+        Note that a handshake is complete.
         """
         self.greeting.pop(peerSocket, None)
 
     def forget(self, user: Any) -> None:
         """
-        C{user} does not want a path any more.
+        Remove a consumer from every handshake that it waits for.
         """
         for peerSocket in self.greeting:
             if user in peerSocket.users:
@@ -142,9 +135,10 @@ class PeerSockets:
 
     def deadline(self) -> float | None:
         """
-        @return: When the first handshake takes too long, or L{None}.
+        @return: When the first handshake times out, or L{None}.
         """
         found: float | None = None
+        # No heap: HANDSHAKES_PER_PROCESS and limits.PEERS bound the list, and it is mostly empty.
         for peerSocket in self.greeting:
             exchange = peerSocket.exchange
             if exchange is not None and exchange.deadline is not None:

@@ -1,35 +1,31 @@
 """
 A path over two rings in shared memory, one for each direction.
 
-Each side makes one segment, which only it can write, and maps the peer's for
-reading.  A segment holds a page of cells, 64 bytes apart, then the ring::
+Each side makes one segment, which only it can write, and maps the peer's for reading.  A segment holds a
+page of cells, 64 bytes apart, then the ring::
 
     cell   written by the segment's creator
     TAIL   how much it has published into its ring
-    WAIT   while it sleeps and waits until the other side has read: how far, else 0
-    HEAD   how much it has taken from the peer's ring
-    SLEEP  counts goings to sleep and wakings: odd while asleep
+    WAIT   while it sleeps and waits for the other side to read: up to where, else 0
+    HEAD   how much it has consumed of the peer's ring
+    SLEEP  counts transitions to sleep and back: odd while asleep
     RUNG   the peer's SLEEP for which it rang last: it rings once for each
 
-Counters run freely (64 bits never wrap), positions in the ring are taken modulo
-its size.  A record starts at a multiple of 64 bytes with its length and word;
-one that would pass the end of the ring runs on into slack behind it, and the
-next starts at the beginning.  Records of L{BULK} bytes and more end on a page
-boundary, and a record's payload lies half a page into its page: source and
-ring then do not compete for the same cache sets.
+Counters run freely (64 bits never wrap); ring positions are counters modulo the ring's size.  A record
+starts at a multiple of 64 bytes with its length and word; one that would pass the end of the ring continues
+in the slack behind it, and the next starts at the beginning.  Records of L{BULK} bytes and more end on a
+page boundary, and a record's payload starts half a page into its page: source and ring then do not compete
+for the same cache sets.
 
-Bulk takes the ring in its whole length, though not all of it at a time: small
-records of others find room beside it, and wait for no more than
-L{limits.RING_BULK} bytes.  No more than a window's bytes of them pass bulk that waits.
-Small records go back to the beginning when they have
-used L{limits.RING_WINDOW} bytes and the peer is not far behind: what a few
-messages touch stays small.  The last one before that has L{TURNS} in its length;
-the positions up to the next beginning count as used.
+Bulk records cycle through the whole ring, but at most L{limits.RING_BULK} bytes of them are unread at a
+time: that is the longest that a small record of another queue pair waits.  At most one window of small
+records passes bulk that waits.  Small records go back to the beginning after L{limits.RING_WINDOW} bytes if
+the peer is not far behind, so that a few messages touch little memory.  The last one before that has
+L{TURNS} in its length; the positions up to the next beginning count as used.
 
-Everything read from the peer's segment is read once into a local, checked, and
-then used.  On x86-64 stores are seen in program order, so publishing is one
-store to TAIL; only the question "does the peer sleep?" needs a full fence, which
-an uncontended lock is.
+Everything read from the peer's segment is read once into a local, checked, and then used.  On x86-64 stores
+are seen in program order, so publishing is one store to TAIL; only the question "does the peer sleep?"
+needs a full fence, which an uncontended lock is.
 """
 
 from __future__ import annotations
@@ -47,25 +43,25 @@ from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 PAGE = 4096
 #: Cell numbers, in units of eight bytes.
 TAIL, WAIT, HEAD, SLEEP, RUNG = 0, 8, 16, 24, 32
-#: Where a record starts in its slot, so that stream payload (8 bytes of ring
-#: header and 16 of SDP header later) starts half a page into the page.
+#: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
+#: vol. 1 annex A4) later, then starts half a page into the page.
 LEAD = 2024
 #: Records from this size on end on a page boundary.
 BULK = 16384
-#: In a record's length: the next one starts at the beginning of the ring.
+#: Flag in a record's length: the next record starts at the beginning of the ring.
 TURNS = 1 << 31
-#: Room behind the ring for the longest record.
+#: Bytes behind the ring for the longest record that runs past the end.
 SLACK = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
-#: All bits of a position that tell windows apart.
+#: Mask of the bits of a position that tell windows apart.
 _WINDOW_BYTES = limits.RING_WINDOW
 _WINDOW = -_WINDOW_BYTES
 _BULK_ROOM = limits.RING_BULK
-#: Records start at multiples of this; a refusal takes one.
+#: Records start at multiples of this, the size of a cache line; a refusal fits into one.
 _SLOT = 64
-#: Where an HCA has a path to itself, one end numbers what it offers from here on: no
-#: number means something at both ends.
+#: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
+#: valid at one end only.
 _TWIN_OFFERS = 1 << 31
-#: No position is ever this large.
+#: Larger than any position.
 NEVER = 1 << 62
 
 _HEADER = Struct("<II")
@@ -83,12 +79,12 @@ def segmentSize(ring: int) -> int:
 
 class RingPath(Path):
     """
-    The way to a peer's HCA through two rings.
+    A path to a peer's HCA through two rings.
 
-    @ivar mine: My segment.
-    @ivar theirs: The peer's.
+    @ivar mine: The segment that this side writes.
+    @ivar theirs: The segment that the peer writes.
     @ivar doorbell: Wakes the peer; C{ring()} never blocks.
-    @ivar asleep: Whether my SLEEP cell is odd: the peer must ring.
+    @ivar asleep: Whether our SLEEP cell is odd, so that the peer must ring.
     """
 
     __slots__ = (
@@ -120,13 +116,10 @@ class RingPath(Path):
 
     def __init__(self, fabric: Any, peer: Any, mine: Any, theirs: Any, doorbell: Any, ring: int) -> None:
         """
-        Join two segments, which are empty.
+        Join two segments, both still empty.
 
-        @param fabric: What the path belongs to.
-        @param peer: Who is at the other end.
-        @param mine: The segment that I write.
-        @param theirs: The one that I read.
-        @param doorbell: Wakes the peer.
+        @param mine: The segment that this side writes.
+        @param theirs: The one that it reads.
         @param ring: Bytes of each ring, a power of two.
         """
         super().__init__(fabric, peer)
@@ -160,6 +153,8 @@ class RingPath(Path):
         if total < BULK:
             end = (t + total + 71) & -64
             if (end ^ t) & _WINDOW:
+                # A bulk sender waits for room.  Small records may use up this window but not begin another,
+                # or they would pass the bulk for ever.
                 if self._bulkWaits and self.waiting and room <= self._size - limits.RING_RESERVE:
                     return False
                 if self._turns(t, end):
@@ -170,11 +165,15 @@ class RingPath(Path):
         elif self._bulkWaits and self.waiting:
             return False
         else:
+            # 8 bytes of header, rounded up to a page: bulk that ends on a page boundary keeps every payload
+            # at the same offset in its page.
             end = (t + total + 4103) & -4096
             if (end ^ t) & self._lap:
                 end = (t | self._mask) + 1
             if room > _BULK_ROOM:
                 room = _BULK_ROOM
+        # Against the HEAD as last read: the peer's cell is a cache line in another core, loaded only when
+        # the old value does not do.
         if end - self._peerHead > room and not self._hasRoom(end, room):
             return False
         target = self._map
@@ -191,6 +190,8 @@ class RingPath(Path):
                 pos += k
         else:
             target[pos : pos + length] = payload
+        # The record becomes visible here.  x86-64 keeps stores in order (Intel SDM vol. 3, "Memory
+        # Ordering"), so header and payload are visible before it.
         self._tail = self._cells[TAIL] = end
         if not self.bell:
             self.bell = True
@@ -201,12 +202,14 @@ class RingPath(Path):
         """
         @param tail: Where a small record begins that reaches a multiple of the window.
         @param end: Where it ends.
-        @return: Whether to go back to the beginning behind it: the peer has read so far that
-            half a window's worth still fits in there.
+        @return: Whether the next record goes back to the beginning of the ring.
         """
+        # Only if the peer is at most half a window behind: going back skips the rest of the ring's
+        # positions, and they count as unread until the peer passes them.
         head = self._peerCells[HEAD]
         if not self._peerHead <= head <= tail:
-            return False  # For L{_hasRoom} to find, before anything is overwritten.
+            # _hasRoom finds the bad HEAD too, and reports it before anything unread is overwritten.
+            return False
         self._peerHead = head
         return bool(end - head <= _WINDOW_BYTES // 2 and self._room >= 0)
 
@@ -223,28 +226,29 @@ class RingPath(Path):
 
     def holdBack(self, held: bool) -> None:
         """
-        See L{Path.holdBack}: no record fits into less than nothing, so L{post}
-        need not ask.
+        See L{Path.holdBack}.
         """
+        # No record fits into less than nothing, so post() needs no test of its own.
         self._room = -1 if held else self._size - limits.RING_RESERVE
 
     def _hasRoom(self, end: int, room: int) -> bool:
         """
-        Read how far the peer is.  If a record up to C{end} does not fit, set
-        the position at which to look again.
+        Read the peer's HEAD again; if a record up to C{end} does not fit, set the position at which to
+        retry.
         """
         head = self._peerCells[HEAD]
         tail = self._tail
         if not self._peerHead <= head <= tail:
-            # Not to be raised through whoever posts: they may be at work for
-            # another path, or an application.
+            # Kept for ring() to raise: the caller of post() may be delivering another path's record, or be an
+            # application, and must not see this peer's error.
             self._broken = RingError(f"the peer claims to have read up to {head} of {tail}")
             self.fabric.ringLater(self)
             return False
         self._peerHead = head
         if end - head <= room:
             return True
-        if room >= 0:  # Else held back: the target is that of who waits.
+        # Held back: connection management waits, and has set its own target.
+        if room >= 0:
             self._target = max(end - room, tail - self._low)
             if room == _BULK_ROOM:
                 self._bulkWaits = True
@@ -267,15 +271,16 @@ class RingPath(Path):
 
     def progress(self, budget: int) -> int:
         """
-        Take what has arrived, wake who waits for room, complete what the peer
-        has taken.
+        Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
 
         @param budget: How many records at most.
-        @return: How many records were taken, waiters woken and requests
-            completed: 0 only if nobody was called.
+        @return: How many records were consumed, waiters resumed and requests completed: 0 only if nothing
+            was called.
         @raise RingError: the peer broke the layout.
         """
         peer, head = self._peerCells, self._head
+        # An upcall may end up here again; records are delivered in order, so the outer call goes on with
+        # them.
         if self.busy:
             return 0
         n = 0
@@ -296,9 +301,11 @@ class RingPath(Path):
 
     def _drain(self, head: int, tail: int, budget: int) -> int:
         """
-        Take up to C{budget} records, and no more than the ring holds once.
+        Deliver up to C{budget} records, and no more than the ring holds once.
         """
         if self.owed is not None:
+            # A refusal that found no room comes first: HEAD must not pass a refused record before its
+            # refusal is published.
             if not self.payOwed():
                 return 0
             self._head = head = self._cells[HEAD] = self._owedEnd
@@ -310,9 +317,13 @@ class RingPath(Path):
         n, enough, end = 0, head + size, head
         try:
             while True:
+                # TAIL is the peer's to write: a value out of range would have us read bytes twice, or never
+                # written ones.
                 if not head < tail <= head + size:
                     raise RingError(f"the peer claims to have written up to {tail}")
                 pos = (head & mask) + PAGE + LEAD
+                # The header is read once into locals.  The peer can still change the mapped bytes, so
+                # nothing is checked in place.
                 length, word = _unpack(source, pos)
                 if length < BULK:
                     end = (head + length + 71) & -64
@@ -323,18 +334,25 @@ class RingPath(Path):
                     end = (head + length + 4103) & -4096
                 if (end ^ head) & lap:
                     end = (head | mask) + 1
+                # Bounds every later index: pos + length stays within ring and slack.
                 if length > limits.INLINE_RECORD or end > tail:
                     raise RingError(f"the peer wrote a record of {length} bytes")
                 pos += 8
+                # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
+                # table has this path's queue pairs only, so nothing need be compared.
                 entry = get(word & 0xFFFFFF)
                 if entry is not None:
                     syndrome = entry.delivered(word >> 24, source, pos, pos + length)
                 else:
                     syndrome = self.unknown(word, source, pos, pos + length)
+                # syndrome: that of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1); 0 stands for an ACK, of which
+                # there are no records.
                 n += 1
                 if syndrome and not self.refuse(word, syndrome, end):
                     self._owedEnd = end
                     return n
+                # HEAD is the cumulative acknowledgement of reliable delivery (IBTA vol. 1 9.7.5 has ACK
+                # packets instead), stored per record so that the sender gets room early.
                 self._head = head = cells[HEAD] = end
                 if waiting and peer[HEAD] >= self._target:
                     self.resumeWaiting()
@@ -345,17 +363,16 @@ class RingPath(Path):
                 if n >= budget or head > enough:
                     return n
         except BaseException:
-            # A consumer failed; its record counts as taken.
+            # A consumer raised an exception; its record counts as consumed, or it would be delivered for
+            # ever.
             self._head = cells[HEAD] = end
             raise
 
     def _acknowledge(self) -> int:
-        """
-        Complete what the peer has taken; how many, is returned.  A refusal of a record is in the
-        peer's ring before the peer's head passes the record, so completing up
-        to a head waits until I have read what was there after that head.
-        """
         n = 0
+        # A refusal lies in the peer's ring before the peer's HEAD passes the refused record (IBTA vol. 1
+        # 9.7.5.2 has NAK packets, which are ordered with ACKs).  So after reading HEAD, read the peer's
+        # TAIL, and complete up to that HEAD only when everything before that TAIL is delivered.
         if self._head >= self._acknowledgedTail:
             n = self.completeTo(self._acknowledgedHead)
             head = self._peerCells[HEAD]
@@ -376,6 +393,7 @@ class RingPath(Path):
         """
         peer = self._peerCells
         if peer[TAIL] != self._head:
+            # While a refusal is owed nothing can be delivered, so unread records alone are no work.
             return self.owed is None or peer[HEAD] >= self._payable()
         if self.waiting and peer[HEAD] >= self._target:
             return True
@@ -384,14 +402,14 @@ class RingPath(Path):
 
     def _payable(self) -> int:
         """
-        @return: Up to where the peer must have read for an owed refusal to fit.
+        @return: The HEAD that the peer must reach for the owed refusal to fit.
         """
         return self._tail + _SLOT - self._size
 
     def arm(self) -> None:
         """
-        Ask for a bell: from now on the peer rings when it publishes or, if I
-        wait for that, reads.  A fence and L{pending} must follow.
+        Go to sleep: from now on the peer rings when it publishes or reads up to WAIT.  A L{fence} and
+        L{pending} must follow.
         """
         cells = self._cells
         wanted = NEVER
@@ -400,22 +418,23 @@ class RingPath(Path):
         if self.unacknowledged:
             wanted = min(wanted, self.unacknowledged[0][0])
         if self.owed is not None:
+            # 0 in WAIT means that nothing is waited for.
             wanted = min(wanted, max(self._payable(), 1))
+        # Before SLEEP: the peer reads WAIT only after it has seen an odd SLEEP.
         cells[WAIT] = wanted if wanted < NEVER else 0
         cells[SLEEP] = cells[SLEEP] + 1
         self.asleep = True
 
     def rouse(self) -> bool:
         """
-        A bell may have rung for this path, which sleeps.
-
-        A bell in vain (what it was for had been taken before the sleep began)
-        is asked for again, for the peer rings once for each sleep.
+        Check a sleeping path after some bell has rung.
 
         @return: Whether there is something to do.
         """
         if self.pending():
             return True
+        # RUNG equal to SLEEP: the bell for this sleep has been used up, in vain, by something consumed
+        # before the sleep began.  The peer rings once for each sleep, so begin a new one.
         if self._peerCells[RUNG] != self._cells[SLEEP]:
             return False
         self.wake()
@@ -429,11 +448,12 @@ class RingPath(Path):
         """
         self.waiting[waiter] = None
         if self.asleep:
-            self.fabric.ringLater(self)  # To sleep again, and wait for room.
+            # So that it wakes and sleeps again, with the position for this waiter in WAIT.
+            self.fabric.ringLater(self)
 
     def wake(self) -> None:
         """
-        The peer need not ring any more.
+        Wake up: the peer need not ring any more.
         """
         if self.asleep:
             cells = self._cells
@@ -442,8 +462,7 @@ class RingPath(Path):
 
     def ring(self) -> bool:
         """
-        The batch ends: wake the peer if it sleeps and something concerns it.
-        A L{fence} must come before.
+        End the batch: wake the peer if it sleeps and something concerns it.  A L{fence} must precede.
 
         @return: Whether the doorbell was rung.
         @raise RingError: the peer broke the layout.
@@ -453,6 +472,7 @@ class RingPath(Path):
         posted, self.bell = self.bell, False
         peer = self._peerCells
         sleep = peer[SLEEP]
+        # One system call for each sleep of the peer, however many batches it sleeps through.
         if sleep & 1 and sleep != self._rung and (posted or 0 < peer[WAIT] <= self._head):
             self._cells[RUNG] = self._rung = sleep
             self.doorbell.ring()
@@ -462,10 +482,8 @@ class RingPath(Path):
     # -- the pair's socket
 
     def _offersOf(self) -> SharedRegions | None:
-        """
-        @return: Who offers memory on the pair's socket; L{None} between users,
-            where the socket is the doorbell and no memory is shared.
-        """
+        # Between users the socket is the doorbell and no memory is shared.  Made late: most paths carry
+        # streams only.
         if self._offers is None and isinstance(self.doorbell, EventDoorbell) and self.peerSocket is not None:
             self._offers = SharedRegions(self, self.peerSocket.socket)
             if self.twin is not None and self.peerSocket.server:
@@ -495,13 +513,13 @@ class RingPath(Path):
             return None
         found = offers.offered(number)
         if found is None and self.twin is not None:
-            # Who is connected to itself sends from one end and receives at the other.
+            # A queue pair connected to itself sends from one end and receives at the other (see Path.bind).
             return self.twin._offersOf().offered(number)
         return found
 
     def socketReadable(self, peerSocket: Any) -> None:
         """
-        Rings over the pair's socket, offers of memory, or its end.
+        Read rings or offers of memory from the peer socket, or notice its end.
 
         @raise PathLostError: the peer has hung up.
         """
@@ -513,14 +531,15 @@ class RingPath(Path):
 
     def forked(self) -> None:
         """
-        In a forked child the mappings are gone: make every use an error.
+        In a forked child the mappings are gone (madvise(2), MADV_DONTFORK): make every use an error.
         """
         self._map = self._cells = self._peerMap = self._peerCells = Forked()
-        self._room = -1  # The next post looks at a cell.
+        # Otherwise a post that fits the last known HEAD would get as far as packing into the map.
+        self._room = -1
 
     def close(self) -> None:
         """
-        Give the memory and the doorbell back.
+        Unmap the segments and close the doorbell.
         """
         self.alive = False
         del self._map, self._cells, self._peerMap, self._peerCells
@@ -535,5 +554,7 @@ def fence(_acquire: Any = _fence.acquire, _release: Any = _fence.release) -> Non
     """
     Make every store of this thread visible before its later loads.
     """
+    # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking a
+    # lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory Ordering").
     _acquire()
     _release()

@@ -1,14 +1,13 @@
 """
-A piece of memory that one process writes and another only reads.
+Memory that one process writes and another only reads: a ring, or a registered memory region offered to a
+peer.
 
-A ring is such a piece, and so is a registered memory region that a peer may
-pull from.  The writer makes a memory file, maps it, and then seals it: its size
-is fixed for ever and nobody can map it writable again.  The reader trusts
-nothing: it checks the seals and then the size before it maps.  Without that a
+The writer makes a memory file, maps it and then seals it: its size is fixed for ever and nobody can map it
+writable again.  The reader trusts nothing: it checks the seals, then the size, before it maps.  Otherwise a
 peer could truncate the file and kill the reader by SIGBUS.
 
-Everything a ring publishes goes through C{segment.map[a:b] = x} or
-C{segment.cells[i] = x}, so that a test can count those stores.
+A ring publishes through C{segment.map[a:b] = x} or C{segment.cells[i] = x} only, so that a test can count
+the stores.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from typing import Any
 from twisted_ib.errors import SegmentError
 from twisted_ib.hca.host import libc
 
+#: memfd_create(2), fcntl(2): neither the size nor the seals can change, and no later mapping is writable.
 SEALS = libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_FUTURE_WRITE | libc.F_SEAL_SEAL
-"""
-What is sealed: the size, every later writable mapping, and the seals.
-"""
 
 
 class Segment:
@@ -35,9 +32,9 @@ class Segment:
 
     @ivar map: the bytes.
     @ivar cells: the same as aligned unsigned 8-byte integers.
-    @ivar fd: the memory file, -1 when it is closed.
-    @ivar size: its length in bytes.
-    @ivar writable: whether it is ours to write.
+    @ivar fd: the memory file, -1 once closed.
+    @ivar size: in bytes.
+    @ivar writable: whether this process made it.
     """
 
     __slots__ = ("__weakref__", "_inherited", "cells", "fd", "map", "size", "writable")
@@ -54,8 +51,11 @@ class Segment:
             protection = mmap.PROT_READ
         options: dict[str, Any] = {"flags": mmap.MAP_SHARED, "prot": protection}
         if sys.version_info >= (3, 13):
-            options["trackfd"] = False  # else mmap keeps a duplicate descriptor
+            # mmap.mmap keeps a duplicate descriptor otherwise, which would count against RLIMIT_NOFILE.
+            options["trackfd"] = False
         self.map: mmap.mmap = self.mapType(fd, size, **options)
+        # fork(2) would share the ring with the child, whose writes the peer could not tell from ours
+        # (madvise(2), MADV_DONTFORK).
         self.map.madvise(libc.MADV_DONTFORK)
         self.cells: Any = self.makeCells()
         self.fd = fd
@@ -67,10 +67,11 @@ class Segment:
     @classmethod
     def create(cls, size: int, seal: int = SEALS) -> Segment:
         """
-        New memory of C{size} bytes, all zero, that only we can write.
+        Make zeroed memory that only this process can write.
 
-        @param seal: the seals; fewer than L{SEALS} are for tests of L{attach}.
-        @raise OSError: there is no memory, or no descriptor is free.
+        @param size: in bytes, at least 8.
+        @param seal: fewer than L{SEALS} only to test L{attach}.
+        @raise OSError: no memory or no descriptor is free.
         """
         if size < 8:
             raise ValueError(f"a segment of {size} bytes has no cell")
@@ -78,7 +79,9 @@ class Segment:
         try:
             os.ftruncate(fd, size)
             segment = cls(fd, size, True)
-            libc.addSeals(fd, seal)  # after mapping: it forbids writable ones
+            # fcntl(2): F_SEAL_FUTURE_WRITE spares existing writable mappings, so the seals come after the
+            # mapping.
+            libc.addSeals(fd, seal)
         except BaseException:
             os.close(fd)
             raise
@@ -87,11 +90,10 @@ class Segment:
     @classmethod
     def attach(cls, fd: int, size: int) -> Segment:
         """
-        A peer's memory, to read.
+        Map a peer's memory for reading.
 
-        @param fd: what the peer sent; ours to close if this raises, the
-            segment's if not.
-        @param size: the size it must have.
+        @param fd: stays the caller's to close if this raises.
+        @param size: the size that it must have.
         @raise SegmentError: it is not sealed memory of this size.
         """
         check(fd, size)
@@ -102,14 +104,14 @@ class Segment:
 
     def makeCells(self) -> Any:
         """
-        The view for L{cells}; what does not fill a last cell is left out.
+        @return: The view for L{cells}; a partial last cell is left out.
         """
         whole = len(self.map) & -8
         return memoryview(self.map)[:whole].cast("Q")
 
     def closeDescriptor(self) -> None:
         """
-        Give the descriptor back; the mapping stays.
+        Close the descriptor; the mapping stays.
         """
         fd, self.fd = self.fd, -1
         if fd >= 0:
@@ -117,42 +119,45 @@ class Segment:
 
     def close(self) -> None:
         """
-        Unmap and close.  Views that others still hold keep the mapping until
-        they are gone.  Harmless when repeated, and in a forked child.
+        Unmap and close.  Views held elsewhere keep the mapping until they are released.  Harmless when
+        repeated, and in a forked child.
         """
         self.closeDescriptor()
         if self._inherited:
             return
         try:
             self.cells.release()
-        except BufferError:  # somebody holds a view of this view
+        # A consumer holds a view of this view.
+        except BufferError:
             return
         try:
             self.map.close()
-        except BufferError:  # somebody holds a view of the map
+        # A consumer holds a view of the map.
+        except BufferError:
             return
 
     def inherited(self) -> None:
         """
-        This process is a forked child: nothing is mapped here (MADV_DONTFORK),
-        so never unmap, and close the child's copy of the descriptor.
+        Mark the segment as inherited by a forked child: it is not mapped here and is never unmapped.
         """
         self._inherited = True
+        # MADV_DONTFORK left no mapping at this address.  Were Python to free the mmap object, munmap(2)
+        # would hit whatever the kernel has mapped there since.
         libc.immortal(self.map)
         self.closeDescriptor()
 
 
 def check(fd: int, size: int) -> None:
     """
-    Whether C{fd} is a memory file that can be mapped without risk.
-
-    The seals are looked at before the size: from then on it cannot change.
+    Check that C{fd} is a memory file that can be mapped without risk.
 
     @raise SegmentError: it is not.
     """
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise SegmentError("a peer offered something that is not memory")
+        # Before the size: with F_SEAL_SHRINK and F_SEAL_GROW set it cannot change between this check and
+        # mmap.
         seals = libc.getSeals(fd)
         if seals & SEALS != SEALS:
             raise SegmentError(f"a peer offered memory with seals {seals:#x} where {SEALS:#x} are needed")
@@ -163,7 +168,8 @@ def check(fd: int, size: int) -> None:
     if found != size:
         raise SegmentError(f"a peer offered {found} bytes of memory where {size} are needed")
     if pageSize != mmap.PAGESIZE:
-        # Huge pages run out: a read of a missing one is a SIGBUS.
+        # memfd_create(2), MFD_HUGETLB: the pool of huge pages may be empty, and reading a missing page is a
+        # SIGBUS.
         raise SegmentError(f"a peer offered memory in pages of {pageSize} bytes")
 
 
@@ -171,9 +177,6 @@ _segments: weakref.WeakSet[Segment] = weakref.WeakSet()
 
 
 def _afterForkInChild() -> None:
-    """
-    Tell every segment that it is in a forked child now.
-    """
     for segment in list(_segments):
         segment.inherited()
     _segments.clear()

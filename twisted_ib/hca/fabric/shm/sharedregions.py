@@ -1,22 +1,20 @@
 """
-Registered memory that a peer of the same user may map, to copy from it.
+Registered memory that a peer of the same user may map, for zero-copy SEND, WRITE and READ.
 
-A record then refers to such memory instead of carrying the bytes, and they are copied
-once.  The memory's descriptor goes over the pair's socket before the first record that
-refers to it, so it is there when that record is read.  One message is one packet::
+A record then refers to that memory instead of carrying the bytes, which are copied once.  The memory's
+descriptor goes over the peer socket before the first record that refers to it, so it has arrived when that
+record is read. One message is one packet::
 
     OFFER     number, size  + descriptor
     WITHDRAW  number
 
-An offer says nothing about rights: those are asked for each operation, by the owner of
-the memory that is written or by the owner of the memory that is read.  But what was
-offered stays readable to that peer, in all its pages, until it is withdrawn and the
-peer, by its own will, unmaps it.
+An offer grants no right: rights are checked for each operation, by the owner of the memory that is written
+or read. But offered memory stays readable to that peer, whole pages of it, until it is withdrawn and the
+peer unmaps it.
 
-What a peer offers is mapped only if it may be referred to: while no queue pair with
-work queues is on the path, or the device maps as many as it may, an offer and what
-follows it stay in the socket, which is then watched for its end only, until a record
-refers to them.
+An offer is mapped only when a record may refer to it: while no queue pair with work queues is on the path,
+or the device maps as many as it may, offers stay in the socket.  The socket is then watched for its end
+only.
 """
 
 from __future__ import annotations
@@ -44,9 +42,9 @@ _MESSAGE = Struct(">B3xIQ")
 
 class SharedRegions:
     """
-    What the two ends of one path have offered each other.
+    The memory that the two ends of one path have offered each other.
 
-    @ivar next: The number of the next segment that is offered.
+    @ivar next: The number of the next segment offered.
     """
 
     __slots__ = (
@@ -63,15 +61,13 @@ class SharedRegions:
 
     def __init__(self, path: Any, pair: socket.socket) -> None:
         """
-        Nothing is offered.
-
-        @param pair: the pair's socket, on which nothing else is sent.
+        @param pair: the peer socket, on which nothing else is sent any more.
         """
         self._path = path
         self._socket = pair
         self.next = 1
         self._mine: dict[Any, int] = {}
-        # Withdrawn: the position after which the peer may be told, the number, the size.
+        # Withdrawn: the position that the peer must have read before WITHDRAW is sent, the number, the size.
         self._gone: deque[tuple[int, int, int]] = deque()
         self._mineBytes = self._theirBytes = 0
         # Whether the socket is watched for its end only.
@@ -84,11 +80,14 @@ class SharedRegions:
         """
         Let the peer map a segment.
 
-        @return: its number, or 0: there are too many, or the socket is full or gone.
+        @return: its number, or 0 if there are too many offers, or the socket is full or gone: the bytes
+            then travel in the records.
         """
         number = self._mine.get(segment)
         if number is not None:
             return number
+        # Withdrawn segments count until the peer has been notified: it holds their mappings until then, and
+        # treats an offer above its own bound as a broken layout.
         if len(self._mine) + len(self._gone) >= OFFERED_SEGMENTS:
             return 0
         if self._mineBytes + segment.size > limits.OFFERED_BYTES:
@@ -102,43 +101,43 @@ class SharedRegions:
 
     def withdraw(self, segment: Any) -> None:
         """
-        The peer shall unmap a segment, when it has read what is published now.
+        Have the peer unmap a segment once it has read every record published so far.
         """
         number = self._mine.pop(segment, None)
         if number is not None:
+            # WITHDRAW travels on the socket and could overtake records in the ring that refer to the
+            # segment.
             position = self._path.position()
             self._gone.append((position, number, segment.size))
             self._path.unacknowledged.append((position, self))
 
     def acknowledged(self, position: int) -> None:
         """
-        The peer has read everything before a position: tell it what it can unmap.  What
-        the socket does not take is told with the next.
+        Send WITHDRAW for segments that no unread record refers to; a full socket defers the rest to the
+        next call.
         """
         gone = self._gone
         while gone and gone[0][0] <= position and self._send(_WITHDRAW, gone[0][1], 0, []):
             self._mineBytes -= gone.popleft()[2]
 
     def _send(self, kind: int, number: int, size: int, descriptors: list[int]) -> bool:
-        """
-        Send a message.
-
-        @return: whether the socket took it.
-        """
         try:
             return sendWithDescriptors(self._socket, _MESSAGE.pack(kind, number, size), descriptors)
-        except PathLostError:  # Whoever watches the socket hears of it.
+        # The watch on the socket reports the loss.
+        except PathLostError:
             return False
 
     # -- the peer's
 
     def offered(self, number: int) -> memoryview | None:
         """
-        What the peer offered under a number, for reading.
+        Look up what the peer offered under a number.
 
-        @raise RingError: the peer does not keep to the rules.
+        @return: a read-only view, or L{None}.
+        @raise RingError: the peer broke the protocol.
         """
         if number not in self._theirs:
+            # A record refers to an offer that was left unread: now it may be mapped.
             self._listen(True)
             self._takeAll()
         found = self._theirs.get(number)
@@ -146,17 +145,17 @@ class SharedRegions:
 
     def readable(self) -> None:
         """
-        Something came over the socket, or its end.
+        Read messages from the socket, or notice its end.
 
         @raise PathLostError: the peer has hung up.
-        @raise RingError: the peer does not keep to the rules.
+        @raise RingError: the peer broke the protocol.
         """
         if not self._takeAll():
             raise PathLostError("the peer closed its HCA or died")
 
     def _isKeyed(self) -> bool:
         """
-        Whether there is a queue pair whose records may refer to what is offered.
+        Whether a queue pair of the path has work queues: only those execute records that refer to memory.
         """
         for entry in self._path.table.values():
             if getattr(getattr(entry, "queuePair", entry), "work", None) is not None:
@@ -165,7 +164,7 @@ class SharedRegions:
 
     def _leave(self) -> bool:
         """
-        Leave what has come in the socket.
+        Leave the messages in the socket, and watch it for its end only.
 
         @return: False if the peer has hung up.
         """
@@ -175,10 +174,8 @@ class SharedRegions:
         return not poll.poll(0)
 
     def _mustWait(self, keyed: bool) -> bool:
-        """
-        Whether an offer comes next that nothing may refer to, or while the device maps
-        as many as it may.
-        """
+        # A peer must not be able to fill our address space (vm.max_map_count) with memory that nothing
+        # refers to; WITHDRAW is always read, for it frees memory.
         fabric = self._path.fabric
         if keyed and fabric.offeredSegments < OFFERED_SEGMENTS_PER_DEVICE:
             return False
@@ -192,21 +189,17 @@ class SharedRegions:
         return True
 
     def _listen(self, all_: bool) -> None:
-        """
-        Have the socket watched for messages too, or for its end only.
-        """
         if self._deaf == all_:
             self._deaf = not all_
+            # EPOLLRDHUP alone: level-triggered EPOLLIN would fire at each epoll_wait while the offers stay
+            # unread (epoll(7)).
             events = select.EPOLLIN | select.EPOLLRDHUP if all_ else select.EPOLLRDHUP
             self._path.fabric.watch(self._path.peerSocket, events)
 
     def _takeAll(self) -> bool:
-        """
-        Take the messages that have come.
-
-        @return: False if the peer has hung up.
-        """
         keyed = self._isKeyed()
+        # A bound per call, for a peer that alternates OFFER and WITHDRAW for ever.  Epoll reports the rest
+        # again.
         for _ in range(2 * OFFERED_SEGMENTS):
             if self._mustWait(keyed):
                 return self._leave()
@@ -225,13 +218,11 @@ class SharedRegions:
             try:
                 self._take(data, descriptors)
             finally:
+                # _take removes from the list the descriptors that a segment has taken over.
                 closeAll(descriptors)
         return True
 
     def _take(self, data: bytes, descriptors: list[int]) -> None:
-        """
-        Take one message; what stays in C{descriptors} is closed.
-        """
         if len(data) != _MESSAGE.size:
             raise RingError(f"the peer sent {len(data)} bytes beside its ring")
         kind, number, size = _MESSAGE.unpack(data)
@@ -240,6 +231,7 @@ class SharedRegions:
             self._unmap(number)
         elif kind != _OFFER or len(descriptors) != 1:
             raise RingError(f"the peer sent message {kind} with {len(descriptors)} descriptors")
+        # A peer of ours keeps these bounds on its own side, so one that exceeds them is broken or hostile.
         elif number in theirs or len(theirs) >= OFFERED_SEGMENTS:
             raise RingError("the peer offers more memory than it may")
         elif not 8 <= size <= min(limits.REGION_BYTES, limits.OFFERED_BYTES - self._theirBytes):

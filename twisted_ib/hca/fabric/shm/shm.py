@@ -1,20 +1,18 @@
 """
 C{shm0}: the fabric between the processes of one host.
 
-One L{SharedMemoryFabric} belongs to one HCA.  It finds other HCAs through the
-L{Rendezvous}, and dials one path to each of them, over a pair of rings (or, where
-there is no shared memory, over the pair's socket).  Connections go out only over
-paths that it dialled: the GUID of whoever called is only what that one says, until
-L{SharedMemoryFabric.proves} has asked who listens under it.  So two HCAs that both
-dial have two paths.
+One L{SharedMemoryFabric} belongs to one HCA.  It finds other HCAs through the L{Rendezvous} and dials one
+path to each, over a pair of rings or, without shared memory, over the peer socket.  Connections go out only
+over paths that it dialled: a peer that dials claims its GUID without proof, until
+L{SharedMemoryFabric.proves} has asked which process listens under it.  So two HCAs that both dial have two
+paths.
 
-A path is I{hot} while it is looked at each turn, and I{asleep} otherwise: then
-the peer rings a doorbell when it publishes something.  Going to sleep is
-C{arm}, coming back is C{look}: which of the sleeping ones have work?
+A path is I{hot} while it is polled each turn, and I{asleep} otherwise: then the peer rings a doorbell when
+it publishes something.  C{arm} puts paths to sleep; C{look} finds the sleeping ones that have work.
 
-The doorbells are edge-triggered and never read.  On the C{ib} reactor they are
-in its own epoll object; elsewhere they are, with the sockets, in an epoll object
-of the fabric, whose descriptor is readable when there is something to do.
+The doorbells are edge-triggered and never read.  On the C{ib} reactor they are in its own epoll object;
+elsewhere they and the sockets are in an epoll object of the fabric, whose descriptor is readable when there
+is work.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rendezvous import Rendezvous
 
-#: Descriptors of peers that one turn looks at.
+#: Descriptors of peers that one turn serves.
 DESCRIPTORS_PER_TURN = 64
 
 
@@ -50,8 +48,8 @@ class SharedMemoryFabric(Discovery):
     """
     The shared-memory fabric of one HCA.
 
-    @ivar hot: The paths that are looked at each turn.
-    @ivar rings: Whether shared memory is used; if not, sockets carry all.
+    @ivar hot: The paths that are polled each turn.
+    @ivar rings: Whether shared memory is used; if not, sockets carry all records.
     """
 
     name = "shm"
@@ -64,8 +62,8 @@ class SharedMemoryFabric(Discovery):
         """
         @param owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         @param clock: Gives the time in seconds.
-        @param rings: False to carry the records over sockets all the same.
-        @raise RunDirectoryError: no directory to meet in can be used.
+        @param rings: False to carry the records over sockets in any case.
+        @raise RunDirectoryError: no run directory can be used.
         """
         super().__init__(owner, guid)
         self.pid = os.getpid()
@@ -73,18 +71,18 @@ class SharedMemoryFabric(Discovery):
         self.clock = clock
         self.rings = rings and not libc.available()
         self.hot: tuple[Any, ...] = ()
-        #: How many segments of memory that peers offered are mapped.
+        #: Segments offered by peers that are mapped now.
         self.offeredSegments = 0
-        #: By GUID, the paths that this side dialled.
+        #: The paths that this side dialled, by GUID.
         self._paths: dict[int, Any] = {}
-        #: The latest path on which this HCA has called itself, the end that was called.
+        #: The accepting end of the latest path from this HCA to itself.
         self._ownCall: Any = None
         self._asleep: dict[Any, None] = {}
         self._buried: list[Any] = []
-        #: Paths that were found broken while bells were rung, perhaps from
-        #: within an application's call.
+        #: Paths found broken while bells were rung.  They are closed in progress(): ringing may happen
+        #: within an application's call, which must not run other consumers' failure callbacks.
         self._cracked: dict[Any, RingError] = {}
-        #: Whether one of them, or of those that are buried, waits for its end.
+        #: Whether a cracked or buried path is still to be closed.
         self._over = False
         self._reactorPoller: Any = None
         self._appear()
@@ -97,7 +95,7 @@ class SharedMemoryFabric(Discovery):
 
     def allocate(self, size: int) -> Any:
         """
-        @return: Memory that peers can map, or L{None} where they cannot.
+        @return: Memory that peers can map, or L{None} without shared memory.
         @raise OSError: there is no memory.
         """
         return self.segmentClass.create(max(size, 8)) if self.rings else None
@@ -120,9 +118,9 @@ class SharedMemoryFabric(Discovery):
         """
         Begin a handshake.
 
-        @param pair: A socket to a peer, closed if this raises.
-        @param guid: Whom we called; 0 if the peer called us.
-        @raise HCAError: the peer is gone, not let in, or has called often enough.
+        @param pair: A connected socket, closed if this raises.
+        @param guid: The GUID that we dialled; 0 if the peer dialled us.
+        @raise HCAError: the peer is gone, not allowed, or over its limit.
         @raise OSError: no descriptor or memory is free.
         """
         try:
@@ -149,28 +147,27 @@ class SharedMemoryFabric(Discovery):
 
     def signal(self) -> None:
         """
-        Make L{fileno} readable: there is something to do.
+        Make L{fileno} readable.
         """
         self._signal.ring()
 
     def registerWith(self, poller: Any) -> None:
         """
-        Put the doorbells into a reactor's own epoll object instead.
-
-        @param poller: A C{select.epoll}.
+        Put the doorbells into a reactor's own C{select.epoll} object instead.
         """
         self._reactorPoller = poller
 
     def watch(self, peerSocket: PeerSocket, events: int) -> None:
         """
-        Have a pair's socket watched for other events than before.
+        Watch a peer's socket for other events than before.
         """
         self._pairs.watch(peerSocket, events)
 
     def attend(self) -> None:
         """
-        Look at the sockets: peers that call, handshakes, deaths.
+        Serve the sockets: connecting peers, handshakes, deaths.
         """
+        # epoll_wait(2) serves ready descriptors round robin, so none starves beyond this bound.
         for fd, _ in self._poller.poll(0, DESCRIPTORS_PER_TURN):
             if fd in self._listeners:
                 self._listeners.accept(fd, self._called)
@@ -193,6 +190,8 @@ class SharedMemoryFabric(Discovery):
             pair.close()
 
     def _refused(self, error: Exception) -> None:
+        # A peer that hangs up is no refused handshake: other processes probe the socket that way
+        # (isServed).
         if not isinstance(error, PathLostError):
             self.count(getattr(error, "counter", "handshake_refused"))
 
@@ -214,6 +213,7 @@ class SharedMemoryFabric(Discovery):
         self._pairs.greeted(peerSocket)
         path, bell = peerSocket.path, peerSocket.bell
         if bell is not None:
+            # Only now, with a path to wake: before the handshake is complete a peer could ring in vain.
             poller = self._reactorPoller or self._poller
             try:
                 poller.register(bell.fd, select.EPOLLIN | select.EPOLLET)
@@ -226,11 +226,12 @@ class SharedMemoryFabric(Discovery):
                 return
         self.hot += (path,)
         if peerSocket.server:
-            if peerSocket.guid == self.guid:  # In this process, or it were refused.
+            # PeerSocket.readable refuses our own GUID from any other process.
+            if peerSocket.guid == self.guid:
                 self._ownCall = path
             self.owner.pathAccepted(path)
             return
-        # Who called us may say any GUID: only whom we called is who we looked up.
+        # A peer that dialled us may claim any GUID.  Only a path that we dialled leads to the GUID looked up.
         self._paths[peerSocket.guid] = path
         twin = self._ownCall
         if peerSocket.guid == self.guid and twin is not None:
@@ -243,7 +244,7 @@ class SharedMemoryFabric(Discovery):
 
     def _lose(self, peerSocket: PeerSocket, reason: Exception) -> None:
         """
-        A pair is over: take what the peer had published, then fail the rest.
+        End a peer socket: deliver what the peer had published, then fail what remains.
         """
         if not self._pairs.remove(peerSocket):
             return
@@ -253,16 +254,18 @@ class SharedMemoryFabric(Discovery):
                 self._unpaired(peerSocket, reason)
                 return
             try:
-                # After a broken layout nothing more can be believed.
+                # After a layout error nothing in the peer's segment can be trusted.
                 if not isinstance(reason, RingError):
                     path.drain()
             finally:
+                # Read before the path is buried, which clears it.
                 twin = path.twin
                 self._bury(peerSocket, path, reason)
             if twin is not None and twin.alive:
                 self._lose(twin.peerSocket, reason)
         finally:
             peerSocket.close()
+            # A descriptor is free again, so a paused accept may succeed.
             self._listeners.reopen()
 
     def _unpaired(self, peerSocket: PeerSocket, reason: Exception) -> None:
@@ -272,9 +275,6 @@ class SharedMemoryFabric(Discovery):
             user.connectFailed(error)
 
     def _bury(self, peerSocket: PeerSocket, path: Any, reason: Exception) -> None:
-        """
-        Fail a path and give its memory back when nobody is inside it.
-        """
         path.alive = False
         if self._paths.get(peerSocket.guid) is path:
             del self._paths[peerSocket.guid]
@@ -287,8 +287,12 @@ class SharedMemoryFabric(Discovery):
             self.bells.remove(path)
         bell, peerSocket.bell = peerSocket.bell, None
         if bell is not None:
+            # Before close: the peer holds the same open eventfd, so epoll(7) would keep reporting it after
+            # our close.
             (self._reactorPoller or self._poller).unregister(bell.fd)
             bell.close()
+        # The memory is freed by _clear, once no upcall is within the path: it may be this very one that
+        # drains.
         self._buried.append(path)
         self._over = True
         error = reason if isinstance(reason, PathLostError) else PathLostError(str(reason))
@@ -299,17 +303,16 @@ class SharedMemoryFabric(Discovery):
 
     def _broken(self, path: Any, error: RingError) -> None:
         """
-        A peer broke the layout: it is as good as dead.
+        Count a peer's layout error and treat the peer as dead.
         """
         self.count("ring_errors")
         self._lose(path.peerSocket, error)
 
     def _clear(self) -> int:
         """
-        Give up what is broken, and close what was buried and is not in use any
-        more.
+        End the paths that are broken, and close those buried that no upcall uses any more.
 
-        @return: How many paths were given up.
+        @return: How many paths were ended.
         """
         n = self._breakCracked()
         buried, self._buried = self._buried, []
@@ -325,15 +328,16 @@ class SharedMemoryFabric(Discovery):
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
-        Take what has arrived.
+        Deliver what has arrived.
 
-        @param budget: Records per path at most.
-        @return: How many records were taken.
+        @param budget: Records per path at most, so that a fast sender cannot starve others.
+        @return: How many records were consumed.
         """
         n = 0
         for path in self.hot:
             if not path.alive:
-                continue  # An upcall of one before it has closed the HCA.
+                # An upcall of an earlier path has closed the device.
+                continue
             try:
                 k = path.progress(budget)
             except RingError as error:
@@ -349,11 +353,6 @@ class SharedMemoryFabric(Discovery):
         return n
 
     def _breakCracked(self) -> int:
-        """
-        Give up what L{ringBells} found broken.
-
-        @return: How many paths.
-        """
         n = 0
         while self._cracked:
             path, error = self._cracked.popitem()
@@ -364,12 +363,15 @@ class SharedMemoryFabric(Discovery):
 
     def ringBells(self) -> None:
         """
-        The batch ends: wake the peers that sleep and have reason to wake.
+        End the batch: wake peers that sleep and have something to consume.
         """
         bells = self.bells
         if not bells:
             return
         self.bells = []
+        # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
+        # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
+        # is lost.
         fence()
         for path in bells:
             if not path.alive:
@@ -393,7 +395,7 @@ class SharedMemoryFabric(Discovery):
 
     def pending(self) -> bool:
         """
-        @return: Whether a hot path has something to take, or one is broken.
+        @return: Whether a hot path has something to deliver, or one is broken.
         """
         if self._cracked:
             return True
@@ -406,9 +408,10 @@ class SharedMemoryFabric(Discovery):
         """
         Put every hot path to sleep.
 
-        @return: False if one has work after all: then it is hot again.
+        @return: False if one has work after all; that path is hot again.
         """
         hot = self.hot
+        # Here because it is off the data path, yet runs before every wait.
         if os.geteuid() != self._user:
             self._follow()
         if self._cracked:
@@ -419,6 +422,8 @@ class SharedMemoryFabric(Discovery):
             path.arm()
             self._asleep[path] = None
         self.hot = ()
+        # See ringBells(): a record published before this fence is found by pending(), a later one rings the
+        # bell.
         fence()
         for path in hot:
             if path.pending():
@@ -430,9 +435,11 @@ class SharedMemoryFabric(Discovery):
         """
         Wake the sleeping paths that have work.
 
-        @return: Whether there are any hot ones.
+        @return: Whether any path is hot.
         """
         if self._asleep:
+            # Edge-triggered bells do not name their path here, so each sleeping path's cells are read: a
+            # few loads each, no system call.
             for path in [path for path in self._asleep if path.rouse()]:
                 self._wake(path)
         return bool(self.hot)
@@ -441,7 +448,7 @@ class SharedMemoryFabric(Discovery):
 
     def deadline(self) -> float | None:
         """
-        @return: When L{tick} should be called: handshakes take a bounded time.
+        @return: When L{tick} should be called next, or L{None}.
         """
         listeners, pairs = self._listeners.deadline, self._pairs.deadline()
         if listeners is None or pairs is None:
@@ -450,7 +457,7 @@ class SharedMemoryFabric(Discovery):
 
     def tick(self, now: float) -> None:
         """
-        Give up handshakes whose peer is silent; listen again.
+        Time out handshakes, and resume accepting.
         """
         self._listeners.tick(now)
         for peerSocket in tuple(self._pairs.greeting):
@@ -469,7 +476,7 @@ class SharedMemoryFabric(Discovery):
 
     def forked(self) -> None:
         """
-        In a forked child: nothing of this may be touched any more.
+        In a forked child: make every use of a path an error.
         """
         for path in self.paths():
             path.forked()
@@ -477,7 +484,7 @@ class SharedMemoryFabric(Discovery):
 
     def close(self) -> None:
         """
-        Withdraw everything and give everything back.
+        Withdraw all entries, end all paths, free everything.
         """
         gone = PathLostError("the device was closed")
         for peerSocket in tuple(self._pairs):

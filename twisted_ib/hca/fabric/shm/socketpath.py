@@ -1,22 +1,20 @@
 """
-A path over the pair's own SEQPACKET socket, where there is no shared memory.
+A path over the peer's SEQPACKET socket, where there is no shared memory.
 
 One record is one packet: a header, then the record's bytes::
 
     length   bytes of the record
     word     operation and destination queue pair number
-    flags    L{ASK}: tell me soon how far you are; L{NEWS}: no record, only that
-    taken    how many of the reader's records the writer of this has taken
+    flags    L{ASK}: acknowledge soon; L{NEWS}: no record, only an acknowledgement
+    taken    how many of the reader's records the writer of this has consumed
 
-Positions count records.  C{taken} is the cumulative acknowledgement that HEAD is
-on rings: what it passes was refused, if it was, in an earlier packet.  It rides
-on whatever is sent; a packet of its own goes only to a peer that asked.
+Positions count records.  C{taken} is the cumulative acknowledgement, as the HEAD cell is on rings: a record
+that it passes was refused, if at all, in an earlier packet.  It rides on every packet; a packet of its own
+goes only to a peer that asked.
 
-How much is on the way is the kernel's business: a packet counts against the
-sender's buffer until the peer has read it.  Ordinary records stop at half of the
-buffer, management at three quarters, L{NEWS} at seven eighths; the rest is for
-refusals, so that two full directions cannot block each other.  The kernel calls
-a socket writable when less than a quarter is in use: then those who wait go on.
+The kernel does the flow control: a packet counts against the sender's buffer until the peer has read it.
+Ordinary records stop at half of the buffer, management records at three quarters, L{NEWS} at seven eighths;
+the rest is for refusals, so that two full directions cannot deadlock.
 
 No doorbell is needed: the fabric watches the socket.
 """
@@ -34,8 +32,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
 from twisted_ib.hca.fabric.base.path import Forked, Path
 
-#: Bytes of a socket's send buffer where sockets carry the records; Linux doubles
-#: it for what it counts besides the data.
+#: SO_SNDBUF of a socket that carries records, in bytes; Linux doubles it for its bookkeeping (socket(7)).
 CARRIER_BUFFER = 256 * 1024
 
 ASK, NEWS = 1, 2
@@ -44,11 +41,10 @@ HEADER = Struct("<IIIQ")
 _START = HEADER.size
 _PACKET = _START + limits.INLINE_RECORD
 
-#: The kernel counts at most so much more than a packet's bytes: its own header,
-#: and up to 16 KiB are rounded to a power of two.
+#: The most that a packet's skb->truesize exceeds its bytes: struct sk_buff and its shared info, and up to
+#: 16 KiB rounded up to a power of two by the slab allocator (Linux net/core/skbuff.c).
 _OVERHEAD, _ROUNDED = 1024, 16384
-#: Pieces of a payload that are sent without joining them; a message has at most
-#: 1024 (UIO_MAXIOV).
+#: Pieces of a payload that are sent without joining them; sendmsg(2) accepts at most 1024 (UIO_MAXIOV).
 _PIECES = 64
 
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -58,10 +54,10 @@ _READ = select.POLLIN | getattr(select, "POLLRDHUP", 0)
 
 def sendBuffer(pair: socket.socket) -> int:
     """
-    Have the kernel keep enough packets.
+    Size the socket's send buffer for records.
 
-    @return: The size of the socket's send buffer, as the kernel counts.
-    @raise HandshakeError: this host's limits are too small for one record.
+    @return: The size that the kernel grants, in its own accounting.
+    @raise HandshakeError: net.core.wmem_max is too small for one record.
     """
     pair.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CARRIER_BUFFER)
     size = pair.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
@@ -72,9 +68,9 @@ def sendBuffer(pair: socket.socket) -> int:
 
 class SocketPath(Path):
     """
-    The way to a peer's HCA through a socket.
+    A path to a peer's HCA through a socket.
 
-    @ivar asleep: Whether the fabric looks here only when the socket says so.
+    @ivar asleep: Whether the fabric polls this path only when epoll reports its socket.
     """
 
     __slots__ = (
@@ -101,14 +97,14 @@ class SocketPath(Path):
 
     def __init__(self, fabric: Any, peer: Any, peerSocket: Any) -> None:
         """
-        @param pairing: The pair, whose socket stays its own to close.
+        @param peerSocket: The peer socket object; it closes the socket.
         @raise HandshakeError: see L{sendBuffer}.
         """
         super().__init__(fabric, peer)
         self.peerSocket = peerSocket
         self._socket: socket.socket = peerSocket.socket
         self._size = sendBuffer(self._socket)
-        # Private, so that a forked child reads nothing that comes later.
+        # fork(2): MAP_PRIVATE, so that a forked child does not see records that arrive later.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._buffer: Any = mmap.mmap(-1, _PACKET, flags)
         self._send: Any = self._socket.sendmsg
@@ -117,11 +113,11 @@ class SocketPath(Path):
         self._poll, self._writable = select.poll(), select.poll()
         self._poll.register(self._socket, _READ)
         self._writable.register(self._socket, select.POLLOUT)
-        # Of the kernel's buffer, at most.
+        # An upper estimate of the bytes in use in the kernel's send buffer.
         self._used = 0
-        # Records that I sent; of those the peer has taken; was asked to tell.
+        # Records sent; those acknowledged; those for which an acknowledgement was requested.
         self._posted = self._acknowledged = self._asked = 0
-        # Records that I took; the peer was told of; wants to be told of.
+        # Records consumed; those acknowledged to the peer; those that it wants acknowledged.
         self._taken = self._told = self._wanted = 0
         self._ended = self._late = self._held = self.asleep = False
 
@@ -131,6 +127,7 @@ class SocketPath(Path):
         """
         Send one record: see L{Path.post}.
         """
+        # A connection management record waits: nothing ordinary may overtake it (see Management).
         if self._held:
             return False
         if payload.__class__ is not list:
@@ -145,6 +142,7 @@ class SocketPath(Path):
         """
         Send a small record from the reserve: see L{Path.postReserved}.
         """
+        # A refusal is bounded by the kernel alone.
         most = self._used if refusal else self._size // 4 * 3
         return self._publish(word, [body], len(body), most)
 
@@ -155,12 +153,10 @@ class SocketPath(Path):
         self._held = held
 
     def _publish(self, word: int, pieces: list[Any], total: int, most: int) -> bool:
-        """
-        Send a record if no more than C{most} of the buffer may be in use.
-        """
         if self._used > most and not self._hasRoom():
             return False
-        # Whoever keeps what it sent until it is acknowledged needs an answer.
+        # IBTA vol. 1 9.7.5: a requester keeps a request until it is acknowledged.  Streams and datagrams keep
+        # nothing, so only with requesters is AckReq worth a packet in return.
         flags = ASK if self.requesters else 0
         if not self._put(HEADER.pack(total, word, flags, self._taken), pieces, total):
             return False
@@ -176,24 +172,26 @@ class SocketPath(Path):
         """
         Send a packet.
 
-        @return: False if the kernel has no room for it.  What a dead peer does
-            not take counts as sent, as on rings: its death is found elsewhere.
+        @return: False if the kernel has no room for it.
         """
         try:
             self._send([head, *pieces], (), _SEND_FLAGS)
         except BlockingIOError:
             return False
+        # A packet to a dead peer counts as sent, as it does on rings: the watch on the socket reports the
+        # death.
         except OSError as error:
             if error.errno in (errno.ENOBUFS, errno.ENOMEM):
                 return False
+        # An estimate, which only grows until POLLOUT resets it: the exact figure would take a system call
+        # for each packet (ioctl SIOCOUTQ, unix(7)).
         self._used += total + min(total, _ROUNDED) + _OVERHEAD
         self._told = self._taken
         return True
 
     def _hasRoom(self) -> bool:
-        """
-        Ask the kernel whether three quarters of the buffer are free.
-        """
+        # Linux net/unix/af_unix.c, unix_writable: POLLOUT means that at most a quarter of SO_SNDBUF is in
+        # use.
         if self._writable.poll(0):
             self._used = self._size // 4
             return True
@@ -216,14 +214,14 @@ class SocketPath(Path):
 
     def progress(self, budget: int) -> int:
         """
-        Take what has arrived, wake who waits for room, complete what the peer
-        has taken.
+        Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
 
         @param budget: How many packets at most.
-        @return: How many packets were taken, waiters woken and requests
-            completed.
-        @raise RingError: the peer sent what is no record.
+        @return: How many packets were read, waiters resumed and requests completed.
+        @raise RingError: the peer sent something that is no record.
         """
+        # An upcall may end up here again; records are delivered in order, so the outer call goes on with
+        # them.
         if self.busy or self._ended:
             return 0
         n = 0
@@ -257,23 +255,19 @@ class SocketPath(Path):
         return n
 
     def _next(self) -> int:
-        """
-        Read one packet.
-
-        @return: Its size, 0 if there is none.
-        @raise RingError: it is cut off, or brings descriptors.
-        """
         while True:
             try:
                 size, _, flags, _ = self._receive([self._buffer], 0, _RECEIVE_FLAGS)
             except BlockingIOError:
                 return 0
             except ConnectionResetError:
-                # The peer left with records unread.  Linux says so once, before
-                # what the peer had sent.
+                # Linux net/unix/af_unix.c, unix_release_sock: a peer that closes with records unread sets
+                # ECONNRESET.  It is reported once, before the packets that the peer had sent.
                 continue
             except OSError:
                 size = flags = 0
+            # recv(2): a SEQPACKET packet longer than the buffer is cut and the rest is lost.  Descriptors
+            # that fit no control buffer are closed by the kernel (unix(7)).
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise RingError("the peer sent too long a packet, or descriptors")
             self._ended = not size
@@ -281,17 +275,13 @@ class SocketPath(Path):
             return found
 
     def _take(self, size: int) -> bool:
-        """
-        Deliver the record in the buffer.
-
-        @param size: Bytes of the packet.
-        @return: False if nothing more may be taken now.
-        @raise RingError: it is none.
-        """
-        # Where there is no whole header, what is left of the last one cannot fit.
+        # A packet shorter than a header leaves the rest of an older one in the buffer, whose length does
+        # not match.
         length, word, flags, acknowledged = HEADER.unpack_from(self._buffer, 0)
         if length != size - _START or flags & ~(ASK | NEWS) or (flags & NEWS and length):
             raise RingError(f"the peer sent {length} bytes in a packet of {size}, flags {flags:#x}")
+        # A peer may neither take back an acknowledgement nor acknowledge what was not sent: requests would
+        # complete that it never saw.
         if not self._acknowledged <= acknowledged <= self._posted:
             raise RingError(f"the peer claims to have taken {acknowledged} of {self._posted} records")
         self._acknowledged = acknowledged
@@ -300,21 +290,19 @@ class SocketPath(Path):
         return bool(flags & NEWS) or self._deliver(word, size)
 
     def _deliver(self, word: int, stop: int) -> bool:
-        """
-        Give a record to whom it is for.
-
-        @return: False if its refusal found no room: it does not count as taken.
-        """
         entry = self.taker(word & 0xFFFFFF)
         try:
             if entry is not None:
                 syndrome = entry.delivered(word >> 24, self._buffer, _START, stop)
             else:
                 syndrome = self.unknown(word, self._buffer, _START, stop)
+            # The refusal found no room.  The record must not count as consumed before it goes out: a
+            # cumulative acknowledgement that passed it would complete the refused request.
             if syndrome and not self.refuse(word, syndrome, self._taken + 1):
                 return False
         except BaseException:
-            # A consumer failed; its record counts as taken.
+            # A consumer raised an exception; its record counts as consumed, or it would be delivered for
+            # ever.
             self._taken += 1
             raise
         self._taken += 1
@@ -334,10 +322,8 @@ class SocketPath(Path):
         return bool(self._poll.poll(0))
 
     def _watch(self) -> None:
-        """
-        Have the socket watched for what there is to wait for.  Nothing is read
-        while a refusal is owed.
-        """
+        # Nothing is read while a refusal is owed, and level-triggered EPOLLIN would spin meanwhile
+        # (epoll(7)).
         owes = self.owed is not None
         events = 0 if owes else _READ
         if owes or self._late or self.waiting:
@@ -349,29 +335,30 @@ class SocketPath(Path):
 
     def arm(self) -> None:
         """
-        The socket says when there is something to do.
+        Go to sleep: epoll reports the socket when there is work.
         """
         self.asleep = True
 
     def wake(self) -> None:
         """
-        The path is looked at each turn.
+        Wake up: the path is polled each turn.
         """
         self.asleep = False
 
     def ring(self) -> bool:
         """
-        The batch ends: tell the peer how far I am, if it wants to know.
+        End the batch: acknowledge to the peer if it asked for that.
 
-        @return: Whether it was told.
+        @return: Whether a packet was sent.
         """
         self.bell = False
         return self._tell()
 
     def _tell(self) -> bool:
         """
-        Send L{NEWS} if the peer asked for it, or if it must be asked.
+        Send L{NEWS} if the peer asked for an acknowledgement, or if it must be asked for one.
         """
+        # IBTA vol. 1 9.7.5: ACKs may be coalesced.  One NEWS acknowledges all records so far.
         waiting = self.unacknowledged
         asks = bool(waiting) and waiting[-1][0] > self._asked
         self._late = self.alive and not self._ended and (asks or self._told < min(self._wanted, self._taken))
@@ -390,12 +377,13 @@ class SocketPath(Path):
 
     def socketReadable(self, peerSocket: Any) -> None:
         """
-        Packets came, which L{progress} reads, or their end.
+        Notice the end of the socket; packets are left to L{progress}.
 
-        @raise PathLostError: the peer has hung up and left nothing to read, or
-            sent an empty packet, which is an end: what follows is not read.
+        @raise PathLostError: the peer has hung up with nothing left to read, or sent an empty packet.
         """
         try:
+            # recv(2): an empty SEQPACKET packet cannot be told from the end of the connection, so both end
+            # the path.
             if not self._ended and self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return
         except (BlockingIOError, ConnectionResetError):
@@ -414,6 +402,6 @@ class SocketPath(Path):
 
     def close(self) -> None:
         """
-        The socket is the pair's to close.
+        Mark the path dead; the peer socket object closes the socket.
         """
         self.alive = False
