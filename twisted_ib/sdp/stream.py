@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 #: Gathered bytes are sent when less than this of a message is left.
 GATHER_LEFT = 16 * 1024
 _CREDITS_LOW = limits.SDP_CREDITS_LOW
-_DISCONN, _DISCONN_SENT = MID.DISCONN.value, Input.DISCONN_SENT
 _MESSAGE = limits.INLINE_MESSAGE
 # Module globals: an enumeration member as a dictionary key costs a Python call for its hash.
 #: States in which stream data may be sent.
@@ -58,7 +57,7 @@ SDP_RECEIVES_LEAST = 4
 #: Receives that must remain for control messages when data has arrived (CA4-82).
 SDP_CONTROL_RECEIVES = 2
 _RECEIVES, _LOW = limits.SDP_RECEIVES, SDP_RECEIVES_LOW
-_DISCONN, _ABORT_CONN, _DISCONN_CAME = MID.DISCONN.value, MID.ABORT_CONN.value, Input.DISCONN
+_DISCONN, _ABORT_CONN = MID.DISCONN.value, MID.ABORT_CONN.value
 #: Messages that may carry stream bytes, with the bytes of their own header behind the BSDH.
 _BODIES = {
     int(MID.DATA): 0,
@@ -69,7 +68,7 @@ _BODIES = {
 END = None
 # Globals of this module are looked up faster than attributes of others.
 _PLAIN, _WINDOW, _M32, _unpack = PLAIN, WINDOW, M32, unpackHeader
-_ABORT_CONN, _DISCONN_CAME, _DREQ = MID.ABORT_CONN.value, Input.DISCONN, Input.DREQ
+_DISCONN_SENT, _DISCONN_CAME, _DREQ = Input.DISCONN_SENT, Input.DISCONN, Input.DREQ
 _NOTHING, _END_OF_STREAM, _END_AND_DISCONNECT = (
     Action.NOTHING,
     Action.END_OF_STREAM,

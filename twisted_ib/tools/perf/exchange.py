@@ -12,9 +12,9 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 
 from twisted_ib import limits
-from twisted_ib.rdma.port import RDMAClientEndpoint, RDMAServerEndpoint
-from twisted_ib.reactor.switch.bypass import direct
-from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint
+from twisted_ib.rdma import RDMAClientEndpoint, RDMAServerEndpoint
+from twisted_ib.reactor import direct
+from twisted_ib.sdp import SDPClientEndpoint, SDPServerEndpoint
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.method import Ask, Test
 from twisted_ib.tools.perf.runs import PingPong, Run, Source, Span

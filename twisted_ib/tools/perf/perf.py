@@ -27,6 +27,8 @@ from twisted_ib.tools.perf.server import Server
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, secondsWithin
 
 PROGRAM = "ib-perf"
+#: The subcommands.
+TESTS: tuple[Test, ...] = (Send(), Write(), Read(), Atomic(), SDP(), TCP())
 
 #: perftest's default port (perftest_parameters.h DEF_PORT).
 PORT = 18515
@@ -210,5 +212,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-TESTS: tuple[Test, ...] = (Send(), Write(), Read(), Atomic(), SDP(), TCP())

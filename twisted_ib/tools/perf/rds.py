@@ -24,7 +24,7 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.reactor.switch.bypass import direct
+from twisted_ib.reactor import direct
 from twisted_ib.tools.perf.load import HEADER_BYTES, TERMS, StressParameters, Task
 from twisted_ib.tools.ping.device import addressOf
 from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, socketOf
