@@ -1,0 +1,1 @@
+Public names are imported from packages: ``twisted_ib.sdp``, ``twisted_ib.rds``, ``twisted_ib.rdma`` (was ``twisted_ib.hca.rdma``), ``twisted_ib.reactor`` (``direct``, ``explain``), ``twisted_ib.hca`` (``Device``, ``addDevice``, ``removeDevice``) and ``twisted_ib.hca.verbs``. Each folder has one trade, at most twelve modules, and a contract that says what it may import.
