@@ -17,7 +17,7 @@ import time
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import unfit
 
-#: What has to be here.
+#: Programs that must be installed.
 PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb", "tar", "du", "mke2fs")
 #: The exit status if it cannot be done here.
 SKIPPED = 77

@@ -24,7 +24,7 @@ from twisted_ib.hca.wire.cm import DREQ
 
 #: The device of this side.
 DEVICE = "roce0"
-#: What says that a packet was lost, or came late, or was refused: by rxe's names.
+#: The counters of packets that were lost, late or refused: by rxe's names.
 TROUBLE = ("out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err")
 #: How long a side may take until it listens, seconds.
 LISTENING = 30.0
@@ -52,7 +52,7 @@ class Program:
     @property
     def ended(self) -> Ended:
         """
-        What became of it so far.
+        The state of the process.
         """
         status = self.process.poll()
         output, errors = (file.read_text() for file in self._files)

@@ -16,7 +16,7 @@ SECONDS = 60
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 #: Runs an example.
 _RUNS = "import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
-#: What both sides are told.  Not -c: rdma-core's validates zeros.
+#: Options of both sides.  Not -c: rdma-core's validates zeros.
 _OPTIONS = "-n 100 -s {size}"
 
 

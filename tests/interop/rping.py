@@ -19,13 +19,13 @@ NOBODY = "7999"
 SECONDS = 120
 #: How soon a refused connect has to end, and how soon a process whose peer is gone.
 REFUSED_SECONDS, GONE_SECONDS = 8, 60
-#: What fits Ethernet's usual frames, and its largest.
+#: Sizes that fit Ethernet's usual frames, and its largest.
 USUAL, LARGE = (1500, 1024), (9000, 4096)
 
 
 class RPingTestCase(InteropTestCase):
     """
-    What all have in common.
+    Common parts of all cases.
     """
 
     def client(self, *options: str) -> Program:
@@ -169,7 +169,7 @@ class RoundsLargeIPv6Tests(RoundsTestCase):
 
 class DisturbedTests(RPingTestCase):
     """
-    What the guest sends is lost, comes twice, late or in another order: all rounds are done, and validated.
+    The guest's packets are lost, duplicated, late or reordered: all rounds are done, and validated.
     """
 
     options = ("-C", "20", "-S", "20000", "-V")
@@ -219,7 +219,7 @@ class DisturbedTests(RPingTestCase):
 
 class RefusedTests(RPingTestCase):
     """
-    Nobody listens at a port: REJ with reason 8.
+    A port without a listener: REJ with reason 8.
     """
 
     def _rejects(self, ours: bool) -> list[Seen]:

@@ -80,13 +80,13 @@ class Socket(DatagramProtocol):
 
     def destinationCongested(self, addr: Any) -> None:
         """
-        Nobody reads there.
+        The peer's port is congested.
         """
         say("congested")
 
     def destinationCleared(self, addr: Any) -> None:
         """
-        Somebody does.
+        The peer's port is no longer congested.
         """
         say("cleared")
 

@@ -17,7 +17,7 @@ MODULES = ("plain", "rping", "examples", "pingpong", "rds")
 
 class NoKernelTests(SynchronousTestCase):
     """
-    What is there instead.
+    The one test where there is no kernel to test with.
     """
 
     def test_kernels(self) -> None:

@@ -1,6 +1,6 @@
 """
-What crossed a guest's card: every packet of RoCEv2 in a capture, as this package decodes it, and what tshark
-says of ours.
+The packets that crossed a guest's card: every packet of RoCEv2 in a capture, as this package decodes it, and
+what tshark says of ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ETHERNET, _UDP = 14, 8
 _PORT = 4791
 #: How addresses of this side end.
 _OURS = "19"
-#: What of ours is wrong, to tshark.
+#: A display filter: packets of ours that tshark finds wrong.
 _WRONG = (
     "_ws.malformed || ip.checksum.status == Bad || udp.checksum.status == Bad || "
     "(infiniband && _ws.expert.severity >= error)"
@@ -99,7 +99,7 @@ def packetsOf(file: Path) -> list[Seen]:
 
 def wrongOf(file: Path) -> list[list[str]]:
     """
-    What tshark finds wrong in what this side has sent; nothing where there is no tshark.
+    The packets of this side that tshark finds wrong; none without tshark.
     """
     if TSHARK is None:
         return []

@@ -1,5 +1,5 @@
 """
-What tests of verbs have in common: contexts, and two ends that are connected.
+Common parts of the tests of verbs: contexts, and two connected ends.
 """
 
 from __future__ import annotations

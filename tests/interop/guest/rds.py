@@ -30,7 +30,7 @@ _SOL_RDS, _SO_RDS_TRANSPORT = 276, 8
 _TRANSPORTS = {"ib": 0, "tcp": 2}
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _BUFFER_BYTES = 32, 33, 4 << 20
 _MOST = 1 << 20
-#: What is there when the socket is bound.
+#: The file that exists when the socket is bound.
 BOUND = Path("/tmp/bound")
 #: How long to wait for a message, seconds.
 PATIENCE = 60

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.interop.lab.packages import Archive, output, run
 
-#: What the host side needs beside what each Debian has.
+#: Packages that the host needs besides a plain Debian.
 HOST = ("qemu-system-x86", "kmod")
-#: What a guest has.
+#: Packages of a guest.
 GUEST = (
     "busybox-static dash coreutils procps util-linux mount grep sed iproute2 kmod python3 "
     "rdma-core ibverbs-utils ibverbs-providers rdmacm-utils perftest"
@@ -40,7 +40,7 @@ FOLDERS = ("proc", "sys", "dev", "run", "tmp", "root")
 #: The folder of the files that are a guest's own.
 OWN = Path(__file__).parent.parent / "guest"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-#: What the initial file system does.
+#: The init script of the initial file system.
 INIT = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs d /dev
 {modules}
@@ -70,7 +70,7 @@ def cacheDirectory() -> Path:
 
 class Images:
     """
-    What guests boot.
+    The files that guests boot from.
 
     @ivar directory: where it is.
     @ivar host: the tree of the programs that run here.

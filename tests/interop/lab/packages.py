@@ -12,7 +12,7 @@ from typing import Any
 
 #: Where files of merged directories really are.
 MERGED = ("bin", "sbin", "lib", "lib64")
-#: What of a package no guest needs.
+#: Parts of packages that no guest needs.
 LEFT_OUT = ("doc", "man", "locale")
 
 
@@ -36,8 +36,9 @@ def output(*command: Any, **more: Any) -> str:
 
 class Archive:
     """
-    What C{apt} can fetch for this machine, by its own configuration.  It is given an empty list of what is
-    installed, so that whole closures of dependencies are fetched, and the machine's state is left alone.
+    The packages that C{apt} can fetch for this machine, by its own configuration.  It is given an empty list
+    of what is installed, so that whole closures of dependencies are fetched, and the machine's state is left
+    alone.
 
     @ivar files: where the packages' files come to lie.
     """

@@ -247,7 +247,7 @@ class DeviceTests(SynchronousTestCase):
 
     def test_unknown(self) -> None:
         """
-        A device that is none, or has no address, or a name that is nobody's.
+        An unknown device, a device without an address, or an unknown host name.
         """
         self.assertIn("no device 'x'", str(self.assertRaises(ProgramError, chosen, "x", None)))
         self.assertIn("no address", str(self.assertRaises(ProgramError, chosen, "roce0", None)))
@@ -256,14 +256,14 @@ class DeviceTests(SynchronousTestCase):
 
 class Heard(Station):
     """
-    A station that says when somebody listens.
+    A station that signals when it listens.
     """
 
     listening = Event()
 
     def listen(self, host: str, port: int, space: int, backlog: int = 0) -> Listener:
         """
-        Listen, and say so.
+        Listen, and set the event.
         """
         found = super().listen(host, port, space, backlog)
         self.listening.set()
@@ -598,7 +598,7 @@ class WireTests(EndsTestCase):
 
     def test_server(self) -> None:
         """
-        A server READs what it is told of, says so with 16 zeros, and WRITEs the text and its 0, no more.
+        A server READs the advertised memory, replies with 16 zeros, and WRITEs the text and its 0, no more.
         """
         ended = self.server("-V", "-S", "200")
         client = self.stranger()
@@ -616,7 +616,7 @@ class WireTests(EndsTestCase):
 
     def test_escapes(self) -> None:
         """
-        What a client has is nothing that a terminal obeys.
+        Control characters of a client's data do not reach the terminal.
         """
         ended = self.server("-v")
         client = self.stranger()

@@ -138,7 +138,7 @@ class PingerTests(SynchronousTestCase):
 
     def test_strangers(self) -> None:
         """
-        What is no answer is none: from elsewhere, from another port, with data, or once too often.
+        Datagrams from elsewhere, from another port, with data, or once too often are not taken for answers.
         """
         self.begin("-c", "2")
         for data, addr in ((b"", ("127.0.0.9", 0)), (b"", (PEER, 5)), (b"x", (PEER, 0))):
@@ -176,7 +176,7 @@ class PingerTests(SynchronousTestCase):
 
     def test_noSocket(self) -> None:
         """
-        An address that cannot be had is told in one line.
+        An address that cannot be bound is an error of one line.
         """
 
         def refuse(*arguments: Any, **keys: Any) -> None:

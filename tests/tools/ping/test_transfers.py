@@ -101,7 +101,7 @@ class MessagesTests(TransferTestCase):
 
     def test_tooShort(self) -> None:
         """
-        Who has room for less than comes has failed, and so has who sent it.
+        A message longer than the receiver's buffer fails at both ends.
         """
         ended = self.server("--as", self.program, "-b", HOST, "-S", "200")
         status = ping.main(["--as", self.program, *DEVICE, "-s", HOST, "-S", "100"])
@@ -149,7 +149,7 @@ class RepliesTests(TransferTestCase):
 
     def test_refused(self) -> None:
         """
-        Nobody serves it.
+        A service without a listener is refused.
         """
         self.refused()
 
@@ -187,7 +187,7 @@ class GroupTests(EndsTestCase):
 
     def setUp(self) -> None:
         """
-        Nobody waits for switches.
+        Do not wait for switches.
         """
         super().setUp()
         self.patch(datagrams, "SETTLING", 0.1)
@@ -209,7 +209,7 @@ class GroupTests(EndsTestCase):
 
     def test_group(self) -> None:
         """
-        What one sends all receive, and they end when they have it.
+        All receivers get the datagrams of one sender, and end.
         """
         receivers = [self.started(lambda: self.mckey("-C", "5", "-S", "200")) for _ in range(3)]
         self.joined(3)
@@ -239,7 +239,7 @@ class GroupTests(EndsTestCase):
 
 class BusyTests(EndsTestCase):
     """
-    What there is not enough of.
+    Limits of memory, queues and packets.
     """
 
     def test_queues(self) -> None:

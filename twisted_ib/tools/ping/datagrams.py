@@ -1,8 +1,8 @@
 """
 C{udaddy} and C{mckey}: datagrams between two ends, and to a multicast group.
 
-Each datagram has the number of its sender's queue pair as immediate data.  A receiver waits for as many as
-it was told of.  Source: rdma-core 65, C{librdmacm/examples/udaddy.c}, C{mckey.c}.
+Each datagram carries its sender's queue pair number as immediate data.  A receiver waits for the number of
+datagrams that its command line names.  Source: rdma-core 65, C{librdmacm/examples/udaddy.c}, C{mckey.c}.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from twisted_ib.tools.ping.messages import Ends, checkMemory, content
 from twisted_ib.tools.ping.station import SILENCE, Station, Steps, reason
 from twisted_ib.tools.program import ProgramError
 
+# IBTA vol. 1 9.8.3: a datagram's receive buffer begins with 40 octets for the GRH.
 _GRH_BYTES = 40
 _PORT = 1
 _J, _F = enums.rdma_cm_join_mc_attr_mask, enums.rdma_cm_mc_join_flags
-#: How long a sender waits until it sends, so that switches know who is in the group, in seconds.
+#: Seconds that a sender waits before it sends: mckey.c does, too, until switches forward the group.  On
+#: Ethernet they learn its members from IGMP and MLD (RFC 4541).
 SETTLING = 3.0
 
 
 def checkMTU(station: Station, count: int, size: int) -> None:
     """
-    @param count: of datagrams.
-    @param size: octets of one.
-
-    @raise ProgramError: it is too long for one packet.
+    @param count: datagrams; with 0 any size will do.
+    @raise ProgramError: a datagram of C{size} octets does not fit a packet.
     """
+    # IBTA vol. 1 9.8.3: a UD message is a single packet.  Linux rxe_req.c drops a longer one and reports
+    # success.
     mtu = 128 << station.context.query_port(_PORT).active_mtu
     if count and size > mtu:
         raise ProgramError(f"a datagram of {size} bytes is longer than the MTU, {mtu}")
@@ -38,16 +40,13 @@ def checkMTU(station: Station, count: int, size: int) -> None:
 
 class Service(Line):
     """
-    One queue pair for datagrams.
+    A datagram queue pair.
     """
 
     def __init__(self, station: Station, cmid: CMID, options: Namespace, receives: bool = True) -> None:
         """
-        Register memory.
-
         @param receives: whether to post all receives.
-
-        @raise ProgramError: there is none.
+        @raise ProgramError: memory or a queue pair cannot be had.
         """
         depth = max(options.count, 1)
         super().__init__(station, cmid, depth, depth, True)
@@ -59,6 +58,7 @@ class Service(Line):
             if self._count:
                 self._outbox = self.register(self._size, 0)
                 self._outbox.write(content(self._size), self._size)
+                # One buffer for all receives: only the last header matters, for the reply.
                 self._inbox = self.register(self._size + _GRH_BYTES, enums.IBV_ACCESS_LOCAL_WRITE)
                 for _ in range(self._count if receives else 0):
                     self.receive(self._inbox)
@@ -68,9 +68,9 @@ class Service(Line):
 
     def aim(self) -> None:
         """
-        Send to where the communication manager said from now on.
+        Set the destination: the one that the communication manager has resolved.
 
-        @raise ProgramError: there is no way there.
+        @raise ProgramError: there is no path to it.
         """
         target = self.target
         assert target is not None
@@ -78,14 +78,15 @@ class Service(Line):
 
     def aimBack(self, wc: WC) -> None:
         """
-        Send to where a datagram came from from now on.
+        Set the destination: the sender of a datagram.
 
-        @param wc: its completion.
-
-        @raise ProgramError: there is no way there.
+        @param wc: the datagram's completion.
+        @raise ProgramError: there is no path to it.
         """
         qp = self.cmid.qp
         assert qp is not None
+        # udaddy.c create_reply_ah: the queue pair number comes in the immediate data, and the Q_Key is this
+        # end's own, as both are of RDMA_PS_UDP.
         attr: QPAttr = qp.query(enums.IBV_QP_QKEY)[0]
         self._aim(socket.ntohl(wc.imm_data), attr.qkey, wc=wc, port_num=_PORT, grh=self._inbox.buf)
 
@@ -98,9 +99,9 @@ class Service(Line):
 
     def send(self) -> None:
         """
-        Post all datagrams, no faster than the way takes them: more than can wait would be lost.
+        Post all datagrams, no faster than the path accepts them.
 
-        @raise ProgramError: it takes none any more.
+        @raise ProgramError: it accepts none any more.
         """
         qp = self.cmid.qp
         assert qp is not None
@@ -110,17 +111,12 @@ class Service(Line):
             assert self._way is not None
             request.set_wr_ud(self._way, self._number, self._key)
             self.post(request)
+            # Until the path is resolved the device keeps this many and drops the rest, as a wire would.
             self._settle(limits.DATAGRAMS_UNRESOLVED - 1)
         self._settle(0)
 
     def _settle(self, most: int) -> None:
-        """
-        Wait until few datagrams wait for their way, or for room on it.
-
-        @param most: how many may.
-
-        @raise ProgramError: that does not come.
-        """
+        # Completions cannot pace the sender: a UD send completes when its datagram is on its way or lost.
         departures = self.cmid.device.departures
         if departures.waiting > most:
             if not self.station.wait(lambda: bool(departures.waiting <= most), SILENCE):
@@ -128,13 +124,13 @@ class Service(Line):
 
     def sent(self) -> Steps[None]:
         """
-        Wait until all datagrams have gone.
+        Wait until all sends have completed.
         """
         return self._transferred(self._count, 0)
 
     def received(self) -> Steps[None]:
         """
-        Wait until all datagrams have come.
+        Wait until all datagrams have been received.
         """
         return self._transferred(0, self._count)
 
@@ -145,13 +141,15 @@ class Service(Line):
                 self._sent += 1
                 continue
             self._received += 1
+            # udaddy.c: the server learns the client's address from the first datagram.
             if self._way is None:
                 self.aimBack(wc)
 
     def close(self) -> None:
         """
-        Give everything back.
+        Close the address handle and the queue pair.
         """
+        # The base's constructor may call this before the attribute is set.
         if getattr(self, "_way", None) is not None:
             assert self._way is not None
             self._way.close()
@@ -160,7 +158,7 @@ class Service(Line):
 
 class Replies(Ends[Service]):
     """
-    C{udaddy}: one end.
+    One side of C{udaddy}.
     """
 
     lineClass = Service
@@ -168,8 +166,6 @@ class Replies(Ends[Service]):
 
     def __init__(self, station: Station, options: Namespace) -> None:
         """
-        There is no queue pair.
-
         @raise ProgramError: datagrams would be too long, or need too much memory.
         """
         checkMTU(station, options.count, options.size)
@@ -185,6 +181,7 @@ class Replies(Ends[Service]):
     def _ask(self) -> None:
         self._connect(None)
         for line in self._lines:
+            # The SIDR_REP named queue pair and Q_Key of the server (IBTA vol. 1 12.11).
             line.aim()
             line.send()
         self._each("received")
@@ -192,12 +189,12 @@ class Replies(Ends[Service]):
 
 class Group:
     """
-    C{mckey}: a sender or a receiver.
+    A sender or receiver of C{mckey}.
     """
 
     def __init__(self, station: Station, options: Namespace) -> None:
         """
-        @raise ProgramError: this is no group, or datagrams would be too long, or need too much memory.
+        @raise ProgramError: the address is no group, or datagrams would be too long or need too much memory.
         """
         checkMTU(station, options.count, options.size)
         checkMemory(options.connections, options.size)
@@ -212,7 +209,7 @@ class Group:
 
     def run(self) -> None:
         """
-        Do all of it.
+        Run the program.
 
         @raise ProgramError: something fails.
         """
@@ -231,12 +228,14 @@ class Group:
         flags = _F.RDMA_MC_JOIN_FLAG_FULLMEMBER
         if options.sendOnly:
             flags = _F.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+        # rdma_join_multicast_ex(3): the plain call has no join flags, which -o needs.
         mask = _J.RDMA_CM_JOIN_MC_ATTR_ADDRESS | _J.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
         try:
             line.cmid.join_multicast(mc_attr=JoinMCAttrEx(self._group, mask, flags))
         except PyverbsError as error:
             raise ProgramError(f"{options.group}: {reason(error)}") from None
         self._station.finish(line, line.up(), SILENCE)
+        # Only groups that were joined are left in close().
         self._joined.append(line)
         line.aim()
 
@@ -250,21 +249,20 @@ class Group:
             self._station.finish(line, line.sent())
 
     def _receive(self) -> None:
-        """
-        Wait for what is sent to the group, for as long as it takes.
-        """
         print(f"joined {self._options.group}", flush=True)
+        # No timeout: nothing tells when somebody begins to send, and mckey.c waits for ever, too.
         for line in self._lines:
             self._station.finish(line, line.received(), None)
 
     def close(self) -> None:
         """
-        Leave the group, and give everything back.
+        Leave the group, and close everything.
         """
         for line in self._joined:
             try:
                 line.cmid.leave_multicast(self._group)
             except PyverbsError:
-                pass  # Its device is gone.
+                # The device is gone, and the membership with it.
+                pass
         for line in self._lines:
             line.close()

@@ -1,5 +1,5 @@
 """
-Which device a command is to use, where it may say an address in place of one that is configured.
+The choice of a command's device, which may be given by an address instead of a configured name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.device import registry
 from twisted_ib.tools.program import ProgramError, sentence
 
-#: The device that is meant if it is there.
+#: The default device, if it is configured.
 _FIRST = "roce0"
 
 
@@ -19,10 +19,8 @@ def addressOf(host: str | None, passive: bool = False) -> str:
     """
     @param host: an address or a name, or L{None}.
     @param passive: whether it is one of this host.
-
-    @return: the first address of it; nothing if there is none.
-
-    @raise ProgramError: it is not known.
+    @return: its first address; an empty string without C{host}.
+    @raise ProgramError: it cannot be resolved.
     """
     if not host:
         return ""
@@ -30,6 +28,8 @@ def addressOf(host: str | None, passive: bool = False) -> str:
         found = socket.getaddrinfo(host, None, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE if passive else 0)
     except (OSError, UnicodeError) as error:
         raise ProgramError(f"{host}: {sentence(error)}") from None
+    # RFC 4007 section 11: a link-local address means nothing without its zone, which getaddrinfo(3) gives as
+    # a number.
     address = str(found[0][4][0])
     scope = found[0][4][3] if len(found[0][4]) == 4 else 0
     return f"{address}%{scope}" if scope and "%" not in address else address
@@ -37,28 +37,27 @@ def addressOf(host: str | None, passive: bool = False) -> str:
 
 def configure() -> None:
     """
-    Add the devices that the environment and the configuration name.
+    Add the devices of the environment and the configuration file.
 
-    @raise ProgramError: what the environment says is wrong.
+    @raise ProgramError: the environment has an error.
     """
     try:
         registry.readEnvironment()
     except DeviceError as error:
         raise ProgramError(sentence(error)) from None
-    with suppress(DeviceError):  # A file with an error counts for nothing.
+    # An error in the file must not stop a command that needs none of its devices.
+    with suppress(DeviceError):
         registry.readConfiguration()
 
 
 def chosen(name: str | None, own: str | None, peer: str | None = None) -> str:
     """
-    Choose a device, and see to it that it is one.
+    Choose a device, and add it if necessary.
 
-    @param name: what the user names, if anything.
-    @param own: the address that the user binds, if any; a name will do.
-    @param peer: where the user wants to connect to, if anywhere.
-
+    @param name: the user's choice, if any.
+    @param own: the local address that the user names, if any.
+    @param peer: the peer's address, if any.
     @return: its name.
-
     @raise ProgramError: there is no such device, or it needs an address and has none.
     """
     configure()
@@ -66,6 +65,7 @@ def chosen(name: str | None, own: str | None, peer: str | None = None) -> str:
         name = _FIRST if _FIRST in registry.DEVICES else registry.DEFAULT_DEVICE
     try:
         if registry.isPlacedByUser(name):
+            # The route to the peer decides if the user gives no local address, as in rdma_resolve_addr(3).
             address = registry.place(name, addressOf(own, True), addressOf(peer))
             registry.addDevice(name, "roce", address)
     except (HCAError, ValueError) as error:

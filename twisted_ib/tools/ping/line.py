@@ -1,5 +1,5 @@
 """
-An identifier with a queue pair, for the programs of C{ib-ping}.
+A connection identifier with its queue pair, for the programs of C{ib-ping}.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from twisted_ib.hca.wire.cm.codes import RejectReason, SIDRStatus
 from twisted_ib.tools.ping.station import Station, Steps, reason
 from twisted_ib.tools.program import ProgramError
 
-#: How long a peer is given to hear of the end, in seconds.
+#: Seconds that a peer has to answer a DREQ.
 PARTING = 5.0
-#: How long nothing is heard until a peer is asked whether it is there, in seconds.
+#: Seconds of silence after which the peer's device is probed.
 DOUBT = 3.0
-#: Completions that are taken at a time.
+#: Completions of one poll.
 _BATCH = 64
-#: The id of a request that only asks whether the peer is there.
+#: The id of a probe.  Others have 0.
 _PROBE = 1
 
 _E, _WC = enums.rdma_cm_event_type, enums.ibv_wc_status
@@ -59,25 +59,24 @@ class Ended(ProgramError):
 
 class Line:
     """
-    One identifier with a queue pair, and what happened to them.
+    A connection identifier with a queue pair, and its events and completions.
 
-    @ivar peer: who is at the other end, for texts.
-    @ivar isUp: the connection is there, or the group is joined.
-    @ivar isOver: the connection was there.
-    @ivar target: where datagrams go.
+    @ivar peer: the peer's address, for texts.
+    @ivar isUp: the connection is established, or the multicast group is joined.
+    @ivar isOver: the connection was established and is closed.
+    @ivar target: the destination of datagrams.
     """
 
     def __init__(
         self, station: Station, cmid: CMID, sends: int, receives: int, datagrams: bool = False
     ) -> None:
         """
-        Make the queue pair.
+        Create the completion queue and the queue pair.
 
-        @param cmid: an identifier without one.
-        @param sends: send requests at a time, and C{receives} receives.
-        @param datagrams: whether it is for datagrams.
-
-        @raise ProgramError: it cannot be.
+        @param cmid: an identifier without a queue pair.
+        @param sends: the depth of the send queue, C{receives} of the receive queue.
+        @param datagrams: whether it is a datagram queue pair.
+        @raise ProgramError: one of them cannot be created.
         """
         self.station = station
         self.cmid = cmid
@@ -91,10 +90,13 @@ class Line:
         self._failure = ""
         self._done: deque[WC] = deque()
         self._regions: list[MR] = []
+        # A channel for each identifier makes it asynchronous (rdma_migrate_id(3)): with a common one, events
+        # would have to be sorted to their connections.
         self._channel = CMEventChannel()
         self._cq: CQ | None = None
         cmid.migrate_id(self._channel)
         try:
+            # Large enough for everything that can be posted: a CQ overrun would bring the queue pair to ERR.
             self._cq = CQ(station.context, sends + receives)
             caps = QPCap(max_send_wr=sends, max_recv_wr=receives)
             kind = enums.IBV_QPT_UD if datagrams else enums.IBV_QPT_RC
@@ -107,19 +109,20 @@ class Line:
 
     def look(self) -> bool:
         """
-        Whether something happened that was not heard of.
+        @return: whether there are events or completions that were not handled.
         """
         if self._cq is not None:
             for wc in self._cq.poll(_BATCH)[1]:
                 if wc.wr_id == _PROBE and wc.status == _WC.IBV_WC_SUCCESS:
-                    self._isProbing = False  # That it is there is not what it is to say.
+                    # A probe's success is no answer of the program's: it is not passed on.
+                    self._isProbing = False
                 else:
                     self._done.append(wc)
         return bool(self._done) or self._channel.pending
 
     def hear(self) -> None:
         """
-        Hear of what happened to the connection.
+        Handle the events of the connection.
         """
         while self._channel.pending:
             with CMEvent(self._channel) as event:
@@ -130,26 +133,28 @@ class Line:
 
     def begin(self, seconds: float | None) -> None:
         """
-        The peer has something to say now.
+        Start the timers: the peer has to send something now.
 
-        @param seconds: how long it may be silent; L{None} is for ever.
+        @param seconds: how long it may be silent; L{None} for ever.
         """
         self._doubted = time.monotonic()
         self._end = inf if seconds is None else self._doubted + seconds
 
     def left(self) -> float | None:
         """
-        How long it may be silent until L{doubt} is to be called, in seconds.
+        @return: seconds until L{doubt} has to be called.
         """
         end = min(self._end, self._doubted + DOUBT) if self._isConnected else self._end
         return None if end == inf else max(0.0, end - time.monotonic())
 
     def doubt(self) -> None:
         """
-        Nothing is heard: ask the peer's device, by a WRITE of nothing, of which its program hears nothing.
+        Probe the peer's device after a time of silence.
 
-        @raise ProgramError: it is silent for too long.
+        @raise ProgramError: the peer was silent for too long.
         """
+        # A peer whose host is gone sends no DREQ.  An idle RC connection has no keepalive (IBTA vol. 1 has
+        # none), so this end must send something: then the local ACK timeout and retry_cnt end the connection.
         now = time.monotonic()
         if now >= self._end:
             raise ProgramError(f"{self.peer} does not answer")
@@ -158,23 +163,30 @@ class Line:
             self._probe()
 
     def _probe(self) -> None:
+        # A WRITE of no octets: the device acknowledges it, the program is not concerned, and no receive is
+        # consumed.
         self._isProbing = True
         region = self._regions[0] if self._regions else self.register(1, 0)
         request = self.request(region, 0, enums.IBV_WR_RDMA_WRITE)
         request.wr_id = _PROBE
-        request.set_wr_rdma(0, 0)  # Nobody looks at these where nothing is written.
+        # Linux rxe_resp.c check_rkey: address and key of an access of no octets are not looked at; rsockets
+        # sends keepalives of this kind (librdmacm/rsocket.c).
+        request.set_wr_rdma(0, 0)
         qp = self.cmid.qp
         assert qp is not None
-        with suppress(PyverbsRDMAError):  # The queue is full: then the device is being asked already.
+        # If the send queue is full, unacknowledged requests probe the peer already.
+        with suppress(PyverbsRDMAError):
             qp.post_send(request)
 
     def _happened(self, event: CMEvent) -> None:
         kind = event.event_type
         if kind in (_E.RDMA_CM_EVENT_ESTABLISHED, _E.RDMA_CM_EVENT_MULTICAST_JOIN):
             self.isUp = True
+            # For datagrams: where the SIDR_REP or the group's join says (struct rdma_ud_param).
             self.target = UDParam(event)
         elif kind == _E.RDMA_CM_EVENT_DISCONNECTED:
             self.isOver = True
+        # IBTA vol. 1 12.9.7: the end of TIMEWAIT follows each disconnect and is no failure.
         elif kind != _E.RDMA_CM_EVENT_TIMEWAIT_EXIT:
             self._failure = self._failed(kind, event.status)
 
@@ -182,12 +194,16 @@ class Line:
         there = self.cmid.peer_addr
         where = self.peer if there is None else f"{there[0]} port {there[1]}"
         if kind == _E.RDMA_CM_EVENT_REJECTED:
+            # IBTA vol. 1 12.6.7.2: reason 8, no listener; 28 is the consumer's own refusal, as by
+            # rdma_reject.
             if status == RejectReason.INVALID_SERVICE_ID:
                 return f"{where}: connection refused, nobody listens there"
             if status in _NOBODY:
                 return f"{where}: connection refused"
             return f"{where}: connection refused, reason {status}"
         if kind == _E.RDMA_CM_EVENT_UNREACHABLE:
+            # A datagram service is refused by a SIDR_REP with a status, not by a REJ (IBTA vol. 1 12.11);
+            # librdmacm reports both this and silence as UNREACHABLE.
             if status == SIDRStatus.SERVICE_ID_UNSUPPORTED:
                 return f"{where}: connection refused, nobody listens there"
             if status > 0:
@@ -199,24 +215,25 @@ class Line:
 
     def up(self, orFirst: bool = False) -> Steps[None]:
         """
-        Wait for the connection.
+        Wait until the connection is established.
 
-        @param orFirst: the peer's first message will do.
-
-        @raise ProgramError: it does not come about.
+        @param orFirst: return at the peer's first message, too.
+        @raise ProgramError: the connection failed.
         """
         while not self.isUp:
             if self._failure:
                 raise ProgramError(self._failure)
             if self.isOver:
                 raise Ended(f"{self.peer} has disconnected")
+            # The RTU may be lost or late: a message that came shows as well that the peer is ready (COMM_EST,
+            # IBTA vol. 1 11.6.3.1).
             if orFirst and self._done:
                 return
             yield
 
     def over(self) -> Steps[None]:
         """
-        Wait for the end of the connection.
+        Wait until the connection is closed.
         """
         while not self.isOver:
             if self._failure:
@@ -225,17 +242,16 @@ class Line:
 
     def completion(self) -> Steps[WC]:
         """
-        Wait for a request to complete.
+        Wait for a completion.
 
-        @return: its completion.
-
-        @raise ProgramError: it has failed.
+        @raise ProgramError: the request has failed; L{Ended} if the connection was closed.
         """
         while not self._done:
             if self.isOver:
                 raise Ended(f"{self.peer} has disconnected")
             yield
         wc = self._done.popleft()
+        # Flushed requests follow a disconnect, and may be seen before its event.
         if wc.status == _WC.IBV_WC_WR_FLUSH_ERR:
             raise Ended(f"{self.peer} has disconnected")
         if wc.status != _WC.IBV_WC_SUCCESS:
@@ -254,8 +270,7 @@ class Line:
         Register memory.
 
         @param access: bits of C{ibv_access_flags}.
-
-        @raise ProgramError: there is none.
+        @raise ProgramError: it failed.
         """
         try:
             region = MR(self.station.pd, size, access)
@@ -275,7 +290,7 @@ class Line:
 
     def request(self, region: MR, length: int, opcode: int) -> SendWR:
         """
-        @return: a send request of the beginning of a region.
+        @return: a send request with the beginning of a region.
         """
         return SendWR(opcode=opcode, num_sge=1, sg=[SGE(region.buf, length, region.lkey)])
 
@@ -283,13 +298,14 @@ class Line:
         """
         Post a send request.
 
-        @raise ProgramError: it cannot be posted.
+        @raise ProgramError: it cannot be posted; L{Ended} if the connection was closed.
         """
         qp = self.cmid.qp
         assert qp is not None
         try:
             qp.post_send(request)
         except PyverbsError as error:
+            # A disconnect may be the cause; its event tells the user more than the error.
             self.hear()
             if self.isOver:
                 raise Ended(f"{self.peer} has disconnected") from None
@@ -297,7 +313,7 @@ class Line:
 
     def connect(self, param: ConnParam | None) -> None:
         """
-        Call the peer.
+        Send the REQ.
         """
         try:
             self.cmid.connect(param)
@@ -306,9 +322,9 @@ class Line:
 
     def accept(self, param: ConnParam | None = None) -> None:
         """
-        Answer who calls.
+        Send the REP, or the SIDR_REP.
 
-        @raise Ended: it has given up.
+        @raise Ended: the peer has given up.
         """
         try:
             self.cmid.accept(param)
@@ -319,17 +335,20 @@ class Line:
 
     def disconnect(self) -> None:
         """
-        End the connection, if there is one.
+        Disconnect, if there is a connection.
         """
         try:
             self.cmid.disconnect()
         except PyverbsError:
-            pass  # There is none.
+            # There is no connection.
+            pass
 
     def part(self) -> None:
         """
-        End the connection, and wait until the peer has heard of that.
+        Disconnect, and wait until the peer has answered.
         """
+        # Without waiting the process would end before the DREQ is acknowledged, and the peer, if the DREQ was
+        # lost, would wait for its timeouts.
         self.disconnect()
         end = time.monotonic() + PARTING
         while self.isUp and not self.isOver and not self._failure:
@@ -339,16 +358,18 @@ class Line:
 
     def migrate(self) -> None:
         """
-        Hear of what happens over another channel.
+        Move to another event channel: C{rdma_migrate_id}.
         """
         before, self._channel = self._channel, CMEventChannel()
+        # Events that wait in the old channel move, too.
         self.cmid.migrate_id(self._channel)
         before.close()
 
     def close(self) -> None:
         """
-        Give everything back.
+        Destroy the identifier, its queue pair, regions and queues.
         """
+        # The queue pair first: the regions and the CQ are busy before.
         self.cmid.close()
         for region in self._regions:
             region.close()

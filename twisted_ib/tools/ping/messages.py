@@ -1,5 +1,6 @@
 """
-C{ucmatose}: some connections; the server sends on all of them, then the client, and the server disconnects.
+C{ucmatose}: messages over several connections: the server sends, then the client, then the server
+disconnects.
 
 Source: rdma-core 65, C{librdmacm/examples/cmatose.c}.
 """
@@ -15,28 +16,25 @@ from twisted_ib.tools.ping.line import Ended, Line
 from twisted_ib.tools.ping.station import CONNECTING, Listener, Station, Steps
 from twisted_ib.tools.program import ProgramError
 
+# cmatose.c allocates whatever the command line asks for; this bounds a typing error.
 PING_MEMORY = 1024 * 1024 * 1024
 
 ANY = "0.0.0.0"
 OneLine = TypeVar("OneLine", bound=Line)
-#: What a message consists of.
+#: The contents of a message, repeated.
 _BYTES = bytes(range(256))
 
 
 def content(size: int) -> bytes:
     """
-    @param size: octets.
-
-    @return: a message, which only has to have a length.
+    @return: a message of C{size} octets; only its length matters.
     """
     return (_BYTES * (size // len(_BYTES) + 1))[:size]
 
 
 def checkMemory(connections: int, size: int) -> None:
     """
-    @param connections: how many have memory for two messages each.
-    @param size: octets of a message.
-
+    @param connections: each has two messages of C{size} octets.
     @raise ProgramError: that is too much.
     """
     if 2 * connections * size > PING_MEMORY:
@@ -52,19 +50,23 @@ class Talk(Line):
         """
         Register memory, and post all receives.
 
-        @raise ProgramError: there is none.
+        @raise ProgramError: there is none, or a queue pair cannot be created.
         """
+        # cmatose.c: with -C 0 nothing is sent, but a queue pair of depth 0 cannot be created.
         depth = max(options.count, 1)
         super().__init__(station, cmid, depth, depth)
         self._count, self._size = options.count, options.size
         self._sent = self._received = 0
         try:
             if options.timeout is not None:
+                # cmatose.c -a: the timeout goes into the REQ, so it has to be set before connecting.
                 cmid.set_option(enums.RDMA_OPTION_ID, enums.RDMA_OPTION_ID_ACK_TIMEOUT, options.timeout, 1)
             if self._count:
                 self._outbox = self.register(self._size, 0)
                 self._outbox.write(content(self._size), self._size)
                 inbox = self.register(self._size, enums.IBV_ACCESS_LOCAL_WRITE)
+                # All receives before the connection is made: with rnr_retry 0 a single RNR NAK would end it.
+                # One buffer for all, as nobody reads the contents.
                 for _ in range(self._count):
                     self.receive(inbox)
         except BaseException:
@@ -80,9 +82,7 @@ class Talk(Line):
 
     def transferred(self, sent: int, received: int) -> Steps[None]:
         """
-        Wait until messages have gone and come.
-
-        @param sent: how many have gone then, and C{received} how many have come.
+        Wait until C{sent} sends and C{received} receives have completed.
         """
         while self._sent < sent or self._received < received:
             wc = yield from self.completion()
@@ -94,21 +94,16 @@ class Talk(Line):
 
 class Ends(Generic[OneLine]):
     """
-    One end of all connections, or of all that stands for some.
+    One side of all connections or datagram services.
 
-    @cvar lineClass: what makes one of a station, an identifier and the command line.
-    @cvar what: what goes each way.
+    @cvar lineClass: makes one of a station, an identifier and the command line.
+    @cvar what: what is exchanged, for texts.
     """
 
     lineClass: Callable[[Station, CMID, Namespace], OneLine]
     what: str
 
     def __init__(self, station: Station, options: Namespace) -> None:
-        """
-        There is no connection.
-
-        @raise ProgramError: there would not be enough memory.
-        """
         checkMemory(options.connections, options.size)
         self._station = station
         self._options = options
@@ -117,7 +112,7 @@ class Ends(Generic[OneLine]):
 
     def run(self) -> None:
         """
-        Do all of it.
+        Run the program.
 
         @raise ProgramError: something fails.
         """
@@ -135,23 +130,20 @@ class Ends(Generic[OneLine]):
     def _accept(self) -> None:
         options = self._options
         listener = self._listener = self._station.listen(options.own or ANY, options.port, options.space)
+        # cmatose.c: the server waits for all clients before it sends on any connection.
         while len(self._lines) < options.connections:
             line = self.lineClass(self._station, listener.wait(), options)
             self._lines.append(line)
             line.accept()
 
     def _connect(self, param: ConnParam | None) -> None:
-        """
-        Connect all to the server.
-
-        @param param: what is asked for.
-        """
         options = self._options
         for _ in range(options.connections):
             cmid = self._station.call(options.own, options.peer, options.port, options.space)
             line = self.lineClass(self._station, cmid, options)
             self._lines.append(line)
             line.connect(param)
+        # All REQs are sent first: the handshakes run at the same time.
         for line in self._lines:
             self._station.finish(line, line.up(), CONNECTING)
 
@@ -161,7 +153,7 @@ class Ends(Generic[OneLine]):
 
     def close(self) -> None:
         """
-        Give everything back.
+        Close all connections and the listener.
         """
         for line in self._lines:
             line.close()
@@ -171,7 +163,7 @@ class Ends(Generic[OneLine]):
 
 class Messages(Ends[Talk]):
     """
-    C{ucmatose}: one end.
+    One side of C{ucmatose}.
     """
 
     lineClass = Talk
@@ -188,6 +180,7 @@ class Messages(Ends[Talk]):
         self._each("up")
         for line in self._lines:
             line.send()
+        # cmatose.c: the sends complete first, then the receives.
         self._each("transferred", count, 0)
         self._each("transferred", count, count)
         self._migrate()
@@ -197,6 +190,7 @@ class Messages(Ends[Talk]):
 
     def _ask(self) -> None:
         count = self._options.count
+        # cmatose.c: retry_count 5, and rnr_retry_count 0, as it is left out there.
         self._connect(ConnParam(resources=1, depth=1, retry=5, rnr_retry=0))
         self._each("transferred", 0, count)
         for line in self._lines:
@@ -205,14 +199,16 @@ class Messages(Ends[Talk]):
         try:
             self._each("transferred", count, count)
         except Ended:
-            pass  # Whoever disconnects has what it waited for.
+            # The server disconnects only after it has all messages, which the client's completions may not
+            # show yet.
+            pass
         self._each("over")
         for line in self._lines:
             line.disconnect()
 
     def close(self) -> None:
         """
-        End all connections.
+        Disconnect and close all connections.
         """
         for line in self._lines:
             line.disconnect()

@@ -1,8 +1,8 @@
 """
-C{ib-ping}: C{rping}, and other test programs of rdma-core's, with their protocols and option letters.
+C{ib-ping}: C{rping}, and other test programs of rdma-core, with their protocols and option letters.
 
-C{--as} has it be C{ucmatose}, C{udaddy} or C{mckey}: see L{twisted_ib.tools.ping.transfers}; C{--rds} has
-it be C{rds-ping}: L{twisted_ib.tools.ping.rds}.
+C{--as} selects C{ucmatose}, C{udaddy} or C{mckey} (L{twisted_ib.tools.ping.transfers}), C{--rds} selects
+C{rds-ping} (L{twisted_ib.tools.ping.rds}).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from twisted_ib.tools.ping.server import serve
 from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, Station, reason, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain
 
-#: rping's.
+#: rping.c's defaults.
 PORT = 7174
 SIZE = 64
 
-#: Where a client without an address finds its server.
+#: The server's address, if a client is given none.
 LOOPBACK = "127.0.0.1"
 
 _EPILOG = """\
@@ -46,8 +46,7 @@ is rds-ping: ib-ping --rds --help lists its options."""
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
     @param arguments: the command line without the command.
-
-    @return: its parts.
+    @return: the options.
     """
     parser = ArgumentParser(
         prog=PROGRAM,
@@ -87,10 +86,9 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
 
 def ping(station: Station, options: Namespace) -> int:
     """
-    Be a client.
+    Run the client.
 
     @return: the exit status.
-
     @raise ProgramError: not all rounds were done.
     @raise Interrupted: a signal came.
     """
@@ -104,6 +102,7 @@ def ping(station: Station, options: Namespace) -> int:
         except Ended as error:
             total = f" of {options.count}" if options.count else ""
             raise ProgramError(f"{error} after {line.count}{total} rounds") from None
+        # Only after success: the server counts a disconnect between two rounds as the regular end.
         line.part()
     finally:
         line.disconnect()
@@ -113,11 +112,10 @@ def ping(station: Station, options: Namespace) -> int:
 
 def run(options: Namespace) -> int:
     """
-    Be what the command line says.
+    Run C{rping}.
 
     @return: the exit status.
-
-    @raise ProgramError: that does not work.
+    @raise ProgramError: it fails.
     @raise Interrupted: a signal came.
     """
     if options.server:
@@ -136,12 +134,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Run C{ib-ping}.
 
     @param arguments: the command line, by default this process's.
-
     @return: the exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments
     if RDS in given:
-        from twisted_ib.tools.ping import rds  # With a reactor, which the others do without.
+        # Imported here: it loads Twisted, which the verbs programs do without.
+        from twisted_ib.tools.ping import rds
 
         return rds.main(given)
     name, rest = transfers.programOf(given)

@@ -1,8 +1,8 @@
 """
-C{ib-ping --rds}: C{rds-ping}, which asks a peer's RDS for signs of life.
+C{ib-ping --rds}: C{rds-ping}, which checks whether a peer's RDS answers.
 
-Eight sockets take turns; each sends an empty datagram to port 0, and the peer's RDS answers it.
-Source: rds-tools, C{rds-ping.c}.
+Eight sockets take turns: each sends an empty datagram to port 0, which the peer's RDS answers.  Source:
+rds-tools, C{rds-ping.c}.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from twisted_ib.tools.ping.rdsoptions import addPlace, ownAddress, runOverRDS, s
 from twisted_ib.tools.ping.station import PROGRAM, RDS, whole
 from twisted_ib.tools.program import ArgumentParser, ProgramError, secondsWithin, sentence
 
-#: The least time between two pings of RDS, and how long the answer to the last is waited for, in seconds.
+#: The least time between two pings, and how long the last answer is awaited, in seconds.
 RDS_PING_INTERVAL = 0.001
 RDS_PING_SECONDS = 5.0
 
+# rds-ping.c: eight sockets.  Linux net/rds/send.c hashes each to one of up to eight paths of the connection,
+# so that more than one path is tried.
 SOCKETS = 8
 INTERVAL = 1.0
+# Linux net/rds/recv.c: RDS itself answers what comes to port 0; no program is involved.
 _PING_PORT = 0
 
 _EPILOG = """\
@@ -39,8 +42,7 @@ The exit status is 0 only if -c was given and all pings were answered, the last 
 def parseArguments(arguments: Sequence[str]) -> Namespace:
     """
     @param arguments: the command line without the command.
-
-    @return: its parts.
+    @return: the options.
     """
     parser = ArgumentParser(
         prog=f"{PROGRAM} {RDS}",
@@ -69,40 +71,33 @@ class _Socket(DatagramProtocol):
     """
     One of the sockets.
 
-    @ivar waiting: the pings that were not answered: their numbers, and when they were sent.
+    @ivar waiting: its unanswered pings: number and time of sending.
     """
 
     def __init__(self, pinger: Pinger) -> None:
-        """
-        @param pinger: whose it is.
-        """
         self._pinger = pinger
         self.waiting: deque[tuple[int, float]] = deque()
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
-        """
-        An answer came; whatever else comes is no business of ours.
-        """
+        # A pong has no payload and comes from port 0.  RDS keeps the order of a socket's messages, so it
+        # belongs to the oldest ping; anything else is not an answer.
         if self.waiting and not datagram and addr == (self._pinger.peer, _PING_PORT):
             self._pinger.answered(*self.waiting.popleft())
 
 
 class Pinger:
     """
-    Pings, and what became of them.
+    Sends pings and counts the answers.
 
-    @ivar peer: whom they go to.
-    @ivar sent: how many there were.
-    @ivar received: how many were answered.
+    @ivar peer: the peer's address.
+    @ivar sent: pings sent.
+    @ivar received: pings answered.
     """
 
     def __init__(self, reactor: Any, options: Namespace, device: str) -> None:
         """
-        @param reactor: the reactor.
-        @param options: the command line.
         @param device: C{tcp}, or the name of a device.
-
-        @raise ProgramError: the peer's address, or the own one, is not known.
+        @raise ProgramError: the peer's or the local address cannot be resolved.
         """
         self._reactor = reactor
         self._device = device
@@ -117,11 +112,10 @@ class Pinger:
 
     async def run(self) -> int:
         """
-        Send pings until all are answered, or too much time has passed.
+        Send pings until all are answered, or the time is over.
 
         @return: the exit status.
-
-        @raise ProgramError: not all were answered, or there are no sockets.
+        @raise ProgramError: some were not answered, or a socket cannot be bound.
         """
         try:
             self._open()
@@ -131,23 +125,16 @@ class Pinger:
             await self._close()
 
     def _open(self) -> None:
-        """
-        Open all sockets.
-
-        @raise ProgramError: there is none.
-        """
         for _ in range(SOCKETS):
             socket = _Socket(self)
             self._ports.append(socketOf(self._reactor, 0, socket, self._own, self._device))
             self._sockets.append(socket)
 
     def _next(self) -> None:
-        """
-        Send one, and see to it that there is a next.
-        """
         self._call = None
         index = self.sent % SOCKETS
         socket, port = self._sockets[index], self._ports[index]
+        # RDS retries for ever: a late answer is still counted.
         if socket.waiting:
             print(f"{socket.waiting[0][0]:4}: no answer yet", flush=True)
         self.sent += 1
@@ -166,10 +153,10 @@ class Pinger:
 
     def answered(self, number: int, began: float) -> None:
         """
-        One was answered.
+        Count an answer.
 
-        @param number: which.
-        @param began: when it was sent.
+        @param number: of the ping.
+        @param began: when it was sent, in the reactor's seconds.
         """
         self.received += 1
         print(f"{number:4}: {round((self._reactor.seconds() - began) * 1e6)} usec", flush=True)
@@ -185,28 +172,23 @@ class Pinger:
             self._done.errback(error)
 
     async def _close(self) -> None:
-        """
-        Close everything; nobody waits for what has not gone.
-        """
         if self._call is not None:
             self._call.cancel()
             self._call = None
         for port in self._ports:
+            # RDS_CANCEL_SENT_TO: RDS keeps unacknowledged messages for ever, and nobody waits for their
+            # answers now.
             port.cancel((self.peer, _PING_PORT))
         await gatherResults([port.stopListening() for port in self._ports])
 
 
 async def run(reactor: Any, options: Namespace, device: str) -> int:
     """
-    Be what the command line says.
+    Run the command.
 
-    @param reactor: the reactor.
-    @param options: the command line.
     @param device: C{tcp}, or the name of a device.
-
     @return: the exit status.
-
-    @raise ProgramError: that does not work.
+    @raise ProgramError: it fails.
     """
     return await Pinger(reactor, options, device).run()
 
@@ -214,8 +196,6 @@ async def run(reactor: Any, options: Namespace, device: str) -> int:
 def main(arguments: Sequence[str]) -> int:
     """
     Run C{ib-ping --rds}.
-
-    @param arguments: the command line.
 
     @return: the exit status.
     """

@@ -1,5 +1,5 @@
 """
-What commands over RDS have in common: over what it is to be, and from where.
+The options that commands over RDS have in common: the device and the local address.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from twisted_ib.rds import listenRDS
 from twisted_ib.tools.ping.device import addressOf, chosen, configure
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
 
-#: The device that is none: RDS over TCP.
+#: In place of a device: RDS over TCP.
 TCP = "tcp"
 
 
 def addPlace(parser: ArgumentParser, letter: str) -> None:
     """
-    @param parser: gets the options for the device and the own address.
+    Add the options for the device and the local address.
+
     @param letter: the latter's.
     """
     parser.add_argument(
@@ -39,15 +40,14 @@ def addPlace(parser: ArgumentParser, letter: str) -> None:
 def ownAddress(device: str, own: str | None, peer: str) -> str:
     """
     @param device: C{tcp}, or the name of a device.
-    @param own: what the user says, if anything.
-    @param peer: the address of the other side.
-
-    @return: the address of this side.
-
+    @param own: the user's choice, if any.
+    @param peer: the peer's address.
+    @return: the local address.
     @raise ProgramError: there is none.
     """
     try:
         place = None if device == TCP else registry.addressOf(device)
+        # RDS has no wildcard address: Linux net/rds/bind.c refuses one.  So the route to the peer decides.
         return addressOf(own, True) or place or sourceFor(peer)
     except (HCAError, ValueError) as error:
         raise ProgramError(sentence(error)) from None
@@ -55,15 +55,10 @@ def ownAddress(device: str, own: str | None, peer: str) -> str:
 
 def socketOf(reactor: Any, port: int, protocol: DatagramProtocol, own: str, device: str) -> Any:
     """
-    @param reactor: the reactor.
     @param port: the port, or 0 for any.
-    @param protocol: whose socket it becomes.
-    @param own: the address.
     @param device: C{tcp}, or the name of a device.
-
-    @return: a socket.
-
-    @raise ProgramError: there is none.
+    @return: an RDS socket, as L{listenRDS} makes it.
+    @raise ProgramError: it cannot be bound.
     """
     try:
         return listenRDS(reactor, port, protocol, own, device=device)
@@ -80,13 +75,11 @@ def runOverRDS(
     run: Callable[[Any, Namespace, str], Coroutine[Any, Any, int]],
 ) -> int:
     """
-    Run a command.
+    Run a command under a reactor.
 
     @param program: its name.
-    @param options: its command line.
-    @param peer: the other side, if it is known.
-    @param run: what it does on a reactor, over a device, to an exit status.
-
+    @param peer: the peer, if there is one.
+    @param run: called with the reactor, the options and the device; gives the exit status.
     @return: the exit status.
     """
     try:
@@ -95,6 +88,7 @@ def runOverRDS(
             device = TCP
         else:
             device = chosen(options.device, options.own, peer)
+        # RDS sockets are ports of a reactor, which the verbs programs do without.
         return runProgram(program, lambda reactor: Deferred.fromCoroutine(run(reactor, options, device)))
     except (ProgramError, OSError) as error:
         complain(program, error)

@@ -1,10 +1,9 @@
 """
-The rounds of C{rping}: both ends of one connection.
+The protocol of C{rping}, both ends of one connection.
 
-In each the client tells where it has data, and the server READs them there; then where they shall go
-to, and the server WRITEs them there.  A note has 16 octets: address, key and length of memory; those of
-the server, which only say that it is done, are zeros.  Source: rdma-core 65,
-C{librdmacm/examples/rping.c}.
+In each round the client advertises memory with data, which the server READs, and then memory for the echo,
+which the server WRITEs.  Each advertisement has 16 octets: address, rkey and size; the server's replies have
+the same size, and zeros for "done".  Source: rdma-core 65, C{librdmacm/examples/rping.c}.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ from twisted_ib.tools.ping.line import Ended, Line
 from twisted_ib.tools.ping.station import Station, Steps
 from twisted_ib.tools.program import ProgramError, printable
 
-#: The sizes that rping takes: the first text of all rounds fits, and a message of 64 KiB is too long.
+#: rping.c RPING_MIN_BUFSIZE and RPING_BUFSIZE - 1: the text "rdma-ping-2147483647: " fits, and 64 KiB do not.
 LEAST, MOST = 23, 65535
 
+# rping.c C{struct rping_rdma_info}: __be64 buf, __be32 rkey, __be32 size.
 _NOTE = Struct("!QII")
 _DONE = bytes(_NOTE.size)
-#: The characters of the text, one further in each round.
+#: rping.c: characters 65 to 122, from one further in each round.
 _FIRST, _LETTERS = ord("A"), 58
+# rping.c RPING_SQ_DEPTH, and max_recv_wr 2.
 _SENDS, _RECEIVES = 16, 2
 _A = enums.ibv_access_flags
 _LOCAL, _READ, _WRITE = _A.IBV_ACCESS_LOCAL_WRITE, _A.IBV_ACCESS_REMOTE_READ, _A.IBV_ACCESS_REMOTE_WRITE
@@ -37,11 +38,11 @@ def text(number: int, size: int) -> bytes:
     """
     @param number: of the round, from 0.
     @param size: octets.
-
-    @return: its data; the last octet is 0.
+    @return: the data of a round; the last octet is 0.
     """
     head = b"rdma-ping-%d: " % number
-    # The first character after the head is one further in each round.
+    # rping.c: the first letter moves on by one each round, so that a stale buffer does not pass for a new
+    # one.
     letters = bytes(_FIRST + i for i in range(_LETTERS))
     rotated = letters[number % _LETTERS :] + letters[: number % _LETTERS]
     data = head + rotated * (max(size - len(head), 0) // _LETTERS + 1)
@@ -50,10 +51,10 @@ def text(number: int, size: int) -> bytes:
 
 class Rounds(Line):
     """
-    One end.
+    One end of the connection.
 
-    @ivar count: how many rounds are done.
-    @ivar isWithin: one has begun that is not done.
+    @ivar count: completed rounds.
+    @ivar isWithin: a round has begun and is not complete.
     """
 
     def __init__(self, station: Station, cmid: CMID, size: int) -> None:
@@ -61,8 +62,7 @@ class Rounds(Line):
         Register the memory, and post the first receive.
 
         @param size: octets of data.
-
-        @raise ProgramError: there is none.
+        @raise ProgramError: memory or a queue pair cannot be had.
         """
         super().__init__(station, cmid, _SENDS, _RECEIVES)
         self.size = size
@@ -72,6 +72,7 @@ class Rounds(Line):
             self._inbox = self.register(_NOTE.size, _LOCAL)
             self._outbox = self.register(_NOTE.size, 0)
             self._data = self.register(size, _LOCAL | _READ | _WRITE)
+            # Before the connection is made: the peer may send as soon as it is up.
             self.receive(self._inbox)
         except BaseException:
             self.close()
@@ -79,20 +80,18 @@ class Rounds(Line):
 
     def tell(self, note: bytes) -> None:
         """
-        Send a note.
+        Send an advertisement or a reply.
         """
         self._outbox.write(note, _NOTE.size)
         self.post(self.request(self._outbox, _NOTE.size, enums.IBV_WR_SEND))
 
     def done(self, opcode: int) -> Steps[int]:
         """
-        Wait for the next completion that is not a SEND's.
+        Wait for the next completion, other than a SEND's.
 
-        @param opcode: what it has to be.
-
-        @return: how many octets it had.
-
-        @raise ProgramError: it is something else.
+        @param opcode: the completion that is due.
+        @return: its C{byte_len}.
+        @raise ProgramError: it is another one.
         """
         while True:
             wc = yield from self.completion()
@@ -103,16 +102,17 @@ class Rounds(Line):
 
     def hearNote(self) -> Steps[tuple[int, int, int]]:
         """
-        Wait for a note.
+        Wait for an advertisement or a reply.
 
-        @return: the address, the key and the length of memory.
-
-        @raise ProgramError: it is none.
+        @return: address, rkey and size of the memory.
+        @raise ProgramError: the message has another size.
         """
         length = yield from self.done(enums.IBV_WC_RECV)
+        # rping.c server_recv: "Received bogus data".
         if length != _NOTE.size:
             raise ProgramError(f"{self.peer} has sent {length} bytes where {_NOTE.size} were due")
         address, key, size = _NOTE.unpack(self._inbox.read(_NOTE.size, 0))
+        # Posted again before the reply is sent, so that the peer's next message finds a receive.
         self.receive(self._inbox)
         self.station.say(f"told of {size} bytes at {address:#x} with key {key:#x}")
         return address, key, size
@@ -120,13 +120,10 @@ class Rounds(Line):
 
 class Client(Rounds):
     """
-    Who asks.
+    The client.
     """
 
     def __init__(self, station: Station, cmid: CMID, size: int) -> None:
-        """
-        Register the memory that the data are read from, too.
-        """
         super().__init__(station, cmid, size)
         try:
             self._start = self.register(size, _LOCAL | _READ | _WRITE)
@@ -136,8 +133,9 @@ class Client(Rounds):
 
     def call(self) -> Steps[None]:
         """
-        Call the server.
+        Connect to the server.
         """
+        # rping.c: retry_count 7, and rnr_retry_count 7, which is no limit.
         self.connect(ConnParam(resources=1, depth=1, retry=7, rnr_retry=7))
         return self.up()
 
@@ -145,15 +143,14 @@ class Client(Rounds):
         """
         Do rounds.
 
-        @param count: how many; 0 is without end.
-        @param verbose: whether to print what comes back.
-
-        @raise ProgramError: one fails, or other data come back than went.
+        @param count: how many; 0 for no end.
+        @param verbose: whether to print the echoes.
+        @raise ProgramError: a round fails, or the echo is not what was sent.
         """
         while not count or self.count < count:
             data = text(self.count, self.size)
             self._start.write(data, self.size)
-            # Nothing of the round before is to pass for what comes back.
+            # Cleared, so that the last round's echo cannot pass for this one's.
             self._data.write(bytes(self.size), self.size)
             self.isWithin = True
             for region in (self._start, self._data):
@@ -167,26 +164,24 @@ class Client(Rounds):
                 print("ping data:", back[:-1].decode(), flush=True)
 
     def _offer(self, region: MR) -> Steps[None]:
-        """
-        Tell of memory, and wait until the server is done with it.
-        """
+        # rping.c: the server's reply says that it has read, or written; the memory may be used again from
+        # then on.
         self.tell(_NOTE.pack(region.buf, region.rkey, self.size))
         yield from self.hearNote()
 
 
 class Server(Rounds):
     """
-    Who answers one client.
+    The server's end of one client's connection.
     """
 
     def serve(self, verbose: bool, validate: bool) -> Steps[None]:
         """
         Accept, and do rounds until the client disconnects.
 
-        @param verbose: whether to print what the client has.
-        @param validate: whether it has to be what a client has.
-
-        @raise ProgramError: the connection does not come about, or a round fails.
+        @param verbose: whether to print the data.
+        @param validate: whether to compare the data with rping's text.
+        @raise ProgramError: the connection fails, or a round.
         """
         self.accept()
         yield from self.up(orFirst=True)
@@ -196,12 +191,6 @@ class Server(Rounds):
             pass
 
     def _rounds(self, verbose: bool, validate: bool) -> Steps[None]:
-        """
-        Do rounds.
-
-        @raise Ended: the client has disconnected.
-        @raise ProgramError: a round fails.
-        """
         while True:
             address, key, size = yield from self.hearNote()
             self.isWithin = True
@@ -210,31 +199,30 @@ class Server(Rounds):
                 raise ProgramError(f"{self.peer} has other data than due in round {self.count + 1}")
             if verbose:
                 print("server ping data:", printable(data[:-1].decode("latin-1")), flush=True)
+            # rping.c: the server never fills its send_buf, and the client looks at nothing but its length.
             self.tell(_DONE)
             address, key, _ = yield from self.hearNote()
+            # rping.c: as many octets as the string has, though the client offers its whole buffer.
             echo = self.request(self._data, len(data), enums.IBV_WR_RDMA_WRITE)
             echo.set_wr_rdma(key, address)
             self.post(echo)
             yield from self.done(enums.IBV_WC_RDMA_WRITE)
-            # First, as the client may disconnect as soon as it hears of it.
+            # Before the reply: the client may disconnect as soon as it has it, and the round is complete by
+            # then.
             self.isWithin = False
             self.count += 1
             self.tell(_DONE)
 
     def _fetch(self, address: int, key: int, size: int) -> Steps[bytes]:
-        """
-        READ what the client has.
-
-        @return: the data, up to the first octet of 0, and with it.
-
-        @raise ProgramError: they have no end, or there is no room.
-        """
+        # rping.c reads as much as the client offers; with a smaller buffer that ends in a local protection
+        # error, which does not tell the user that -S is too small.
         if size > self.size:
             raise ProgramError(f"{self.peer} has {size} bytes, this server room for {self.size} (-S)")
         request = self.request(self._data, size, enums.IBV_WR_RDMA_READ)
         request.set_wr_rdma(key, address)
         self.post(request)
         yield from self.done(enums.IBV_WC_RDMA_READ)
+        # rping.c prints and echoes it as a C string; data without a 0 would run over.
         data, end, _ = self._data.read(size, 0).partition(b"\0")
         if not end:
             raise ProgramError(f"{self.peer} has data without an end")

@@ -1,5 +1,5 @@
 """
-The server's side of C{ib-ping}: one client after the other, or many at once.
+The server of C{ib-ping}: one client, or with C{-P} many at once.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from twisted_ib.tools.ping.rounds import Server
 from twisted_ib.tools.ping.station import PROGRAM, SILENCE, Listener, Station, Steps, reason
 from twisted_ib.tools.program import ProgramError, complain
 
-#: Clients that a persistent server has at a time; more are refused.
+#: Clients that a persistent server has at a time; more are rejected.
 PING_CLIENTS = 256
 
-#: rping's.
+#: rping.c: rdma_listen(cm_id, 3).
 BACKLOG = 3
 ANY = "0.0.0.0"
 
 
 def served(line: Server, count: int) -> None:
     """
-    A client has disconnected.
+    Check a client that has disconnected.
 
-    @param count: how many rounds it should have done.
-
-    @raise ProgramError: it has not.
+    @param count: the rounds that it should have done.
+    @raise ProgramError: it has done fewer.
     """
     if line.isWithin:
         raise ProgramError(f"{line.peer} has disconnected within round {line.count + 1}")
@@ -37,19 +36,21 @@ def served(line: Server, count: int) -> None:
 
 class PingSessions:
     """
-    The clients of a server, each at its own pace.
+    The clients of a persistent server.
     """
 
     def __init__(self, station: Station, options: Namespace) -> None:
         self._station = station
         self._options = options
+        # rping.c -P has a thread for each client; here it is a generator.
         self._sessions: dict[Server, Steps[None]] = {}
 
     def begin(self, cmid: CMID) -> None:
         """
-        Somebody calls.
+        Accept a connection request.
         """
         if len(self._sessions) >= PING_CLIENTS:
+            # A REJ tells the client at once; without an answer it would run into its timeouts.
             cmid.reject()
             cmid.close()
             return
@@ -65,7 +66,7 @@ class PingSessions:
 
     def look(self) -> bool:
         """
-        Whether a client has something to be done.
+        @return: whether an event or completion of a client waits.
         """
         for line in self._sessions:
             if line.look():
@@ -74,17 +75,18 @@ class PingSessions:
 
     def left(self) -> float | None:
         """
-        How long until the first has been silent for long, in seconds.
+        @return: seconds until the first client has to be probed.
         """
         return min((line.left() or 0.0 for line in self._sessions), default=None)
 
     def go(self) -> None:
         """
-        Do what is to be done.
+        Handle all events and completions.
         """
         for line in list(self._sessions):
             if line.look():
                 self._go(line)
+            # Nothing came in time: probe the client, and end it if it is silent for too long.
             elif not line.left():
                 try:
                     line.doubt()
@@ -101,6 +103,7 @@ class PingSessions:
                 served(line, self._options.count)
             except ProgramError as error:
                 complain(PROGRAM, error)
+        # A client's failure ends its connection, not the server.
         except (ProgramError, HCAError) as error:
             complain(PROGRAM, ProgramError(reason(error)))
         else:
@@ -115,7 +118,7 @@ class PingSessions:
 
     def close(self) -> None:
         """
-        End all.
+        Close all connections.
         """
         for line in list(self._sessions):
             self._end(line)
@@ -123,10 +126,9 @@ class PingSessions:
 
 def serve(station: Station, options: Namespace) -> int:
     """
-    Be a server.
+    Run the server.
 
     @return: the exit status.
-
     @raise ProgramError: the client has not done what it should.
     @raise Interrupted: a signal came.
     """
@@ -148,14 +150,15 @@ def serve(station: Station, options: Namespace) -> int:
 
 def persist(station: Station, options: Namespace, listener: Listener) -> NoReturn:
     """
-    Take clients until a signal comes.
+    Serve clients until a signal comes.
 
-    @raise Interrupted: it does.
+    @raise Interrupted: it came.
     """
     sessions = PingSessions(station, options)
     try:
         while True:
             station.wait(lambda: listener.look() or sessions.look(), sessions.left())
+            # Clients that are connected come before new ones, so that a flood of requests cannot stop them.
             sessions.go()
             if listener.look():
                 cmid = listener.take()

@@ -1,8 +1,8 @@
 """
-What the programs of C{ib-ping} have in common: a device, who listens on it, and waiting.
+The common parts of C{ib-ping}'s programs: the device, the listener, and waiting.
 
-They are programs of verbs, without a reactor and in one thread.  What each connection has to do is
-written as I{steps}, a generator that stops where it would wait, so that one server has many.
+They are verbs programs, without a reactor and in one thread.  The work of each connection is written as
+I{steps}, a generator that yields where it would block, so that one server can have many clients.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RDS = "--rds"
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
-#: How long a connection may take to come about, in seconds: the first message may be lost.
+#: Seconds for establishing a connection: the first REQ may be lost.
 CONNECTING = 6.0
-#: How long nothing need be heard of a peer that has something to say, in seconds.
+#: Seconds that a peer may be silent when a message of it is due.
 SILENCE = 60.0
-#: How long nothing is looked at but what is waited for, in seconds.
+#: Seconds after which a wait looks for signals.
 _SLICE = 0.25
 
 _E = enums.rdma_cm_event_type
@@ -45,31 +45,27 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Interrupted(Exception):
     """
-    A signal asks for the end.
+    A signal asks the program to end.
 
-    @ivar status: the exit status for it.
+    @ivar status: the exit status.
     """
 
     def __init__(self, number: int) -> None:
-        """
-        @param number: the signal.
-        """
         super().__init__(signal.Signals(number).name)
+        # The shell's convention for a program that a signal has ended.
         self.status = 128 + number
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
     """
-    @param least: a bound.
-    @param most: another.
-
-    @return: what makes an integer between them of an option.
+    @return: a converter for C{argparse} that accepts the integers from C{least} to C{most}.
     """
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
+            # Out of bounds: one message for both errors.
             value = least - 1
         if not least <= value <= most:
             raise ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
@@ -80,62 +76,58 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 def reason(error: BaseException) -> str:
     """
-    @param error: of a verb.
-
-    @return: what it says to a user: without the number that verbs add, and in small letters.
+    @return: a verb's error as a sentence for users, in small letters and without the errno.
     """
     return printable(sentence(error)).partition(". Errno")[0]
 
 
 class Station:
     """
-    A device, and the end of the program.
+    A device with a protection domain, and the signals that end the program.
 
-    @ivar debug: whether to tell what goes on.
+    @ivar debug: whether L{say} prints.
     """
 
     def __init__(self, device: str, debug: bool = False) -> None:
         """
-        Open a device, and let signals end the program in order.
+        Open a device, and install handlers for signals.
 
-        @raise HCAError: it cannot be opened.
+        @raise HCAError: the device cannot be opened.
         """
         self.debug = debug
         self.context = Context(name=device)
         self.pd = PD(self.context)
         self._signal = 0
         self._before: dict[int, object] = {}
+        # signal.signal works in the main thread only.
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
+                # nohup(1) has a program ignore SIGHUP.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._signalled)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """
-        A signal came: L{wait} ends.
-        """
+        # Only noted: an exception could interrupt a verb that holds the hub's lock.
         self._signal = number
 
     def say(self, text: str) -> None:
         """
-        Tell what goes on.
+        Print what goes on, with C{-d}.
         """
         if self.debug:
             print(text, flush=True)
 
     def wait(self, ready: Callable[[], bool], seconds: float | None = None) -> bool:
         """
-        Wait until something is so, and serve peers meanwhile.
+        Wait until a condition holds; the devices are driven meanwhile.
 
-        @param ready: whether it is so.
-        @param seconds: how long; L{None} is for ever.
-
-        @return: whether it is so.
-
+        @param seconds: how long; L{None} for ever.
+        @return: whether the condition holds.
         @raise Interrupted: a signal came.
         """
         end = None if seconds is None else time.monotonic() + seconds
         while not self._signal:
+            # PEP 475: poll(2) goes on after a handler has run, so the wait ends now and then by itself.
             left = _SLICE if end is None else max(0.0, min(_SLICE, end - time.monotonic()))
             if hub.wait(ready, left):
                 return True
@@ -145,13 +137,11 @@ class Station:
 
     def finish(self, line: Line, steps: Steps[T], seconds: float | None = SILENCE) -> T:
         """
-        Take all steps of one line.
+        Run all steps of one connection.
 
-        @param seconds: how long its peer may be silent; L{None} is for ever.
-
-        @return: what they come to.
-
-        @raise ProgramError: the peer is silent for longer.
+        @param seconds: how long its peer may be silent; L{None} for ever.
+        @return: the result of the steps.
+        @raise ProgramError: the peer was silent for too long.
         """
         while True:
             line.hear()
@@ -166,28 +156,28 @@ class Station:
 
     def call(self, source: str | None, host: str, port: int, space: int) -> CMID:
         """
-        @param source: where from; L{None} for wherever there is a way.
+        Resolve an address.
+
+        @param source: the local address; L{None} for any.
         @param space: a port space.
-
-        @return: an identifier that knows the way to an address.
-
+        @return: an identifier with the route to the address.
         @raise ProgramError: there is none.
         """
         try:
             return CMID(AddrInfo(source, host, None, str(port), space), None, self.pd)
         except PyverbsError as error:
+            # Linux cma.c: no RDMA device has the local address of the route.
             if error.error_code == errno.ENODEV:
                 raise ProgramError(f"no way leads from device {self.context.name} to {host}") from None
             raise ProgramError(f"{host}: {reason(error)}") from None
 
     def listen(self, host: str, port: int, space: int, backlog: int = 0) -> Listener:
         """
-        @param port: 0 for any; then, or to tell what goes on, it is printed.
-        @param backlog: how many requests wait at most; 0 for as many as is usual.
+        Listen for connection requests.
 
-        @return: what hears of requests to an address.
-
-        @raise ProgramError: that cannot be.
+        @param port: 0 for any; then, and with C{-d}, it is printed.
+        @param backlog: requests that may wait; 0 for the default.
+        @raise ProgramError: it fails.
         """
         try:
             info = AddrInfo(host, None, str(port), None, space, enums.RAI_PASSIVE)
@@ -204,7 +194,7 @@ class Station:
 
     def close(self) -> None:
         """
-        Give everything back.
+        Close the device, and restore the signal handlers.
         """
         self.context.close()
         for number, before in self._before.items():
@@ -213,31 +203,30 @@ class Station:
 
 class Listener:
     """
-    Who hears of requests.
+    A listening identifier.
 
-    @ivar port: the port, the one that was found if any would do.
+    @ivar port: its port; the assigned one if 0 was asked for.
     """
 
     def __init__(self, station: Station, cmid: CMID) -> None:
-        """
-        @param cmid: a synchronous identifier that listens.
-        """
         self._station = station
         self._cmid = cmid
         self._channel = CMEventChannel()
+        # Away from the synchronous mode, whose rdma_get_request(3) blocks: a server has other clients
+        # meanwhile.
         cmid.migrate_id(self._channel)
         assert cmid.local_addr is not None
         self.port = cmid.local_addr[1]
 
     def look(self) -> bool:
         """
-        Whether somebody calls.
+        @return: whether a request waits.
         """
         return self._channel.pending
 
     def take(self) -> CMID | None:
         """
-        @return: an identifier for the oldest request; L{None} if it was none.
+        @return: an identifier for the oldest request; L{None} if the event was another.
         """
         with CMEvent(self._channel) as event:
             self._station.say(f"{event.event_str()} of the listener")
@@ -246,14 +235,14 @@ class Listener:
             try:
                 return CMID(event, listen_id=self._cmid)
             except PyverbsError:
-                return None  # It was withdrawn.
+                # The client has given up (REJ), so the request is withdrawn.
+                return None
 
     def wait(self, seconds: float | None = None) -> CMID:
         """
         Wait for a request.
 
         @return: an identifier for it.
-
         @raise ProgramError: none came in time.
         """
         while True:
@@ -265,7 +254,7 @@ class Listener:
 
     def close(self) -> None:
         """
-        Listen no more.
+        Stop listening.
         """
         self._cmid.close()
         self._channel.close()

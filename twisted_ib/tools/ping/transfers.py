@@ -1,5 +1,5 @@
 """
-What C{ib-ping --as} takes: the options of C{ucmatose}, C{udaddy} and C{mckey}.
+The command lines of C{ib-ping --as}: the options of C{ucmatose}, C{udaddy} and C{mckey}.
 
 Source: rdma-core 65, C{librdmacm/examples/cmatose.c}, C{udaddy.c}, C{mckey.c}.
 """
@@ -17,15 +17,15 @@ from twisted_ib.tools.ping.messages import Messages
 from twisted_ib.tools.ping.station import PROGRAM, Station, whole
 from twisted_ib.tools.program import ArgumentParser
 
-#: Connections of one program.
+#: Connections of one program, which cmatose.c does not bound.
 PING_CONNECTIONS = 1024
-#: Bytes of one message of ucmatose's, and of those that all connections of a program have memory for.
+#: Bytes of one message.
 PING_MESSAGE = 64 * 1024 * 1024
 
-#: rping's own options are elsewhere.
+#: The programs; rping's options are in L{twisted_ib.tools.ping.ping}.
 NAMES = ("rping", "ucmatose", "udaddy", "mckey")
 
-#: The programs' defaults.
+#: The defaults of cmatose.c and udaddy.c.
 UCMATOSE_PORT, UDADDY_PORT = 7471, 7174
 _CONNECTIONS, _COUNT, _SIZE = 1, 10, 100
 _SPACES = {
@@ -34,13 +34,13 @@ _SPACES = {
     "udp": enums.RDMA_PS_UDP,
     "ipoib": enums.RDMA_PS_IPOIB,
 }
+# The port spaces of queue pairs of type UD.
 _DATAGRAMS = (enums.RDMA_PS_UDP, enums.RDMA_PS_IPOIB)
 
 
 def portSpace(text: str) -> int:
     """
-    @param text: a port space's number as C writes it: C{0x111} or C{0x2}.
-
+    @param text: a port space's number as in C: C{0x111} or C{0x2}.
     @return: the number.
     """
     try:
@@ -55,10 +55,10 @@ def portSpace(text: str) -> int:
 def portOrSpace(text: str) -> int:
     """
     @param text: a port, or a port space's number.
-
     @return: the number.
     """
     try:
+        # Base 0: the port spaces of udaddy.c are written in hexadecimal.
         value = int(text, 0)
     except ValueError:
         value = -1
@@ -68,12 +68,6 @@ def portOrSpace(text: str) -> int:
 
 
 def _parser(name: str, what: str) -> ArgumentParser:
-    """
-    @param name: a program.
-    @param what: what it does.
-
-    @return: a parser of what all programs take.
-    """
     parser = ArgumentParser(prog=f"{PROGRAM} --as {name}", description=what)
     add = parser.add_argument
     add("--as", dest="program", metavar="PROGRAM", required=True, help=f"here {name}")
@@ -137,6 +131,8 @@ def _udaddy(arguments: Sequence[str]) -> Namespace:
     add("-P", dest="space", choices=("udp", "ipoib"), default="udp", help="the port space, by default udp")
     options = parser.parse_args(arguments)
     options.space = _SPACES[options.space]
+    # udaddy.c: -p is the port space, "for backwards compatibility".  Here it is a port, as with the other
+    # programs, but for these two values.
     if options.port in _DATAGRAMS:
         options.space, options.port = options.port, UDADDY_PORT
     return options
@@ -145,6 +141,7 @@ def _udaddy(arguments: Sequence[str]) -> Namespace:
 def _mckey(arguments: Sequence[str]) -> Namespace:
     parser = _parser("mckey", "Send datagrams to a multicast group, or receive them.")
     add, group = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
+    # mckey.c: -M is an address that need not be an IP address, so nothing tells the device; hence -b.
     group.add_argument("-m", dest="group", metavar="ADDR", help="the group's address")
     group.add_argument("-M", dest="mgid", metavar="GID", help="the group's GID; needs -b")
     add("-s", dest="sender", action="store_true", help="send; without it, receive")
@@ -181,9 +178,9 @@ _PROGRAMS: dict[str, Callable[[Station, Namespace], Messages | Replies | Group]]
 def programOf(arguments: Sequence[str]) -> tuple[str, list[str]]:
     """
     @param arguments: the command line without the command.
-
-    @return: the program that it names, C{rping} by default, and the rest.
+    @return: the program that it names, by default C{rping}, and the other arguments.
     """
+    # Without help and abbreviations: both belong to the program's own parser.
     parser = ArgumentParser(prog=PROGRAM, add_help=False, allow_abbrev=False)
     parser.add_argument("--as", dest="program", choices=NAMES, default=NAMES[0])
     found, rest = parser.parse_known_args(arguments)
@@ -193,23 +190,22 @@ def programOf(arguments: Sequence[str]) -> tuple[str, list[str]]:
 def parseArguments(program: str, arguments: Sequence[str]) -> Namespace:
     """
     @param program: not C{rping}.
-    @param arguments: the rest of the command line.
-
-    @return: its parts.
+    @param arguments: those that L{programOf} leaves.
+    @return: the options.
     """
     options = _PARSERS[program](["--as", program, *arguments])
     if not options.size:
-        options.count = 0  # As these programs have it.
+        # cmatose.c create_message: without a size there are no messages.
+        options.count = 0
     return options
 
 
 def run(options: Namespace) -> int:
     """
-    Be what the command line says.
+    Run the program that the command line names.
 
     @return: the exit status.
-
-    @raise ProgramError: that does not work.
+    @raise ProgramError: it fails.
     @raise Interrupted: a signal came.
     """
     device = chosen(options.device, options.own, options.peer)

@@ -52,7 +52,7 @@ from twisted_ib.hca.verbs.base.verb import Graveyard
 
 class ClosingTests(VerbsTestCase):
     """
-    What depends on an object is closed before it.
+    The dependants of an object are closed before it.
     """
 
     def everything(self) -> tuple[Context, list[Any]]:
@@ -97,7 +97,7 @@ class ClosingTests(VerbsTestCase):
 
     def test_forgotten(self) -> None:
         """
-        What nobody has any more is closed, and so is the context, in whatever order they go.
+        Objects without a reference are closed, and so is the context, in any order of collection.
         """
         ctx, objects = self.everything()
         del ctx
@@ -108,7 +108,7 @@ class ClosingTests(VerbsTestCase):
 
     def test_forgottenInTheMiddle(self) -> None:
         """
-        What is forgotten while the lock is held is closed when the next verb begins.
+        An object that is dropped while the lock is held is closed when the next verb begins.
         """
         ctx = self.open()
         pds = [PD(ctx)]
@@ -120,7 +120,7 @@ class ClosingTests(VerbsTestCase):
 
     def test_forgottenUser(self) -> None:
         """
-        What is forgotten and waits keeps nothing else from being closed.
+        A dropped object that waits keeps no other from being closed.
         """
         ctx = self.open()
         pd = PD(ctx)
@@ -248,12 +248,12 @@ class LoopbackClosingTests(ClosingTests):
 
 class GraveyardTests(SynchronousTestCase):
     """
-    What waits to be closed.
+    Dropped objects that wait to be closed.
     """
 
     def test_busyWaits(self) -> None:
         """
-        What others use waits for them; what fails otherwise is gone.
+        A busy object waits until it is free; one that fails otherwise is gone.
         """
         graveyard = Graveyard()
         closed: list[str] = []

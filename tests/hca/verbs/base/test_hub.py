@@ -87,8 +87,8 @@ class HubTests(SynchronousTestCase):
 
     def test_oneDriveServesBothEnds(self) -> None:
         """
-        What one device posted the other has after one drive, and the first knows that it
-        was taken.
+        A message posted by one device has reached the other after one drive, and its
+        acknowledgement the first.
         """
         a, b = self.joined(self.near, self.near)
         with self.near:
@@ -99,7 +99,7 @@ class HubTests(SynchronousTestCase):
 
     def test_leavingTellsThePeer(self) -> None:
         """
-        Who sleeps at the other end hears of what was posted though the poster never drives
+        A thread that sleeps at the other end is woken by a post, though the poster never drives
         again.
         """
         a, b = self.joined(self.near, self.far)
@@ -172,7 +172,7 @@ class HubTests(SynchronousTestCase):
 
     def test_timeout(self) -> None:
         """
-        What never comes is given up when the time is over, and the lock is free.
+        A wait in vain ends when the time is over, and the lock is free.
         """
         self.open(self.near)
         self.assertFalse(self.near.wait(lambda: False, 0.01))
@@ -203,7 +203,7 @@ class HubTests(SynchronousTestCase):
 
     def test_closingWakesSleepers(self) -> None:
         """
-        Who waits for something of a device that is closed looks again.
+        A thread that waits for an event of a device is woken when the device is closed.
         """
         device = self.open(self.near)
         results: list[bool] = []
@@ -244,7 +244,7 @@ class HubTests(SynchronousTestCase):
 
     def test_contextsShareADevice(self) -> None:
         """
-        Who opens a device again gets the same HCA, which goes with the last of them.
+        A device that is opened again is the same HCA, which is closed with its last context.
         """
         device = self.near.open("shm0")
         self.assertIs(self.near.open("shm0"), device)

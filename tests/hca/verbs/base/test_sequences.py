@@ -283,7 +283,7 @@ class Machine(RuleBasedStateMachine):
 
     def forgive(self, number: int) -> None:
         """
-        What a queue pair owes it need not complete any more.
+        The requests of a queue pair need not complete any more.
         """
         self.owed = {key: value for key, value in self.owed.items() if value != number}
 

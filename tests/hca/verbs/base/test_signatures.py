@@ -142,7 +142,7 @@ class NameTests(SynchronousTestCase):
 
     def test_names(self) -> None:
         """
-        All of them are there, flat, and say so.
+        All of them exist, in one namespace and in C{__all__}.
         """
         for name in NAMES.split():
             self.assertIn(name, verbs.__all__)
@@ -160,7 +160,7 @@ class NameTests(SynchronousTestCase):
 
     def test_queueMethods(self) -> None:
         """
-        What can be read of a completion.
+        The fields of a completion that can be read.
         """
         for name in (
             "opcode vendor_err byte_len imm_data qp_num src_qp wc_flags slid sl dlid_path_bits timestamp "

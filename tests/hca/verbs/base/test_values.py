@@ -123,7 +123,7 @@ class Window(PyverbsObject):
 
 class CommonTests(SynchronousTestCase):
     """
-    What holds for every value.
+    Properties of all values.
     """
 
     def test_parameters(self) -> None:
@@ -148,7 +148,7 @@ class CommonTests(SynchronousTestCase):
 
     def test_defaultsAreAttributes(self) -> None:
         """
-        What is not given is found as the attribute of that name.
+        A parameter that is not given is an attribute of that name, with its default.
         """
         renamed = {"scq": "send_cq", "rcq": "recv_cq", "qp_num": "qpn"}
         for value in (WC, QPCap, QPInitAttr, QPInitAttrEx, QPAttr, SrqAttr, ConnParam):
@@ -185,7 +185,7 @@ class CommonTests(SynchronousTestCase):
 
     def test_with(self) -> None:
         """
-        What is closed in pyverbs works in a C{with}.
+        Classes with a C{close} in pyverbs work in a C{with}.
         """
         for value in (SGE(1, 2, 3), RecvWR(), SendWR(opcode=enums.IBV_WR_LOCAL_INV)):
             self.assertIsInstance(value, PyverbsCM)
@@ -202,7 +202,7 @@ class CommonTests(SynchronousTestCase):
 
 class ErrorsTests(SynchronousTestCase):
     """
-    The errors carry an errno and say so.
+    The errors carry an errno and have it in their text.
     """
 
     def test_code(self) -> None:
@@ -362,7 +362,7 @@ class WorkRequestTests(SynchronousTestCase):
 
     def test_targets(self) -> None:
         """
-        The key comes before the address; what was said last holds.
+        The key comes before the address; the last setting holds.
         """
         request = SendWR(opcode=7)
         self.assertEqual((request.rdma_remote_addr, request.rdma_rkey, request.rkey), (0, 0, 0))
@@ -472,7 +472,7 @@ class AttributesTests(SynchronousTestCase):
 
     def test_otherThings(self) -> None:
         """
-        What is no value of the right class is a TypeError, and changes nothing.
+        A value of a wrong class is a TypeError, and changes nothing.
         """
         attr = QPAttr()
         attr.ah_attr = AHAttr(sl=3)

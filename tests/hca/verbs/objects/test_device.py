@@ -1,5 +1,5 @@
 """
-Devices and contexts of verbs, and what they tell.
+Devices and contexts of verbs, and their queries.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ContextTests(VerbsTestCase):
 
     def test_query(self) -> None:
         """
-        The device and its port say what they are.
+        The device and its port have these attributes.
         """
         ctx = self.open()
         attr = ctx.query_device()
@@ -193,7 +193,7 @@ class ContextTests(VerbsTestCase):
 
     def test_deviceEvents(self) -> None:
         """
-        What happens to a device all of its contexts hear.
+        An event of a device reaches all of its contexts.
         """
         contexts = [self.open(), self.open()]
         (device,) = hub.devices
@@ -207,7 +207,7 @@ class ContextTests(VerbsTestCase):
 
     def test_waitEndsWithContext(self) -> None:
         """
-        Who waits for an event of a context that is closed gets an error.
+        A thread that waits for an event of a context gets an error when it is closed.
         """
         ctx = self.open()
         found: list[Any] = []
@@ -226,7 +226,7 @@ class ContextTests(VerbsTestCase):
 
     def test_noDescriptors(self) -> None:
         """
-        Who cannot sleep is told so, with an errno.
+        A wait without a free descriptor is an error with an errno.
         """
         ctx = self.open()
         self.patch(hub, "wait", lambda ready: os.open("/nowhere", os.O_RDONLY))
@@ -266,7 +266,7 @@ class ContextTests(VerbsTestCase):
 
     def test_otherThreadsObjects(self) -> None:
         """
-        What is forgotten while another thread has the lock is closed later.
+        An object that is dropped while another thread has the lock is closed later.
         """
         ctx = self.open()
         pds = [PD(ctx)]
@@ -289,7 +289,7 @@ class ContextTests(VerbsTestCase):
 
     def test_texts(self) -> None:
         """
-        Codes have names, and unknown ones say so.
+        Codes have names; unknown ones are named as such.
         """
         self.assertEqual(speed_to_str(1, 0), "2.5 Gbps (1)")
         self.assertEqual(speed_to_str(1, 128), "100.0 Gbps (128)")

@@ -76,7 +76,7 @@ class RegionTests(VerbsTestCase):
 
     def test_bounds(self) -> None:
         """
-        What is not within the region is an error of the program, as is too little to write.
+        A range outside of the region is a C{PyverbsUserError}, as is too little data to write.
         """
         mr = MR(self.pd, 100, LOCAL)
         for length, offset in ((101, 0), (1, 100), (50, 51), (-1, 0), (1, -1), (1 << 70, 0), (0, 101)):
@@ -154,7 +154,7 @@ class RegionTests(VerbsTestCase):
 
     def test_notOfProcess(self) -> None:
         """
-        What is not mapped, or not writable, is EFAULT, not a crash.
+        Memory that is not mapped, or not writable, is EFAULT, not a crash.
         """
         self.refused(errno.EFAULT, MR, self.pd, 100, 0, 0x1000)
         size = 3 * standard.PAGESIZE
@@ -252,7 +252,7 @@ class ReregisterTests(VerbsTestCase):
 
     def test_wrong(self) -> None:
         """
-        What cannot be changes nothing.
+        An invalid change has no effect.
         """
         call = self.mr.rereg
         self.refused(errno.EINVAL, call, 0)
@@ -360,7 +360,7 @@ class WindowTests(VerbsTestCase):
 
     def test_type2ByPeer(self) -> None:
         """
-        SEND with invalidate closes the peer's window, and says which one.
+        SEND with invalidate closes the peer's window, and the completion has its rkey.
         """
         mw = MW(self.far.pd, enums.IBV_MW_TYPE_2)
         wr = SendWR(opcode=enums.IBV_WR_BIND_MW)
@@ -396,7 +396,7 @@ class AllocationTests(SynchronousTestCase):
 
     def test_allocate(self) -> None:
         """
-        What is allocated is aligned, zeros, and can be read and written.
+        Allocated memory is aligned, all zeros, and can be read and written.
         """
         address = posix_memalign(100, 64)
         self.addCleanup(free, address)
@@ -450,7 +450,7 @@ class AnyAccess(VerbsTestCase):
 
     def test_anyPlace(self) -> None:
         """
-        Whatever is read or written, it is a region's own bytes or an error of the program.
+        Each read or write concerns the region's own bytes, or is a C{PyverbsUserError}.
         """
         mr = MR(PD(self.open()), 100, ALL_RIGHTS)
         model = bytearray(100)

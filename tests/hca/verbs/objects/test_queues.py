@@ -81,7 +81,7 @@ class QueueTests(VerbsTestCase):
 
     def test_resize(self) -> None:
         """
-        A queue grows and shrinks, but not below what waits.
+        A queue grows and shrinks, but not below the completions that wait.
         """
         a, b = connected(self, sq_sig_all=1)
         a.cq.resize(3)
@@ -112,7 +112,7 @@ class QueueTests(VerbsTestCase):
 
     def test_overflow(self) -> None:
         """
-        A queue that is full loses what comes: an event of it, and its queue pair fails.
+        A queue that is full loses completions: it raises an event, and its queue pair fails.
         """
         a = self.overflow()
         self.assertEqual(a.ctx.get_async_event().event_type, enums.IBV_EVENT_CQ_ERR)
@@ -120,7 +120,7 @@ class QueueTests(VerbsTestCase):
 
     def test_forgottenEvents(self) -> None:
         """
-        The events of what is destroyed are gone too.
+        The events of a destroyed object are gone, too.
         """
         a = self.overflow()
         self.assertGreaterEqual(len(a.ctx._events), 1)
@@ -184,7 +184,7 @@ class ChannelTests(VerbsTestCase):
 
     def test_waits(self) -> None:
         """
-        Who waits is woken by what another thread does.
+        A waiting thread is woken by a post of another thread.
         """
         self.cq.req_notify()
         found: list[Any] = []
@@ -257,7 +257,7 @@ class ChannelTests(VerbsTestCase):
 
     def test_forgotten(self) -> None:
         """
-        A channel that is forgotten is not woken any more, whatever its queues do later.
+        A dropped channel is not woken any more by its queues.
         """
         channel = CompChannel(self.far.ctx)
         notices = channel._notices
@@ -280,7 +280,7 @@ class ChannelTests(VerbsTestCase):
 
     def test_waitEndsWithChannel(self) -> None:
         """
-        Who waits on a channel that is closed gets an error.
+        A thread that waits on a channel gets an error when it is closed.
         """
         found: list[Any] = []
 
@@ -371,7 +371,7 @@ class ExtendedTests(VerbsTestCase):
 
     def test_attributes(self) -> None:
         """
-        What no device here tells is not supported; sizes are as those of a plain queue.
+        Fields that no device here has are not supported; sizes are as those of a plain queue.
         """
         ctx = self.open()
         flagged = enums.IBV_CQ_INIT_ATTR_MASK_FLAGS
@@ -434,7 +434,7 @@ class StoredTests(SynchronousTestCase):
 
     def test_bigEnd(self) -> None:
         """
-        What the peer gets is what lies in memory, so C{htonl} of a number is the number there.
+        The peer gets the octets in memory, so C{htonl} of a number is the number there.
         """
         self.assertEqual(storedImmediate(socket.htonl(1234)), 1234)
         self.assertEqual(storedImmediate(storedImmediate(0x01020304)), 0x01020304)

@@ -31,7 +31,7 @@ class SharedTests(VerbsTestCase):
 
     def test_limit(self) -> None:
         """
-        A queue that runs low says so, once.
+        A queue that runs low raises an event, once.
         """
         pd = PD(self.open())
         srq = SRQ(pd, SrqInitAttr(SrqAttr(10)))

@@ -35,7 +35,7 @@ PATIENT = 18
 
 class Remote:
     """
-    What one end knows of the other.
+    The data that one end needs of the other.
     """
 
     def __init__(self, told: dict[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Side(End):
 
     def __init__(self, test: ProcessTests, wire: socket.socket) -> None:
         """
-        Create everything, and connect by what is said on a socket.
+        Create everything, and connect with the data that a socket carries.
         """
         super().__init__(test)
         self.wire = wire
@@ -142,7 +142,7 @@ class ProcessTests(VerbsTestCase):
 
     def test_events(self) -> None:
         """
-        Who waits for events gets one for each message.
+        A process that waits for events gets one for each message.
         """
 
         def child(side: Side) -> None:
@@ -187,7 +187,7 @@ class ProcessTests(VerbsTestCase):
 
     def test_passive(self) -> None:
         """
-        A process that only waits is read, written and counted in, and learns of it in the end.
+        A process that only waits has its memory read, written and added to, and sees the result in the end.
         """
 
         def child(side: Side) -> None:
@@ -218,7 +218,7 @@ class ProcessTests(VerbsTestCase):
 
     def test_death(self) -> None:
         """
-        Who sends to a process that died learns it, and receives are flushed.
+        A send to a process that died completes with an error, and receives are flushed.
         """
         self.patience = 14
 

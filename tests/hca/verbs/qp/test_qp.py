@@ -52,7 +52,7 @@ class CreationTests(VerbsTestCase):
 
     def setUp(self) -> None:
         """
-        What a queue pair needs.
+        Create the objects that a queue pair needs.
         """
         super().setUp()
         self.pd = PD(self.open())
@@ -161,7 +161,7 @@ class CreationTests(VerbsTestCase):
 
     def test_hardware(self) -> None:
         """
-        What queue pairs of hardware have.
+        Optional features of hardware are refused.
         """
         qp = QP(self.pd, self.attr())
         self.refused(errno.EOPNOTSUPP, qp.modify_rate_limit, QPRateLimitAttr(5))
@@ -189,7 +189,7 @@ class StateTests(VerbsTestCase):
 
     def test_connect(self) -> None:
         """
-        What was set is what a query finds.
+        A query returns the attributes that were set.
         """
         a, b = End(self), End(self)
         attr = a.attr(b)
@@ -232,7 +232,7 @@ class StateTests(VerbsTestCase):
 
     def test_drain(self) -> None:
         """
-        A send queue drains, says so, and goes on.
+        A send queue drains, raises an event, and goes on.
         """
         a, b = connected(self)
         attr = QPAttr(enums.IBV_QPS_SQD)
@@ -247,7 +247,7 @@ class StateTests(VerbsTestCase):
 
     def test_silentPeer(self) -> None:
         """
-        Who sends to nobody learns it after its retries.
+        A send without a peer fails after its retries.
         """
         a, b = End(self), End(self)
         attr = a.attr(b)
@@ -283,7 +283,7 @@ class RequestTests(VerbsTestCase):
 
     def test_immediate(self) -> None:
         """
-        What one side puts in comes out at the other.
+        Immediate data arrive as they were sent.
         """
         a, b = connected(self)
         b.receive()

@@ -141,7 +141,7 @@ class ExtendedTests(VerbsTestCase):
 
     def test_inline(self) -> None:
         """
-        Inline data is read when it is given; what cannot be is told at the end.
+        Inline data is read at once; an error is reported by wr_complete.
         """
         near, far, qp = self.pair(enums.IBV_QP_EX_WITH_SEND)
         far.receive()

@@ -1,3 +1,3 @@
 """
-What the objects of verbs stand on: the lock and the loop that drive devices, errors, values as wide as C's.
+Foundations of the verbs objects: lock, progress engine, errors, values as wide as C's.
 """

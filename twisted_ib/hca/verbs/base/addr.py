@@ -1,9 +1,8 @@
 """
-Addresses as values: a GID, a global route, the attributes of an address handle.
+Addresses: a GID, a global route, and the attributes of an address handle.
 
-A I{GID} is the address of a port, 16 octets as in IPv6.  A I{GRH} is the header that carries
-two of them, as an IPv6 header does.  Source: rdma-core 65, C{pyverbs/addr.pyx}; IBTA vol. 1
-4.1.1 (GID), 8.3 (GRH).
+A I{GID} is a port's address, 16 octets as in IPv6; a I{GRH} is the header with two of them.  Source:
+rdma-core 65, C{pyverbs/addr.pyx}; IBTA vol. 1 4.1.1 (GID), 8.3 (GRH).
 """
 
 from __future__ import annotations
@@ -15,17 +14,11 @@ import attrs
 from twisted_ib.hca.verbs.base.base import PyverbsObject, checked, table, u8, u16, u32
 from twisted_ib.hca.verbs.base.errors import PyverbsUserError
 
+# The one form of C{pyverbs/utils.py}; not the shortened ones of RFC 4291 section 2.2.
 _GID = re.compile("[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){7}")
 
 
 def _parse(text: str) -> bytes:
-    """
-    @param text: a GID, eight words of four hexadecimal digits with colons between.
-
-    @return: its 16 octets.
-
-    @raise PyverbsUserError: if it is written otherwise.
-    """
     if not _GID.fullmatch(text):
         raise PyverbsUserError(f"Invalid GID value ({text})")
     return bytes.fromhex(text.replace(":", ""))
@@ -35,58 +28,45 @@ class GID(PyverbsObject):
     """
     The address of a port.
 
-    @ivar raw: its 16 octets.
+    @ivar raw: its 16 octets, in network order.
     """
 
     def __init__(self, val: str | None = None) -> None:
         """
-        @param val: eight words of four hexadecimal digits with colons between; all zeros if None.
-
-        @raise PyverbsUserError: if it is written otherwise.
+        @param val: eight groups of four hexadecimal digits with colons between; zeros if None.
+        @raise PyverbsUserError: it is written otherwise.
         """
         self.raw = bytes(16) if val is None else _parse(val)
 
     @property
     def gid(self) -> str:
         """
-        The GID as text, in lower case.
+        The GID as text: eight groups of four digits, in lower case.
         """
         return str(self)
 
     @gid.setter
     def gid(self, val: str) -> None:
-        """
-        Set it from text.
-        """
         self.raw = _parse(val)
 
     def __str__(self) -> str:
-        """
-        @return: eight words of four hexadecimal digits with colons between.
-        """
         return self.raw.hex(":", 2)
 
 
 def _text(gid: GID | str | None) -> str:
-    """
-    @param gid: a GID, its text, or None for zeros.
-
-    @return: its text, in lower case.
-    """
     return str(gid if isinstance(gid, GID) else GID(gid))
 
 
 @attrs.define(eq=False)
 class GRH(PyverbsObject):
     """
-    The global route header of a datagram.
+    The global route header of a datagram (IBTA vol. 1 8.3): an IPv6 header's fields (RFC 8200 section 3).
 
-    @ivar sgid: the source, as text; zeros if None was given.
-    @ivar dgid: the destination, as text; zeros if None was given.
+    @ivar sgid: the source, as text; zeros if None was given; likewise C{dgid}, the destination.
     @ivar version_tclass_flow: version (4 bits), traffic class (8), flow label (20).
     @ivar paylen: octets from the end of this header to the end of the ICRC.
-    @ivar next_hdr: what follows; 0x1B is a BTH.
-    @ivar hop_limit: how many routers may pass it on.
+    @ivar next_hdr: 0x1B for a BTH, as in RoCEv1; 17, UDP, in RoCEv2.
+    @ivar hop_limit: routers that may still forward it.
     """
 
     sgid: str = attrs.field(default=None, converter=_text)
@@ -97,9 +77,6 @@ class GRH(PyverbsObject):
     hop_limit: int = attrs.field(default=1, converter=u8)
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table(
             [
                 ("DGID", self.dgid),
@@ -115,12 +92,12 @@ class GRH(PyverbsObject):
 @attrs.define(eq=False)
 class GlobalRoute(PyverbsObject):
     """
-    What the GRH of packets to an address will say.
+    The contents of the GRH that packets to an address get (C{struct ibv_global_route}).
 
     @ivar dgid: the destination, as text; zeros if None was given.
     @ivar flow_label: 20 bits.
-    @ivar sgid_index: the source, by its place in the port's GID table.
-    @ivar hop_limit: how many routers may pass a packet on.
+    @ivar sgid_index: the source's index in the port's GID table.
+    @ivar hop_limit: routers that may forward a packet.
     @ivar traffic_class: 8 bits, as in IPv6.
     """
 
@@ -132,7 +109,7 @@ class GlobalRoute(PyverbsObject):
 
     def rows(self) -> list[tuple[str, object]]:
         """
-        @return: names and values, but for the destination.
+        @return: names and values, without the destination.
         """
         return [
             ("flow label", self.flow_label),
@@ -142,54 +119,35 @@ class GlobalRoute(PyverbsObject):
         ]
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table([("DGID", self.dgid), *self.rows()])
 
 
 class _RouteField:
-    """
-    A field of the route of an L{AHAttr}: None while that is not global.
-    """
-
     def __set_name__(self, owner: type, name: str) -> None:
-        """
-        @param name: the field's name, here and in L{GlobalRoute}.
-        """
         self.name = name
 
     def __get__(self, attr: AHAttr, owner: type) -> int | None:
-        """
-        @return: the field's value.
-        """
         return getattr(attr.gr, self.name) if attr.is_global else None
 
     def __set__(self, attr: AHAttr, value: int) -> None:
-        """
-        Set the field, whether it is in use or not.
-        """
+        # pyverbs/addr.pyx stores it even while it is not global, so that is_global may be set last.
         setattr(attr.gr, self.name, value)
 
 
 @attrs.define(eq=False, init=False, slots=False)
 class AHAttr(PyverbsObject):
     """
-    The attributes of an address handle: where packets go.
+    The attributes of an address handle: the path to a peer (C{struct ibv_ah_attr}; IBTA vol. 1 11.2.2).
 
     @ivar dlid: the destination's LID; 0 on Ethernet.
-    @ivar sl: the service level.
     @ivar src_path_bits: added to the port's LID.
-    @ivar static_rate: a code of C{ibv_rate}.
+    @ivar static_rate: one of C{ibv_rate}.
     @ivar is_global: 1 if packets have a GRH.
     @ivar port_num: the local port, from 1 on.
-    @ivar gr: what the GRH says, of use if C{is_global}.
-    @ivar flow_label: as in L{GlobalRoute}; None if not C{is_global}.
-    @ivar sgid_index: likewise.
-    @ivar hop_limit: likewise.
-    @ivar traffic_class: likewise.
-    @ivar path: the way there, if the communication manager has found it already; None if the
-        device is to find it by C{dgid}.  Not in pyverbs.
+    @ivar gr: the GRH's contents, valid if C{is_global}.  C{dgid}, C{flow_label}, C{sgid_index}, C{hop_limit}
+        and C{traffic_class} are its fields; they read as None if not C{is_global}.
+    @ivar path: the resolved path, if the communication manager has found it; with None the device resolves
+        C{dgid}.  Not in pyverbs.
     """
 
     dlid: int = attrs.field(converter=u16)
@@ -216,14 +174,15 @@ class AHAttr(PyverbsObject):
         gr: GlobalRoute | None = None,
     ) -> None:
         """
-        The parameters are the attributes, in pyverbs' order; the route is copied, and left out
-        if not global.
+        The parameters are the attributes, in pyverbs' order; C{gr} is copied, and ignored if not
+        C{is_global}.
 
-        @raise PyverbsUserError: if global without a route.
+        @raise PyverbsUserError: C{is_global} without C{gr}.
         """
         self.dlid, self.sl, self.src_path_bits, self.static_rate = dlid, sl, src_path_bits, static_rate
         self.is_global, self.port_num = is_global, port_num
         self.path: object = None
+        # Zeros, hop limit too, as the zeroed C structure: attributes that are not in use print as 0.
         self.gr = GlobalRoute(hop_limit=0)
         if self.is_global:
             if gr is None:
@@ -232,8 +191,9 @@ class AHAttr(PyverbsObject):
 
     def copy(self) -> AHAttr:
         """
-        @return: the same attributes again.
+        @return: a deep copy of the attributes; the path is shared.
         """
+        # is_global set afterwards: gr may be filled in although it is 0, and would be lost.
         other = AHAttr(self.dlid, self.sl, self.src_path_bits, self.static_rate, 0, self.port_num)
         other.is_global, other.path = self.is_global, self.path
         other.gr = attrs.evolve(self.gr)
@@ -248,16 +208,11 @@ class AHAttr(PyverbsObject):
 
     @dgid.setter
     def dgid(self, val: str) -> None:
-        """
-        Set the destination, from text; nothing happens if not global.
-        """
+        # pyverbs/addr.pyx: unlike the other route fields, a GID is ignored where there is no GRH.
         if self.is_global:
             self.gr.dgid = val
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         rows = [
             ("port num", self.port_num),
             ("sl", self.sl),

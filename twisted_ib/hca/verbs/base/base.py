@@ -1,5 +1,5 @@
 """
-What the classes of verbs have in common: bases, integers as wide as C's, printing.
+Base classes of verbs objects, unsigned integers of C's widths, and printing.
 
 Source: rdma-core 65, C{pyverbs/base.pyx}; the widths are those of C{libibverbs/verbs.h}.
 """
@@ -17,19 +17,16 @@ Value = TypeVar("Value")
 
 class PyverbsObject:
     """
-    Base of every class of verbs.
+    Base of every verbs class.
     """
 
 
 class PyverbsCM(PyverbsObject):
     """
-    Base of those that are closed, by L{close} or at the end of a C{with}.
+    Base of the classes with a C{close}, which also runs at the end of a C{with} block.
     """
 
     def __enter__(self: Self) -> Self:
-        """
-        @return: the object itself.
-        """
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -37,20 +34,13 @@ class PyverbsCM(PyverbsObject):
 
     def close(self) -> None:
         """
-        Give back what the object holds: nothing, if it is a value.
+        Release what the object holds; a plain value holds nothing.
         """
 
 
 def _fit(value: SupportsIndex, bits: int) -> int:
-    """
-    @param value: an integer, of an enumeration or plain.
-    @param bits: the width of its field.
-
-    @return: the plain integer.
-
-    @raise TypeError: if it is none.
-    @raise OverflowError: if the field is too narrow for it.
-    """
+    # Cython refuses what does not fit the C field: TypeError for what is no integer, OverflowError for one
+    # that is too wide.  ctypes would cut it off silently.
     number = index(value)
     if number < 0 or number >> bits:
         raise OverflowError(f"{number} is not an unsigned integer of {bits} bits")
@@ -59,41 +49,41 @@ def _fit(value: SupportsIndex, bits: int) -> int:
 
 def u8(value: SupportsIndex) -> int:
     """
-    @return: the value of a field of 8 bits; raises as L{_fit}.
+    Check a field of 8 bits.
+
+    @raise TypeError: the value is no integer; so too in L{u16}, L{u32} and L{u64}.
+    @raise OverflowError: it is negative or too wide.
     """
     return _fit(value, 8)
 
 
 def u16(value: SupportsIndex) -> int:
     """
-    @return: the value of a field of 16 bits; raises as L{_fit}.
+    Check a field of 16 bits.
     """
     return _fit(value, 16)
 
 
 def u32(value: SupportsIndex) -> int:
     """
-    @return: the value of a field of 32 bits; raises as L{_fit}.
+    Check a field of 32 bits.
     """
     return _fit(value, 32)
 
 
 def u64(value: SupportsIndex) -> int:
     """
-    @return: the value of a field of 64 bits; raises as L{_fit}.
+    Check a field of 64 bits.
     """
     return _fit(value, 64)
 
 
 def checked(value: Value, kind: type[Value]) -> Value:
     """
-    @param value: what was given.
-    @param kind: the class that it should be of.
-
-    @return: what was given.
-
-    @raise TypeError: if it is of another.
+    @return: C{value}.
+    @raise TypeError: it is not an instance of C{kind}.
     """
+    # Cython checks typed arguments so; without it a wrong object would fail later, inside a verb.
     if not isinstance(value, kind):
         raise TypeError(f"Expected {kind.__name__}, got {type(value).__name__}")
     return value
@@ -101,35 +91,28 @@ def checked(value: Value, kind: type[Value]) -> Value:
 
 def inc_rkey(rkey: int) -> int:
     """
-    The next rkey of a type 2 memory window: the low 8 bits count up and wrap around.
-
-    @param rkey: an rkey.
-
-    @return: the rkey that the next bind is to give.
+    @return: the rkey for the next bind of a type 2 memory window.
     """
+    # libibverbs/verbs.h ibv_inc_rkey.  IBTA vol. 1 10.6.7.2.3: the consumer owns the low 8 bits only, so that
+    # an old rkey stops matching; the other 24 are the device's index.
     return (rkey & ~0xFF) | ((rkey + 1) & 0xFF)
 
 
 def table(rows: Iterable[tuple[str, object]], width: int = 22, indent: int = 0) -> str:
     """
-    Print fields as pyverbs does.
+    Print fields, one a line.
 
-    @param rows: names and values.
     @param width: of the names, in characters.
     @param indent: of the lines, in characters.
-
-    @return: a line for each.
     """
+    # pyverbs' print_format, '{:22}: {:<20}'.
     return "".join(f"{'':{indent}}{name:{width}}: {value!s:<20}\n" for name, value in rows)
 
 
 def named(enumeration: type[IntEnum], value: int, prefix: str) -> str:
     """
-    @param enumeration: an enumeration of L{twisted_ib.hca.verbs.enums}.
-    @param value: perhaps one of its values.
-    @param prefix: what the names of its members begin with.
-
-    @return: the rest of the member's name, or that it is unknown.
+    @param prefix: the common beginning of the enumeration's names.
+    @return: the name of a value without the prefix, or C{Unknown} and the number.
     """
     try:
         return enumeration(value).name.removeprefix(prefix)
@@ -139,11 +122,8 @@ def named(enumeration: type[IntEnum], value: int, prefix: str) -> str:
 
 def flagged(enumeration: type[IntFlag], value: int, prefix: str) -> str:
     """
-    @param enumeration: flags of L{twisted_ib.hca.verbs.enums}.
-    @param value: some of them together.
-    @param prefix: what the names of its members begin with.
-
-    @return: the rest of the names of those set, with spaces between; unknown bits are left out.
+    @param prefix: the common beginning of the enumeration's names.
+    @return: the names of the bits that are set, without the prefix; unknown bits are left out.
     """
     members = enumeration.__members__.items()
     return " ".join(name.removeprefix(prefix) for name, member in members if value & member)

@@ -1,8 +1,8 @@
 """
-Whether a process may fork while memory is registered: it may, as the child does without.
+C{ibv_fork_init} (rdma-core 65, C{pyverbs/fork.pyx}): a process may fork while memory is registered.
 
-The child shares no registered memory with its parent and can use none of its parent's
-objects; it opens a device of its own.  Source: rdma-core 65, C{pyverbs/fork.pyx}.
+The child shares no registered memory with its parent and can use none of its objects; it opens a device of
+its own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 from twisted_ib.hca.verbs.enums.device import ibv_fork_status
 
 
+# man ibv_fork_init(3): on hardware, pinned pages must be kept from the child (MADV_DONTFORK), or
+# copy-on-write moves the parent's pages away from the DMA address.  Here no page is pinned.
 def fork_init() -> None:
     """
-    Prepare for forks: there is nothing to prepare.
+    Do nothing: forks need no preparation here.
     """
 
 
 def is_fork_initialized() -> int:
     """
-    @return: one of C{ibv_fork_status}: preparing is not needed.
+    @return: C{IBV_FORK_UNNEEDED}.
     """
     return ibv_fork_status.IBV_FORK_UNNEEDED

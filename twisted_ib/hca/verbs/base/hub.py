@@ -1,15 +1,12 @@
 """
-What makes the devices of verbs go on: one lock, and one place where they are driven.
+The progress engine of verbs: one lock, and one place where the devices are driven.
 
-Verbs have no reactor.  A device makes progress when the program asks it something, and since
-both ends of a connection may be in one process, whoever polls one device drives all that are
-open here.  Programs call from any thread, so every verb takes L{Hub.lock}.
+Verbs have no reactor and no thread: a device makes progress when the program calls a verb.  Both ends of a
+connection may be in one process, so each poll drives all open devices.  Verbs may be called in any thread and
+take L{Hub.lock}.
 
-Contexts of one name share one HCA, as those of one card do: they have its GIDs, and a queue
-pair of one reaches those of the other through it.
-
-A child that was forked inherits no device: its hub is empty, and what its parent had open
-refuses every verb by name.
+Contexts of one device name share an HCA, as processes share a card.  A forked child inherits no device: its
+hub is empty, and the parent's objects refuse every verb.
 """
 
 from __future__ import annotations
@@ -30,11 +27,11 @@ from twisted_ib.hca.device.device import Device
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: Rounds of one drive: a request, its answer and its completion need a few.
+#: Rounds of one drive: where both ends are here, request, response and completion need one each.
 _ROUNDS = 4
-#: Seconds between two looks at descriptors and the time, while a program polls.
+#: Seconds between two looks at descriptors and timers while a program polls; a look costs system calls.
 _ATTENTION = 50e-6
-#: Empty drives after which a program that polls lets others have the CPU: its peer may need it.
+#: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 _PATIENCE = 60
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
@@ -42,32 +39,31 @@ _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 
 
 class Sleeper:
     """
-    One thread that sleeps until something happens to a device.
+    A self-pipe that wakes one thread from C{poll(2)}.
 
-    @ivar fd: readable when somebody has called L{wake}.
+    @ivar fd: readable after L{wake}.
     """
 
     __slots__ = ("_write", "fd")
 
     def __init__(self) -> None:
-        """
-        @raise OSError: no descriptor is free.
-        """
         self.fd, self._write = os.pipe()
+        # Only the end that wake() writes to: a full pipe must not block the thread that holds the lock.
         os.set_blocking(self._write, False)
 
     def wake(self) -> None:
         """
-        Have it look again.
+        Wake the thread.
         """
         try:
             os.write(self._write, b"!")
         except BlockingIOError:
-            pass  # It is awake, sixty-four thousand times over.
+            # The pipe is full, so the thread wakes anyway.
+            pass
 
     def close(self) -> None:
         """
-        Give the descriptors back.
+        Close the descriptors.
         """
         os.close(self.fd)
         os.close(self._write)
@@ -77,26 +73,25 @@ class Hub:
     """
     The open devices of this process's verbs.
 
-    @ivar lock: held by whoever touches a device or anything that belongs to one.
-    @ivar devices: the devices, and how many contexts each has.
-    @ivar drives: how often they were driven.
-    @ivar watchers: what programs watch a descriptor of instead of calling L{wait}: its
-        C{wake()} is called when somebody must drive.
+    @ivar lock: protects the devices and all their objects.
+    @ivar devices: the number of contexts of each device.
+    @ivar drives: how often L{drive} ran.
+    @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
+        when somebody has to drive.
     """
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
-        """
-        Begin anew; in a forked child the lock may be held by a thread that is not there.
-        """
+        # A new one: in a forked child, a thread that does not exist there may hold the old one.
         self.lock = RLock()
         self.devices: dict[Device, int] = {}
         self._depth = 0
+        # Devices that have published records and not yet rung the peers' doorbells.
         self._unrung: set[Device] = set()
         self._armed = False
-        # The earliest deadline that sleepers know of, by the devices' clock; 0 if there is work.
+        # The earliest deadline that sleepers know of, on the devices' clock; 0 if there is work to do.
         self._until = 0.0
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Any] = set()
@@ -109,19 +104,20 @@ class Hub:
 
     def open(self, name: str, address: str | None = None) -> Device:
         """
-        The device of a name, for one more context.
+        Open a device for one more context.
 
-        @param address: where it is, if it has an address of its own.
-
-        @raise UnknownDeviceError: there is none of this name.
-        @raise RunDirectoryError: processes cannot meet.
-        @raise DeviceError: somebody else has its address.
+        @param address: its address, if it has one of its own.
+        @raise UnknownDeviceError: no device has this name.
+        @raise RunDirectoryError: the run directory, where processes find each other, is unusable.
+        @raise DeviceError: another process has the address.
         """
         with self:
+            # As on hardware, where each ibv_open_device of a card reaches the same GIDs and queue pairs.
             for device in self.devices:
                 if device.name == name and not device.closed and device.isAt(address):
                     self.devices[device] += 1
                     return device
+            # Verbs come from any thread; the lock takes the place of the device's check for its one thread.
             device = Device(name, anyThread=True, address=address)
             device.wanted = partial(self._unrung.add, device)
             self.devices[device] = 1
@@ -129,8 +125,7 @@ class Hub:
 
     def close(self, device: Device) -> None:
         """
-        A context does not need a device any more.  The last one closes it, with everything
-        that it has.
+        Release a device for one context.  The last one closes it and all its objects.
         """
         with self:
             left = self.devices.get(device, 1) - 1
@@ -150,12 +145,13 @@ class Hub:
 
     def enterIfFree(self) -> bool:
         """
-        Take the lock if nobody has it, not even this thread; L{__exit__} gives it back.
+        Take the lock if no thread has it, not even this one; L{__exit__} releases it.
 
         @return: whether it was free.
         """
         if not self.lock.acquire(blocking=False):
             return False
+        # The RLock let this thread in again: it is inside a verb, interrupted by the garbage collector.
         if self._depth:
             self.lock.release()
             return False
@@ -163,10 +159,8 @@ class Hub:
         return True
 
     def __exit__(self, *exception: object) -> None:
-        """
-        Whoever leaves last has the peers told of what was posted.
-        """
         try:
+            # Doorbells once per verb, not once per request: a chain of posts wakes the peer a single time.
             if self._depth == 1:
                 if self._unrung:
                     self._ring()
@@ -179,23 +173,18 @@ class Hub:
             self.lock.release()
 
     def _ring(self) -> None:
-        """
-        End the batches of devices that published something outside of L{drive}.
-        """
         while self._unrung:
             device = self._unrung.pop()
             if not device.closed:
                 device.ringBells()
                 if device.busy():
-                    # It waits for its next batch: some thread must drive.
+                    # The rest goes with its next batch: some thread has to drive.
                     self._wakeSleepers()
                     self._wakeWatchers()
 
     def _rearm(self) -> None:
-        """
-        Others sleep, and this thread may have posted, so that peers no longer ring, or begun to wait
-        for an earlier time: see to it that they are woken.
-        """
+        # Other threads sleep.  What this thread posted may have disarmed the doorbells, or brought a timer
+        # that is due before the time the sleepers wait for: either way they must look again.
         for device in self.devices:
             if device.closed:
                 continue
@@ -215,7 +204,7 @@ class Hub:
         """
         Make progress on every device.  The lock is held.
 
-        @return: how much was done.
+        @return: the number of events handled.
         """
         self.drives += 1
         if self._armed:
@@ -237,16 +226,12 @@ class Hub:
             self._empty = 0
         else:
             self._empty += 1
+            # Two processes that poll on one CPU would otherwise wait out each other's time slices.
             if self._empty > _PATIENCE:
                 _giveWay()
         return total
 
     def _attend(self) -> int:
-        """
-        Look at the descriptors and the time.
-
-        @return: how much was done since.
-        """
         n = 0
         for device in tuple(self.devices):
             if device.closed:
@@ -262,9 +247,8 @@ class Hub:
         return n
 
     def _disarm(self) -> None:
-        """
-        Look at the paths again, which nobody rings for from now on; who sleeps must arm anew.
-        """
+        # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have come
+        # just before.  Sleepers arm again.
         self._armed = False
         for device in self.devices:
             device.fabric.look()
@@ -272,7 +256,7 @@ class Hub:
 
     def wake(self) -> None:
         """
-        Something that a thread may wait for has happened, not by L{drive}.  The lock is held.
+        Wake the threads in L{wait}: something changed without L{drive}.  The lock is held.
         """
         self._wakeSleepers()
 
@@ -284,13 +268,12 @@ class Hub:
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """
-        Drive the devices, and sleep in between, until something is so.  The lock must not be
-        held: other threads have it while this one sleeps.
+        Drive the devices until a condition holds, sleeping in between.  The lock must not be held: other
+        threads take it meanwhile.
 
-        @param ready: whether it is so; called with the lock held.
-        @param timeout: seconds; L{None} is for ever.
-
-        @return: whether it is so.
+        @param ready: the condition; called with the lock held.
+        @param timeout: seconds; L{None} waits for ever.
+        @return: whether the condition holds.
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -303,10 +286,14 @@ class Hub:
                         return True
                     if end is not None and time.monotonic() >= end:
                         return False
+                    # A reply from another process takes microseconds, waking up tens of them: poll for a
+                    # while first.
                     if self._polling.spin(self._pending):
                         continue
                     if sleeper is None:
                         sleeper = Sleeper()
+                    # Before arming, and under the lock: what another thread does before poll(2) then writes
+                    # to the pipe.
                     self._sleepers.add(sleeper)
                     due = self._arm()
                 if due > 0:
@@ -326,15 +313,11 @@ class Hub:
         return False
 
     def _arm(self) -> float:
-        """
-        Ask every device to be woken.
-
-        @return: for how long, in seconds; 0 if one has work after all.
-        """
         self._armed = True
         self._until = 0.0
         left, until = float("inf"), float("inf")
         for device in self.devices:
+            # The device got work while it was being armed: do not sleep.
             if not device.arm():
                 return 0.0
             due = device.deadline()
@@ -346,17 +329,16 @@ class Hub:
 
     def attend(self, sleeper: Sleeper) -> bool:
         """
-        Drive the devices once; if there was nothing to do sleep until there is, or until somebody
-        else drives.  For threads that serve peers and wait for nothing.  The lock must not be
-        held.
+        Drive the devices once; if there was nothing to do, sleep until there is, or until another thread
+        drives.  For threads that only serve peers.  The lock must not be held.
 
         @param sleeper: the calling thread's.
-
-        @return: whether nobody else has driven since.
+        @return: whether no other thread has driven since.
         """
         with self:
             n = self.drive()
             before = self.drives
+            # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
             if not n and not self._sleepers:
                 self._sleepers.add(sleeper)
                 due = self._arm()
@@ -371,25 +353,20 @@ class Hub:
     @property
     def isAwaited(self) -> bool:
         """
-        Whether a thread sleeps in L{wait}, and will drive when it is woken.
+        Whether a thread sleeps in L{wait}, and so will drive when it is woken.
         """
         return bool(self._sleepers)
 
     def _sleep(self, sleeper: Sleeper, due: float, end: float | None) -> None:
-        """
-        Sleep until a device, another thread or the time asks for attention.
-
-        @param due: seconds until a device's deadline.
-        @param end: when to give up.
-        """
         if end is not None:
             due = min(due, max(0.0, end - time.monotonic()))
+        # poll(2), not select(2): descriptors beyond FD_SETSIZE.
         poller = select.poll()
         with self:
             for device in self.devices:
                 poller.register(device.fabric.fileno(), select.POLLIN)
         poller.register(sleeper.fd, select.POLLIN)
-        # Milliseconds, rounded up: a deadline that has not quite passed would spin.
+        # Milliseconds, rounded up: a deadline that has not quite passed would make this spin.
         milliseconds = None if due == float("inf") else min(int(due * 1000) + 1, 1 << 30)
         for fd, _ in poller.poll(milliseconds):
             if fd == sleeper.fd:
@@ -397,15 +374,17 @@ class Hub:
 
     def forked(self) -> None:
         """
-        In a forked child: nothing is open.
+        Forget all devices, in a forked child: they are the parent's.
         """
         self._reset()
 
     def end(self) -> None:
         """
-        The interpreter ends: close what the program has left open, as a kernel would.
+        Close what the program has left open, at interpreter exit, as a kernel would at process exit.
         """
         with self:
+            # The kernel does so when a process's uverbs descriptor is closed; peers see a disconnect, not
+            # silence.
             devices, self.devices = self.devices, {}
             for device in devices:
                 with suppress(HCAError, OSError):
@@ -413,10 +392,8 @@ class Hub:
             self._wakeSleepers()
 
 
+#: The hub of this process.
 hub = Hub()
-"""
-The hub of this process.
-"""
 
 atexit.register(hub.end)
 if hasattr(os, "register_at_fork"):

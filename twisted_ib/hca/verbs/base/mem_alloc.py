@@ -1,8 +1,7 @@
 """
-Memory of the process by its addresses, for programs that are written so.
+C's memory functions, for programs that work with addresses.
 
-These are C's functions; whoever gives them an address that is none has the consequences of C.
-Source: rdma-core 65, C{pyverbs/mem_alloc.pyx}.
+An address that is invalid has the consequences it has in C.  Source: rdma-core 65, C{pyverbs/mem_alloc.pyx}.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import struct
 
 from twisted_ib.hca.verbs.base.errors import PyverbsRDMAError, PyverbsUserError
 
+# argtypes and restype on each: ctypes takes int by default and would cut addresses to 32 bits.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.malloc.restype = ctypes.c_void_p
 _libc.malloc.argtypes = [ctypes.c_size_t]
@@ -32,6 +32,7 @@ _libc.mmap.argtypes = [
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
+# Linux' values on x86 and ARM.  The underscore at the end is pyverbs'.
 PROT_NONE_ = 0
 PROT_READ_ = 1
 PROT_WRITE_ = 2
@@ -61,20 +62,18 @@ def mmap(
     offset: int = 0,
 ) -> int:
     """
-    Map memory.
+    Map memory: C{mmap(2)}.
 
-    @param addr: where, if the kernel agrees; 0 for anywhere.
-    @param length: octets.
+    @param addr: the wanted address; 0 for any.
     @param prot: bits of C{PROT_*_}.
     @param flags: bits of C{MAP_*_}.
-    @param fd: what is mapped, if it is a file.
-    @param offset: octets from the file's beginning, a multiple of a page.
-
-    @return: its address.
-
-    @raise MemoryError: it cannot be mapped.
+    @param fd: the file, unless the mapping is anonymous.
+    @param offset: octets from the beginning of the file, a multiple of the page size.
+    @return: the address.
+    @raise MemoryError: it failed.
     """
     address: int = _libc.mmap(addr, length, prot, flags, fd, offset)
+    # pyverbs raises MemoryError without an errno here, and so do munmap and malloc.
     if address == _FAILED:
         raise MemoryError("Failed to mmap memory")
     return address
@@ -82,12 +81,9 @@ def mmap(
 
 def munmap(addr: int, length: int) -> None:
     """
-    Unmap memory.
+    Unmap memory: C{munmap(2)}.
 
-    @param addr: its address, a multiple of a page.
-    @param length: octets.
-
-    @raise MemoryError: it cannot be unmapped.
+    @raise MemoryError: it failed.
     """
     if _libc.munmap(addr, length):
         raise MemoryError("Failed to munmap requested memory")
@@ -95,13 +91,10 @@ def munmap(addr: int, length: int) -> None:
 
 def madvise(addr: int, length: int, flags: int = _MADV_DONTNEED) -> None:
     """
-    Tell the kernel what memory is wanted for.
+    Advise the kernel about memory: C{madvise(2)}.
 
-    @param addr: its address, a multiple of a page.
-    @param length: octets.
-    @param flags: the advice, a C{MADV_*} of the kernel.
-
-    @raise PyverbsRDMAError: it does not take the advice.
+    @param flags: one C{MADV_*} of the kernel.
+    @raise PyverbsRDMAError: it failed, with C's errno.
     """
     if _libc.madvise(addr, length, flags):
         raise PyverbsRDMAError("Failed to madvise memory", ctypes.get_errno())
@@ -109,13 +102,9 @@ def madvise(addr: int, length: int, flags: int = _MADV_DONTNEED) -> None:
 
 def malloc(size: int) -> int:
     """
-    Allocate memory.
-
     @param size: octets.
-
-    @return: its address.
-
-    @raise MemoryError: there is none.
+    @return: the address.
+    @raise MemoryError: it failed.
     """
     address: int | None = _libc.malloc(size)
     if not address:
@@ -127,36 +116,30 @@ def posix_memalign(size: int, alignment: int = 8) -> int:
     """
     Allocate memory, all zeros.
 
-    @param size: octets.
     @param alignment: a power of two, a multiple of the size of a pointer.
-
-    @return: its address.
-
-    @raise MemoryError: there is none.
+    @return: the address.
+    @raise MemoryError: it failed.
     """
     pointer = ctypes.c_void_p()
     code = _libc.posix_memalign(ctypes.byref(pointer), alignment, size)
     if code or not pointer.value:
         raise MemoryError(f"Failed to allocate memory ({os.strerror(code)})")
+    # posix_memalign(3) leaves the memory as it is; pyverbs clears it, so that no old data can be sent.
     ctypes.memset(pointer.value, 0, size)
     return pointer.value
 
 
 def free(ptr: int) -> None:
     """
-    Give back what L{malloc} or L{posix_memalign} gave.
-
-    @param ptr: an address.
+    Free what L{malloc} or L{posix_memalign} allocated.
     """
     _libc.free(ptr)
 
 
 def writebe32(addr: int, val: int, offset: int = 0) -> None:
     """
-    Write 32 bits, big end first.
+    Write 32 bits in big-endian order.
 
-    @param addr: an address of this process.
-    @param val: what to write.
     @param offset: in units of 32 bits.
     """
     ctypes.memmove(addr + 4 * offset, struct.pack(">I", val & 0xFFFFFFFF), 4)
@@ -164,10 +147,8 @@ def writebe32(addr: int, val: int, offset: int = 0) -> None:
 
 def writebe64(addr: int, val: int, offset: int = 0) -> None:
     """
-    Write 64 bits, big end first.
+    Write 64 bits in big-endian order.
 
-    @param addr: an address of this process.
-    @param val: what to write.
     @param offset: in units of 64 bits.
     """
     ctypes.memmove(addr + 8 * offset, struct.pack(">Q", val & 0xFFFFFFFFFFFFFFFF), 8)
@@ -177,14 +158,12 @@ def write(addr: int, data: bytes | str, length: int, offset: int = 0) -> None:
     """
     Write octets.
 
-    @param addr: an address of this process.
-    @param data: at least C{length} of them; text becomes UTF-8.
-    @param length: octets.
+    @param data: at least C{length} octets; a string becomes UTF-8.
     @param offset: octets from C{addr}.
-
     @raise PyverbsUserError: C{data} has fewer.
     """
     raw = data.encode() if isinstance(data, str) else bytes(data)
+    # pyverbs would copy what lies behind the buffer: the one check that costs nothing here.
     if not 0 <= length <= len(raw):
         raise PyverbsUserError(f"There are not {length} octets to write, but {len(raw)}")
     ctypes.memmove(addr + offset, raw, length)
@@ -192,12 +171,8 @@ def write(addr: int, data: bytes | str, length: int, offset: int = 0) -> None:
 
 def read32(addr: int, offset: int = 0) -> int:
     """
-    Read 32 bits as this machine has them.
-
-    @param addr: an address of this process.
     @param offset: in units of 32 bits.
-
-    @return: the number.
+    @return: 32 bits in the machine's byte order.
     """
     value: int = ctypes.c_uint32.from_address(addr + 4 * offset).value
     return value
@@ -205,12 +180,8 @@ def read32(addr: int, offset: int = 0) -> int:
 
 def read64(addr: int, offset: int = 0) -> int:
     """
-    Read 64 bits as this machine has them.
-
-    @param addr: an address of this process.
     @param offset: in units of 64 bits.
-
-    @return: the number.
+    @return: 64 bits in the machine's byte order.
     """
     value: int = ctypes.c_uint64.from_address(addr + 8 * offset).value
     return value
@@ -218,26 +189,20 @@ def read64(addr: int, offset: int = 0) -> int:
 
 def read(addr: int, length: int, offset: int = 0) -> bytes:
     """
-    Read octets.
-
-    @param addr: an address of this process.
-    @param length: octets.
     @param offset: octets from C{addr}.
-
-    @return: the octets.
+    @return: C{length} octets.
     """
     return ctypes.string_at(addr + offset, length)
 
 
 def processMemory(address: int, length: int, write: bool) -> memoryview:
     """
-    Memory of the process as a buffer.
-
     @param write: whether it must be writable.
-
-    @raise PyverbsRDMAError: it is not mapped, or not so (EFAULT): the kernel would say the same
-        when it pins the pages.
+    @return: memory of the process as a buffer; it is not kept alive by that.
+    @raise PyverbsRDMAError: it is not mapped, or not with these rights (EFAULT).
     """
+    # Linux ib_umem_get pins the pages at registration and returns EFAULT.  Without this check the first
+    # access, perhaps a peer's, would be a segmentation fault of the whole process.
     if not _mapped(address, length, write):
         raise PyverbsRDMAError(f"No memory of {length} octets at {address:#x}", errno.EFAULT)
     array = (ctypes.c_char * length).from_address(address)
@@ -245,15 +210,14 @@ def processMemory(address: int, length: int, write: bool) -> memoryview:
 
 
 def _mapped(address: int, length: int, write: bool) -> bool:
-    """
-    @return: whether the process has these addresses; also if it cannot tell.
-    """
     try:
         with open(_MAPS, "rb") as maps:
             lines = maps.readlines()
+    # No /proc: then nobody can tell, and the program is believed.
     except OSError:
         return True
     end = address + length
+    # The lines are sorted by address; a range may span several mappings, but no hole between them.
     for line in lines:
         bounds, rights, _ = line.split(b" ", 2)
         start, _, stop = bounds.partition(b"-")

@@ -1,10 +1,8 @@
 """
-What every verb does: takes the lock, gives errors an errno, closes what depends on an object
-before the object.
+Decorators and the base class for verbs: the lock, the errno of each error, and closing dependants first.
 
-Objects of verbs may be forgotten instead of closed, as with pyverbs.  Such an object is closed
-when the interpreter finds that nobody has it any more, which may be in the middle of anything:
-then it waits in the L{Graveyard} until the next verb begins.
+As in pyverbs, a verbs object may be dropped instead of closed.  The garbage collector then finds it, perhaps
+while another verb runs; so it waits in the L{Graveyard} until that is done.
 """
 
 from __future__ import annotations
@@ -27,15 +25,14 @@ from twisted_ib.hca.verbs.base.hub import hub
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# In place of the kernel's object handles; 0 is never one.
 _handles = count(1)
 
 
 def failure(message: str, error: HCAError | OSError) -> PyverbsRDMAError:
     """
-    @param message: which verb failed.
-    @param error: why.
-
-    @return: the error that a program of verbs gets.
+    @param message: the verb that failed.
+    @return: the error for a program, with the errno of L{errnoOf} or of the operating system.
     """
     if isinstance(error, OSError):
         return PyverbsRDMAError(message, error.errno or errno.EIO)
@@ -44,25 +41,21 @@ def failure(message: str, error: HCAError | OSError) -> PyverbsRDMAError:
 
 def unsupported(message: str) -> PyverbsRDMAError:
     """
-    @param message: which verb failed.
-
-    @return: the error of what this HCA does not do.
+    @return: EOPNOTSUPP, for an optional verb that this HCA does not have.
     """
     return PyverbsRDMAError(message, errno.EOPNOTSUPP)
 
 
 def invalid(message: str) -> PyverbsRDMAError:
     """
-    @param message: which verb failed, and why.
-
-    @return: the error of a parameter that cannot be.
+    @return: EINVAL, for a parameter that is out of range.
     """
     return PyverbsRDMAError(message, errno.EINVAL)
 
 
 class Graveyard:
     """
-    What is to be closed as soon as nobody is in the middle of something.
+    The objects that were dropped without being closed, until it is safe to close them.
     """
 
     def __init__(self) -> None:
@@ -70,10 +63,12 @@ class Graveyard:
 
     def bury(self, close: Callable[[], None]) -> None:
         """
-        Close something that nobody has any more: now, or when the next verb begins.
+        Close a dropped object now, or when the next verb begins.
 
-        @param close: closes it, and knows nothing of the object that is going.
+        @param close: closes it; must not refer to the object, which could never be collected then.
         """
+        # Runs from __del__, which may interrupt this very thread inside a verb with the lock held: an RLock
+        # would let it in.  deque.append is atomic, so that even a thread without the lock can add to it.
         self._dead.append(close)
         if hub.enterIfFree():
             try:
@@ -83,9 +78,11 @@ class Graveyard:
 
     def sweep(self) -> None:
         """
-        Close what waits; what others still use waits for those.  The lock is held.
+        Close the dropped objects; one that another still uses stays.  The lock is held.
         """
         while self._dead:
+            # Garbage comes in no order: a PD may be found before its MRs.  Each pass closes what has become
+            # free; a pass that closes nothing ends it.
             dead = [self._dead.popleft() for _ in range(len(self._dead))]
             busy = [close for close in dead if not self._close(close)]
             self._dead.extend(busy)
@@ -94,30 +91,24 @@ class Graveyard:
 
     @staticmethod
     def _close(close: Callable[[], None]) -> bool:
-        """
-        Close one.
-
-        @return: whether it is gone.
-        """
         try:
             close()
         except ResourceBusyError:
             return False
         except (HCAError, OSError):
-            pass  # It went with its device.
+            # The device was closed before, and its objects with it.
+            pass
         return True
 
     def forget(self) -> None:
         """
-        In a forked child: all of it is the parent's.
+        Drop everything, in a forked child: the objects are the parent's.
         """
         self._dead.clear()
 
 
+#: The dropped objects of this process.
 graveyard = Graveyard()
-"""
-What this process has forgotten.
-"""
 
 
 if hasattr(os, "register_at_fork"):
@@ -126,11 +117,9 @@ if hasattr(os, "register_at_fork"):
 
 def closing(device: Device, function: Callable[..., object], *arguments: object) -> Callable[[], None]:
     """
-    @param device: whose object it is; it takes all of its objects with it when it is closed.
-    @param function: gives the object back.
-    @param arguments: for it.
-
-    @return: what closes the object.
+    @param device: the owner; when it closes, its objects go with it.
+    @param function: destroys the object.
+    @return: a close function that does nothing once the device is closed.
     """
 
     def close() -> None:
@@ -142,19 +131,22 @@ def closing(device: Device, function: Callable[..., object], *arguments: object)
 
 def verb(message: str = "") -> Callable[[Function], Function]:
     """
-    Decorate a verb: it runs with the hub's lock held, and fails with errors that have an errno.
+    Decorate a verb: take the hub's lock, and give every error an errno.
 
-    @param message: says which verb failed; by default the object's C{_failed} does.
+    @param message: the verb's error text; by default the object's C{_failed}.
     """
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def call(*arguments: Any, **keywords: Any) -> Any:
             with hub:
+                # First, so that what was dropped does not count against the limits of this verb, or keep it
+                # EBUSY.
                 if graveyard._dead:
                     graveyard.sweep()
                 try:
                     return function(*arguments, **keywords)
+                # Inner verbs have named themselves: the first message is the most precise.
                 except PyverbsError:
                     raise
                 except (HCAError, OSError) as error:
@@ -167,11 +159,10 @@ def verb(message: str = "") -> Callable[[Function], Function]:
 
 def waitFor(ready: Callable[[], bool], message: str) -> None:
     """
-    Wait until something is so, and serve peers meanwhile.  The lock must not be held.
+    Drive the devices until C{ready} is true.  The lock must not be held.
 
-    @param ready: whether it is so; called with the lock held.
-    @param message: which verb waits.
-
+    @param ready: called with the lock held.
+    @param message: the verb that waits.
     @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE), or C{ready} raised.
     """
     try:
@@ -184,15 +175,16 @@ def waitFor(ready: Callable[[], bool], message: str) -> None:
 
 class VerbsObject(PyverbsCM):
     """
-    Something of a device that others may depend on.
+    An object of a device that other objects may depend on.
 
-    @cvar rank: when it is closed among what depends on the same object: the lower, the sooner.
+    @cvar rank: the order of closing among dependants of one object: lowest first.
     @ivar handle: its number, unique in this process.
     """
 
     rank = 0
 
     def __init__(self) -> None:
+        # Weak, as close_weakrefs in pyverbs/base.pyx: a parent must not keep a dropped child alive.
         self._children: WeakSet[VerbsObject] = WeakSet()
         self._closer: Callable[[], None] | None = None
         self._handle = next(_handles)
@@ -205,25 +197,19 @@ class VerbsObject(PyverbsCM):
         return self._handle
 
     def _opened(self, closer: Callable[[], None], *parents: VerbsObject | None) -> None:
-        """
-        It exists now.
-
-        @param closer: gives back what it has of the device; does not refer to this object.
-        @param parents: what it depends on.
-        """
+        # It must not refer to self: __del__ hands it to the graveyard, and a reference would be a cycle.
         self._closer = closer
         for parent in parents:
             if parent is not None:
                 parent._children.add(self)
 
     def _check(self) -> None:
-        """
-        @raise PyverbsUserError: it is closed.
-        """
         if self._closer is None:
             raise PyverbsUserError(f"This {type(self).__name__} is closed")
 
     def _closeChildren(self) -> None:
+        # Where C{ibv_destroy_*} would return EBUSY, pyverbs closes dependants first.  The order matters: a QP
+        # before its CQs and its PD, windows before regions.
         for child in sorted(self._children, key=_rank):
             child.close()
         self._children.clear()
@@ -235,13 +221,14 @@ class VerbsObject(PyverbsCM):
 
     def close(self) -> None:
         """
-        Close what depends on it, then give it back.  Harmless when repeated.
+        Close all dependants, then the object itself.  May be repeated.
 
-        @raise PyverbsRDMAError: something else uses it (EBUSY).
+        @raise PyverbsRDMAError: something that is no dependant uses it (EBUSY).
         """
         with hub:
             if self._closer is None:
                 return
+            # A dropped QP may be all that makes this CQ or PD busy.
             graveyard.sweep()
             self._closeChildren()
             closer = self._closer
@@ -249,10 +236,13 @@ class VerbsObject(PyverbsCM):
                 closer()
             except (HCAError, OSError) as error:
                 raise failure(f"Failed to close {type(self).__name__}", error) from error
+            # Only after it worked: with EBUSY the object stays open and close() may be called again.
             self._closer = None
             self._closed()
 
     def __del__(self) -> None:
+        # __init__ may have raised before the attribute was set, and at interpreter exit the module's names
+        # are None.
         closer = getattr(self, "_closer", None)
         if closer is not None and graveyard is not None:
             self._closer = None
@@ -265,7 +255,7 @@ def _rank(child: VerbsObject) -> int:
 
 def check(condition: bool, message: str) -> None:
     """
-    @raise PyverbsRDMAError: a condition of a verb's parameters does not hold (EINVAL).
+    @raise PyverbsRDMAError: C{condition} is false (EINVAL).
     """
     if not condition:
         raise invalid(message)
@@ -273,13 +263,9 @@ def check(condition: bool, message: str) -> None:
 
 def within(value: Any, least: int, most: int, what: str) -> int:
     """
-    @param value: a number; a fraction is cut off, as C does.
-    @param what: its name, for the error.
-
-    @return: it as an integer.
-
+    @return: C{value} as an integer; a fraction is cut off, as in C.
     @raise TypeError: it is no number.
-    @raise PyverbsRDMAError: it is outside of the bounds (EINVAL).
+    @raise PyverbsRDMAError: it is out of bounds (EINVAL).
     """
     number = trunc(value)
     check(least <= number <= most, f"{what} is {least} to {most}, not {number}")

@@ -1,5 +1,5 @@
 """
-Work requests as values, and their scatter/gather elements.
+Work requests and scatter/gather elements, as plain values.
 
 Source: rdma-core 65, C{pyverbs/wr.pyx}, C{libibverbs/verbs.h}.
 """
@@ -18,26 +18,23 @@ from twisted_ib.hca.verbs.base.hub import hub, locked
 from twisted_ib.hca.verbs.base.mwbind import MWBindInfo
 from twisted_ib.hca.verbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
-# Requests that may go without an SGE.
+# pyverbs/wr.pyx mw_opcodes: the requests that may have no SGE.  A plain SEND of no octets needs one, too.
 _NO_SGE = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_BIND_MW, ibv_wr_opcode.IBV_WR_SEND_WITH_INV)
 
 
 def storedImmediate(value: int) -> int:
     """
-    Immediate data are of no byte order: a peer gets the octets that lie in memory.
+    Convert immediate data between the big-endian integer of the wire and the integer a program reads from
+    memory.
 
-    @param value: those octets, the first the highest; or what this gave.
-
-    @return: them, read as a number of this machine; or the other way round.
+    @param value: 32 bits; the function is its own inverse.
     """
+    # IBTA vol. 1 9.3: ImmDt is opaque to the transport.  libibverbs/verbs.h has __be32 imm_data: a program
+    # stores htonl(x), and the peer's ntohl gives x on any machine.
     return int.from_bytes(value.to_bytes(4, "big"), sys.byteorder)
 
 
 class _HasRkey(Protocol):
-    """
-    A memory window, as far as L{SendWR.set_bind_wr} looks at it.
-    """
-
     @property
     def rkey(self) -> int:
         """
@@ -48,9 +45,9 @@ class _HasRkey(Protocol):
 @attrs.define(eq=False)
 class SGE(PyverbsCM):
     """
-    A piece of registered memory.
+    A scatter/gather element: a piece of registered memory.
 
-    @ivar addr: where it begins, as an address of the region.
+    @ivar addr: its first octet, as an address of the region.
     @ivar length: in octets.
     @ivar lkey: the region's local key.
     """
@@ -63,12 +60,11 @@ class SGE(PyverbsCM):
     def read(self, length: int, offset: int) -> bytes:
         """
         @param length: octets.
-        @param offset: of the first.
-
-        @return: what is there, in the region that the key names.
-
-        @raise PyverbsUserError: no device of this process has such a region with such octets.
+        @param offset: of the first octet, from C{addr}.
+        @return: the octets in the region of C{lkey}.
+        @raise PyverbsUserError: no region of this process has such a key with such octets.
         """
+        # pyverbs dereferences the address.  Here it may be a random name, so the regions are searched.
         for device in hub.devices:
             region = device.memory.regions.get(self.lkey)
             if region is not None:
@@ -78,21 +74,11 @@ class SGE(PyverbsCM):
         raise PyverbsUserError(f"No memory region has {length} octets at {self.addr + offset:#x}")
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table([("Address", hex(self.addr)), ("Length", self.length), ("Key", hex(self.lkey))])
 
 
 def _copy(sg: Sequence[SGE] | None, num_sge: int) -> list[SGE]:
-    """
-    @param sg: scatter/gather elements.
-    @param num_sge: how many of them to take.
-
-    @return: copies of them: who posts a request may use the elements again for another.
-
-    @raise PyverbsUserError: if there are fewer, or other things among them.
-    """
+    # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another request.
     chosen = list(sg or ())[:num_sge]
     if len(chosen) < num_sge or not all(isinstance(sge, SGE) for sge in chosen):
         raise PyverbsUserError(f"num_sge is {num_sge}, but sg has not as many SGEs")
@@ -102,11 +88,11 @@ def _copy(sg: Sequence[SGE] | None, num_sge: int) -> list[SGE]:
 @attrs.define(eq=False, init=False, slots=False)
 class RecvWR(PyverbsCM):
     """
-    A receive.
+    A receive request.
 
     @ivar wr_id: the id of its completion.
     @ivar num_sge: how many elements of C{sg_list} count.
-    @ivar sg_list: where the message goes: copies of the elements given.
+    @ivar sg_list: the buffers, in copies of the elements given.
     @ivar next_wr: the next request of a chain, or None.
     """
 
@@ -123,25 +109,20 @@ class RecvWR(PyverbsCM):
         next_wr: RecvWR | None = None,
     ) -> None:
         """
-        The parameters are the attributes.
-
-        @raise PyverbsUserError: if C{sg} has fewer than C{num_sge} elements.
+        @raise PyverbsUserError: C{sg} has fewer than C{num_sge} elements.
         """
         self.wr_id, self.num_sge = wr_id, num_sge
         self.sg_list = _copy(sg, self.num_sge)
         self.next_wr = next_wr
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table([("WR ID", self.wr_id), ("Num SGE", self.num_sge)])
 
 
 @attrs.frozen(eq=False)
 class RDMATarget:
     """
-    Where an RDMA READ or WRITE goes.
+    The remote memory of an RDMA READ or WRITE (the RETH, IBTA vol. 1 9.3).
 
     @ivar remote_addr: an address of the peer's region or window.
     @ivar rkey: its remote key.
@@ -154,10 +135,10 @@ class RDMATarget:
 @attrs.frozen(eq=False)
 class AtomicTarget(RDMATarget):
     """
-    Where an atomic goes, and with what.
+    The remote memory of an atomic, and its operands (the AtomicETH).
 
-    @ivar compare_add: what to compare with, or what to add: 64 bits.
-    @ivar swap: what to put there if it is equal: 64 bits.
+    @ivar compare_add: 64 bits: the operand of FETCH_ADD, or what CMP_SWP compares with.
+    @ivar swap: 64 bits: what CMP_SWP stores if the values are equal.
     """
 
     compare_add: int = attrs.field(converter=u64)
@@ -167,25 +148,25 @@ class AtomicTarget(RDMATarget):
 @attrs.frozen(eq=False)
 class DatagramTarget:
     """
-    Where a datagram goes.
+    The destination of a datagram.
 
-    @ivar ah: the address handle.
-    @ivar remote_qpn: the queue pair there.
+    @ivar remote_qpn: the peer's queue pair number.
     @ivar remote_qkey: its Q_Key.
     """
 
+    # The address handle; its class is in a module that imports this one.
     ah: PyverbsObject = attrs.field(validator=attrs.validators.instance_of(PyverbsObject))
     remote_qpn: int = attrs.field(converter=u32)
+    # IBTA vol. 1 10.2.5: with bit 31 set, the Q_Key of the sending queue pair is used instead.
     remote_qkey: int = attrs.field(converter=u32)
 
 
 @attrs.frozen(eq=False)
 class WindowBind:
     """
-    What a request binds.
+    The bind of a type 2 window that a request carries.
 
-    @ivar mw: the type 2 window.
-    @ivar rkey: the rkey that it will have.
+    @ivar rkey: the rkey that the window will have.
     @ivar bind_info: the part of a region that it opens.
     """
 
@@ -197,18 +178,18 @@ class WindowBind:
 @attrs.define(eq=False, init=False, slots=False)
 class SendWR(PyverbsCM):
     """
-    A request that sends, reads, writes, invalidates or binds.
+    A request for the send queue: SEND, RDMA READ or WRITE, atomic, invalidate or bind.
 
     @ivar wr_id: the id of its completion.
     @ivar opcode: one of C{ibv_wr_opcode}.
     @ivar num_sge: how many elements of C{sg_list} count.
-    @ivar imm_data: the immediate data, or the rkey to invalidate; 32 bits as they lie in memory,
-        of no byte order.
+    @ivar imm_data: the immediate data, or the rkey to invalidate: 32 bits as they lie in memory, not
+        converted.
     @ivar send_flags: bits of C{ibv_send_flags}.
     @ivar next_wr: the next request of a chain, or None.
-    @ivar target: where it goes, or None: the union C{wr} of C's structure.
-    @ivar bind_mw: what it binds, or None.
-    @ivar remote_srqn: the shared receive queue it goes to, of an XRC request, or None.
+    @ivar target: the remote side, or None: the union C{wr} of C's structure.
+    @ivar bind_mw: the bind, or None.
+    @ivar remote_srqn: the number of the peer's shared receive queue, of an XRC request, or None.
     """
 
     wr_id: int = attrs.field(converter=u64)
@@ -236,9 +217,8 @@ class SendWR(PyverbsCM):
         The parameters are the attributes, in pyverbs' order.
 
         @param sg: scatter/gather elements; the first C{num_sge} are copied.
-
-        @raise PyverbsUserError: if C{sg} has fewer than C{num_sge} elements, or none and the
-            operation needs one.
+        @raise PyverbsUserError: C{sg} has fewer than C{num_sge} elements, or none though the operation needs
+            one.
         """
         if opcode not in _NO_SGE and (num_sge < 1 or sg is None):
             raise PyverbsUserError("A WR needs at least one SGE")
@@ -250,61 +230,59 @@ class SendWR(PyverbsCM):
     @property
     def sg_list(self) -> list[SGE]:
         """
-        What is sent, or where it goes: copies of the elements given.
+        Copies of the scatter/gather elements given.
         """
         return self._sg_list
 
     @sg_list.setter
     def sg_list(self, val: SGE) -> None:
         """
-        Replace them by one.  C{num_sge} stays, as in pyverbs.
+        Replace the elements by one.
         """
+        # pyverbs/wr.pyx leaves num_sge as it is, too.
         self._sg_list = _copy([val], 1)
 
     def set_wr_ud(self, ah: PyverbsObject, rqpn: int, rqkey: int) -> None:
         """
-        Say where a datagram goes.
+        Set the destination of a datagram.
 
-        @param ah: the address handle.
-        @param rqpn: the number of the queue pair there.
+        @param rqpn: the peer's queue pair number.
         @param rqkey: its Q_Key.
         """
         self.target = DatagramTarget(ah, rqpn, rqkey)
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
         """
-        Say where an RDMA READ or WRITE goes.
+        Set the remote memory of an RDMA READ or WRITE.
 
-        @param rkey: the remote key.
         @param addr: an address of the peer's region or window.
         """
         self.target = RDMATarget(addr, rkey)
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
         """
-        Say where an atomic goes, and with what.
+        Set the remote memory and the operands of an atomic.
 
-        @param rkey: the remote key.
         @param addr: an address of the peer's region or window, a multiple of 8.
         @param compare_add: what CMP_SWP compares with, or what FETCH_ADD adds.
-        @param swap: what CMP_SWP puts there.
+        @param swap: what CMP_SWP stores.
         """
+        # Linux rxe_resp.c: an unaligned address is a NAK "invalid request", and ends the connection.
         self.target = AtomicTarget(addr, rkey, compare_add, swap)
 
     def set_bind_wr(self, mw: _HasRkey, bind_info: MWBindInfo) -> None:
         """
-        Say what to bind.  The window's rkey will be L{rkey}: its present one, counted up.
+        Set the bind of a type 2 window.  Its rkey will be L{rkey}: the present one with the low 8 bits
+        counted up.
 
-        @param mw: a type 2 window.
         @param bind_info: the part of a region that it opens.
         """
+        # As pyverbs/wr.pyx, which leaves no choice of the key; QPEx.wr_bind_mw has a parameter for it.
         self.bind_mw = WindowBind(mw, inc_rkey(mw.rkey), bind_info)
 
     def set_qp_type_xrc(self, remote_srqn: int) -> None:
         """
-        Say which shared receive queue takes an XRC request.
-
-        @param remote_srqn: its number.
+        Set the number of the peer's shared receive queue, of an XRC request.
         """
         self.remote_srqn = u32(remote_srqn)
 
@@ -330,9 +308,6 @@ class SendWR(PyverbsCM):
         return self.target.rkey if isinstance(self.target, RDMATarget) else 0
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table(
             [
                 ("WR ID", self.wr_id),

@@ -1,9 +1,8 @@
 """
-Every C{IBV_*} and C{RDMA_*} constant, with libibverbs' and librdmacm's value at rdma-core 65.
+Every C{IBV_*} and C{RDMA_*} constant of libibverbs and librdmacm, at rdma-core 65.
 
-Each enumeration is a class by its C name, as in pyverbs, and each of its members stands here
-by itself too: C{enums.ibv_qp_state.IBV_QPS_INIT} is C{enums.IBV_QPS_INIT}.  All are integers;
-plain integers do as well wherever a constant does.
+Each enumeration is a class by its C name, and each member is a name of this module too, as in pyverbs:
+C{enums.ibv_qp_state.IBV_QPS_INIT} is C{enums.IBV_QPS_INIT}.  All are integers; plain integers do as well.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 from enum import EnumMeta
 from typing import TYPE_CHECKING
 
-# This module is the sum of the four: pyverbs' two modules of constants, in one namespace.
+# pyverbs/libibverbs_enums.pyx and pyverbs/librdmacm_enums.pyx, in one namespace.
 from twisted_ib.hca.verbs.enums.cm import *  # noqa: F403
 from twisted_ib.hca.verbs.enums.device import *  # noqa: F403
 from twisted_ib.hca.verbs.enums.offload import *  # noqa: F403
 from twisted_ib.hca.verbs.enums.queues import *  # noqa: F403
 
-# The pointer that says: as without a parent domain's allocator.  (void *)-1, of 64 bits.
+# libibverbs/verbs.h: (void *)-1, the allocator's answer "allocate as without me".  64 bits.
 IBV_ALLOCATOR_USE_DEFAULT = 0xFFFFFFFFFFFFFFFF
 
 if TYPE_CHECKING:
@@ -28,15 +27,13 @@ if TYPE_CHECKING:
         """
 
 
+# C's enumerators have no scope; pyverbs makes them visible by C{cpdef enum}.
 def _spread() -> None:
-    """
-    Name here each member of the enumerations, and with an underscore in front those constants
-    that pyverbs names so.
-    """
     space = globals()
     for enumeration in [value for value in space.values() if isinstance(value, EnumMeta)]:
         if enumeration.__module__.startswith(__name__):
             space.update(enumeration.__members__)
+    # pyverbs/libibverbs_enums.pyx gives these a second name, with an underscore.
     for name in [name for name in space if name.startswith("IBV_ADVISE_MR_")]:
         space["_" + name] = space[name]
     for name in ("RAW_SCATTER_FCS", "PCI_WRITE_END_PADDING", "CC_DMA_BOUNCE"):

@@ -1,8 +1,7 @@
 """
-Constants of the communication manager, with librdmacm's values.
+Constants of the communication manager, by their C names.
 
 Source: rdma-core 65: C{librdmacm/rdma_cma.h}.
-The classes have the names of the C enumerations, as in pyverbs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from enum import IntEnum, IntFlag
 
 class rdma_cm_event_type(IntEnum):
     """
-    What a communication manager reports.
+    Events of the communication manager.
     """
 
     RDMA_CM_EVENT_ADDR_RESOLVED = 0
@@ -20,8 +19,10 @@ class rdma_cm_event_type(IntEnum):
     RDMA_CM_EVENT_ROUTE_RESOLVED = 2
     RDMA_CM_EVENT_ROUTE_ERROR = 3
     RDMA_CM_EVENT_CONNECT_REQUEST = 4
+    # A REP for an identifier without a queue pair, which its program has to bring to RTS itself.
     RDMA_CM_EVENT_CONNECT_RESPONSE = 5
     RDMA_CM_EVENT_CONNECT_ERROR = 6
+    # No answer, or a SIDR_REP with an error status; REJ has an event of its own.
     RDMA_CM_EVENT_UNREACHABLE = 7
     RDMA_CM_EVENT_REJECTED = 8
     RDMA_CM_EVENT_ESTABLISHED = 9
@@ -30,6 +31,7 @@ class rdma_cm_event_type(IntEnum):
     RDMA_CM_EVENT_MULTICAST_JOIN = 12
     RDMA_CM_EVENT_MULTICAST_ERROR = 13
     RDMA_CM_EVENT_ADDR_CHANGE = 14
+    # IBTA vol. 1 12.9.7: the queue pair number may be used again from here on.
     RDMA_CM_EVENT_TIMEWAIT_EXIT = 15
     RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16
     RDMA_CM_EVENT_ADDRINFO_ERROR = 17
@@ -39,30 +41,31 @@ class rdma_cm_event_type(IntEnum):
 
 class rdma_port_space(IntEnum):
     """
-    The spaces of port numbers; the number stands in the service id (IBTA annex A11).
+    Port spaces: bits 16 to 31 of the service id (IBTA vol. 1 annex A11).
     """
 
     RDMA_PS_IPOIB = 0x2
+    # 0x01 and the IP protocol number: 6 is TCP, 17 UDP.  They name a space of ports, not the protocol used.
     RDMA_PS_TCP = 0x106
     RDMA_PS_UDP = 0x111
     RDMA_PS_IB = 0x13F
 
 
-# Service ids of 64 bits: masks of the space and of the port, and the spaces in place.
+# Service ids of 64 bits: the masks of port space and port, and the spaces in place (annex A11).
 RDMA_IB_IP_PS_MASK = 0xFFFFFFFFFFFF0000
 RDMA_IB_IP_PORT_MASK = 0xFFFF
 RDMA_IB_IP_PS_TCP = 0x1060000
 RDMA_IB_IP_PS_UDP = 0x1110000
 RDMA_IB_PS_IB = 0x13F0000
 
-# The Q_Key of datagrams of C{RDMA_PS_UDP}.
+# librdmacm/rdma_cma.h: the Q_Key of all datagram services and groups of RDMA_PS_UDP.
 RDMA_UDP_QKEY = 0x1234567
 
-# As READs and atomics at a time in connection parameters: as many as the device can.
+# librdmacm/rdma_cma.h: as connection parameters, these stand for the device's largest values.
 RDMA_MAX_RESP_RES = 255
 RDMA_MAX_INIT_DEPTH = 255
 
-# Hints of address resolution (C{rdma_getaddrinfo}).
+# Flags of rdma_getaddrinfo; RAI_DNS and RAI_SA exclude each other.
 RAI_PASSIVE = 0x1
 RAI_NUMERICHOST = 0x2
 RAI_NOROUTE = 0x4
@@ -73,7 +76,7 @@ RAI_DNS = 0x20
 
 class rdma_cm_join_mc_attr_mask(IntFlag):
     """
-    Which attributes of joining a multicast group are valid.
+    Which attributes of a multicast join are valid.
     """
 
     RDMA_CM_JOIN_MC_ATTR_ADDRESS = 0x1
@@ -83,19 +86,20 @@ class rdma_cm_join_mc_attr_mask(IntFlag):
 
 class rdma_cm_mc_join_flags(IntEnum):
     """
-    How a multicast group is joined.
+    The kinds of multicast membership.
     """
 
     RDMA_MC_JOIN_FLAG_FULLMEMBER = 0
+    # On IP: no IGMP membership, as RFC 1112 lets any host send to a group.
     RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1
     RDMA_MC_JOIN_FLAG_RESERVED = 2
 
 
-# Levels of options of an identifier.
+# Option levels of rdma_set_option.
 RDMA_OPTION_ID = 0
 RDMA_OPTION_IB = 1
 
-# Options of the level C{RDMA_OPTION_ID}.
+# Options of the level C{RDMA_OPTION_ID}.  ACK_TIMEOUT is the code of IBTA vol. 1 9.9.2.4.1.
 RDMA_OPTION_ID_TOS = 0
 RDMA_OPTION_ID_REUSEADDR = 1
 RDMA_OPTION_ID_AFONLY = 2

@@ -1,8 +1,7 @@
 """
-Constants of devices, ports, memory and events, with libibverbs' values.
+Constants of devices, ports, memory and events, by their C names.
 
-Source: rdma-core 65: C{libibverbs/verbs.h}, C{libibverbs/driver.h}, and the kernel headers that they name.
-The classes have the names of the C enumerations, as in pyverbs.
+Source: rdma-core 65: C{libibverbs/verbs.h}, C{libibverbs/driver.h}, and the kernel headers that they include.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from enum import IntEnum, IntFlag
 
 class ibv_node_type(IntEnum):
     """
-    What a device is to the network.
+    The kind of a device in the network.
     """
 
     IBV_NODE_UNKNOWN = -1
+    # IBTA vol. 1 14.2.5.3, NodeInfo NodeType: 1 to 3; the others are Linux's.
     IBV_NODE_CA = 1
     IBV_NODE_SWITCH = 2
     IBV_NODE_ROUTER = 3
@@ -27,10 +27,11 @@ class ibv_node_type(IntEnum):
 
 class ibv_transport_type(IntEnum):
     """
-    The protocol that a device speaks.
+    The transport protocol of a device.
     """
 
     IBV_TRANSPORT_UNKNOWN = -1
+    # RoCE devices have this one, too: it is InfiniBand's transport over UDP (IBTA vol. 1 annex A17).
     IBV_TRANSPORT_IB = 0
     IBV_TRANSPORT_IWARP = 1
     IBV_TRANSPORT_USNIC = 2
@@ -40,7 +41,7 @@ class ibv_transport_type(IntEnum):
 
 class rdma_driver_id(IntEnum):
     """
-    The kernel driver behind a device (C{ib_user_ioctl_verbs.h}); two names have one number.
+    The kernel driver of a device (C{ib_user_ioctl_verbs.h}).
     """
 
     RDMA_DRIVER_UNKNOWN = 0
@@ -53,6 +54,7 @@ class rdma_driver_id(IntEnum):
     RDMA_DRIVER_OCRDMA = 7
     RDMA_DRIVER_NES = 8
     RDMA_DRIVER_I40IW = 9
+    # ib_user_ioctl_verbs.h: irdma replaced i40iw and took its number, so this member is an alias.
     RDMA_DRIVER_IRDMA = 9
     RDMA_DRIVER_VMW_PVRDMA = 10
     RDMA_DRIVER_QEDR = 11
@@ -70,7 +72,7 @@ class rdma_driver_id(IntEnum):
 
 class ibv_device_cap_flags(IntFlag):
     """
-    What a device can do (C{device_cap_flags}).
+    Capabilities of a device (C{device_cap_flags}; IBTA vol. 1 11.2.1.2).
     """
 
     IBV_DEVICE_RESIZE_MAX_WR = 0x1
@@ -92,6 +94,7 @@ class ibv_device_cap_flags(IntFlag):
     IBV_DEVICE_UD_IP_CSUM = 0x40000
     IBV_DEVICE_XRC = 0x100000
     IBV_DEVICE_MEM_MGT_EXTENSIONS = 0x200000
+    # IBTA vol. 1 10.6.7.2: 2A is bound to a queue pair number, 2B to the queue pair and its domain.
     IBV_DEVICE_MEM_WINDOW_TYPE_2A = 0x800000
     IBV_DEVICE_MEM_WINDOW_TYPE_2B = 0x1000000
     IBV_DEVICE_RC_IP_CSUM = 0x2000000
@@ -99,7 +102,7 @@ class ibv_device_cap_flags(IntFlag):
     IBV_DEVICE_MANAGED_FLOW_STEERING = 0x20000000
 
 
-# Bits of C{device_cap_flags_ex}, which has 64.
+# libibverbs/verbs.h: bits of C{device_cap_flags_ex}, which has 64.
 IBV_DEVICE_RAW_SCATTER_FCS = 0x400000000
 IBV_DEVICE_PCI_WRITE_END_PADDING = 0x1000000000
 IBV_DEVICE_CC_DMA_BOUNCE = 0x20000000000
@@ -107,7 +110,7 @@ IBV_DEVICE_CC_DMA_BOUNCE = 0x20000000000
 
 class ibv_atomic_cap(IntEnum):
     """
-    Among whom atomics of a device are atomic: nobody, the device, the whole machine.
+    The scope in which a device's atomics are atomic: none, the device, the whole machine.
     """
 
     IBV_ATOMIC_NONE = 0
@@ -117,7 +120,7 @@ class ibv_atomic_cap(IntEnum):
 
 class ibv_pci_atomic_op_size(IntFlag):
     """
-    Sizes of atomic operations that a device makes on its bus.
+    Sizes of atomic operations on the PCI bus.
     """
 
     IBV_PCI_ATOMIC_OPERATION_4_BYTE_SIZE_SUP = 0x1
@@ -137,7 +140,7 @@ class ibv_fork_status(IntEnum):
 
 class ibv_odp_general_caps(IntFlag):
     """
-    On-demand paging: whether a device has it.
+    On-demand paging: general capabilities.
     """
 
     IBV_ODP_SUPPORT = 0x1
@@ -146,7 +149,7 @@ class ibv_odp_general_caps(IntFlag):
 
 class ibv_odp_transport_cap_bits(IntFlag):
     """
-    On-demand paging: the operations of one transport that have it.
+    On-demand paging: the operations of a transport that support it.
     """
 
     IBV_ODP_SUPPORT_SEND = 0x1
@@ -161,7 +164,7 @@ class ibv_odp_transport_cap_bits(IntFlag):
 
 class ibv_raw_packet_caps(IntFlag):
     """
-    What a device can do with raw packets.
+    Raw packet capabilities.
     """
 
     IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 0x1
@@ -180,7 +183,7 @@ class ibv_tm_cap_flags(IntFlag):
 
 class ibv_mtu(IntEnum):
     """
-    Path MTU codes; the payload of a packet is C{128 << code} octets.
+    Path MTU codes: C{128 << code} octets of payload (IBTA vol. 1 12.7.13).
     """
 
     IBV_MTU_256 = 1
@@ -192,9 +195,10 @@ class ibv_mtu(IntEnum):
 
 class ibv_rate(IntEnum):
     """
-    Static rates of a path, as address vectors carry them (names in Gbit/s).
+    Static rates of a path; the names are in Gbit/s.
     """
 
+    # Codes in the order of their introduction, not of their speed: 2 to 10 are the first release's.
     IBV_RATE_MAX = 0
     IBV_RATE_2_5_GBPS = 2
     IBV_RATE_5_GBPS = 5
@@ -223,7 +227,7 @@ class ibv_rate(IntEnum):
 
 class ibv_port_state(IntEnum):
     """
-    The logical state of a port.
+    The logical state of a port (IBTA vol. 1 14.2.5.6).
     """
 
     IBV_PORT_NOP = 0
@@ -234,7 +238,7 @@ class ibv_port_state(IntEnum):
     IBV_PORT_ACTIVE_DEFER = 5
 
 
-# The link layer of a port (C{link_layer}).
+# libibverbs/verbs.h: the link layer of a port.  Old drivers leave 0, which means InfiniBand.
 IBV_LINK_LAYER_UNSPECIFIED = 0
 IBV_LINK_LAYER_INFINIBAND = 1
 IBV_LINK_LAYER_ETHERNET = 2
@@ -242,7 +246,7 @@ IBV_LINK_LAYER_ETHERNET = 2
 
 class ibv_port_cap_flags(IntFlag):
     """
-    What a port can do (C{port_cap_flags}, IBTA PortInfo CapabilityMask).
+    Capabilities of a port: PortInfo CapabilityMask (IBTA vol. 1 14.2.5.6).
     """
 
     IBV_PORT_SM = 0x2
@@ -268,12 +272,13 @@ class ibv_port_cap_flags(IntFlag):
     IBV_PORT_BOOT_MGMT_SUP = 0x800000
     IBV_PORT_LINK_LATENCY_SUP = 0x1000000
     IBV_PORT_CLIENT_REG_SUP = 0x2000000
+    # Linux's own meaning of bit 26: GIDs are IP addresses, as in RoCEv2.
     IBV_PORT_IP_BASED_GIDS = 0x4000000
 
 
 class ibv_port_cap_flags2(IntFlag):
     """
-    What a port can do (C{port_cap_flags2}, IBTA PortInfo CapabilityMask2).
+    Capabilities of a port: PortInfo CapabilityMask2.
     """
 
     IBV_PORT_SET_NODE_DESC_SUP = 0x1
@@ -286,7 +291,7 @@ class ibv_port_cap_flags2(IntFlag):
     IBV_PORT_LINK_SPEED_XDR_SUP = 0x1000
 
 
-# Bit of a port's C{flags}: each address vector needs a GRH.
+# libibverbs/verbs.h: bit of a port's C{flags}: each address vector needs a GRH, as RoCE has no LIDs.
 IBV_QPF_GRH_REQUIRED = 1
 
 
@@ -302,27 +307,31 @@ class ibv_gid_type(IntEnum):
 
 class ibv_gid_type_sysfs(IntEnum):
     """
-    The kind of a GID table entry, as sysfs tells it.
+    The kind of a GID table entry, in sysfs.
     """
 
+    # sysfs does not tell InfiniBand from RoCEv1, so the numbers differ from ibv_gid_type's.
     IBV_GID_TYPE_SYSFS_IB_ROCE_V1 = 0
     IBV_GID_TYPE_SYSFS_ROCE_V2 = 1
 
 
 class ibv_event_type(IntEnum):
     """
-    Asynchronous events.
+    Asynchronous events (IBTA vol. 1 11.6.3).
     """
 
+    # IBTA vol. 1 11.6.3.2: errors of a queue or of the device; most bring the queue pair to ERR.
     IBV_EVENT_CQ_ERR = 0
     IBV_EVENT_QP_FATAL = 1
     IBV_EVENT_QP_REQ_ERR = 2
     IBV_EVENT_QP_ACCESS_ERR = 3
+    # IBTA vol. 1 11.6.3.1: a message came while the queue pair was in RTR, so the peer is ready.
     IBV_EVENT_COMM_EST = 4
     IBV_EVENT_SQ_DRAINED = 5
     IBV_EVENT_PATH_MIG = 6
     IBV_EVENT_PATH_MIG_ERR = 7
     IBV_EVENT_DEVICE_FATAL = 8
+    # Of no object: port and device events go to every context.
     IBV_EVENT_PORT_ACTIVE = 9
     IBV_EVENT_PORT_ERR = 10
     IBV_EVENT_LID_CHANGE = 11
@@ -330,6 +339,7 @@ class ibv_event_type(IntEnum):
     IBV_EVENT_SM_CHANGE = 13
     IBV_EVENT_SRQ_ERR = 14
     IBV_EVENT_SRQ_LIMIT_REACHED = 15
+    # A queue pair with an SRQ went to ERR and will take no more receives from it.
     IBV_EVENT_QP_LAST_WQE_REACHED = 16
     IBV_EVENT_CLIENT_REREGISTER = 17
     IBV_EVENT_GID_CHANGE = 18
@@ -339,14 +349,16 @@ class ibv_event_type(IntEnum):
 
 class ibv_access_flags(IntFlag):
     """
-    Rights of a memory region or window, and of a queue pair.
+    Access rights of a memory region or window, or of a queue pair.
     """
 
+    # IBTA vol. 1 10.6.3.1: remote write and remote atomic need it; local read is always granted.
     IBV_ACCESS_LOCAL_WRITE = 0x1
     IBV_ACCESS_REMOTE_WRITE = 0x2
     IBV_ACCESS_REMOTE_READ = 0x4
     IBV_ACCESS_REMOTE_ATOMIC = 0x8
     IBV_ACCESS_MW_BIND = 0x10
+    # Peers count from 0 instead of giving virtual addresses.
     IBV_ACCESS_ZERO_BASED = 0x20
     IBV_ACCESS_ON_DEMAND = 0x40
     IBV_ACCESS_HUGETLB = 0x80
@@ -355,14 +367,14 @@ class ibv_access_flags(IntFlag):
     IBV_ACCESS_RELAXED_ORDERING = 0x100000
 
 
-# The access bits that a device may ignore, and the first of them.
+# ib_user_ioctl_verbs.h: access bits that a device may ignore, and the first of them.
 IBV_ACCESS_OPTIONAL_RANGE = 0x3FF00000
 IBV_ACCESS_OPTIONAL_FIRST = 0x100000
 
 
 class ibv_rereg_mr_flags(IntFlag):
     """
-    What a re-registration changes.
+    Which properties a re-registration changes.
     """
 
     IBV_REREG_MR_CHANGE_TRANSLATION = 0x1
@@ -373,9 +385,11 @@ class ibv_rereg_mr_flags(IntFlag):
 
 class ibv_rereg_mr_err_code(IntEnum):
     """
-    How a re-registration failed, and what is left of the region.
+    Errors of a re-registration, by the state that the region is left in.
     """
 
+    # man ibv_rereg_mr(3): the old region is valid after the first two, the new one after the third, and none
+    # after the last two.
     IBV_REREG_MR_ERR_INPUT = -1
     IBV_REREG_MR_ERR_DONT_FORK_NEW = -2
     IBV_REREG_MR_ERR_DO_FORK_OLD = -3
@@ -396,7 +410,7 @@ class ibv_mr_init_attr_mask(IntFlag):
     IBV_REG_MR_MASK_BUF = 0x20
 
 
-# Advice on a region (C{advise_mr}).
+# man ibv_advise_mr(3): advice on a region with on-demand paging.
 IBV_ADVISE_MR_ADVICE_PREFETCH = 0
 IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1
 IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2
@@ -407,9 +421,10 @@ IBV_ADVISE_MR_FLAG_FLUSH = 1
 
 class ibv_mw_type(IntEnum):
     """
-    The two types of memory windows.
+    The types of memory window (IBTA vol. 1 10.6.7.2).
     """
 
+    # Type 1 is bound by ibv_bind_mw, type 2 by a posted request with a key of the program's choice.
     IBV_MW_TYPE_1 = 1
     IBV_MW_TYPE_2 = 2
 
@@ -463,7 +478,7 @@ class ibv_parent_domain_init_attr_mask(IntFlag):
 
 class ibv_values_mask(IntFlag):
     """
-    Which values of a device a query asks for.
+    The values that C{ibv_query_rt_values_ex} is asked for.
     """
 
     IBV_VALUES_MASK_RAW_CLOCK = 0x1

@@ -1,10 +1,9 @@
 """
-Constants of what hardware has beside verbs: flow steering, work queues, tag matching.
+Constants of hardware features: flow steering, work queues, tag matching, by their C names.
 
-They have libibverbs' values, for programs that name them; no device here offers any of it.
+They are here for programs that name them; no device supports any of it.
 
 Source: rdma-core 65: C{libibverbs/verbs.h}, C{libibverbs/verbs_api.h}, C{libibverbs/tm_types.h}.
-The classes have the names of the C enumerations, as in pyverbs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import IntEnum, IntFlag
 
 class ibv_wq_type(IntEnum):
     """
-    The kinds of work queues.
+    The kinds of work queue.
     """
 
     IBV_WQT_RQ = 0
@@ -54,7 +53,7 @@ class ibv_wq_init_attr_mask(IntFlag):
 
 class ibv_wq_attr_mask(IntFlag):
     """
-    Which attributes a modify of a work queue names.
+    Which attributes a modify of a work queue sets.
     """
 
     IBV_WQ_ATTR_STATE = 0x1
@@ -93,6 +92,7 @@ class ibv_rx_hash_fields(IntFlag):
     IBV_RX_HASH_SRC_PORT_UDP = 0x40
     IBV_RX_HASH_DST_PORT_UDP = 0x80
     IBV_RX_HASH_IPSEC_SPI = 0x100
+    # The inner headers of a tunnel are meant by all other bits.
     IBV_RX_HASH_INNER = 0x80000000
 
 
@@ -118,7 +118,7 @@ class ibv_flow_attr_type(IntEnum):
 
 class ibv_flow_spec_type(IntEnum):
     """
-    What one part of a flow rule matches or does.
+    The headers that a part of a flow rule matches, or its action.
     """
 
     IBV_FLOW_SPEC_ETH = 0x20
@@ -131,6 +131,7 @@ class ibv_flow_spec_type(IntEnum):
     IBV_FLOW_SPEC_VXLAN_TUNNEL = 0x50
     IBV_FLOW_SPEC_GRE = 0x51
     IBV_FLOW_SPEC_MPLS = 0x60
+    # A flag, to be combined with one of the headers above.
     IBV_FLOW_SPEC_INNER = 0x100
     IBV_FLOW_SPEC_ACTION_TAG = 0x1000
     IBV_FLOW_SPEC_ACTION_DROP = 0x1001
@@ -146,7 +147,7 @@ class ibv_flow_action_esp_mask(IntFlag):
     IBV_FLOW_ACTION_ESP_MASK_ESN = 0x1
 
 
-# Key material of an ESP action: its cipher, and how it makes initial vectors.
+# libibverbs/verbs.h: the cipher of an ESP action, and the generation of initialization vectors.
 IBV_FLOW_ACTION_ESP_KEYMAT_AES_GCM = 0
 IBV_FLOW_ACTION_IV_ALGO_SEQ = 0
 
@@ -154,7 +155,7 @@ IBV_FLOW_ACTION_IV_ALGO_SEQ = 0
 IBV_FLOW_ACTION_ESP_REPLAY_NONE = 0
 IBV_FLOW_ACTION_ESP_REPLAY_BMP = 1
 
-# Flags of an ESP action; a zero names the other value of the bit after it.
+# libibverbs/verbs.h: flags of an ESP action.  A zero names the other value of the bit that follows it.
 IBV_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO = 0
 IBV_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD = 1
 IBV_FLOW_ACTION_ESP_FLAGS_TUNNEL = 0
@@ -166,7 +167,7 @@ IBV_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW = 8
 
 class ibv_counter_description(IntEnum):
     """
-    What a counter of a flow counts.
+    The quantity that a flow counter counts.
     """
 
     IBV_COUNTER_PACKETS = 0
@@ -175,7 +176,7 @@ class ibv_counter_description(IntEnum):
 
 class ibv_read_counters_flags(IntFlag):
     """
-    How to read counters of a flow.
+    Flags of reading flow counters.
     """
 
     IBV_READ_COUNTERS_ATTR_PREFER_CACHED = 0x1
@@ -205,6 +206,7 @@ class ibv_tmh_op(IntEnum):
     Operations in a tag matching header.
     """
 
+    # libibverbs/tm_types.h: octets on the wire, in front of the payload.
     IBV_TMH_NO_TAG = 0
     IBV_TMH_RNDV = 1
     IBV_TMH_FIN = 2

@@ -1,8 +1,7 @@
 """
-Constants of queue pairs, requests, completions and shared receive queues, with libibverbs' values.
+Constants of queue pairs, requests, completions and shared receive queues, by their C names.
 
 Source: rdma-core 65: C{libibverbs/verbs.h}.
-The classes have the names of the C enumerations, as in pyverbs.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from enum import IntEnum, IntFlag
 
 class ibv_qp_type(IntEnum):
     """
-    The transport of a queue pair.
+    The transport service of a queue pair (IBTA vol. 1 9.2.1).
     """
 
+    # Linux ib_verbs.h: 0 and 1 are the kernel's SMI and GSI, 5 and 6 raw types that libibverbs never had.
     IBV_QPT_RC = 2
     IBV_QPT_UC = 3
     IBV_QPT_UD = 4
@@ -34,6 +34,7 @@ class ibv_qp_state(IntEnum):
     IBV_QPS_RTR = 2
     IBV_QPS_RTS = 3
     IBV_QPS_SQD = 4
+    # Not for RC: there an error of the send queue ends in ERR.
     IBV_QPS_SQE = 5
     IBV_QPS_ERR = 6
     IBV_QPS_UNKNOWN = 7
@@ -75,6 +76,7 @@ class ibv_qp_attr_mask(IntFlag):
     IBV_QP_PATH_MIG_STATE = 0x40000
     IBV_QP_CAP = 0x80000
     IBV_QP_DEST_QPN = 0x100000
+    # libibverbs/verbs.h: bits 21 to 24 were for Ethernet addresses and VLANs, and never public.
     IBV_QP_RATE_LIMIT = 0x2000000
 
 
@@ -106,9 +108,10 @@ class ibv_qp_create_flags(IntFlag):
 
 class ibv_qp_create_send_ops_flags(IntFlag):
     """
-    The operations that an extended queue pair is to post.
+    The operations that will be posted to an extended queue pair.
     """
 
+    # libibverbs/verbs.h: 1 << the IBV_WR_* opcode up to TSO; FLUSH and ATOMIC_WRITE differ.
     IBV_QP_EX_WITH_RDMA_WRITE = 0x1
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 0x2
     IBV_QP_EX_WITH_SEND = 0x4
@@ -138,7 +141,7 @@ class ibv_qp_open_attr_mask(IntFlag):
 
 class ibv_query_qp_data_in_order_flags(IntFlag):
     """
-    How to answer whether data are written in order.
+    Flags of the query whether data are written in order.
     """
 
     IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 0x1
@@ -147,7 +150,7 @@ class ibv_query_qp_data_in_order_flags(IntFlag):
 
 class ibv_query_qp_data_in_order_caps(IntFlag):
     """
-    What of a message is written in order.
+    The units that are written in order.
     """
 
     IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 0x1
@@ -156,7 +159,7 @@ class ibv_query_qp_data_in_order_caps(IntFlag):
 
 class ibv_wr_opcode(IntEnum):
     """
-    Operations of send work requests.
+    Operations of send requests.
     """
 
     IBV_WR_RDMA_WRITE = 0
@@ -171,17 +174,21 @@ class ibv_wr_opcode(IntEnum):
     IBV_WR_SEND_WITH_INV = 9
     IBV_WR_TSO = 10
     IBV_WR_DRIVER1 = 11
+    # ib_user_verbs.h: 12 and 13 are masked atomics, which libibverbs does not have.
     IBV_WR_FLUSH = 14
     IBV_WR_ATOMIC_WRITE = 15
 
 
 class ibv_send_flags(IntFlag):
     """
-    Flags of a send work request.
+    Flags of a send request.
     """
 
+    # IBTA vol. 1 10.8.3.3: the request waits until no READ or atomic is outstanding.
     IBV_SEND_FENCE = 0x1
+    # IBTA vol. 1 10.7.3.1: without it only an error generates a completion.
     IBV_SEND_SIGNALED = 0x2
+    # The SE bit of the BTH (IBTA vol. 1 9.2): wakes a peer that armed its queue for solicited events only.
     IBV_SEND_SOLICITED = 0x4
     IBV_SEND_INLINE = 0x8
     IBV_SEND_IP_CSUM = 0x10
@@ -189,7 +196,7 @@ class ibv_send_flags(IntFlag):
 
 class ibv_placement_type(IntFlag):
     """
-    FLUSH: how far data have to get.
+    FLUSH: the place that data must have reached.
     """
 
     IBV_FLUSH_GLOBAL = 0x1
@@ -207,21 +214,25 @@ class ibv_selectivity_level(IntEnum):
 
 class ibv_wc_status(IntEnum):
     """
-    How a request ended (IBTA vol. 1 11.6.2).
+    Completion status (IBTA vol. 1 11.6.2).
     """
 
     IBV_WC_SUCCESS = 0
     IBV_WC_LOC_LEN_ERR = 1
     IBV_WC_LOC_QP_OP_ERR = 2
+    # EE context and RDD errors are of the RD service, which nobody implements.
     IBV_WC_LOC_EEC_OP_ERR = 3
     IBV_WC_LOC_PROT_ERR = 4
+    # Posted to a queue pair that was in ERR, or came to it: it may have been executed or not.
     IBV_WC_WR_FLUSH_ERR = 5
     IBV_WC_MW_BIND_ERR = 6
     IBV_WC_BAD_RESP_ERR = 7
     IBV_WC_LOC_ACCESS_ERR = 8
+    # IBTA vol. 1 9.7.5.2: NAK codes 1, 2 and 3 become this and the next two.
     IBV_WC_REM_INV_REQ_ERR = 9
     IBV_WC_REM_ACCESS_ERR = 10
     IBV_WC_REM_OP_ERR = 11
+    # No answer after retry_cnt retransmissions; the next is rnr_retry used up.
     IBV_WC_RETRY_EXC_ERR = 12
     IBV_WC_RNR_RETRY_EXC_ERR = 13
     IBV_WC_LOC_RDD_VIOL_ERR = 14
@@ -238,7 +249,7 @@ class ibv_wc_status(IntEnum):
 
 class ibv_wc_opcode(IntEnum):
     """
-    What completed; 0x80 is set in all that ends a receive.
+    The operation that completed; 0x80 is set if it is a receive.
     """
 
     IBV_WC_SEND = 0
@@ -252,6 +263,7 @@ class ibv_wc_opcode(IntEnum):
     IBV_WC_FLUSH = 8
     IBV_WC_ATOMIC_WRITE = 9
     IBV_WC_RECV = 0x80
+    # A WRITE with immediate consumes a receive, but writes nothing into its buffer.
     IBV_WC_RECV_RDMA_WITH_IMM = 0x81
     IBV_WC_TM_ADD = 0x82
     IBV_WC_TM_DEL = 0x83
@@ -265,9 +277,10 @@ class ibv_wc_opcode(IntEnum):
 
 class ibv_wc_flags(IntFlag):
     """
-    What else is valid in a completion.
+    Which optional fields of a completion are valid.
     """
 
+    # Of a datagram: the first 40 octets of the buffer are the header (Linux rxe_resp.c sets it always).
     IBV_WC_GRH = 0x1
     IBV_WC_WITH_IMM = 0x2
     IBV_WC_IP_CSUM_OK = 0x4
@@ -277,13 +290,13 @@ class ibv_wc_flags(IntFlag):
     IBV_WC_TM_DATA_VALID = 0x40
 
 
-# The place of C{IBV_WC_IP_CSUM_OK} in the flags.
+# libibverbs/verbs.h: the bit number of C{IBV_WC_IP_CSUM_OK}.
 IBV_WC_IP_CSUM_OK_SHIFT = 2
 
 
 class ibv_create_cq_wc_flags(IntFlag):
     """
-    The fields that completions of an extended queue are to have.
+    The optional fields of completions of an extended queue.
     """
 
     IBV_WC_EX_WITH_BYTE_LEN = 0x1
@@ -300,7 +313,7 @@ class ibv_create_cq_wc_flags(IntFlag):
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 0x800
 
 
-# The fields of an ordinary completion, and all that an extended one may have.
+# libibverbs/verbs.h: the fields of C{struct ibv_wc}, and all that an extended queue may have.
 IBV_WC_STANDARD_FLAGS = 127
 IBV_CREATE_CQ_SUP_WC_FLAGS = 0xFFF
 
@@ -325,7 +338,7 @@ class ibv_create_cq_attr_flags(IntFlag):
 
 class ibv_cq_attr_mask(IntFlag):
     """
-    Which attributes a modify of a completion queue names.
+    Which attributes a modify of a completion queue sets.
     """
 
     IBV_CQ_ATTR_MODERATE = 0x1
@@ -334,7 +347,7 @@ class ibv_cq_attr_mask(IntFlag):
 
 class ibv_srq_type(IntEnum):
     """
-    The kinds of shared receive queues.
+    The kinds of shared receive queue.
     """
 
     IBV_SRQT_BASIC = 0
@@ -344,10 +357,11 @@ class ibv_srq_type(IntEnum):
 
 class ibv_srq_attr_mask(IntFlag):
     """
-    Which attributes a modify of a shared receive queue names.
+    Which attributes a modify of a shared receive queue sets.
     """
 
     IBV_SRQ_MAX_WR = 0x1
+    # IBTA vol. 1 10.2.9.3: arms the limit, for one event.
     IBV_SRQ_LIMIT = 0x2
 
 
@@ -379,7 +393,7 @@ class ibv_qp_attach_comp_cntr_op(IntFlag):
 
 class ibv_comp_cntr_type(IntEnum):
     """
-    What a completion counter counts.
+    The unit of a completion counter.
     """
 
     IBV_COMP_CNTR_TYPE_WRS = 0

@@ -1,3 +1,3 @@
 """
-Devices, protection domains, memory, completion queues, shared receive queues and address handles of verbs.
+Devices, protection domains, memory regions, queues and address handles of verbs.
 """

@@ -20,22 +20,22 @@ from twisted_ib.hca.verbs.objects.deviceattr import portAttr
 from twisted_ib.hca.verbs.objects.pd import PD
 
 _GRH_BYTES = 40
-#: IP versions, where the IPv4 header is, and what makes a GID of an IPv4 address.
+#: IP versions, the offset of an IPv4 header in the 40 octets of a GRH, and the prefix of an IPv4-mapped
+#: address (RFC 4291 section 2.5.5.2).
 _IPV4, _IPV6 = 4, 6
 _IPV4_AT = 20
 _MAPPED = bytes(10) + b"\xff\xff"
+# For replies: the header's hop limit has been counted down on its way here.
 _HOPS = 0xFF
 
 
 def addressVector(attr: AHAttr, message: str) -> AddressVector:
     """
-    @param attr: an address, as verbs have it.
-    @param message: which verb it is for.
-
-    @return: the same as the core has it.
-
-    @raise PyverbsRDMAError: it has no GID, or no such port or source (EINVAL).
+    @param message: the verb, for the error.
+    @return: the address, as the core has it.
+    @raise PyverbsRDMAError: it has no GRH, or no such port or source GID (EINVAL).
     """
+    # IBTA vol. 1 annex A17: RoCE addresses are GIDs; the port says so by IBV_QPF_GRH_REQUIRED.
     check(bool(attr.is_global), f"{message}: an address needs a GRH here")
     check(attr.port_num == attributes.PORT, f"{message}: there is no port {attr.port_num}")
     route = attr.gr
@@ -43,6 +43,7 @@ def addressVector(attr: AHAttr, message: str) -> AddressVector:
     return AddressVector(
         gid=int(IPv6Address(bytes.fromhex(route.dgid.replace(":", "")))),
         sourceIndex=route.sgid_index,
+        # 20 bits in the header; C's field has 32.
         flowLabel=route.flow_label & 0xFFFFF,
         hopLimit=route.hop_limit,
         trafficClass=route.traffic_class,
@@ -55,27 +56,25 @@ def addressVector(attr: AHAttr, message: str) -> AddressVector:
 
 def addressAttr(vector: Any) -> AHAttr:
     """
-    @param vector: an address as the core has it, or something else.
-
-    @return: the same as verbs have it; all zeros for something else.
+    @param vector: an address, as the core has it, or something else.
+    @return: the address, as verbs have it; zeros for something else.
     """
     if not isinstance(vector, AddressVector):
         return AHAttr(port_num=0)
     route = GlobalRoute(None, vector.flowLabel, vector.sourceIndex, vector.hopLimit, vector.trafficClass)
+    # Set as text: GlobalRoute's parameter takes what a program may give.
     route.dgid = vector.gid.to_bytes(16, "big").hex(":", 2)
     return AHAttr(vector.lid, vector.serviceLevel, 0, 0, 1, vector.port, route)
 
 
 def addressOfSender(wc: WC, grh: GRH, port_num: int) -> AHAttr:
     """
-    Where an answer goes.
+    The address for replies to a datagram: C{ibv_init_ah_from_wc}.
 
-    @param wc: the completion of a datagram's receive.
     @param grh: the datagram's header.
-    @param port_num: the port it came to.
-
-    @return: the sender's address.
+    @param port_num: the port it arrived at.
     """
+    # Unlike libibverbs/verbs.c, which looks up the GID that the datagram was sent to, the source is GID 0.
     header = grh.version_tclass_flow
     route = GlobalRoute(flow_label=header & 0xFFFFF, hop_limit=_HOPS, traffic_class=header >> 20 & 0xFF)
     route.dgid = grh.sgid
@@ -84,14 +83,16 @@ def addressOfSender(wc: WC, grh: GRH, port_num: int) -> AHAttr:
 
 def readGRH(raw: bytes) -> GRH:
     """
-    @param raw: the first 40 octets of a datagram's receive.
-
-    @return: its header; of an IPv4 header in the second half, with its addresses as GIDs.
+    @param raw: the first 40 octets of a datagram's receive buffer.
+    @return: the header.  An IPv4 header, in the last 20 octets, is converted; its addresses become GIDs.
     """
     if len(raw) < _GRH_BYTES:
         raise PyverbsUserError(f"A GRH has {_GRH_BYTES} octets, not {len(raw)}")
+    # libibverbs/verbs.c get_grh_header_version: RoCEv2 over IPv4 leaves 20 octets free and puts the IPv4
+    # header behind them (Linux rxe_resp.c, union rdma_network_hdr).
     if raw[0] >> 4 != _IPV6 and raw[_IPV4_AT] >> 4 == _IPV4:
         return _readIPv4(raw[_IPV4_AT:_GRH_BYTES])
+    # IPv6's layout, RFC 8200 section 3.
     grh = GRH(
         version_tclass_flow=int.from_bytes(raw[:4], "big"),
         paylen=int.from_bytes(raw[4:6], "big"),
@@ -104,11 +105,7 @@ def readGRH(raw: bytes) -> GRH:
 
 
 def _readIPv4(raw: bytes) -> GRH:
-    """
-    @param raw: an IPv4 header.
-
-    @return: a GRH that says the same.
-    """
+    # RFC 791 section 3.1: octet 1 is the TOS, 2 and 3 the total length, 8 the TTL, 9 the protocol.
     grh = GRH(
         version_tclass_flow=_IPV6 << 28 | raw[1] << 20,
         paylen=max(int.from_bytes(raw[2:4], "big") - len(raw), 0),
@@ -121,11 +118,7 @@ def _readIPv4(raw: bytes) -> GRH:
 
 
 def _grhAt(address: int) -> bytes:
-    """
-    @param address: of the first octet of a datagram's receive, in a region.
-
-    @return: the 40 octets there.
-    """
+    # pyverbs passes a pointer; here it is an address of some region.
     for device in hub.devices:
         for region in device.memory.regions.values():
             start = address - region.address
@@ -136,24 +129,18 @@ def _grhAt(address: int) -> bytes:
 
 class AH(VerbsObject):
     """
-    An address handle: where datagrams go.
-
-    @ivar pd: its protection domain.
+    An address handle: the destination of datagrams (IBTA vol. 1 11.2.2).
     """
 
     rank = 10
 
     def __init__(self, pd: PD, **kwargs: Any) -> None:
         """
-        Create an address handle.
-
-        @keyword attr: the address, an L{AHAttr}; or in its place
-        @keyword wc: the L{WC} of a datagram's receive, whose sender is meant,
-        @keyword grh: and the datagram's header: a L{GRH}, the octets, or the address of the
-            receive,
-        @keyword port_num: and the port that it came to.
-
-        @raise PyverbsRDMAError: the address has no GRH or cannot be (EINVAL), or there are too many
+        @keyword attr: the address, an L{AHAttr}; or, in its place, the sender of a datagram by
+        @keyword wc: the L{WC} of its receive,
+        @keyword grh: its header: a L{GRH}, the octets, or the address of the receive buffer, and
+        @keyword port_num: the port it arrived at.
+        @raise PyverbsRDMAError: the address is invalid or has no GRH (EINVAL), or there are too many handles
             (ENOMEM).
         """
         super().__init__()
@@ -166,6 +153,8 @@ class AH(VerbsObject):
             attr = checked(given["attr"], AHAttr)
         else:
             wc = checked(given["wc"], WC)
+            # Without IBV_WC_GRH the first 40 octets of the buffer are not a header, but whatever was there
+            # before.
             check(bool(wc.wc_flags & ibv_wc_flags.IBV_WC_GRH), "Failed to create AH: the WC has no GRH")
             grh = given["grh"]
             if isinstance(grh, int):
@@ -182,7 +171,7 @@ class AH(VerbsObject):
     @property
     def ah(self) -> int:
         """
-        A number that stands for it.
+        An integer in place of the C pointer.
         """
         return id(self)
 

@@ -27,6 +27,7 @@ from twisted_ib.hca.verbs.objects.device import Context
 _WITH_GRH = int(CoreFlags.GRH)
 _WITH_IMM = int(CoreFlags.WITH_IMM)
 _WITH_INV = int(CoreFlags.WITH_INV)
+# libibverbs/verbs.h has other bits than the core.  A table of all eight sums, as this runs per completion.
 _FLAGS = {
     bits: sum(
         int(here)
@@ -43,15 +44,16 @@ _FLAGS = {
 
 def wcFlags(completion: WorkCompletion) -> int:
     """
-    @return: bits of C{ibv_wc_flags}.
+    @return: the completion's bits of C{ibv_wc_flags}.
     """
     return _FLAGS[int(completion.flags)]
 
 
 def wcImmediate(completion: WorkCompletion) -> int:
     """
-    @return: the immediate data as they lie in memory, or the key that was invalidated.
+    @return: the immediate data as they lie in memory, or the invalidated rkey; else 0.
     """
+    # One field for both, as in C: a SEND has an ImmDt or an IETH, never both (IBTA vol. 1 9.2.1).
     if completion.flags & _WITH_IMM:
         return storedImmediate(completion.immediate)
     return completion.immediate if completion.flags & _WITH_INV else 0
@@ -59,42 +61,32 @@ def wcImmediate(completion: WorkCompletion) -> int:
 
 class _Notices:
     """
-    Completion queues that have something to say and were not heard.
+    Completion queues with an event that the program has not fetched, and a pipe that is readable meanwhile.
 
-    @ivar waiting: these.
-    @ivar fd: a descriptor that is readable when there are any, or after L{wake}.
+    @ivar waiting: these queues, in the order of their events.
+    @ivar fd: readable while there are any, or after L{wake}.
     """
 
     def __init__(self) -> None:
-        """
-        @raise OSError: no descriptor is free.
-        """
         self.waiting: deque[CompletionQueue] = deque()
         self.fd, self._write = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write, False)
+        # One octet in the pipe at most: it cannot fill up, and poll(2) needs no more.
         self._readable = False
         self._closed = False
 
     def add(self, queue: CompletionQueue) -> None:
-        """
-        A completion queue has something to say.
-        """
         self.waiting.append(queue)
         self.wake()
 
     def wake(self) -> None:
-        """
-        Have the program call L{CompChannel.get_cq_event}.
-        """
         if not self._readable and not self._closed:
+            # First, so that a write that raises is not repeated for each completion.
             self._readable = True
             os.write(self._write, b"!")
 
     def take(self) -> CompletionQueue | None:
-        """
-        @return: the first that has something to say, or None.
-        """
         queue = self.waiting.popleft() if self.waiting else None
         self._settle()
         return queue
@@ -105,19 +97,15 @@ class _Notices:
             os.read(self.fd, 1)
 
     def forget(self, queue: CompletionQueue) -> None:
-        """
-        A completion queue is gone.
-        """
+        # Else get_cq_event would return a queue that is destroyed.
         if queue in self.waiting:
             self.waiting = deque(other for other in self.waiting if other is not queue)
             self._settle()
 
     def close(self) -> None:
-        """
-        Give the descriptors back: others may have their numbers soon.
-        """
         self._closed = True
         self._readable = False
+        # Before the descriptors are closed: others may get their numbers at once.
         hub.watchers.discard(self)
         os.close(self.fd)
         os.close(self._write)
@@ -125,18 +113,14 @@ class _Notices:
 
 class CompChannel(VerbsObject):
     """
-    A completion channel: where a program waits for completion queues to have something to say.
-
-    @ivar context: the context that it belongs to.
+    A completion channel: a program sleeps on it until a completion queue has an event.
     """
 
     rank = 20
 
     def __init__(self, context: Context) -> None:
         """
-        Create a completion channel.
-
-        @raise PyverbsRDMAError: there are too many (ENOMEM), or no descriptor is free (EMFILE).
+        @raise PyverbsRDMAError: there are too many channels (ENOMEM), or no descriptor is free (EMFILE).
         """
         super().__init__()
         self._create(checked(context, Context))
@@ -146,6 +130,7 @@ class CompChannel(VerbsObject):
         context._check()
         self.context: Context | None = context
         self._device = device = context._device
+        # Each takes two descriptors of the process.
         if device in _channels and _channels[device] >= limits.COMPLETION_CHANNELS:
             raise ResourceLimitError(f"a device has at most {limits.COMPLETION_CHANNELS} completion channels")
         self._notices = notices = _Notices()
@@ -169,26 +154,29 @@ class CompChannel(VerbsObject):
     @property
     def fd(self) -> int:
         """
-        A descriptor that is readable when L{get_cq_event} may have something to give.  Who
-        watches it has to call that, or C{poll}, when it is: nobody else serves the device.
+        A descriptor that is readable when L{get_cq_event} may have an event.  The program must then call
+        that, or C{poll}: nothing else drives the device.
         """
         with hub:
             self._check()
             if self._poller is None:
+                # An epoll descriptor is readable while one of its members is: the program can watch this
+                # single number for completions that are here and for doorbells that lead to some.  Made on
+                # demand, as most programs block in get_cq_event.
                 self._poller = poller = select.epoll()
                 poller.register(self._notices.fd, select.EPOLLIN)
                 poller.register(self._device.fabric.fileno(), select.EPOLLIN)
+                # From now on the hub arms the doorbells for this program, as for a thread in wait().
                 hub.watchers.add(self._notices)
             fd: int = self._poller.fileno()
             return fd
 
     def get_cq_event(self, expected_cq: Any) -> None:
         """
-        Wait for a completion queue that was armed (C{req_notify}) to have something to say, and
-        serve peers meanwhile.
+        Wait for an event of a completion queue that C{req_notify} has armed; the devices are driven
+        meanwhile.
 
-        @param expected_cq: the completion queue that the caller thinks it is.
-
+        @param expected_cq: the queue that the program thinks it is.
         @raise PyverbsRDMAError: it is another.
         """
         while True:
@@ -197,34 +185,31 @@ class CompChannel(VerbsObject):
                 self._check()
                 queue = self._notices.take()
                 if queue is None:
-                    continue  # Another thread has it.
+                    # Another thread has fetched it.
+                    continue
+                # As pyverbs/cq.pyx: the event is consumed all the same.
                 if queue is not expected_cq._core:
                     raise PyverbsRDMAError("Received event on an unexpected CQ", errno.EINVAL)
                 expected_cq.num_events += 1
                 return
 
     def _noticeOrEnd(self) -> bool:
-        """
-        Whether there is a notice, or nothing more to wait for.
-
-        @raise DeviceClosedError: the device is the parent process's.
-        """
+        # Closed by another thread: _check() then raises in the waiting one.
         if self._closer is None:
             return True
         self._device.check()
         return bool(self._notices.waiting)
 
 
-#: How many channels a device has.
+#: The number of channels of each device.
 _channels: dict[Any, int] = {}
 
 
 class PolledQueue(VerbsObject):
     """
-    What the two kinds of completion queues have in common.
+    Base of both kinds of completion queue.
 
-    @ivar context: the context that it belongs to.
-    @ivar num_events: events of it that were got and not acknowledged.
+    @ivar num_events: events that were fetched and not acknowledged.
     """
 
     rank = 30
@@ -232,12 +217,8 @@ class PolledQueue(VerbsObject):
 
     @verb()
     def _create(self, context: Context, cqe: Any, channel: CompChannel | None, comp_vector: int) -> None:
-        """
-        Create it.
-
-        @param cqe: how many completions it shall hold at least.
-        """
         context._check()
+        # man ibv_create_cq(3) allows more than asked for; here it is exactly cqe.
         size = within(cqe, 1, limits.COMPLETION_QUEUE_DEPTH, f"{self._failed}: cqe")
         within(comp_vector, 0, attributes.COMPLETION_VECTORS - 1, f"{self._failed}: comp_vector")
         self.context: Context | None = context
@@ -246,6 +227,7 @@ class PolledQueue(VerbsObject):
         self._core = core = device.objects.createCompletionQueue(size)
         self._channel = channel
         self._events = events = context._events
+        # IBTA vol. 1 11.6.3.2: an overrun is an asynchronous event of the queue, IBV_EVENT_CQ_ERR.
         core.onEvent = events.add
         notices = None
         if channel is not None:
@@ -253,6 +235,7 @@ class PolledQueue(VerbsObject):
             notices = channel._notices
             core.onCompletion = notices.add
 
+        # A plain function of core objects only: see VerbsObject._opened.
         def close() -> None:
             if not device.closed:
                 device.objects.destroyCompletionQueue(core)
@@ -260,6 +243,8 @@ class PolledQueue(VerbsObject):
             if notices is not None:
                 notices.forget(core)
 
+        # man ibv_get_cq_event(3): destroying a CQ waits until its events are acknowledged.  Not here: a
+        # program that forgot one would hang in close().
         self._opened(close, context, channel)
 
     def _closed(self) -> None:
@@ -268,14 +253,14 @@ class PolledQueue(VerbsObject):
     @property
     def comp_channel(self) -> CompChannel | None:
         """
-        The channel where it tells of completions, or None.
+        The channel of its events, or None.
         """
         return self._channel
 
     @property
     def cqe(self) -> int:
         """
-        How many completions it holds.
+        The number of completions that it holds at most.
         """
         self._check()
         return self._core.depth
@@ -283,11 +268,11 @@ class PolledQueue(VerbsObject):
     @verb("Failed to resize CQ")
     def resize(self, cqe: int) -> None:
         """
-        @param cqe: how many completions it shall hold.
-
-        @raise PyverbsRDMAError: there cannot be so many, or more wait (EINVAL).
+        @param cqe: completions that it shall hold.
+        @raise PyverbsRDMAError: too many, or fewer than are waiting (EINVAL).
         """
         self._check()
+        # A resize must not lose completions that wait.
         size = within(cqe, max(1, len(self._core)), limits.COMPLETION_QUEUE_DEPTH, "Failed to resize CQ: cqe")
         self._core.resize(size)
 
@@ -296,10 +281,9 @@ class PolledQueue(VerbsObject):
         """
         Moderate its events.
 
-        @param cq_count: completions that one event may stand for; 0 is any number.
-        @param cq_period: microseconds that the first of them may wait; 0 is any time.
-
-        @raise PyverbsRDMAError: one of them is more than can be (EINVAL).
+        @param cq_count: completions per event; 0 for any number.
+        @param cq_period: microseconds that the first of them may wait; 0 for no limit.
+        @raise PyverbsRDMAError: out of range (EINVAL).
         """
         self._check()
         within(cq_count, 0, attributes.MODERATED_COMPLETIONS, "Failed to modify CQ: cq_count")
@@ -309,16 +293,18 @@ class PolledQueue(VerbsObject):
     @verb("Request notify CQ failed")
     def req_notify(self, solicited_only: bool = False) -> None:
         """
-        Ask for one event, when the next completion comes.
+        Ask for one event, at the next completion.
 
-        @param solicited_only: only for a completion that the sender solicited, or for an error.
+        @param solicited_only: only for a solicited completion or an error.
         """
         self._check()
+        # IBTA vol. 1 11.4.2.2: completions that wait already raise no event, so a program arms first and
+        # polls once more.
         self._core.arm(bool(solicited_only))
 
     def ack_events(self, num_events: int) -> None:
         """
-        @param num_events: of the events that were got, how many are done with.
+        @param num_events: fetched events that the program is done with.
         """
         with hub:
             self._check()
@@ -339,15 +325,11 @@ class CQ(PolledQueue):
         comp_vector: int = 0,
     ) -> None:
         """
-        Create a completion queue.
-
-        @param context: of the device.
-        @param cqe: how many completions it shall hold at least.
-        @param cq_context: whatever the program wants.
-        @param channel: where it tells of completions, or None.
+        @param cqe: completions that it shall hold.
+        @param cq_context: any object, for the program.
+        @param channel: the channel of its events, or None.
         @param comp_vector: 0.
-
-        @raise PyverbsRDMAError: a parameter cannot be (EINVAL), or there are too many (ENOMEM).
+        @raise PyverbsRDMAError: a parameter is invalid (EINVAL), or there are too many queues (ENOMEM).
         """
         super().__init__()
         if channel is not None:
@@ -358,31 +340,28 @@ class CQ(PolledQueue):
     @property
     def cq(self) -> int:
         """
-        A number that stands for it.
+        An integer in place of the C pointer.
         """
         return id(self)
 
     @verb("Failed to poll CQ")
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """
-        Drive the devices, then take completions.
+        Drive the devices, then fetch completions.
 
         @param num_entries: how many at most.
-
-        @return: how many there were, and they.
+        @return: their number, and the completions, the oldest first.
         """
         self._check()
         self._device.check()
         if num_entries < 0:
             raise invalid("Failed to poll CQ")
+        # Verbs have no thread: polling is what moves data, on this device and on all others.
         hub.drive()
         found = [_value(completion) for completion in self._core.poll(num_entries)]
         return len(found), found
 
     def __str__(self) -> str:
-        """
-        @return: a heading, then a line for each field.
-        """
         return "CQ\n" + table([("Handle", self.handle), ("CQEs", self.cqe)])
 
 

@@ -36,14 +36,13 @@ class CqInitAttrEx(PyverbsObject):
     """
     The attributes of a new extended completion queue.
 
-    @ivar cqe: how many completions it shall hold at least.
-    @ivar comp_channel: where it tells of completions, or None (the parameter C{channel}).
+    @ivar cqe: completions that it shall hold.
+    @ivar comp_channel: the channel of its events, or None (the parameter C{channel}).
     @ivar comp_vector: 0.
-    @ivar wc_flags: which fields will be read, bits of C{ibv_create_cq_wc_flags}.
+    @ivar wc_flags: the fields that will be read, bits of C{ibv_create_cq_wc_flags}.
     @ivar comp_mask: which of the following are valid, bits of C{ibv_cq_init_attr_mask}.
     @ivar flags: bits of C{ibv_create_cq_attr_flags}.
     @ivar parent_domain: a L{ParentDomain}, or None.
-    @ivar cq_context: whatever the program wants.
     """
 
     cqe: int = 100
@@ -61,7 +60,7 @@ class PollCqAttr(PyverbsObject):
     """
     The attributes of a poll.
 
-    @ivar comp_mask: which fields are valid; there are none.
+    @ivar comp_mask: reserved, 0.
     """
 
     comp_mask: int = attrs.field(default=0, init=False)
@@ -70,7 +69,7 @@ class PollCqAttr(PyverbsObject):
 @attrs.define(eq=False)
 class WcTmInfo(PyverbsObject):
     """
-    What matching of tags says of a completion.
+    Tag matching information of a completion.
     """
 
     tag: int = attrs.field(default=0, init=False)
@@ -81,10 +80,9 @@ class CQEX(PolledQueue):
     """
     An extended completion queue.
 
-    Between L{start_poll} and L{end_poll} one completion is the present one; L{poll_next} goes on
-    to the next.
+    Between L{start_poll} and L{end_poll} one completion is current; L{poll_next} goes to the next.
 
-    @ivar wr_id: the id of the present one's request.
+    @ivar wr_id: the current completion's request id.
     @ivar status: its status, one of C{ibv_wc_status}.
     """
 
@@ -92,13 +90,9 @@ class CQEX(PolledQueue):
 
     def __init__(self, context: Context, init_attr: CqInitAttrEx | None = None) -> None:
         """
-        Create an extended completion queue.
-
-        @param context: of the device.
-        @param init_attr: what it shall be; by default what C{CqInitAttrEx()} says.
-
-        @raise PyverbsRDMAError: a parameter cannot be (EINVAL), is not supported (EOPNOTSUPP), or
-            there are too many (ENOMEM).
+        @param init_attr: its attributes, by default C{CqInitAttrEx()}.
+        @raise PyverbsRDMAError: a parameter is invalid (EINVAL) or not supported (EOPNOTSUPP), or there are
+            too many queues (ENOMEM).
         """
         super().__init__()
         attr = CqInitAttrEx() if init_attr is None else checked(init_attr, CqInitAttrEx)
@@ -109,12 +103,13 @@ class CQEX(PolledQueue):
         self._checkAttr(attr)
         self._create(checked(context, Context), attr.cqe, attr.comp_channel, attr.comp_vector)
         if attr.comp_mask & _WITH_PD and attr.parent_domain is not None:
+            # pyverbs/pd.pyx: closing the parent domain closes the queue.
             attr.parent_domain._children.add(self)
 
     def _checkAttr(self, attr: CqInitAttrEx) -> None:
-        """
-        @raise PyverbsRDMAError: they are not supported.
-        """
+        # man ibv_create_cq_ex(3): a field that was not asked for at creation must not be read.  So what
+        # cannot be read, timestamps and the like, is refused here, and not at each poll.  SINGLE_THREADED is
+        # a promise of the program, which costs nothing to accept.
         flags = attr.flags if attr.comp_mask & _WITH_FLAGS else 0
         if (
             int(attr.wc_flags) & ~IBV_WC_STANDARD_FLAGS
@@ -132,9 +127,8 @@ class CQEX(PolledQueue):
         """
         Drive the devices, then go to the oldest completion.
 
-        @param attr: without a C{comp_mask}, else EINVAL is returned.
-
-        @return: 0, or ENOENT if there is none: then there is nothing to end.
+        @param attr: its C{comp_mask} must be 0, else EINVAL is returned.
+        @return: 0, or ENOENT if there is none; then L{end_poll} is not needed.
         """
         self._check()
         self._device.check()
@@ -142,6 +136,7 @@ class CQEX(PolledQueue):
             return errno.EINVAL
         hub.drive()
         found = self._next()
+        # man ibv_create_cq_ex(3): after an error code end_poll shouldn't be called.
         self._polling = not found
         return found
 
@@ -156,6 +151,7 @@ class CQEX(PolledQueue):
         if not self._polling:
             raise PyverbsUserError("poll_next without start_poll")
         found = self._next()
+        # Only when the queue is empty: a batch is read without a round of all devices for each completion.
         if found:
             hub.drive()
             found = self._next()
@@ -165,6 +161,7 @@ class CQEX(PolledQueue):
         completions = self._core.poll(1)
         if not completions:
             return errno.ENOENT
+        # It has left the queue now; end_poll does not put it back.
         self._present = present = completions[0]
         self.wr_id = present.workRequestID
         self.status = int(present.status)
@@ -172,18 +169,13 @@ class CQEX(PolledQueue):
 
     def end_poll(self) -> None:
         """
-        There is no present completion any more.
+        End the batch: there is no current completion any more.
         """
         with hub:
             self._polling = False
             self._present = None
 
     def _read(self) -> WorkCompletion:
-        """
-        @return: the present completion.
-
-        @raise PyverbsUserError: there is none.
-        """
         present = self._present
         if present is None:
             raise PyverbsUserError("There is no completion to read: none was polled")
@@ -204,25 +196,25 @@ class CQEX(PolledQueue):
 
     def read_byte_len(self) -> int:
         """
-        @return: octets that were transferred.
+        @return: octets transferred.
         """
         return self._read().byteLength
 
     def read_imm_data(self) -> int:
         """
-        @return: the immediate data, or the key that was invalidated, as in L{WC.imm_data}.
+        @return: the immediate data, or the invalidated rkey, as L{WC.imm_data}.
         """
         return wcImmediate(self._read())
 
     def read_qp_num(self) -> int:
         """
-        @return: the local queue pair.
+        @return: the local queue pair number.
         """
         return self._read().queuePairNumber
 
     def read_src_qp(self) -> int:
         """
-        @return: the sender's queue pair, of a datagram.
+        @return: the sender's queue pair number, of a datagram.
         """
         return self._read().sourceQueuePair
 
@@ -234,24 +226,20 @@ class CQEX(PolledQueue):
 
     def read_slid(self) -> int:
         """
-        @return: 0: there are no LIDs.
+        @return: 0, as there are no LIDs.
         """
         self._read()
         return 0
 
+    # IBTA vol. 1 annex A17: LIDs, path bits and service levels are of InfiniBand's link layer.
     read_sl = read_dlid_path_bits = read_slid
 
     def _unread(self) -> Any:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): no queue can be created with such a field.
-        """
+        # No queue can be created with these fields: see _checkAttr.
         raise unsupported("Failed to read a field that the CQ was not created with")
 
     read_timestamp = read_cvlan = read_flow_tag = read_tm_info = _unread
     read_completion_wallclock_ns = _unread
 
     def __str__(self) -> str:
-        """
-        @return: a heading, then a line for each field.
-        """
         return "Extended CQ:\n" + table([("Handle", self.handle), ("CQEs", self.cqe)])

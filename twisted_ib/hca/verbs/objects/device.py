@@ -1,9 +1,8 @@
 """
-Devices, and contexts: a program's opening of one.
+Devices and contexts.
 
-All contexts of one name in a process share an HCA, as they do on hardware.  It has one port,
-number 1, whose GID 0 is its own and whose other GIDs are the host's addresses.  Source: rdma-core
-65, C{pyverbs/device.pyx}.
+All contexts of one device name in a process share an HCA, as on hardware.  It has one port, number 1; GID 0
+is its own, the other GIDs are the host's addresses.  Source: rdma-core 65, C{pyverbs/device.pyx}.
 """
 
 from __future__ import annotations
@@ -59,13 +58,11 @@ _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 @attrs.define(eq=False)
 class Device(PyverbsObject):
     """
-    A device that can be opened.
+    An entry of the device list.
 
-    @ivar name: its name, bytes.
-    @ivar guid: the GUID of its HCA in this process; 0 while that is not open.
+    @ivar guid: the GUID of its HCA in this process; 0 if that is not open.
     @ivar node_type: one of C{ibv_node_type}.
     @ivar transport_type: one of C{ibv_transport_type}.
-    @ivar index: its place in the list.
     """
 
     name: bytes
@@ -75,9 +72,6 @@ class Device(PyverbsObject):
     index: int
 
     def __str__(self) -> str:
-        """
-        @return: all of it in a line.
-        """
         kind, transport = translate_node_type(self.node_type), translate_transport_type(self.transport_type)
         return (
             f"Device {self.name.decode()}, node type {kind}, transport type {transport}, "
@@ -88,8 +82,9 @@ class Device(PyverbsObject):
 @locked
 def get_device_list() -> list[Device]:
     """
-    @return: the devices there are, the usual one first.
+    @return: the devices there are, the default one first.
     """
+    # A device that is not open has no HCA, and so no GUID yet.
     guids = {opened.name: opened.guid for opened in hub.devices}
     return [
         Device(
@@ -105,52 +100,43 @@ def get_device_list() -> list[Device]:
 
 def rdma_get_devices() -> list[Device]:
     """
-    @return: the devices that have a communication manager: all.
+    @return: the devices with a communication manager: all of them.
     """
     return get_device_list()
 
 
 class AsyncEvent(PyverbsObject):
     """
-    Something that happened without having been asked for.
+    An asynchronous event (IBTA vol. 1 11.6.3).
 
     @ivar event_type: one of C{ibv_event_type}.
     """
 
     def __init__(self, event_type: int = 0) -> None:
-        """
-        @param event_type: one of C{ibv_event_type}.
-        """
         self.event_type = event_type
 
+    # man ibv_get_async_event(3): destroying an object waits for its events to be acknowledged.  Here it drops
+    # them instead, so that this need not count.
     def ack(self) -> None:
         """
-        The program has seen it.
+        Acknowledge the event.
         """
 
     def __str__(self) -> str:
-        """
-        @return: its name.
-        """
         return table([("Event Type", translate_event_type(self.event_type))], 24)
 
 
-#: The events of every context of a device, for what happens to the device.
+#: The event queues of each device's contexts, for the events of the device itself.
 _contexts: WeakKeyDictionary[device.Device, WeakSet[_Events]] = WeakKeyDictionary()
 
 
 class _Events(AsyncEvents):
-    """
-    The events of one context.
-    """
-
+    # AsyncEvents has no slot for weak references; a WeakSet needs one.
     __slots__ = ("__weakref__",)
 
 
 def _deviceEvent(kind: EventType, element: Any) -> None:
-    """
-    Something happened to a device: all of its contexts hear of it.
-    """
+    # IBTA vol. 1 11.6.3: port and device events are unaffiliated: every context gets them.
     for events in list(_contexts.get(element, ())):
         events.add(kind, element)
 
@@ -158,25 +144,23 @@ def _deviceEvent(kind: EventType, element: Any) -> None:
 class Context(VerbsObject):
     """
     An open device.
-
-    @ivar name: the device's name.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         """
         Open a device.
 
-        @keyword name: its name, as text.
-        @keyword address: where a device is to be that has an address of its own and was not added, as
-            C{roce0}: an IP address of this host.  Not in pyverbs.
-        @keyword cmid: the connection identifier whose device it is, in place of a name.
-
+        @keyword name: its name.
+        @keyword address: an IP address of this host, for a device that has an address of its own and was not
+            added, as C{roce0}.  Not in pyverbs.
+        @keyword cmid: in place of a name, the connection identifier whose device it is.
         @raise PyverbsUserError: there is no name.
         @raise PyverbsRDMAError: there is no such device (ENODEV), or it cannot be opened.
         """
         super().__init__()
         self.name: str | None = kwargs.get("name")
         cmid = kwargs.get("cmid")
+        # ibv_import_device takes over a uverbs descriptor; there is none here.
         if kwargs.get("cmd_fd") is not None:
             raise unsupported("Failed to import device")
         if kwargs.get("attr") is not None:
@@ -187,9 +171,6 @@ class Context(VerbsObject):
 
     @verb("Failed to open device")
     def _open(self, cmid: Any, address: str) -> None:
-        """
-        Open the device, or take that of a connection identifier.
-        """
         if cmid is None:
             assert self.name is not None
             try:
@@ -203,30 +184,33 @@ class Context(VerbsObject):
             check(cmid.device is not None, "Failed to open device: the CMID has none")
             self._device = hub.open(cmid.device.name, cmid.device.address)
             self.name = self._device.name
+        # One queue per context, as each has an async_fd of its own in C.
         self._events = _Events()
         _contexts.setdefault(self._device, WeakSet()).add(self._events)
+        # Set again by each context of the device: it is a function without state.
         self._device.onEvent = _deviceEvent
+        # A local name: the closer must not refer to the context.
         opened = self._device
         self._opened(lambda: hub.close(opened))
 
     @property
     def context(self) -> int:
         """
-        A number that stands for it.
+        An integer in place of the C pointer.
         """
         return id(self)
 
     @property
     def num_comp_vectors(self) -> int:
         """
-        How many vectors completions are spread over.
+        Completion vectors of the device.
         """
         return attributes.COMPLETION_VECTORS
 
     @property
     def cmd_fd(self) -> int:
         """
-        The descriptor of the device.
+        The descriptor of the device's fabric.
         """
         self._check()
         fd: int = self._device.fabric.fileno()
@@ -237,7 +221,7 @@ class Context(VerbsObject):
     @verb("Failed to query device")
     def query_device(self) -> DeviceAttr:
         """
-        @return: the limits of the device and what it can do.
+        @return: the limits and capabilities of the device.
         """
         self._check()
         return deviceAttr(self._device.guid)
@@ -245,23 +229,19 @@ class Context(VerbsObject):
     @verb("Failed to query EX device")
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
         """
-        @param ex_input: has nothing to say.
-
-        @return: the same, and more.
+        @param ex_input: ignored.
+        @return: these and the extended ones.
         """
         self._check()
         return deviceAttrEx(self._device.guid)
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): completions are not counted on the device.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there are no completion counters.
         """
         raise unsupported("Failed to query comp_cntr caps")
 
     def _checkPort(self, port_num: int, what: str) -> None:
-        """
-        @raise PyverbsRDMAError: there is no such port (EINVAL).
-        """
         self._check()
         check(port_num == attributes.PORT, f"Failed to query {what} {port_num}")
 
@@ -269,9 +249,7 @@ class Context(VerbsObject):
     def query_port(self, port_num: int) -> PortAttr:
         """
         @param port_num: 1.
-
-        @return: what the port says of itself.
-
+        @return: the attributes of the port.
         @raise PyverbsRDMAError: there is no such port (EINVAL).
         """
         self._checkPort(port_num, "port")
@@ -279,10 +257,8 @@ class Context(VerbsObject):
 
     def query_port_speed(self, port_num: int) -> int:
         """
-        @param port_num: 1.
-
-        @raise PyverbsRDMAError: there is no such port (EINVAL), or memory has no speed
-            (EOPNOTSUPP).
+        @raise PyverbsRDMAError: always: EINVAL if there is no such port, else EOPNOTSUPP, as memory has no
+            speed.
         """
         self._checkPort(port_num, "port speed for port")
         raise unsupported(f"Failed to query port speed for port {port_num}")
@@ -290,25 +266,21 @@ class Context(VerbsObject):
     @verb("Failed to query pkey")
     def query_pkey(self, port_num: int, index: int) -> int:
         """
-        @param port_num: 1.
-        @param index: a place of the port's P_Key table.
-
-        @return: the P_Key there, its octets read as a number of this machine.
-
-        @raise PyverbsRDMAError: there is no such port or place (EINVAL).
+        @param index: a slot of the P_Key table.
+        @return: the P_Key in network byte order, read as an integer of this machine.
+        @raise PyverbsRDMAError: there is no such port or slot (EINVAL).
         """
         self._checkPort(port_num, "pkey of port")
+        # IBTA vol. 1 10.9: one entry, the default partition with full membership; Linux rxe_param.h has one,
+        # too.
         check(0 <= index < len(attributes.PKEYS), f"Failed to query pkey {index} of port {port_num}")
         return int.from_bytes(attributes.PKEYS[index].to_bytes(2, "big"), sys.byteorder)
 
     @verb("Failed to get pkey index")
     def get_pkey_index(self, port_num: int, pkey: int) -> int:
         """
-        @param port_num: 1.
         @param pkey: a P_Key, as L{query_pkey} gives it.
-
-        @return: its place in the port's table.
-
+        @return: its slot of the P_Key table.
         @raise PyverbsRDMAError: there is no such port or P_Key (EINVAL).
         """
         for index in range(len(attributes.PKEYS)):
@@ -322,15 +294,13 @@ class Context(VerbsObject):
     @verb("Failed to query gid")
     def query_gid(self, port_num: int, index: int) -> GID:
         """
-        @param port_num: 1.
-        @param index: a place of the port's GID table.
-
-        @return: the GID there; all zeros where there is none.
-
-        @raise PyverbsRDMAError: there is no such port or place (EINVAL).
+        @param index: a slot of the GID table.
+        @return: the GID there; zeros in an empty slot.
+        @raise PyverbsRDMAError: there is no such port or slot (EINVAL).
         """
         self._checkPort(port_num, f"gid {index} of port")
         check(0 <= index < portAttr().gid_tbl_len, f"Failed to query gid {index} of port {port_num}")
+        # Read anew each time: the host's addresses come and go.
         gids = self._gids()
         gid = GID()
         gid.raw = gids[index] if index < len(gids) else _NO_GID
@@ -339,30 +309,27 @@ class Context(VerbsObject):
     @verb("Failed to query gid type")
     def query_gid_type(self, port_num: int, index: int) -> int:
         """
-        @param port_num: 1.
-        @param index: a place of the port's GID table.
-
+        @param index: a slot of the GID table.
         @return: one of C{ibv_gid_type_sysfs}.
-
-        @raise PyverbsRDMAError: there is no such port or place (EINVAL).
+        @raise PyverbsRDMAError: there is no such port or slot (EINVAL).
         """
         self._checkPort(port_num, "gid type of port")
         check(0 <= index < portAttr().gid_tbl_len, f"Failed to query gid type of gid index {index}")
+        # IBTA vol. 1 annex A17: GIDs that are IP addresses are of RoCEv2.  Also over shared memory, so that
+        # programs choose the same entries there.
         return ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_ROCE_V2
 
     @verb("Failed to query gid tables of the device")
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
         """
-        @param max_entries: how many entries the caller has room for.
+        @param max_entries: entries that the caller has room for.
         @param flags: 0.
-
         @return: the entries of the GID table.
-
-        @raise PyverbsRDMAError: there are more; the errno is negative here (-EINVAL), as in
-            pyverbs.
+        @raise PyverbsRDMAError: there are more; with a negative errno (-EINVAL), as in pyverbs.
         """
         self._check()
         gids = self._gids()
+        # C{ibv_query_gid_table} returns a negative errno, which pyverbs/device.pyx passes on unchanged.
         if flags or max_entries < len(gids):
             raise PyverbsRDMAError("Failed to query gid tables of the device", -errno.EINVAL)
         return [_entry(gid, index) for index, gid in enumerate(gids)]
@@ -370,13 +337,10 @@ class Context(VerbsObject):
     @verb("Failed to query gid table")
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
         """
-        @param port_num: 1.
-        @param gid_index: a place of the port's GID table.
+        @param gid_index: a slot of the GID table.
         @param flags: 0.
-
         @return: the entry there.
-
-        @raise PyverbsRDMAError: there is no such port or place (EINVAL), or no entry (ENODATA).
+        @raise PyverbsRDMAError: there is no such port or slot (EINVAL), or it is empty (ENODATA).
         """
         self._checkPort(port_num, "gid table of port")
         message = f"Failed to query gid table of port {port_num} in index {gid_index}"
@@ -388,7 +352,7 @@ class Context(VerbsObject):
 
     def query_rt_values_ex(self, comp_mask: int = 1) -> tuple[int, int]:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): the device has no clock of its own.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): the device has no clock.
         """
         raise unsupported("Failed to query real time values")
 
@@ -396,8 +360,7 @@ class Context(VerbsObject):
 
     def get_async_event(self) -> AsyncEvent:
         """
-        Wait for something to happen to the device or to an object of this context, and serve
-        peers meanwhile.
+        Wait for an event of the device or of an object of this context; the devices are driven meanwhile.
 
         @return: the oldest event.
         """
@@ -405,16 +368,13 @@ class Context(VerbsObject):
             waitFor(self._eventOrEnd, "Failed to get async event")
             with hub:
                 self._check()
+                # Another thread may have been faster: then wait again.
                 found = self._events.take()
                 if found is not None:
                     return AsyncEvent(int(found[0]))
 
     def _eventOrEnd(self) -> bool:
-        """
-        Whether there is an event, or nothing more to wait for.
-
-        @raise DeviceClosedError: the device is the parent process's.
-        """
+        # Closed by another thread: _check() then raises in the waiting one.
         if self._closer is None:
             return True
         self._device.check()
@@ -422,12 +382,9 @@ class Context(VerbsObject):
 
 
 def _packed(text: str) -> bytes:
-    """
-    @param text: an IP address, perhaps with a scope.
-
-    @return: the GID that stands for it.
-    """
+    # RFC 4007 section 11: what follows % names a zone of this host, and is no part of the address.
     packed = ip_address(text.partition("%")[0]).packed
+    # RFC 4291 section 2.5.5.2: an IPv4 address becomes ::ffff:a.b.c.d, as RoCEv2 has it.
     return packed if len(packed) == len(_NO_GID) else _IPV4_MAPPED + packed
 
 
@@ -443,35 +400,22 @@ def _entry(gid: bytes, index: int) -> GIDEntry:
 
 class DM(VerbsObject):
     """
-    Memory on the device: there is none.
+    Device memory, which no device here has.
     """
 
     def __init__(self, context: Context, dm_attr: AllocDmAttr | None = None, **kwargs: Any) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
         super().__init__()
         raise unsupported("Failed to allocate device memory")
 
 
 class FdArr(PyverbsObject):
     """
-    Descriptors of files.
-
-    @ivar arr: the descriptors.
-    @ivar count: how many.
+    An array of file descriptors: the first C{count} of C{arr}.
     """
 
     def __init__(self, arr: Iterable[int] = (), count: int = 0) -> None:
-        """
-        @param arr: descriptors.
-        @param count: how many of them to take.
-        """
         self.arr = list(arr)[:count]
         self.count = len(self.arr)
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table([("Number of fd in arr", self.count), ("FDs in arr", self.arr)], 20)

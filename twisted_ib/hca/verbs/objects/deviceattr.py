@@ -1,7 +1,7 @@
 """
-What a device and a port say of themselves.
+The attributes of devices and ports.
 
-A value has pyverbs' attributes; what this HCA has not is 0.  Source: rdma-core 65,
+Each class has pyverbs' attributes; those of features that this HCA lacks are 0.  Source: rdma-core 65,
 C{pyverbs/device.pyx}.
 """
 
@@ -32,19 +32,18 @@ from twisted_ib.hca.verbs.base.devicetext import (
 @attrs.define(eq=False)
 class DeviceAttr(PyverbsObject):
     """
-    What C{ibv_query_device} tells.
+    The result of C{ibv_query_device} (IBTA vol. 1 11.2.1.2).
 
-    @ivar fw_version: the version of the firmware.
-    @ivar node_guid: the GUID, its octets read as a number of this machine.
-    @ivar sys_image_guid: the GUID of what the device is a part of, likewise.
+    @ivar node_guid: the GUID in network byte order, read as an integer of this machine; likewise
+        C{sys_image_guid}.
     @ivar max_mr_size: octets of a memory region.
-    @ivar page_size_cap: sizes of pages, a bit each.
-    @ivar max_qp: queue pairs; the other C{max_} are in this manner.
+    @ivar page_size_cap: page sizes, a bit each.
+    @ivar max_qp: queue pairs; the other C{max_} attributes are limits of this kind.
     @ivar device_cap_flags: bits of C{ibv_device_cap_flags}.
     @ivar atomic_caps: one of C{ibv_atomic_cap}.
-    @ivar phys_port_cnt: ports.
     """
 
+    # Upper limits, as man ibv_query_device(3) says: another limit of the host may be reached before.
     fw_version: str = ""
     node_guid: int = 0
     sys_image_guid: int = 0
@@ -68,6 +67,7 @@ class DeviceAttr(PyverbsObject):
     max_qp_init_rd_atom: int = 0
     max_ee_init_rd_atom: int = 0
     atomic_caps: int = 0
+    # EE contexts and RD domains belong to the RD service, which no RoCE device has.
     max_ee: int = 0
     max_rdd: int = 0
     max_mw: int = 0
@@ -76,6 +76,7 @@ class DeviceAttr(PyverbsObject):
     max_mcast_grp: int = 0
     max_mcast_qp_attach: int = 0
     max_ah: int = 0
+    # Fast memory regions: gone from Linux since 5.8, the fields stay for the ABI.
     max_fmr: int = 0
     max_map_per_fmr: int = 0
     max_srq: int = 0
@@ -86,11 +87,9 @@ class DeviceAttr(PyverbsObject):
     phys_port_cnt: int = 0
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         rows = []
         for name, value in attrs.asdict(self, recurse=False).items():
+            # pyverbs/device.pyx guid_format: be64toh before printing.
             if name.endswith("guid"):
                 value = guid_format(value)
             elif name in ("max_mr_size", "page_size_cap", "vendor_id"):
@@ -101,21 +100,22 @@ class DeviceAttr(PyverbsObject):
         return table(rows)
 
 
-#: Attributes of pyverbs that libibverbs names otherwise.
+#: Attributes that pyverbs names differently from C{struct ibv_device_attr}.
 _RENAMED = {"fw_ver": "fw_version", "atomic_cap": "atomic_caps", "max_raw_ipv6_qp": "max_raw_ipv6_qps"}
 
 
 def deviceAttr(guid: int) -> DeviceAttr:
     """
-    @param guid: an HCA's GUID.
-
-    @return: what the HCA says of itself.
+    @param guid: the HCA's GUID.
+    @return: the attributes of an HCA.
     """
     found = DeviceAttr()
     for name, value in attributes.deviceAttributes(guid).items():
+        # libibverbs/verbs.h has __be64 here: a program sees the octets in network order.
         if name.endswith("guid"):
             value = int.from_bytes(guid.to_bytes(8, "big"), sys.byteorder)
-        if name != "max_total_mcast_qp_attach":  # pyverbs has it not.
+        # pyverbs has no max_total_mcast_qp_attach.
+        if name != "max_total_mcast_qp_attach":
             setattr(found, _RENAMED.get(name, name), value)
     return found
 
@@ -125,7 +125,7 @@ class QueryDeviceExInput(PyverbsObject):
     """
     The input of C{ibv_query_device_ex}.
 
-    @ivar comp_mask: which fields are valid; there are none.
+    @ivar comp_mask: reserved, 0.
     """
 
     comp_mask: int
@@ -134,7 +134,7 @@ class QueryDeviceExInput(PyverbsObject):
 @attrs.define(eq=False)
 class ODPCaps(PyverbsObject):
     """
-    What the device can do without registered memory staying in place.
+    On-demand paging (C{struct ibv_odp_caps}); this HCA has none.
 
     @ivar general_caps: bits of C{ibv_odp_general_caps}.
     @ivar rc_odp_caps: bits of C{ibv_odp_transport_cap_bits}; the others likewise.
@@ -147,16 +147,13 @@ class ODPCaps(PyverbsObject):
     xrc_odp_caps: int = 0
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table([(name.replace("_", " "), value) for name, value in attrs.asdict(self).items()])
 
 
 @attrs.define(eq=False)
 class PCIAtomicCaps(PyverbsObject):
     """
-    Sizes of atomic operations on the bus, bits of C{ibv_pci_atomic_op_size}.
+    Atomic operations on the PCI bus: bits of C{ibv_pci_atomic_op_size}.
     """
 
     fetch_add: int = 0
@@ -167,7 +164,7 @@ class PCIAtomicCaps(PyverbsObject):
 @attrs.define(eq=False)
 class TSOCaps(PyverbsObject):
     """
-    Segmentation of TCP.
+    TCP segmentation offload.
     """
 
     max_tso: int = 0
@@ -177,7 +174,7 @@ class TSOCaps(PyverbsObject):
 @attrs.define(eq=False)
 class RSSCaps(PyverbsObject):
     """
-    Spreading of receives.
+    Receive side scaling.
     """
 
     supported_qpts: int = 0
@@ -190,7 +187,7 @@ class RSSCaps(PyverbsObject):
 @attrs.define(eq=False)
 class PacketPacingCaps(PyverbsObject):
     """
-    Limits of rates, kbit/s.
+    Packet pacing: rate limits in kbit/s.
     """
 
     qp_rate_limit_min: int = 0
@@ -201,7 +198,7 @@ class PacketPacingCaps(PyverbsObject):
 @attrs.define(eq=False)
 class TMCaps(PyverbsObject):
     """
-    Matching of tags.
+    Tag matching.
     """
 
     max_rndv_hdr_size: int = 0
@@ -214,9 +211,9 @@ class TMCaps(PyverbsObject):
 @attrs.define(eq=False)
 class CQModerationCaps(PyverbsObject):
     """
-    Moderation of completion events.
+    Moderation of completion events: the largest values of C{ibv_modify_cq}.
 
-    @ivar max_cq_count: completions that one event may stand for.
+    @ivar max_cq_count: completions per event.
     @ivar max_cq_period: microseconds that the first of them may wait.
     """
 
@@ -227,11 +224,10 @@ class CQModerationCaps(PyverbsObject):
 @attrs.define(eq=False)
 class DeviceAttrEx(PyverbsObject):
     """
-    What C{ibv_query_device_ex} tells.
+    The result of C{ibv_query_device_ex}.
 
-    @ivar orig_attr: what C{ibv_query_device} does.
-    @ivar max_dm_size: octets of memory on the device.
-    @ivar phys_port_cnt_ex: ports.
+    @ivar orig_attr: the result of C{ibv_query_device}.
+    @ivar max_dm_size: octets of device memory.
     """
 
     orig_attr: DeviceAttr = attrs.field(factory=DeviceAttr)
@@ -249,17 +245,18 @@ class DeviceAttrEx(PyverbsObject):
     tm_caps: TMCaps = attrs.field(factory=TMCaps)
     cq_mod_caps: CQModerationCaps = attrs.field(factory=CQModerationCaps)
     max_dm_size: int = 0
+    # libibverbs/verbs.h: 32 bits, as phys_port_cnt has only 8.
     phys_port_cnt_ex: int = 0
 
 
 def deviceAttrEx(guid: int) -> DeviceAttrEx:
     """
-    @param guid: an HCA's GUID.
-
-    @return: what the HCA says of itself, and what else there is.
+    @param guid: the HCA's GUID.
+    @return: the attributes of an HCA with the extended ones.
     """
     found = DeviceAttrEx(deviceAttr(guid))
     for name, value in attributes.extendedAttributes().items():
+        # The core has them flat, C in a structure.
         setattr(found.cq_mod_caps if name in ("max_cq_count", "max_cq_period") else found, name, value)
     return found
 
@@ -267,13 +264,12 @@ def deviceAttrEx(guid: int) -> DeviceAttrEx:
 @attrs.define(eq=False)
 class PortAttr(PyverbsObject):
     """
-    What C{ibv_query_port} tells: codes of C{ibv_port_state}, C{ibv_mtu} and the like.
+    The result of C{ibv_query_port}: codes of C{ibv_port_state}, C{ibv_mtu} and the like.
 
-    @ivar gid_tbl_len: places of the GID table, most of them empty.
-    @ivar pkey_tbl_len: places of the P_Key table.
+    @ivar gid_tbl_len: slots of the GID table, most of them empty; C{pkey_tbl_len} of the P_Key table.
     @ivar max_msg_sz: octets of a message.
-    @ivar lid: 0, as on Ethernet: addresses need a GRH.
-    @ivar flags: that they do.
+    @ivar lid: 0, as on Ethernet.
+    @ivar flags: C{IBV_QPF_GRH_REQUIRED}.
     """
 
     state: int = 0
@@ -282,9 +278,11 @@ class PortAttr(PyverbsObject):
     gid_tbl_len: int = 0
     port_cap_flags: int = 0
     max_msg_sz: int = 0
+    # IBTA vol. 1 14.2.5.6: PortInfo P_KeyViolations and Q_KeyViolations.
     bad_pkey_cntr: int = 0
     qkey_viol_cntr: int = 0
     pkey_tbl_len: int = 0
+    # IBTA vol. 1 annex A17: RoCE has neither LIDs nor a subnet manager, so lid, sm_lid, lmc and sm_sl are 0.
     lid: int = 0
     sm_lid: int = 0
     lmc: int = 0
@@ -301,9 +299,6 @@ class PortAttr(PyverbsObject):
     active_speed_ex: int = 0
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table(
             [
                 ("Port state", port_state_to_str(self.state)),
@@ -335,10 +330,9 @@ class PortAttr(PyverbsObject):
 
 def portAttr(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> PortAttr:
     """
-    @param qkeyViolations: how many datagrams came with a wrong Q_Key.
-    @param pathMTU: the octets that a packet carries at most.
-
-    @return: what the port of an HCA says of itself; its GID table has more places than entries.
+    @param qkeyViolations: datagrams that arrived with a wrong Q_Key.
+    @param pathMTU: octets of payload per packet.
+    @return: the attributes of the HCA's port.
     """
     return PortAttr(**attributes.portAttributes(qkeyViolations, pathMTU))
 
@@ -346,12 +340,10 @@ def portAttr(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES) -> P
 @attrs.define(eq=False)
 class GIDEntry(PyverbsObject):
     """
-    An entry of the GID table.
+    An entry of the GID table (C{struct ibv_gid_entry}).
 
-    @ivar gid_subnet_prefix: the first eight octets, read as a number of this machine.
-    @ivar gid_interface_id: the others, likewise.
-    @ivar gid_index: its place.
-    @ivar port_num: its port.
+    @ivar gid_subnet_prefix: the first eight octets, read as an integer of this machine; C{gid_interface_id}
+        the last eight, likewise.
     @ivar gid_type: one of C{ibv_gid_type}.
     @ivar ndev_ifindex: the network interface, 0 if there is none.
     """
@@ -367,13 +359,11 @@ class GIDEntry(PyverbsObject):
         """
         @return: the GID as text.
         """
+        # Both are __be64 in C: the machine's order gives the octets back as they are on the wire.
         halves = (self.gid_subnet_prefix, self.gid_interface_id)
         return b"".join([half.to_bytes(8, sys.byteorder) for half in halves]).hex(":", 2)
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table(
             [
                 ("GID", self.gid_str()),
@@ -389,7 +379,7 @@ class GIDEntry(PyverbsObject):
 @attrs.define(eq=False)
 class CompCntrCaps(PyverbsObject):
     """
-    Counters of completions on the device.
+    Completion counters on the device.
     """
 
     max_counters: int = 0
@@ -400,11 +390,11 @@ class CompCntrCaps(PyverbsObject):
 @attrs.define(eq=False)
 class AllocDmAttr(PyverbsObject):
     """
-    What memory on the device shall be like.
+    The attributes of new device memory.
 
     @ivar length: octets.
-    @ivar log_align_req: its alignment, a power of two.
-    @ivar comp_mask: which other fields are valid; there are none.
+    @ivar log_align_req: the alignment, as a power of two.
+    @ivar comp_mask: reserved, 0.
     """
 
     length: int

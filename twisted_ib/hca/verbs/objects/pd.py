@@ -24,23 +24,19 @@ _WITH_CONTEXT = int(
 
 class PD(VerbsObject):
     """
-    A protection domain: what belongs to one domain is of no use to what belongs to another.
-
-    @ivar ctx: the context that it belongs to.
+    A protection domain: objects of one domain cannot use those of another (IBTA vol. 1 10.2.3).
     """
 
     rank = 80
 
     def __init__(self, creator: Any, **kwargs: Any) -> None:
         """
-        Allocate a protection domain.
-
-        @param creator: a L{Context}, or a CMID whose domain it is.
-
+        @param creator: a L{Context}, or a CMID whose domain is shared.
         @raise PyverbsUserError: it is something else.
         @raise PyverbsRDMAError: there are too many (ENOMEM).
         """
         super().__init__()
+        # ibv_import_pd needs the kernel's objects, which another process has opened.
         if kwargs.get("handle") is not None:
             raise unsupported("Failed to import PD")
         self._allocate(creator)
@@ -53,32 +49,31 @@ class PD(VerbsObject):
             self._device = device = creator._device
             self._core = device.memory.allocateDomain()
             self._opened(closing(device, device.memory.deallocateDomain, self._core), creator)
+        # librdmacm/cma.c: all identifiers of a device share one domain; pyverbs wraps it a second time.
         elif isinstance(getattr(creator, "pd", None), PD):
             self._share(creator.pd)
         else:
             raise PyverbsUserError(f"Cannot create PD from {type(creator)}")
 
     def _share(self, other: PD) -> None:
-        """
-        Be another name of a domain, which that one outlives.
-        """
         other._check()
         self.ctx = other.ctx
         self._device, self._core = other._device, other._core
+        # The core domain must outlive this name: closing the other one first is EBUSY.
         self._core.hold("domains that share it")
         self._opened(closing(self._device, self._core.release, "domains that share it"), self.ctx, other)
 
     @property
     def pd(self) -> int:
         """
-        A number that stands for it.
+        An integer in place of the C pointer.
         """
         return id(self)
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): memory is in its place as soon as it is
-            registered.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there is no on-demand paging, and so nothing to
+            prefetch.
         """
         raise unsupported("Failed to advise MR")
 
@@ -89,13 +84,12 @@ class PD(VerbsObject):
 @attrs.define(eq=False)
 class ParentDomainContext(PyverbsObject):
     """
-    A program's allocator for objects of the device, which need no memory of the program here:
-    it is not called.
+    A program's allocator for provider objects (C{struct ibv_parent_domain_init_attr}).  It is never called:
+    the device needs no memory of the program.
 
-    @ivar pd: the domain it is for.
-    @ivar p_alloc: would allocate.
-    @ivar p_free: would give back.
-    @ivar user_data: whatever these want to find there.
+    @ivar p_alloc: the allocate callback.
+    @ivar p_free: the free callback.
+    @ivar user_data: any object, for the callbacks.
     """
 
     pd: PD
@@ -108,27 +102,27 @@ class ParentDomainInitAttr(PyverbsObject):
     """
     The attributes of a new parent domain.
 
-    @ivar pd: the domain it is on.
     @ivar pd_context: an allocator, or None.
     @ivar comp_mask: bits of C{ibv_parent_domain_init_attr_mask}.
     """
 
     def __init__(self, pd: PD, pd_context: ParentDomainContext | None = None, comp_mask: int = 0) -> None:
         """
-        The parameters are the attributes; an allocator sets its bits.
+        The parameters are the attributes; C{pd_context} sets its bits of C{comp_mask}.
 
-        @raise PyverbsUserError: bits of an allocator without one.
+        @raise PyverbsUserError: C{comp_mask} has these bits without C{pd_context}.
         """
         self.pd = checked(pd, PD)
         if pd_context is None and comp_mask & _WITH_CONTEXT:
             raise PyverbsUserError("comp_mask bits ALLOCATORS/PD_CONTEXT require pd_context to be provided")
         self.pd_context = pd_context
+        # pyverbs/pd.pyx: both bits, as the callbacks reach C through pd_context.
         self.comp_mask = int(comp_mask | (_WITH_CONTEXT if pd_context else 0))
 
 
 class ParentDomain(PD):
     """
-    A protection domain that is the same as another for all who ask for rights.
+    A protection domain with the same rights as another: C{ibv_alloc_parent_domain}.
 
     @ivar protection_domain: the other.
     """
@@ -137,19 +131,15 @@ class ParentDomain(PD):
 
     def __init__(self, context: Context, attr: ParentDomainInitAttr) -> None:
         """
-        Allocate a parent domain.
-
-        @param context: of the device.
-        @param attr: the domain that it stands for.
-
-        @raise PyverbsRDMAError: it shall do more than that (EOPNOTSUPP).
+        @param attr: names the other domain.
+        @raise PyverbsRDMAError: it asks for more than an allocator (EOPNOTSUPP).
         """
         VerbsObject.__init__(self)
         checked(context, Context)
         if attr.comp_mask & ~_WITH_CONTEXT:
             raise unsupported("Failed to allocate Parent Domain")
         self.protection_domain: PD | None = attr.pd
-        # An allocator lives as long as the domain.
+        # Kept, so that the allocator lives as long as the domain.
         self._pd_context = attr.pd_context
         self._open(context, attr.pd)
 

@@ -1,5 +1,5 @@
 """
-Shared receive queues.  Source: rdma-core 65, C{pyverbs/srq.pyx}.
+Shared receive queues (IBTA vol. 1 10.2.9).  Source: rdma-core 65, C{pyverbs/srq.pyx}.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twisted_ib.hca.verbs.objects.pd import PD
 from twisted_ib.hca.verbs.objects.srqattr import SrqAttr, SrqInitAttr
 
 _MASK = ibv_srq_init_attr_mask
+# The extended attributes of a basic queue; the others are for XRC and tag matching.
 _BASIC = int(_MASK.IBV_SRQ_INIT_ATTR_TYPE | _MASK.IBV_SRQ_INIT_ATTR_PD)
 
 
@@ -31,20 +32,18 @@ class SrqInitAttrEx(PyverbsObject):
     The attributes of a new shared receive queue, with the extended ones.
 
     @ivar max_wr: receives that it holds.
-    @ivar max_sge: scatter elements in each.
+    @ivar max_sge: scatter elements of each.
     @ivar srq_limit: as in L{SrqAttr}.
     @ivar comp_mask: which of the following are valid, bits of C{ibv_srq_init_attr_mask}.
     @ivar srq_type: one of C{ibv_srq_type}.
-    @ivar pd: the protection domain.
-    @ivar xrcd: an XRC domain.
-    @ivar cq: the completion queue of an XRC queue.
-    @ivar max_num_tags: tags that can be matched.
-    @ivar max_ops: operations on tags at a time.
+    @ivar xrcd: an XRC domain; C{cq} is the completion queue of an XRC queue.
+    @ivar max_num_tags: tags that can be matched; C{max_ops} tag operations at a time.
     """
 
     max_wr: int = attrs.field(default=100, converter=u32)
     max_sge: int = attrs.field(default=1, converter=u32)
     srq_limit: int = attrs.field(default=0, converter=u32)
+    # pyverbs' constructor has no parameters for the extended attributes: they are set one by one.
     comp_mask: int = attrs.field(default=0, converter=u32, init=False)
     srq_type: int = attrs.field(default=0, converter=u32, init=False)
     pd: PD | None = attrs.field(default=None, init=False)
@@ -57,7 +56,7 @@ class SrqInitAttrEx(PyverbsObject):
 @attrs.define(eq=False)
 class OpsWr(PyverbsCM):
     """
-    A request of tag matching, which no device here does.
+    A tag matching request, which no device here supports.
     """
 
     wr_id: int = 0
@@ -82,13 +81,9 @@ class SRQ(VerbsObject):
 
     def __init__(self, creator: Any, attr: Any) -> None:
         """
-        Create a shared receive queue.
-
         @param creator: a L{PD} with a L{SrqInitAttr}, or a L{Context} with a L{SrqInitAttrEx}.
-        @param attr: the attributes.
-
-        @raise PyverbsRDMAError: they cannot be (EINVAL), or are not supported (EOPNOTSUPP), or
-            there are too many queues (ENOMEM).
+        @raise PyverbsRDMAError: the attributes are invalid (EINVAL) or not supported (EOPNOTSUPP), or there
+            are too many queues (ENOMEM).
         """
         super().__init__()
         if isinstance(creator, PD):
@@ -101,6 +96,7 @@ class SRQ(VerbsObject):
     @staticmethod
     def _domain(attr: SrqInitAttrEx) -> PD:
         mask = int(attr.comp_mask)
+        # Fields whose bit of comp_mask is not set are ignored, as in C.
         kind = attr.srq_type if mask & _MASK.IBV_SRQ_INIT_ATTR_TYPE else ibv_srq_type.IBV_SRQT_BASIC
         if kind != ibv_srq_type.IBV_SRQT_BASIC or mask & ~_BASIC:
             raise unsupported("Failed to create SRQ")
@@ -112,17 +108,21 @@ class SRQ(VerbsObject):
     @verb("Failed to create SRQ")
     def _create(self, pd: PD, attr: SrqInitAttr | SrqInitAttrEx) -> None:
         pd._check()
+        # srq_limit is ignored at creation: IBTA vol. 1 10.2.9.3 arms it by a modify.  man ibv_create_srq(3)
+        # says so.
         depth = within(attr.max_wr, 1, limits.SHARED_RECEIVE_DEPTH, "Failed to create SRQ: max_wr")
         pieces = within(attr.max_sge, 0, limits.SCATTER_GATHER_ELEMENTS, "Failed to create SRQ: max_sge")
         assert pd.ctx is not None
         self._device = device = pd._device
         self._core = core = device.objects.createSharedReceiveQueue(pd._core, depth, pieces)
         self._events = events = pd.ctx._events
+        # IBV_EVENT_SRQ_LIMIT_REACHED and IBV_EVENT_SRQ_ERR come by the context of the domain.
         core.onEvent = events.add
         self.pd: PD | None = pd
 
         def close() -> None:
             device.objects.destroySharedReceiveQueue(core)
+            # IBTA vol. 1 11.6.3: a program must not fetch events of a queue that is destroyed.
             events.forget(core)
 
         self._opened(closing(device, close), pd)
@@ -133,23 +133,22 @@ class SRQ(VerbsObject):
     @property
     def srq(self) -> int:
         """
-        A number that stands for it.
+        An integer in place of the C pointer.
         """
         return id(self)
 
     def get_srq_num(self) -> int:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): only XRC numbers these queues.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): only XRC queues have numbers.
         """
         raise unsupported("Failed to retrieve SRQ number")
 
     @verb("Failed to modify SRQ")
     def modify(self, attr: SrqAttr, comp_mask: int) -> None:
         """
-        @param attr: what to change.
-        @param comp_mask: which fields are meant, bits of C{ibv_srq_attr_mask}.
-
-        @raise PyverbsRDMAError: it cannot be so (EINVAL); it stays as it was.
+        @param attr: the new values.
+        @param comp_mask: which of them are valid, bits of C{ibv_srq_attr_mask}.
+        @raise PyverbsRDMAError: a value is invalid (EINVAL); nothing changes then.
         """
         self._check()
         checked(attr, SrqAttr)
@@ -157,10 +156,13 @@ class SRQ(VerbsObject):
         core = self._core
         check(not mask & ~int(sum(ibv_srq_attr_mask)), f"Failed to modify SRQ: mask {mask:#x}")
         depth = limit = None
+        # man ibv_modify_srq(3): if any attribute is invalid, none is modified; so both are checked first.
         if mask & ibv_srq_attr_mask.IBV_SRQ_MAX_WR:
             most = limits.SHARED_RECEIVE_DEPTH
+            # Linux rxe_srq.c: receives that are posted must fit.
             depth = within(attr.max_wr, max(1, len(core)), most, "Failed to modify SRQ: max_wr")
         if mask & ibv_srq_attr_mask.IBV_SRQ_LIMIT:
+            # Linux rxe_srq.c: a limit above the depth is EINVAL; measured with the new depth if there is one.
             limit = within(attr.srq_limit, 0, depth or core.depth, "Failed to modify SRQ: srq_limit")
         core.modify(limit=limit, depth=depth)
 
@@ -174,7 +176,7 @@ class SRQ(VerbsObject):
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> None:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): tags are not matched.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there is no tag matching.
         """
         raise unsupported("post SRQ ops failed.")
 
@@ -184,9 +186,8 @@ class SRQ(VerbsObject):
         Post receives.
 
         @param wr: the first of a chain.
-        @param bad_wr: becomes a copy of the one that could not be posted; those before it are.
-
-        @raise PyverbsRDMAError: one cannot be (EINVAL), or the queue is full (ENOMEM).
+        @param bad_wr: is overwritten with the request that failed; those before it are posted.
+        @raise PyverbsRDMAError: a request is invalid (EINVAL), or the queue is full (ENOMEM).
         """
         self._check()
         postReceives(self._core.post, checked(wr, RecvWR), bad_wr)

@@ -1,8 +1,8 @@
 """
-What verbs have for hardware of some kinds, by pyverbs' names, so that a program can ask for it.
+Verbs that need special hardware, by pyverbs' names, so that programs can probe for them.
 
-Creating any of it fails with EOPNOTSUPP, as on a device that has not got it; attributes of it are
-plain values.  Source: rdma-core 65, C{pyverbs/{mr,wq,xrcd,flow,dmabuf,comp_cntr}.pyx}.
+Creating such an object fails with EOPNOTSUPP, as on a device that lacks it; the attribute classes are plain
+values.  Source: rdma-core 65, C{pyverbs/{mr,wq,xrcd,flow,dmabuf,comp_cntr}.pyx}.
 """
 
 from __future__ import annotations
@@ -21,41 +21,37 @@ from twisted_ib.hca.verbs.objects.mr import MR
 
 class Unsupported(VerbsObject):
     """
-    Something that no device here has.
+    An object that no device here can create.
 
-    @cvar failure: says what failed.
+    @cvar failure: the error's text.
     """
 
     failure = "Not supported"
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
+        # First, as close() and __del__ need its attributes even of an object that failed.
         super().__init__()
         raise unsupported(self.failure)
 
 
 class UnsupportedMR(MR):
     """
-    A memory region of a kind that no device here has.
+    A memory region of a kind that no device here can register; as in pyverbs it is an L{MR}.
 
-    @cvar failure: says what failed.
+    @cvar failure: the error's text.
     """
 
     failure = "Failed to register a MR"
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP).
-        """
+        # Not MR's, which would register memory.
         VerbsObject.__init__(self)
         raise unsupported(self.failure)
 
 
 class DMMR(UnsupportedMR):
     """
-    A region of memory on the device.
+    A region of device memory.
     """
 
     failure = "Failed to register a device MR"
@@ -98,10 +94,9 @@ class DmaHandleInitAttr(PyverbsObject):
     """
     The attributes of a new DMA handle.
 
-    @ivar comp_mask: which of the others are valid.
     @ivar cpu_id: the processor that will use the data.
-    @ivar ph: how, in a word of PCI express.
-    @ivar tph_mem_type: the kind of its memory.
+    @ivar ph: PCI Express processing hints, two bits.
+    @ivar tph_mem_type: one of C{ibv_tph_mem_type}.
     """
 
     comp_mask: int = 0
@@ -110,15 +105,12 @@ class DmaHandleInitAttr(PyverbsObject):
     tph_mem_type: int = 0
 
     def __str__(self) -> str:
-        """
-        @return: a heading, then a line for each field.
-        """
         return "DmaHandleInitAttr:\n" + table(list(attrs.asdict(self).items()))
 
 
 class DMAHandle(Unsupported):
     """
-    Hints for a device's access to memory.
+    TLP processing hints for a device's memory accesses.
     """
 
     failure = "Failed to create DMA Handle"
@@ -129,9 +121,8 @@ class XRCDInitAttr(PyverbsObject):
     """
     The attributes of a new XRC domain.
 
-    @ivar comp_mask: which of the others are valid.
-    @ivar oflags: how to open it.
-    @ivar fd: the file that stands for it.
+    @ivar oflags: flags of C{open(2)}.
+    @ivar fd: the file by which processes share it; -1 for none.
     """
 
     comp_mask: int
@@ -141,7 +132,7 @@ class XRCDInitAttr(PyverbsObject):
 
 class XRCD(Unsupported):
     """
-    An XRC domain.
+    An XRC domain (IBTA vol. 1 annex A14).
     """
 
     failure = "Failed to allocate XRCD"
@@ -197,10 +188,9 @@ class RwqIndTableInitAttr(PyverbsObject):
         self, log_ind_tbl_size: int = 5, wqs_list: Sequence[WQ] | None = None, comp_mask: int = 0
     ) -> None:
         """
-        The parameters are the attributes.
-
-        @raise PyverbsUserError: it is too small for the queues.
+        @raise PyverbsUserError: the table is too small for the queues.
         """
+        # Checked although the table cannot be created: pyverbs checks it in this class, too.
         wqs = list(wqs_list or ())
         if log_ind_tbl_size <= 0 or 1 << log_ind_tbl_size < len(wqs):
             raise PyverbsUserError(f"A table of 2^{log_ind_tbl_size} has no room for {len(wqs)} WQs")
@@ -220,7 +210,7 @@ class RwqIndTable(Unsupported):
 @attrs.define(eq=False)
 class RxHashConf(PyverbsObject):
     """
-    How receives are spread.
+    The receive hash: how packets are spread over work queues.
     """
 
     rx_hash_function: int = 0
@@ -232,7 +222,7 @@ class RxHashConf(PyverbsObject):
 @attrs.define(eq=False)
 class FlowAttr(PyverbsObject):
     """
-    The attributes of a new rule for packets.
+    The attributes of a new flow steering rule.
     """
 
     num_of_specs: int = 0
@@ -245,7 +235,7 @@ class FlowAttr(PyverbsObject):
 
 class Flow(Unsupported):
     """
-    A rule for packets.
+    A flow steering rule.
     """
 
     failure = "Flow creation failed"
@@ -254,7 +244,7 @@ class Flow(Unsupported):
 @attrs.define(eq=False)
 class CompCntrInitAttr(PyverbsObject):
     """
-    The attributes of a new counter of completions.
+    The attributes of a new completion counter.
     """
 
     comp_mask: int = 0
@@ -264,7 +254,7 @@ class CompCntrInitAttr(PyverbsObject):
 
 class CompCntr(Unsupported):
     """
-    A counter of completions on the device.
+    A completion counter on the device.
     """
 
     failure = "Failed to create comp_cntr"

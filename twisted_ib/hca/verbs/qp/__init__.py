@@ -1,3 +1,3 @@
 """
-Queue pairs of verbs, their attributes, and the calls that post to them.
+Queue pairs of verbs, their attributes, and posting.
 """

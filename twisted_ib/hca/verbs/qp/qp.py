@@ -32,40 +32,40 @@ _TYPES = {int(kind): kind for kind in QPType}
 _STATE = int(ibv_qp_attr_mask.IBV_QP_STATE)
 _AV = int(ibv_qp_attr_mask.IBV_QP_AV)
 _CUR_STATE = int(ibv_qp_attr_mask.IBV_QP_CUR_STATE)
+# IBTA vol. 1 9.7.1: 24 bits; C's fields have 32, and programs put random numbers there.
 _PSN_BITS = 0xFFFFFF
-#: Attributes that modify and query take and give, by their bits.
+#: The attributes of modify and query, by their bits.
 _BY_BIT = {int(bit): name for name, bit in ATTRIBUTE_NAMES.items() if name != "qp_state"}
 
 
 class _Consumer:
     """
-    What stands behind a queue pair of verbs: nothing that hears of messages.
+    The stream interface of a core queue pair, of which verbs have no use.
     """
 
     def failed(self, reason: Exception) -> None:
         """
-        Its completions and events say so.
+        Nothing to do: completions and asynchronous events tell the program.
         """
 
     def forked(self) -> None:
         """
-        It is the parent's.
+        Nothing to do: the objects are the parent's.
         """
 
     def resume(self) -> None:
         """
-        Nothing waits.
+        Nothing to do: verbs report a full queue at once (ENOMEM).
         """
 
 
 class QP(LackingQP):
     """
-    A queue pair.
+    A queue pair (IBTA vol. 1 10.2.4).
 
-    @ivar pd: its protection domain.
-    @ivar scq: where its sends complete.
-    @ivar rcq: where its receives complete, if elsewhere.
-    @ivar srq: where its receives come from, or None.
+    @ivar scq: the completion queue of its sends.
+    @ivar rcq: that of its receives.
+    @ivar srq: the shared receive queue, or None.
     """
 
     _failed = FAILED
@@ -77,11 +77,10 @@ class QP(LackingQP):
         Create a queue pair.
 
         @param creator: a L{PD}, or a L{Context} if C{init_attr} has the domain.
-        @param init_attr: its attributes.
-        @param qp_attr: if given, the queue pair goes to INIT with it, one of datagrams to RTS.
-
-        @raise PyverbsRDMAError: the attributes cannot be (EINVAL), are not supported (EOPNOTSUPP),
-            or there are too many queue pairs (ENOMEM).
+        @param qp_attr: if given, the queue pair goes to INIT with these attributes, a datagram queue pair to
+            RTS.
+        @raise PyverbsRDMAError: the attributes are invalid (EINVAL) or not supported (EOPNOTSUPP), or there
+            are too many queue pairs (ENOMEM).
         """
         super().__init__()
         if not isinstance(init_attr, (QPInitAttr, QPInitAttrEx)):
@@ -91,10 +90,14 @@ class QP(LackingQP):
         self._create(creator, init_attr)
         if qp_attr is not None:
             try:
+                # pyverbs/qp.pyx: as far towards RTS as possible; a connected queue pair needs the peer's
+                # number for RTR.
                 if self.qp_type == ibv_qp_type.IBV_QPT_UD:
                     self.to_rts(qp_attr)
                 else:
                     self.to_init(qp_attr)
+            # The constructor fails as a whole, where pyverbs leaves a queue pair in RESET to the garbage
+            # collector.
             except BaseException:
                 self.close()
                 raise
@@ -129,6 +132,7 @@ class QP(LackingQP):
             core.close()
             raise
         self._events = events = pd.ctx._events
+        # IBTA vol. 1 11.6.3.1: affiliated events, COMM_EST and SQ_DRAINED among them.
         core.onEvent = events.add
         self._init_attr = init_attr
         self._sigAll = init_attr.sq_sig_all
@@ -138,8 +142,10 @@ class QP(LackingQP):
         self.rcq: PolledQueue | None = rcq
         self.srq: SRQ | None = srq
 
+        # A plain function of core objects only: see VerbsObject._opened.
         def close() -> None:
             core.close()
+            # Events of a destroyed queue pair would name an object that the program no longer has.
             events.forget(core)
 
         self._opened(closing(device, close), pd, scq, rcq, srq, self.context)
@@ -154,28 +160,27 @@ class QP(LackingQP):
         rule = transitionRule(self._core.type, old, new)
         assert rule is not None
         qp_attr.qp_state = int(new)
+        # Only the required attributes, as _get_comp_mask in pyverbs/qp.pyx: the optional ones keep their
+        # values.
         self._modify(qp_attr, int(rule[0]) | _STATE)
 
     @verb("Failed to modify QP state to init")
     def to_init(self, qp_attr: QPAttr) -> None:
         """
-        Go from RESET to INIT.
+        Modify from RESET to INIT.
 
-        @param qp_attr: has the attributes that are needed; its C{qp_state} is set.
-
-        @raise PyverbsRDMAError: it cannot be (EINVAL).
+        @param qp_attr: the attributes that the transition needs; its C{qp_state} is set.
+        @raise PyverbsRDMAError: the transition or an attribute is invalid (EINVAL); so too in L{to_rtr} and
+            L{to_rts}.
         """
         self._step(checked(qp_attr, QPAttr), QPState.RESET, QPState.INIT)
 
     @verb("Failed to modify QP state to RTR")
     def to_rtr(self, qp_attr: QPAttr) -> None:
         """
-        Go to RTR, from RESET or INIT.
-
-        @param qp_attr: has the attributes that are needed; its C{qp_state} is set.
-
-        @raise PyverbsRDMAError: it cannot be (EINVAL).
+        Modify to RTR, from RESET or INIT; parameters as in L{to_init}.
         """
+        # pyverbs/qp.pyx: any other state is taken for RESET.
         if self.qp_state != ibv_qp_state.IBV_QPS_INIT:
             self.to_init(qp_attr)
         self._step(checked(qp_attr, QPAttr), QPState.INIT, QPState.RTR)
@@ -183,11 +188,7 @@ class QP(LackingQP):
     @verb("Failed to modify QP state to RTS")
     def to_rts(self, qp_attr: QPAttr) -> None:
         """
-        Go to RTS, from RESET, INIT or RTR.
-
-        @param qp_attr: has the attributes that are needed; its C{qp_state} is set.
-
-        @raise PyverbsRDMAError: it cannot be (EINVAL).
+        Modify to RTS, from RESET, INIT or RTR; parameters as in L{to_init}.
         """
         if self.qp_state != ibv_qp_state.IBV_QPS_RTR:
             self.to_rtr(qp_attr)
@@ -196,12 +197,10 @@ class QP(LackingQP):
     @verb("Failed to modify QP")
     def modify(self, qp_attr: QPAttr, comp_mask: int) -> None:
         """
-        Change its state or attributes.
+        Change the state or attributes.
 
-        @param qp_attr: has them.
-        @param comp_mask: which are meant, bits of C{ibv_qp_attr_mask}.
-
-        @raise PyverbsRDMAError: it cannot be (EINVAL); nothing has changed then.
+        @param comp_mask: which attributes are valid, bits of C{ibv_qp_attr_mask}.
+        @raise PyverbsRDMAError: the transition or an attribute is invalid (EINVAL); nothing changes then.
         """
         self._check()
         self._modify(checked(qp_attr, QPAttr), int(comp_mask))
@@ -211,6 +210,7 @@ class QP(LackingQP):
         check(not mask & ~sum(_BY_BIT, _STATE), f"Failed to modify QP: mask {mask:#x}")
         state = core.state
         if mask & _STATE:
+            # IBV_QPS_UNKNOWN is a result of a query only.
             check(attr.qp_state <= QPState.ERR, f"Failed to modify QP: state {attr.qp_state}")
             state = QPState(attr.qp_state)
         values = {name: getattr(attr, name) for bit, name in _BY_BIT.items() if mask & bit}
@@ -219,22 +219,26 @@ class QP(LackingQP):
                 values[name] &= _PSN_BITS
         if mask & _AV:
             address: AHAttr = values["ah_attr"]
+            # The path that the communication manager has resolved is kept: address resolution need not run
+            # again, and with its GID alone a host with several HCAs would be ambiguous.
             values["ah_attr"] = address.path or addressVector(address, "Failed to modify QP")
+        # IBTA vol. 1 10.3.1: the core checks the transition table before it changes anything.
         core.modify(state, **values)
         if state is QPState.RESET:
-            # As Mellanox' drivers do: what was flushed before would come between what is posted after.
+            # As Mellanox' drivers (mlx5_cq_clean): flushed completions of before would mix with those of
+            # requests that are posted from now on.
             for queue in (self._work.sendCompletions, self._work.receiveCompletions):
                 queue.discard(core.number)
 
     @verb("Failed to query QP")
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
         """
-        @param attr_mask: which attributes are wanted, bits of C{ibv_qp_attr_mask}; all come.
-
-        @return: its attributes, and those that it was created with.
+        @param attr_mask: the wanted attributes, bits of C{ibv_qp_attr_mask}; all are returned.
+        @return: the present attributes, and those of the creation.
         """
         self._check()
         found = self._core.query()
+        # Not QPAttr's defaults, which are for RESET to INIT.
         attr = QPAttr(found["qp_state"], found["cur_qp_state"], 0, 0)
         for name, value in found.items():
             if name == "cap":
@@ -246,6 +250,8 @@ class QP(LackingQP):
                     attr.alt_ah_attr = value
             elif hasattr(attr, name):
                 setattr(attr, name, int(value or 0))
+        # A UD queue pair is given no path MTU; its datagrams are one packet of up to the port's MTU (IBTA
+        # vol. 1 9.8.3).
         if not attr.path_mtu and self._core.type is QPType.UD:
             attr.path_mtu = ibv_mtu.IBV_MTU_4096
         return attr, self._created()
@@ -262,11 +268,8 @@ class QP(LackingQP):
 
     @staticmethod
     def _address(value: Any) -> AHAttr:
-        """
-        @param value: an address vector, a path that the communication manager found, or None.
-
-        @return: the address.
-        """
+        # A resolved path of the communication manager is no address vector; it is passed through C{path}, so
+        # that a program may modify another queue pair with what it queried.
         gid = getattr(getattr(value, "peer", None), "gid", None)
         attr = addressAttr(value)
         if gid is not None:
@@ -282,44 +285,42 @@ class QP(LackingQP):
         Post send requests.
 
         @param wr: the first of a chain.
-        @param bad_wr: becomes a copy of the one that could not be posted; those before it are.
-
-        @raise PyverbsRDMAError: the state forbids it or a request cannot be (EINVAL), or the send
-            queue is full (ENOMEM).
+        @param bad_wr: is overwritten with the request that failed; those before it are posted.
+        @raise PyverbsRDMAError: the state forbids it or a request is invalid (EINVAL), or the send queue is
+            full (ENOMEM).
         """
         self._check()
+        # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR requests are accepted and flushed.
         postSends(self._device, self._work.postSend, checked(wr, SendWR), bad_wr)
 
     @verb("Failed to post recv")
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """
-        Post receives.
+        Post receives; parameters as in L{post_send}.
 
-        @param wr: the first of a chain.
-        @param bad_wr: becomes a copy of the one that could not be posted; those before it are.
-
-        @raise PyverbsRDMAError: the state forbids it or a receive cannot be (EINVAL), or the
-            receive queue is full (ENOMEM).
+        @raise PyverbsRDMAError: the state forbids it or a request is invalid (EINVAL), or the receive queue
+            is full (ENOMEM).
         """
         self._check()
+        # IBTA vol. 1 10.3.1: allowed from INIT on, so that receives are there before the peer can send.
         postReceives(self._work.postReceive, checked(wr, RecvWR), bad_wr)
 
     @verb("Failed to Bind MW")
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """
-        Post the bind of a type 1 window.  Its rkey is the new one at once.
+        Post the bind of a type 1 window, whose rkey changes at once.
 
-        @param mw: the window.
-        @param mw_bind: what it shall open; a length of 0 closes it.
-
-        @raise PyverbsRDMAError: the window is of type 2 or the state forbids it (EINVAL), or the send
-            queue is full (ENOMEM).
+        @param mw_bind: the part of a region; a length of 0 unbinds.
+        @raise PyverbsRDMAError: the window is of type 2 or the state forbids it (EINVAL), or the send queue
+            is full (ENOMEM).
         """
         self._check()
         checked(mw, MW)._check()
         bind = checked(mw_bind, MWBind)
         check(mw.type == ibv_mw_type.IBV_MW_TYPE_1, "Failed to Bind MW: it is not of type 1")
         memory = self._device.memory
+        # man ibv_bind_mw(3): the new rkey is known when the bind is posted, though it opens nothing until the
+        # bind is done; a SEND behind it on the same queue pair may carry it to the peer.
         key = memory.promiseKey(mw._core)
         try:
             self._work.postSend(
@@ -332,6 +333,7 @@ class QP(LackingQP):
                 )
             )
         except BaseException:
+            # Else each refused post would use up one of the keys that a window may have pending.
             memory.breakPromise(mw._core, key)
             raise
         mw._promised = key
@@ -339,26 +341,24 @@ class QP(LackingQP):
     @verb("Failed to attach QP to multicast group")
     def attach_mcast(self, gid: GID | str, lid: int = 0) -> None:
         """
-        Have datagrams to a multicast group received.  Not in pyverbs; C{ibv_attach_mcast}.
+        Receive the datagrams of a multicast group: C{ibv_attach_mcast}, which pyverbs lacks.
 
-        @param gid: the group.
         @param lid: 0.
-
-        @raise PyverbsRDMAError: it is no group, or the queue pair not of datagrams (EINVAL), or there
-            are too many (ENOMEM).
+        @raise PyverbsRDMAError: C{gid} is no group or the queue pair is not UD (EINVAL), or there are too
+            many (ENOMEM).
         """
         self._check()
+        # IBTA vol. 1 10.5.2: a group's datagrams have destination QP 0xFFFFFF; each attached queue pair gets
+        # a copy.
         self._device.paths.attach(self._core, _group(gid))
 
     @verb("Failed to detach QP from multicast group")
     def detach_mcast(self, gid: GID | str, lid: int = 0) -> None:
         """
-        Have them received no more.
+        Stop receiving the datagrams of a multicast group.
 
-        @param gid: the group.
         @param lid: 0.
-
-        @raise PyverbsRDMAError: they were not (EINVAL).
+        @raise PyverbsRDMAError: it was not attached (EINVAL).
         """
         self._check()
         self._device.paths.detach(self._core, _group(gid))
@@ -392,15 +392,12 @@ class QP(LackingQP):
     @property
     def qp(self) -> int:
         """
-        A number that stands for it.
+        An integer in place of the C pointer.
         """
         return id(self)
 
     @locked
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table(
             [
                 ("QP type", named(ibv_qp_type, self.qp_type, "IBV_QPT_")),

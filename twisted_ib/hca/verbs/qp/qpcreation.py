@@ -1,5 +1,5 @@
 """
-What a new queue pair is made of, as its attributes have it.
+Checks of the attributes of a new queue pair, and their conversion for the core.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from twisted_ib.hca.verbs.qp.qpattr import QPInitAttr, QPInitAttrEx
 FAILED = "Failed to create QP"
 
 _E = ibv_qp_init_attr_mask
-#: Attributes that every HCA has, and that which it must be told.
+#: The extended attributes that are supported.  create_flags must be 0, but programs set its bit.
 _EXTENDED = int(
     _E.IBV_QP_INIT_ATTR_PD | _E.IBV_QP_INIT_ATTR_CREATE_FLAGS | _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
 )
 _O = ibv_qp_create_send_ops_flags
+# By type of queue pair, as the table of man ibv_wr_post(3); but that has SEND with invalidate for UC, for
+# which IBTA vol. 1 9.2.1 has no opcode.
 _DATAGRAM_OPS = int(_O.IBV_QP_EX_WITH_SEND | _O.IBV_QP_EX_WITH_SEND_WITH_IMM)
 _UNRELIABLE_OPS = _DATAGRAM_OPS | int(
     _O.IBV_QP_EX_WITH_RDMA_WRITE
@@ -34,6 +36,7 @@ _UNRELIABLE_OPS = _DATAGRAM_OPS | int(
     | _O.IBV_QP_EX_WITH_BIND_MW
     | _O.IBV_QP_EX_WITH_LOCAL_INV
 )
+# READs and atomics need responses, which only RC has.
 _RELIABLE_OPS = _UNRELIABLE_OPS | int(
     _O.IBV_QP_EX_WITH_SEND_WITH_INV
     | _O.IBV_QP_EX_WITH_RDMA_READ
@@ -45,22 +48,25 @@ _OPS = {QPType.RC: _RELIABLE_OPS, QPType.UC: _UNRELIABLE_OPS, QPType.UD: _DATAGR
 
 def checkExtended(attr: QPInitAttrEx, kind: QPType) -> None:
     """
-    @raise PyverbsRDMAError: extended attributes ask for what there is not (EOPNOTSUPP).
+    @raise PyverbsRDMAError: an extended attribute asks for an unsupported feature (EOPNOTSUPP).
     """
     mask = int(attr.comp_mask)
+    # Fields whose bit of comp_mask is not set are ignored, as in C.
     flags = attr.create_flags if mask & _E.IBV_QP_INIT_ATTR_CREATE_FLAGS else 0
     ops = attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0
+    # man ibv_wr_post(3): creation fails if the type of queue pair cannot do one of the operations.
     if mask & ~_EXTENDED or flags or int(ops) & ~_OPS[kind]:
         raise unsupported(FAILED)
 
 
 def domain(creator: Any, attr: QPInitAttr | QPInitAttrEx) -> PD:
     """
-    @return: the protection domain.
+    @return: the protection domain: the creator, or the attribute of that name.
     """
     pd = creator
     if isinstance(creator, Context):
         creator._check()
+        # A context has no domain of its own; with ibv_create_qp_ex it comes in the attributes.
         named = isinstance(attr, QPInitAttrEx) and attr.comp_mask & _E.IBV_QP_INIT_ATTR_PD
         pd = attr.pd if isinstance(attr, QPInitAttrEx) and named else None
         check(isinstance(pd, PD), f"{FAILED}: no PD")
@@ -72,8 +78,9 @@ def domain(creator: Any, attr: QPInitAttr | QPInitAttrEx) -> PD:
 
 def queues(pd: PD, attr: QPInitAttr | QPInitAttrEx) -> tuple[PolledQueue, PolledQueue, SRQ | None]:
     """
-    @return: the completion queues, and the shared receive queue.
+    @return: the completion queues of sends and receives, and the shared receive queue.
     """
+    # IBTA vol. 1 10.2.4: each work queue has a completion queue, also one that nothing is posted to.
     check(attr.send_cq is not None and attr.recv_cq is not None, f"{FAILED}: no CQ")
     scq: Any = attr.send_cq
     rcq: Any = attr.recv_cq
@@ -85,18 +92,19 @@ def queues(pd: PD, attr: QPInitAttr | QPInitAttrEx) -> tuple[PolledQueue, Polled
     for queue in (scq, rcq, srq):
         if queue is not None:
             queue._check()
+            # IBTA vol. 1 10.2.3: objects of one queue pair belong to one HCA.
             check(queue._device is pd._device, f"{FAILED}: a queue of another device")
     return scq, rcq, srq
 
 
 def capabilities(attr: QPInitAttr | QPInitAttrEx, srq: SRQ | None) -> Capabilities:
     """
-    @return: the sizes.
-
-    @raise PyverbsRDMAError: one is too large (EINVAL).
+    @return: the sizes, as the core has them.
+    @raise PyverbsRDMAError: one is out of range (EINVAL).
     """
     depth, elements = limits.WORK_QUEUE_DEPTH, limits.SCATTER_GATHER_ELEMENTS
     what = f"{FAILED}: max_"
+    # man ibv_create_qp(3): max_recv_wr and max_recv_sge are ignored if there is an SRQ.
     receives = 0 if srq is not None else attr.max_recv_wr
     return Capabilities(
         within(attr.max_send_wr, 0, depth, what + "send_wr"),

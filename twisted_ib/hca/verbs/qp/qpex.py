@@ -34,18 +34,18 @@ from twisted_ib.hca.verbs.qp.qpattr import QPAttr, QPInitAttr, QPInitAttrEx
 
 _SEND_OPS = int(ibv_qp_init_attr_mask.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 _INLINE = int(ibv_send_flags.IBV_SEND_INLINE)
-#: What the queue pair must be created with, for each operation.
+#: The bit of C{send_ops_flags} that each operation needs.
 _OPS = {opcode: int(ibv_qp_create_send_ops_flags[f"IBV_QP_EX_WITH_{opcode.name}"]) for opcode in SendOpcode}
-#: Operations that need a place of C{max_rd_atomic}.
+#: Operations that count against C{max_rd_atomic}.
 _READS = (SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD)
 
 
 @attrs.define(eq=False)
 class DataBuffer(PyverbsCM):
     """
-    A piece of inline data.
+    A piece of inline data (C{struct ibv_data_buf}).
 
-    @ivar addr: where it begins: an address of a region.
+    @ivar addr: an address of a region.
     @ivar length: in octets.
     """
 
@@ -57,9 +57,8 @@ class QPEx(QP):
     """
     An extended queue pair.
 
-    Between L{wr_start} and L{wr_complete} each call that names an operation begins a request,
-    with the present C{wr_id} and C{wr_flags}; a C{wr_set_} call says more of it.  None is posted
-    if one cannot be.
+    Between L{wr_start} and L{wr_complete} each call that names an operation begins a request with the current
+    C{wr_id} and C{wr_flags}; C{wr_set_} calls complete it.  All requests are posted, or none.
 
     @ivar wr_id: the id of the next request.
     @ivar wr_flags: its flags, bits of C{ibv_send_flags}.
@@ -70,16 +69,12 @@ class QPEx(QP):
     def __init__(
         self, creator: Any, init_attr: QPInitAttr | QPInitAttrEx, qp_attr: QPAttr | None = None
     ) -> None:
-        """
-        Create an extended queue pair; the parameters are as in L{QP}.
-
-        @raise PyverbsRDMAError: as L{QP}.
-        """
+        # Before the base's constructor, which may already close the object.
         self.wr_id = self.wr_flags = self.comp_mask = 0
         self.ind_table = None
         self._batch: list[dict[str, Any]] | None = None
         self._error: PyverbsError | None = None
-        # Address handles of the requests, which must not be forgotten before these are posted.
+        # A dropped address handle would be closed while its request waits to be posted.
         self._handles: list[AH] = []
         mask = int(getattr(init_attr, "comp_mask", 0))
         self._ops = int(getattr(init_attr, "send_ops_flags", 0)) if mask & _SEND_OPS else 0
@@ -90,13 +85,15 @@ class QPEx(QP):
     @locked
     def wr_start(self) -> None:
         """
-        Begin to build requests.
+        Begin a batch of requests.
 
-        @raise PyverbsUserError: the queue pair was not created for that.
+        @raise PyverbsUserError: the queue pair was created without C{send_ops_flags}.
         """
         self._check()
         if not self._ops:
             raise PyverbsUserError("The QP was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
+        # A batch that was not completed is dropped.  In C a second start would deadlock on the provider's
+        # lock.
         self._batch = []
         self._error = None
         self._handles = []
@@ -104,21 +101,24 @@ class QPEx(QP):
     @verb("ibv_wr_complete failed.")
     def wr_complete(self) -> None:
         """
-        Post the requests, all of them or none.
+        Post the requests of the batch, all or none.
 
-        @raise PyverbsRDMAError: the state forbids it or one of them cannot be (EINVAL), or they have
-            no room (ENOMEM).
+        @raise PyverbsRDMAError: the state forbids it or one of them is invalid (EINVAL), or there is no room
+            (ENOMEM).
         """
         self._check()
         batch, error = self._begun(), self._error
         self._batch = self._error = None
+        # man ibv_wr_post(3): the builders report nothing; a failure of any aborts the whole batch here.
         if error is not None:
             raise error
+        # All checks come before the first post, as a posted request cannot be taken back.
         made = [SendRequest(**request) for request in batch]
         work = self._work
         check(self._core.state >= QPState.RTS or not made, "ibv_wr_complete failed: the QP is not in RTS")
         for request in made:
             request.check(work.capabilities.pieces, work.capabilities.inline)
+            # Such a request would wait for ever: max_rd_atomic 0 lets no READ out.
             reads = request.opcode not in _READS or work.attributes.reads
             check(bool(reads), "ibv_wr_complete failed: max_rd_atomic is 0")
         if len(made) > work.requester.room():
@@ -130,33 +130,24 @@ class QPEx(QP):
     @locked
     def wr_abort(self) -> None:
         """
-        Forget the requests.
+        Drop the requests of the batch.
         """
         self._begun()
         self._batch = self._error = None
 
     def _begun(self) -> list[dict[str, Any]]:
-        """
-        @return: the requests so far.
-
-        @raise PyverbsUserError: L{wr_start} was not called.
-        """
         if self._batch is None:
             raise PyverbsUserError("wr_start was not called")
         return self._batch
 
     def _add(self, opcode: SendOpcode, **fields: Any) -> None:
+        # The inline setters decide; man ibv_wr_post(3) does not have IBV_SEND_INLINE among the flags.
         flags = int(self.wr_flags) & ~_INLINE
         if not self._ops & _OPS[opcode]:
             self._error = invalid(f"ibv_wr_complete failed: the QP was created without {opcode.name}")
         self._begun().append({"id": u64(self.wr_id), "opcode": opcode, "flags": flags, **fields})
 
     def _present(self) -> dict[str, Any]:
-        """
-        @return: the request that was begun last.
-
-        @raise PyverbsUserError: there is none.
-        """
         batch = self._begun()
         if not batch:
             raise PyverbsUserError("No request was begun")
@@ -176,16 +167,15 @@ class QPEx(QP):
         """
         Begin a SEND with immediate data.
 
-        @param data: 32 bits; the peer finds them with the first octet the highest.
+        @param data: 32 bits, big-endian on the wire.
         """
+        # C's parameter is __be32: pyverbs/qp.pyx converts, unlike SendWR.imm_data, which is stored as it is.
         self._add(SendOpcode.SEND_WITH_IMM, immediate=u32(data))
 
     @locked
     def wr_send_inv(self, invalidate_rkey: int) -> None:
         """
-        Begin a SEND that invalidates a window of the peer.
-
-        @param invalidate_rkey: the window's rkey.
+        Begin a SEND that invalidates a memory window of the peer.
         """
         self._add(SendOpcode.SEND_WITH_INV, invalidateKey=u32(invalidate_rkey))
 
@@ -194,7 +184,6 @@ class QPEx(QP):
         """
         Begin an RDMA READ.
 
-        @param rkey: the remote key.
         @param remote_addr: an address of the peer's region or window.
         """
         self._remote(SendOpcode.RDMA_READ, rkey, remote_addr)
@@ -209,8 +198,7 @@ class QPEx(QP):
     @locked
     def wr_rdma_write_imm(self, rkey: int, remote_addr: int, data: int) -> None:
         """
-        Begin an RDMA WRITE with immediate data; parameters as in L{wr_rdma_read} and
-        L{wr_send_imm}.
+        Begin an RDMA WRITE with immediate data; parameters as in L{wr_rdma_read} and L{wr_send_imm}.
         """
         self._remote(SendOpcode.RDMA_WRITE_WITH_IMM, rkey, remote_addr, immediate=u32(data))
 
@@ -234,23 +222,23 @@ class QPEx(QP):
     @locked
     def wr_local_inv(self, invalidate_rkey: int) -> None:
         """
-        Begin to invalidate a window.
-
-        @param invalidate_rkey: its rkey.
+        Begin a local invalidate of a memory window.
         """
         self._add(SendOpcode.LOCAL_INV, invalidateKey=u32(invalidate_rkey))
 
     @locked
     def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
         """
-        Begin to bind a type 2 window.
+        Begin the bind of a type 2 window.
 
         @param mw: the window; it is closed with the queue pair.
         @param rkey: the rkey that it will have.
-        @param bind_info: the part of a region that it opens.
+        @param bind_info: the part of a region.
         """
         bind = windowBind(checked(mw, MW), checked(bind_info, MWBindInfo), u32(rkey))
         self._add(SendOpcode.BIND_MW, bind=bind)
+        # IBTA vol. 1 10.6.7.2: a window of type 2B is bound to the queue pair, which could not be destroyed
+        # before it; pyverbs/qp.pyx closes it first, too.
         self._children.add(mw)
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: bytes) -> None:
@@ -276,26 +264,21 @@ class QPEx(QP):
     @locked
     def wr_set_sge(self, sge: SGE) -> None:
         """
-        Say what is sent, or where it goes.
-
-        @param sge: a piece of registered memory.
+        Set the local buffer of the request: one element.
         """
         self._present()["pieces"] = pieces([checked(sge, SGE)])
 
     @locked
     def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
         """
-        Say what is sent, or where it goes.
-
-        @param num_sge: how many pieces count.
-        @param sg_list: pieces of registered memory.
+        Set the local buffers of the request: the first C{num_sge} elements.
         """
         self._present()["pieces"] = pieces(listed(sg_list, num_sge))
 
     @locked
     def wr_set_inline_data(self, addr: int, length: int) -> None:
         """
-        Say what is sent; it is read now.
+        Set the inline data of the request; they are read now.
 
         @param addr: an address of a region.
         @param length: in octets.
@@ -305,29 +288,26 @@ class QPEx(QP):
     @locked
     def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
         """
-        Say what is sent; it is read now.
-
-        @param num_buf: how many pieces count.
-        @param buf_list: pieces of regions.
+        Set the inline data of the request: the first C{num_buf} buffers, read now.
         """
         present = self._present()
         buffers = list(buf_list)[:num_buf]
         if len(buffers) < num_buf:
             raise PyverbsUserError(f"num_buf is {num_buf}, but there are {len(buffers)} buffers")
         try:
+            # C's setter has no lkey: the octets are found by address alone.
             present["inline"] = gather(self._device, [SGE(each.addr, each.length, 0) for each in buffers])
         except (HCAError, OSError) as error:
-            # As in C: wr_complete tells.
+            # man ibv_wr_post(3): setters return nothing; wr_complete reports the error.
             self._error = error if isinstance(error, PyverbsError) else failure("Inline data", error)
 
     @locked
     def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
         """
-        Say where a datagram goes.
+        Set the destination of a datagram.
 
-        @param ah: the address handle.
-        @param remote_qpn: the queue pair there.
-        @param remote_rkey: its Q_Key.
+        @param remote_qpn: the peer's queue pair number.
+        @param remote_rkey: its Q_Key, by pyverbs' name.
         """
         self._present()["destination"] = destination(DatagramTarget(checked(ah, AH), remote_qpn, remote_rkey))
         self._handles.append(ah)

@@ -1,5 +1,5 @@
 """
-What queue pairs of some hardware have beside verbs' own: limits of rates, counters, extensions.
+Optional features of queue pairs that this HCA lacks: rate limits, completion counters, ECE.
 
 Source: rdma-core 65, C{pyverbs/qp.pyx}.
 """
@@ -15,10 +15,10 @@ from twisted_ib.hca.verbs.base.verb import VerbsObject, unsupported
 @attrs.define(eq=False)
 class QPRateLimitAttr(PyverbsObject):
     """
-    A limit of a queue pair's rate.
+    A rate limit of a queue pair.
 
     @ivar rate_limit: kbit/s.
-    @ivar max_burst_sz: octets that may come at once.
+    @ivar max_burst_sz: octets that may be sent at once.
     @ivar typical_pkt_sz: octets of most packets.
     @ivar comp_mask: 0.
     """
@@ -29,9 +29,6 @@ class QPRateLimitAttr(PyverbsObject):
     comp_mask: int = attrs.field(default=0, converter=u32)
 
     def __str__(self) -> str:
-        """
-        @return: a line for each field.
-        """
         return table(
             [
                 ("Rate limit (kbps)", self.rate_limit),
@@ -45,7 +42,7 @@ class QPRateLimitAttr(PyverbsObject):
 @attrs.define(eq=False)
 class QPAttachCompCntrAttr(PyverbsObject):
     """
-    What a counter of completions counts.
+    The operations that a completion counter counts.
     """
 
     op_mask: int = 0
@@ -54,28 +51,25 @@ class QPAttachCompCntrAttr(PyverbsObject):
 @attrs.define(eq=False)
 class ECE(PyverbsCM):
     """
-    What the two ends of a connection can do beyond the standard.
+    Enhanced connection establishment: vendor options that two ends agree on.
 
-    @ivar vendor_id: whose options these are; 0 is nobody's.
-    @ivar options: bits.
-    @ivar comp_mask: which of them are valid.
+    @ivar vendor_id: the vendor that defines C{options}; 0 for none.
+    @ivar comp_mask: 0.
     """
 
+    # The CM carries it in octets of REQ and REP that were reserved before; 0 there means no ECE.
     vendor_id: int = attrs.field(default=0, converter=u32)
     options: int = attrs.field(default=0, converter=u32)
     comp_mask: int = attrs.field(default=0, converter=u32)
 
     def __str__(self) -> str:
-        """
-        @return: a heading, then a line for each field.
-        """
         rows = [("Vendor ID", self.vendor_id), ("Options", self.options), ("Comp Mask", self.comp_mask)]
         return "ECE:\n" + table([(name, hex(value)) for name, value in rows])
 
 
 class LackingQP(VerbsObject):
     """
-    What a queue pair here has not: to ask for it is EOPNOTSUPP.
+    Base of C{QP} with the verbs that are not supported (EOPNOTSUPP).
     """
 
     def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
@@ -92,10 +86,9 @@ class LackingQP(VerbsObject):
 
     def set_ece(self, ece: ECE) -> None:
         """
-        @param ece: of no vendor.
-
-        @raise PyverbsRDMAError: it is of some (EOPNOTSUPP).
+        @raise PyverbsRDMAError: C{ece} has a vendor (EOPNOTSUPP).
         """
+        # Without a vendor there are no options to set, which any device can do.
         if checked(ece, ECE).vendor_id:
             raise unsupported("Failed to set ECE")
 
@@ -107,6 +100,8 @@ class LackingQP(VerbsObject):
 
     def query_data_in_order(self, op: int, flags: int = 0) -> int:
         """
-        @return: 0: no order is promised in which the octets of a message arrive.
+        @return: 0: the order in which a message's octets are written is not guaranteed.
         """
+        # IBTA vol. 1 9.5: a program must not depend on the order of writes within a message; only the
+        # completion shows that all of it is there.
         return 0
