@@ -23,7 +23,7 @@ from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results, Verdict
 from benchmarks.workloads import WORKLOADS
 
-#: What is to be reached, by row, placement and metric.
+#: The targets, by row, placement and metric.
 TARGETS = {
     ("rt64", "split", "p50"): 10,
     ("rt64", "split", "p99"): 10,
@@ -46,7 +46,7 @@ TARGETS = {
     ("echo10000", "split", "msg/s"): 6,
     ("connects", "split", "conn/s"): 4,
 }
-#: What may be used, at most.
+#: The upper bounds.
 BOUNDS = {
     ("echo10000", "split", "growth"): 20,
     ("echo10000", "split", "cost"): 1.5,
@@ -103,8 +103,8 @@ class RowTests(SynchronousTestCase):
 
     def test_subjects(self):
         """
-        Who has no registered memory leaves its rows out; who carries short messages, long ones; who
-        has no reactor, threads.
+        A subject without registered memory leaves its rows out; one with short messages only, those of long
+        ones; one without a reactor, those of threads.
         """
 
         def runs(subject, row):
@@ -189,7 +189,7 @@ class VerdictTests(SynchronousTestCase):
 
     def test_missing(self):
         """
-        What was not measured is not met, and is left out of the table of targets.
+        A figure that was not measured is not met, and is left out of the table of targets.
         """
         results = self.results("rt64", tcp=[{"p50": 1.0}])
         self.assertFalse(self.only(results, "p50").isMet)
@@ -251,7 +251,7 @@ class MeasuringTests(SynchronousTestCase):
 
     def test_absent(self):
         """
-        What this machine has not is said.
+        Missing features of this machine are reported.
         """
         self.patch(shutil, "which", lambda name: None)
         self.assertEqual(subjectByName["ucx"].absence(), "ucx_perftest is not installed")

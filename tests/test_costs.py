@@ -124,7 +124,7 @@ class StreamTests(SynchronousTestCase):
             self.assertLess(len(gc.get_objects()) - before, 20)
         found = []
         for less, more in zip(*counts, strict=True):
-            # What happens once in a turn, whatever the number of messages, cancels out.
+            # Calls that a turn makes once, whatever the number of messages, cancel out.
             each = {name: (more[name] - less[name]) / (many - few) for name in more}
             found.append(sum(number for number in each.values() if number >= 0.5))
         return found[0], found[1]
@@ -168,7 +168,7 @@ class DatagramTests(ProcessesTestCase):
         """
         Let both reactors turn.
 
-        @param send: What happens before each turn.
+        @param send: Called before each turn.
         """
         reactors: list[Process] = self.processes
         for _ in range(count):

@@ -74,8 +74,7 @@ def nameOf(root: Path, path: Path) -> str:
 def imported(tree: ast.AST, types: bool = False) -> Iterator[tuple[str, bool]]:
     """
     @param types: Whether this is under C{if TYPE_CHECKING}.
-
-    @return: What a module imports, also inside functions, and whether for annotations only.
+    @return: The imports of a module, also inside functions, and whether each is for annotations only.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -279,7 +278,7 @@ class ContractTests(TreeTestCase):
 
 class FolderTests(TreeTestCase):
     """
-    What import-linter does not check.
+    Rules that import-linter does not check.
     """
 
     def test_circles(self) -> None:
@@ -344,7 +343,7 @@ class FolderTests(TreeTestCase):
 
     def test_exceptionsNeeded(self) -> None:
         """
-        What is listed as an exception is one.
+        Each listed exception is needed.
         """
         for folder in LARGE_FOLDERS:
             self.assertGreater(len(list((ROOT / folder).glob("*.py"))) - 1, MOST_MODULES)

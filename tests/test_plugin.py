@@ -110,7 +110,7 @@ class StringTests(SynchronousTestCase):
     """
     Endpoint strings, as C{serverFromString} and C{clientFromString} take them.
 
-    @cvar prefix: What they begin with.
+    @cvar prefix: Their prefix.
     """
 
     prefix = "sdp"

@@ -16,7 +16,7 @@ class LinkTests(SynchronousTestCase):
 
     def test_urls(self) -> None:
         """
-        What exists has a place.
+        A name that exists has a link.
         """
         defer = f"{TWISTED}/twisted.internet.defer"
         for name, url in (
@@ -42,7 +42,7 @@ class LinkTests(SynchronousTestCase):
 
     def test_nothing(self) -> None:
         """
-        What does not exist has none, nor has what is of another project.
+        A name that does not exist has none, nor has one of another project.
         """
         for name in (
             "nosuch",

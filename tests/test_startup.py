@@ -1,5 +1,5 @@
 """
-What a program imports that only starts: modules are counted, not milliseconds.
+The imports of a program that only starts: modules are counted, not milliseconds.
 """
 
 from __future__ import annotations

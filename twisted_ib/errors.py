@@ -1,8 +1,7 @@
 """
-Every exception of twisted_ib that is not one of Twisted's.
+The exceptions of twisted_ib, except Twisted's own.
 
-Nothing here imports Twisted: the adapters in L{twisted_ib.sdp} turn these into
-C{ConnectError} and its kin.
+No Twisted here: the adapters in L{twisted_ib.sdp} convert these to C{ConnectError} and its kin.
 """
 
 from __future__ import annotations
@@ -10,28 +9,30 @@ from __future__ import annotations
 
 class HCAError(Exception):
     """
-    Base of everything that twisted_ib raises by itself.
+    Base class of all exceptions of twisted_ib.
     """
 
 
+# Parsers raise nothing else: a peer's bytes must not make struct.error or IndexError reach the reactor.
 class WireError(HCAError):
     """
-    Bytes from a peer are not what the format says.
+    Malformed bytes from a peer.
     """
 
 
 class LengthError(WireError):
     """
-    A packet or MAD has not the length that it must have, or says another one.
+    A packet or MAD has a wrong length, or a wrong length field.
     """
 
 
 class OpcodeError(WireError):
     """
-    A packet's operation code has no meaning.
+    An unknown operation code in a packet.
     """
 
 
+# IBTA vol. 1 annex A17; receivers drop such packets without a signal (Linux rxe_icrc.c).
 class InvariantCRCError(WireError):
     """
     A packet's invariant CRC is wrong: it was damaged on its way.
@@ -40,38 +41,37 @@ class InvariantCRCError(WireError):
 
 class HeaderError(WireError):
     """
-    A header is of another version or protocol, or has a field that must not be so.
+    A header has another version or protocol, or a forbidden value.
     """
 
 
 class SDPWireError(WireError):
     """
-    A message is not one of SDP.
+    Not a valid SDP message.
     """
 
 
 class RDSWireError(WireError):
     """
-    A message is not one of RDS.
+    Not a valid RDS message.
     """
 
 
 class ResourceLimitError(HCAError):
     """
-    A bound of L{twisted_ib.limits} is reached.
+    A limit of L{twisted_ib.limits} is reached.
     """
 
 
 class WrongThreadError(HCAError):
     """
-    A device that belongs to one thread was used from another; use
-    C{reactor.callFromThread}.
+    A device was used outside of its thread; use C{reactor.callFromThread}.
     """
 
 
 class DeviceError(HCAError):
     """
-    A device cannot be used as asked.
+    A device cannot be used as requested.
     """
 
 
@@ -83,19 +83,19 @@ class UnknownDeviceError(DeviceError):
 
 class DeviceClosedError(DeviceError):
     """
-    The device was closed, or belongs to the process this one was forked from.
+    The device was closed, or belongs to the parent of this forked process.
     """
 
 
 class RunDirectoryError(DeviceError):
     """
-    The directory where processes of one host meet cannot be used.
+    The directory where processes of one host find each other is unusable.
     """
 
 
 class ServiceInUseError(HCAError):
     """
-    Somebody listens already on this service (address and port).
+    Another listener has this service (address and port).
     """
 
 
@@ -105,41 +105,44 @@ class NoRouteError(HCAError):
     """
 
 
+# The GID table has one entry per IP address (IBTA vol. 1 annex A17), and the HCAs of processes share those of
+# their host.
 class SharedGIDError(NoRouteError):
     """
-    A GID is an address of this host, which all its HCAs have: it names none of them.  Use
-    the peer's GID with index 0, or the connection manager.
+    A GID is an address of this host, which all its HCAs share.  Use the peer's GID with index 0, or the
+    connection manager.
     """
 
 
 class NoListenerError(HCAError):
     """
-    Nobody listens on this service.
+    Nothing listens on this service.
     """
 
 
 class HandshakeError(HCAError):
     """
-    A process that wanted to share a ring did not keep to the handshake.
+    A process that asked to share a ring violated the handshake.
 
-    @cvar counter: the name under which a device counts refusals of this kind.
+    @cvar counter: the device's counter of such refusals.
     """
 
     counter = "handshakesRefused"
 
 
+# Without seals (memfd_create(2), F_SEAL_SHRINK) a peer could truncate the memory and crash us with SIGBUS.
 class SegmentError(HandshakeError):
     """
-    What a peer offered as shared memory is not sealed memory of the right
-    size.
+    The peer's shared memory is not sealed memory of the right size.
     """
 
     counter = "segmentsRefused"
 
 
+# A blocking descriptor would let a peer stop our event loop.
 class DoorbellError(HandshakeError):
     """
-    What a peer offered as a doorbell is not a non-blocking eventfd.
+    The peer's doorbell is not a non-blocking eventfd.
     """
 
     counter = "doorbellsRefused"
@@ -147,8 +150,7 @@ class DoorbellError(HandshakeError):
 
 class DescriptorError(HandshakeError):
     """
-    A message of a peer came cut off, or with more or fewer descriptors than it
-    must.
+    A message of the peer was truncated, or had a wrong number of descriptors.
     """
 
     counter = "descriptorsRefused"
@@ -156,7 +158,7 @@ class DescriptorError(HandshakeError):
 
 class LayoutError(HandshakeError):
     """
-    A peer's rings have another layout or size than ours.
+    The peer's rings have another layout or size.
     """
 
     counter = "layoutsRefused"
@@ -164,7 +166,7 @@ class LayoutError(HandshakeError):
 
 class PeerIdentityError(HandshakeError):
     """
-    A peer belongs to a user who is not let in.
+    The peer belongs to a user who is not allowed.
     """
 
     counter = "peersRefused"
@@ -172,7 +174,7 @@ class PeerIdentityError(HandshakeError):
 
 class SilentPeerError(HandshakeError):
     """
-    A peer did not say its part of the handshake in time.
+    The peer did not complete the handshake in time.
     """
 
     counter = "peersSilent"
@@ -180,7 +182,7 @@ class SilentPeerError(HandshakeError):
 
 class PeerRefusedError(HandshakeError):
     """
-    A peer refused our handshake; the text says why.
+    The peer refused our handshake; the text has its reason.
     """
 
     counter = "refusedByPeer"
@@ -188,105 +190,105 @@ class PeerRefusedError(HandshakeError):
 
 class PathLostError(HCAError):
     """
-    The way to a peer's HCA is gone: its process died or broke the rules.
+    The path to a peer's HCA is gone: its process died or violated the protocol.
     """
 
 
+# Shared memory is a peer's input like any other; the layout is checked with each record.
 class RingError(PathLostError):
     """
-    A peer left a ring or a record in a state that the layout forbids.
+    A peer left a ring or a record in an invalid state.
     """
 
 
+# IBTA vol. 1 10.3.1 has the states, IBTA vol. 1 11.6.1 the immediate errors of verbs.
 class QueuePairError(HCAError):
     """
-    A verb was called on a queue pair whose state or attributes forbid it.
+    The state or the attributes of a queue pair do not permit a verb.
     """
 
 
 class MemoryRegionError(HCAError):
     """
-    Memory cannot be registered or deregistered as asked.
+    Memory cannot be registered or deregistered as requested.
     """
 
 
+# On the wire this is NAK 0x62, remote access error (IBTA vol. 1 9.7.5.2; Linux rxe_resp.c, check_rkey).
 class MemoryAccessError(HCAError):
     """
-    An operation named memory that its key, bounds, rights or protection domain do not
-    give it.
+    An operation violates the key, bounds, rights or protection domain of memory.
     """
 
 
 class ResourceBusyError(HCAError):
     """
-    An object cannot be destroyed while others use it; the text names them.
+    An object in use cannot be destroyed; the text names its users.
     """
 
 
+# IBTA vol. 1 12.9.7 has the states.
 class ConnectionStateError(HCAError):
     """
-    A connection of the communication manager was given a command that makes
-    no sense in its state.
+    The state of a connection does not permit a command of the communication manager.
     """
 
 
 class MessageTooLongError(HCAError, ValueError):
     """
-    A message is longer than the connection's maximum; nothing of it was sent.
+    A message exceeds the connection's maximum; nothing was sent.
     """
 
 
 class WorkCompletionError(HCAError):
     """
-    A work request ended badly (IBTA vol. 1 11.6.2).
-
-    @ivar status: how, a number of C{enum ibv_wc_status}.
-    @ivar statusName: its name, such as C{"REM_ACCESS_ERR"}.
-    @ivar operation: what was asked for, a name of C{enum ibv_wc_opcode}, such as C{"RDMA_READ"}.
+    A work request completed with an error (IBTA vol. 1 11.6.2).
     """
 
     def __init__(self, status: int, statusName: str, operation: str) -> None:
         super().__init__(f"{operation} ended with {statusName} ({int(status)})")
+        #: A number of C{enum ibv_wc_status}.
         self.status = status
+        #: Its name, such as C{"REM_ACCESS_ERR"}.
         self.statusName = statusName
+        #: A name of C{enum ibv_wc_opcode}, such as C{"RDMA_READ"}.
         self.operation = operation
 
 
 class SDPError(HCAError):
     """
-    An SDP peer did what its state or the protocol does not allow; the
-    connection was aborted.
+    An SDP peer violated the protocol; the connection was aborted.
     """
 
 
 class RDSError(HCAError):
     """
-    Base of what a socket of RDS raises.
+    Base class of the exceptions of RDS sockets.
     """
 
 
 class DatagramTooLongError(RDSError, ValueError):
     """
-    A datagram is longer than the socket's maximum; nothing of it was sent (EMSGSIZE).
+    A datagram exceeds the socket's maximum; nothing was sent (EMSGSIZE).
     """
 
 
 class SendBudgetError(RDSError, ResourceLimitError):
     """
-    As much waits to be sent as may; nothing was taken of what was to come on top (EAGAIN).
+    The send budget is used up; the datagram was not accepted (EAGAIN).
     """
 
 
+# Linux net/rds/cong.c, rds_cong_wait returns ENOBUFS too.
 class DestinationCongestedError(SendBudgetError):
     """
-    The destination takes nothing, and as much waits for it as may; nothing was taken of what was
-    to come on top (ENOBUFS).
+    The destination is congested and its budget is used up; the datagram was not accepted (ENOBUFS).
     """
 
 
 class PeerGoneError(RDSError):
     """
-    A peer cannot be reached, or what waited for it was given up.
+    A peer is unreachable, or what waited for it was dropped.
     """
 
 
@@ -296,30 +298,29 @@ class RDSUnsupportedError(RDSError):
     """
 
 
+# The numbers are those of Linux include/uapi/linux/rds.h.
 class RDSOperationError(RDSError):
     """
-    An RDMA operation of RDS was not done.
-
-    @ivar status: why, the number of C{RDS_CMSG_RDMA_STATUS}.
-    @ivar statusName: its name, such as C{"RDS_RDMA_REMOTE_ERROR"}.
-    @ivar operation: what was asked for, such as C{"RDMA_WRITE"}.
+    An RDMA operation of RDS failed.
     """
 
     def __init__(self, status: int, statusName: str, operation: str) -> None:
         super().__init__(f"{operation} ended with {statusName}")
+        #: The number of C{RDS_CMSG_RDMA_STATUS}.
         self.status = status
+        #: Its name, such as C{"RDS_RDMA_REMOTE_ERROR"}.
         self.statusName = statusName
+        #: Such as C{"RDMA_WRITE"}.
         self.operation = operation
 
 
 class RulesError(HCAError):
     """
-    A file of the offload switch's rules cannot be used.
-
-    @ivar errors: All that is wrong: lines as C{FILE:LINE:COLUMN: expected ...}, at least one and at
-        most L{POLICY_ERRORS<twisted_ib.limits.POLICY_ERRORS>}; the text of the exception is the first.
+    A file of the offload switch's rules is invalid.
     """
 
     def __init__(self, *errors: str) -> None:
         super().__init__(errors[0])
+        #: Lines C{FILE:LINE:COLUMN: expected ...}, at least one and at most
+        #: L{POLICY_ERRORS<twisted_ib.limits.POLICY_ERRORS>}; the exception's text is the first.
         self.errors = errors

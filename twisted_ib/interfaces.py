@@ -1,5 +1,5 @@
 """
-Interfaces of twisted_ib that are made for Twisted.
+Interfaces of twisted_ib for Twisted programs.
 """
 
 from __future__ import annotations
@@ -10,62 +10,54 @@ from zope.interface import Attribute, Interface
 
 class IReactorCompletionChannels(Interface):
     """
-    A reactor that looks at devices by itself, between its other work, and not
-    only when their descriptors are readable.
+    A reactor that polls devices between its other work, not only when their descriptors are readable.
     """
 
     def addChannel(channel):  # type: ignore[no-untyped-def]
         """
-        Look at the device of L{twisted_ib.internet.channel.DeviceChannel} from now on.
-
-        @param channel: The channel of the device in this reactor.
+        Start polling the device of a L{twisted_ib.internet.channel.DeviceChannel}.
         """
 
     def removeChannel(channel):  # type: ignore[no-untyped-def]
         """
-        Look at it no more.
-
-        @param channel: What C{addChannel} was given.
+        Stop polling it.
         """
 
     def watchChannel(channel):  # type: ignore[no-untyped-def]
         """
-        Have its C{doRead} called when the device's descriptor is readable, also while it is not
-        looked at.
-
-        @param channel: The channel.
+        Call its C{doRead} when the device's descriptor is readable, also while it is not polled.
         """
 
     def unwatchChannel(channel):  # type: ignore[no-untyped-def]
         """
-        Do so no more.
-
-        @param channel: What C{watchChannel} was given.
+        Undo C{watchChannel}.
         """
 
 
+# The defaults follow twisted.internet.interfaces.IReactorTCP, listenTCP and connectTCP; the private data
+# limits are those of RDMA-CM (IBTA vol. 1 12.6, annex A11).
 class IReactorRDMA(Interface):
     """
-    A reactor with messages and RDMA beside its streams.
+    A reactor with messages and RDMA besides its streams.
     """
 
     def listenRDMA(  # type: ignore[no-untyped-def]
         port, factory, interface="", backlog=50, device=None, privateData=b"", maxMessageSize=65536
     ):
         """
-        Listen on a port of the RDMA-CM's port space TCP (C{RDMA_PS_TCP}).
+        Listen on a port of the RDMA-CM port space TCP (C{RDMA_PS_TCP}).
 
-        @param port: The port; 0 for any that is free.
-        @param factory: Makes the protocols, which may provide L{IRDMAProtocol}; their
-            transports provide L{IRDMATransport}.
-        @param interface: The address to bind; all IPv4 addresses by default.
-        @param backlog: How many requests wait while the port does not accept.
-        @param device: The HCA's name; the host's default by default.
-        @param privateData: What each peer is told with the acceptance (REP), at most 196 bytes.
-        @param maxMessageSize: The longest message, in bytes, each way; the peer is not asked.
-        @return: An L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
-        @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} makes no sense.
-        @raise CannotListenError: The port cannot be had.
+        @param port: 0 for any free port.
+        @param factory: makes protocols, which may provide L{IRDMAProtocol}; their transports provide
+            L{IRDMATransport}.
+        @param interface: the address to bind; all IPv4 addresses by default.
+        @param backlog: requests that wait while the port does not accept.
+        @param device: the HCA's name; the host's default device by default.
+        @param privateData: sent to each peer in the REP, at most 196 bytes.
+        @param maxMessageSize: the longest message, in bytes, each way; not negotiated.
+        @return: an L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
+        @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} is out of range.
+        @raise CannotListenError: the port is unavailable.
         """
 
     def connectRDMA(  # type: ignore[no-untyped-def]
@@ -79,54 +71,58 @@ class IReactorRDMA(Interface):
         maxMessageSize=65536,
     ):
         """
-        Connect to such a port.
+        Connect to a port of C{listenRDMA}.
 
-        @param host: The peer's address or name.
-        @param port: The peer's port.
-        @param factory: Makes the protocol and hears of failure and loss.
-        @param timeout: The seconds to wait for the connection; L{None} for as long as it takes.
-        @param bindAddress: The local host and port to connect from.
-        @param device: The HCA's name; the host's default by default.
-        @param privateData: What the peer is told with the request (REQ), at most 56 bytes.
-        @param maxMessageSize: The longest message, in bytes, each way; the peer is not asked.
-        @return: An L{IConnector<twisted.internet.interfaces.IConnector>}.
-        @raise ValueError: an argument makes no sense.
+        @param host: the peer's address or name.
+        @param factory: makes the protocol, and is notified of failure and loss.
+        @param timeout: seconds; L{None} for no limit.
+        @param bindAddress: the local host and port to connect from.
+        @param device: the HCA's name; the host's default device by default.
+        @param privateData: sent to the peer in the REQ, at most 56 bytes.
+        @param maxMessageSize: the longest message, in bytes, each way; not negotiated.
+        @return: an L{IConnector<twisted.internet.interfaces.IConnector>}.
+        @raise ValueError: an argument is out of range.
         """
 
 
+# One reliable connection (IBTA vol. 1 9.7); messages are SENDs, which consume one receive of the peer each.
 class IRDMATransport(ITransport):
     """
-    A connection that carries messages, and reads and writes the peer's memory.
+    A connection for messages and RDMA.
 
-    Each C{write} is one message: it arrives whole, or the connection is lost.  Messages and
-    requests begin in the order of the calls.  What the peer cannot take yet waits (the peer
-    answers RNR, receiver not ready, and is asked again for as long as it takes); register a
-    producer to be told.
+    Each C{write} is one message: it arrives whole, or the connection is lost.  Messages and requests start in
+    the order of the calls.  If the peer has no receive posted it answers RNR (receiver not ready), and the
+    message is repeated without limit; register a producer to be paused meanwhile.
 
-    C{write(data)} sends one message without a report.  The calls that return a Deferred fire it
-    when the peer has done what was asked, or fail it with
-    L{WorkCompletionError<twisted_ib.errors.WorkCompletionError>}, which has the status of the
-    work completion (IBTA vol. 1 11.6.2); after most of these the connection is lost, and all
-    others fail with C{WR_FLUSH_ERR}.  To cancel one is to forget its result; what has left can
-    not be called back.
+    C{write(data)} sends one message without a report.  Other calls return a Deferred that fires when the peer
+    has completed the request, or fails with L{WorkCompletionError<twisted_ib.errors.WorkCompletionError>},
+    which has the work completion's status (IBTA vol. 1 11.6.2); after most errors the connection is lost, and
+    all other requests fail with C{WR_FLUSH_ERR}.  Cancelling a Deferred only discards its result.
 
-    An argument that cannot be raises at the call, and nothing is sent: C{TypeError} if it is of
-    the wrong kind, else C{ValueError}, L{QueuePairError<twisted_ib.errors.QueuePairError>} (a
-    number that has no room on the wire) or what the call says.
+    An invalid argument raises at the call, and nothing is sent: C{TypeError} for a wrong type, else
+    C{ValueError}, L{QueuePairError<twisted_ib.errors.QueuePairError>} (a number exceeds its field on the
+    wire) or what the call documents.
 
-    Once the connection has ended C{write} does nothing, as with TCP; what returns a Deferred
-    fails it with C{WR_FLUSH_ERR}; C{registerMemory} and C{grant} raise.
+    C{remoteAddress} and C{remoteKey} are the virtual address of the first byte and the R_Key of the peer's
+    region or window, as the peer has announced them.  C{offset} and C{length} (bytes; the rest by default)
+    select a part of local memory; L{MemoryAccessError<twisted_ib.errors.MemoryAccessError>} is raised if it
+    has no such part.
 
-    All calls belong to the reactor's thread and raise
-    L{WrongThreadError<twisted_ib.errors.WrongThreadError>} in another.
+    After the connection has ended C{write} does nothing, as with TCP; calls that return a Deferred fail it
+    with C{WR_FLUSH_ERR}; C{registerMemory} and C{grant} raise.
+
+    All calls belong to the reactor's thread and raise L{WrongThreadError<twisted_ib.errors.WrongThreadError>}
+    in another.
     """
 
     maxMessageSize = Attribute("The longest message, in bytes, each way.")
     privateData = Attribute("What this end said in its REQ or REP: C{bytes}.")
+    # The receiver cannot tell padding from data: protocols must carry their own length.
     peerPrivateData = Attribute(
         "What the peer said in its REQ (56 bytes) or REP (196 bytes), with the zeros that the"
         " message was filled with: the wire has no length for it (IBTA vol. 1 12.6)."
     )
+    # ImmDt of the last packet (IBTA vol. 1 9.3).
     immediate = Attribute(
         "The immediate data of the message that is being delivered, an integer of 32 bits, or"
         " L{None} if it has none."
@@ -137,230 +133,205 @@ class IRDMATransport(ITransport):
         Send one message.
 
         @param data: C{bytes}, at most C{maxMessageSize}; may be empty.
-        @param immediate: 32 bits that come with it.
-        @return: A Deferred that fires with L{None} when the peer has taken the message.
+        @param immediate: immediate data, 32 bits.
+        @return: a Deferred that fires with L{None} when the peer has received the message.
         @raise MessageTooLongError: C{data} is too long; nothing was sent.
         """
 
     def sendRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
         """
-        Send a part of registered memory as one message, without a copy here.  It must not
-        change until the peer has taken it.
+        Send a part of registered memory as one message, without a local copy.  It must not change until the
+        peer has received it.
 
-        @param region: What C{registerMemory} gave.
-        @param offset: Of the first byte in it.
-        @param length: How many bytes; the rest of the region by default.
-        @return: A Deferred that fires with L{None} when the peer has taken the message.
+        @param region: from C{registerMemory}.
+        @return: a Deferred that fires with L{None} when the peer has received the message.
         @raise MessageTooLongError: it is too long; nothing was sent.
-        @raise MemoryAccessError: the region has no such bytes.
         """
 
     def rdmaRead(length, remoteAddress, remoteKey, region=None, offset=0):  # type: ignore[no-untyped-def]
         """
         Read the peer's memory (RDMA READ, IBTA vol. 1 9.4.4).
 
-        @param length: How many bytes.
-        @param remoteAddress: The name of the first, from the peer.
-        @param remoteKey: The key of the peer's region.
-        @param region: Registered memory that the bytes go to, with C{LOCAL_WRITE}.
-        @param offset: Where in it.
-        @return: A Deferred that fires with the C{bytes}; with C{region}, with how many came.
-        @raise MemoryAccessError: C{region} has no such bytes.
+        @param region: registered memory to read into, with C{LOCAL_WRITE}.
+        @return: a Deferred that fires with the C{bytes}; with C{region}, with their number.
         """
 
     def rdmaWrite(  # type: ignore[no-untyped-def]
         data, remoteAddress, remoteKey, offset=0, length=None
     ):
         """
-        Write to the peer's memory; the peer is not told (RDMA WRITE, IBTA vol. 1 9.4.3).
+        Write to the peer's memory, without notice to the peer (RDMA WRITE, IBTA vol. 1 9.4.3).
 
         @param data: C{bytes}, or a region of registered memory.
-        @param remoteAddress: The name of the first byte to write, from the peer.
-        @param remoteKey: The key of the peer's region.
-        @param offset: Of the first byte in C{data}.
-        @param length: How many bytes; the rest of C{data} by default.
-        @return: A Deferred that fires with L{None} when they are written.
-        @raise MemoryAccessError: C{data} has no such bytes.
+        @return: a Deferred that fires with L{None} when they are written.
         """
 
     def rdmaWriteWithImmediate(  # type: ignore[no-untyped-def]
         data, remoteAddress, remoteKey, immediate, offset=0, length=None
     ):
         """
-        The same, and the peer is told: its protocol's C{remoteMemoryWritten} is called.
+        Write as C{rdmaWrite}, and call the C{remoteMemoryWritten} of the peer's protocol.
 
         @param immediate: 32 bits for it.
         """
 
+    # IBTA vol. 1 9.4.5: 8 bytes, naturally aligned; the responder refuses others with NAK 0x61 (Linux
+    # rxe_resp.c).
     def compareAndSwap(remoteAddress, remoteKey, compare, swap):  # type: ignore[no-untyped-def]
         """
-        Exchange 8 bytes of the peer's memory if they have a value, in one step (atomic
-        CmpSwap, IBTA vol. 1 9.4.5).
+        Replace 8 bytes of the peer's memory if they equal C{compare} (atomic CmpSwap, IBTA vol. 1 9.4.5).
 
-        @param remoteAddress: Their name, from the peer; a multiple of 8.
-        @param remoteKey: The key of the peer's region, which grants C{REMOTE_ATOMIC}.
-        @param compare: The value that they must have, 64 bits.
-        @param swap: The value that they get, 64 bits.
-        @return: A Deferred that fires with the value that they had.
+        @param remoteAddress: a multiple of 8; C{remoteKey} must grant C{REMOTE_ATOMIC}.
+        @param compare: 64 bits, as is C{swap}, the new value.
+        @return: a Deferred that fires with the previous value.
         """
 
     def fetchAdd(remoteAddress, remoteKey, add):  # type: ignore[no-untyped-def]
         """
-        Add to 8 bytes of the peer's memory, in one step (atomic FetchAdd, IBTA vol. 1 9.4.5).
+        Add to 8 bytes of the peer's memory (atomic FetchAdd, IBTA vol. 1 9.4.5).
 
-        @param remoteAddress: Their name, from the peer; a multiple of 8.
-        @param remoteKey: The key of the peer's region, which grants C{REMOTE_ATOMIC}.
-        @param add: What to add, modulo 2^64.
-        @return: A Deferred that fires with the value that they had.
+        @param remoteAddress: a multiple of 8; C{remoteKey} must grant C{REMOTE_ATOMIC}.
+        @param add: the addend, modulo 2^64.
+        @return: a Deferred that fires with the previous value.
         """
 
+    # No remote right by default: an R_Key that leaks must open nothing.
     def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
         """
-        Register memory for this connection: of the peers, only this one can be let in.  Several
-        connections may register one buffer.
+        Register memory for this connection's peer only.  Several connections may register one buffer.
 
-        @param sizeOrBuffer: How many bytes of new memory, which a peer of this host maps and
-            copies from once; or a buffer, which is used as it is.
-        @param access: L{Access<twisted_ib.rdma.Access>} bits; by default it may be written
-            here, if the buffer can be, and the peer gets no right at all.
-        @return: An L{IRDMARegion}.  It is closed with the connection, if not before.
+        @param sizeOrBuffer: the size of new memory in bytes, which a peer of this host maps and copies from
+            once; or a buffer, which is used in place.
+        @param access: L{Access<twisted_ib.rdma.Access>} bits; by default local write, if the buffer is
+            writable, and no remote access.
+        @return: an L{IRDMARegion}.  It is closed with the connection at the latest.
         @raise MemoryRegionError: it cannot be registered so.
         """
 
     def grant(region, access, offset=0, length=None):  # type: ignore[no-untyped-def]
         """
-        Open a part of registered memory to the peer, through a memory window of type 2 (IBTA
-        vol. 1 10.6.7.2), which can be revoked while the region stays.
+        Give the peer access to a part of registered memory through a type 2 memory window
+        (IBTA vol. 1 10.6.7.2), which can be revoked while the region stays.
 
-        @param region: What C{registerMemory} of this connection gave, with C{MW_BIND}, and with
-            C{LOCAL_WRITE} if the peer may write; the rights of the peer on it do not count.
-        @param access: What the peer may: C{REMOTE_READ}, C{REMOTE_WRITE}, C{REMOTE_ATOMIC}; with
-            C{ZERO_BASED} the name of the window's first byte is 0.
-        @param offset: Of the first byte in the region.
-        @param length: How many bytes, at least 1; the rest of the region by default.
-        @return: An L{IRDMAWindow}.  It is revoked with the region, if not before.
-        @raise MemoryAccessError: the region has no such bytes, or does not allow this.
+        @param region: from this connection's C{registerMemory}, with C{MW_BIND}, and with C{LOCAL_WRITE} if
+            the peer may write; the region's own remote access does not matter.
+        @param access: C{REMOTE_READ}, C{REMOTE_WRITE}, C{REMOTE_ATOMIC}; with C{ZERO_BASED} the window's
+            first byte has address 0.
+        @param length: at least 1.
+        @return: an L{IRDMAWindow}.  It is revoked with the region at the latest.
+        @raise MemoryAccessError: the range is outside of the region, or the region does not permit this.
         @raise ResourceLimitError: there are too many windows.
         """
 
     def abortConnection():  # type: ignore[no-untyped-def]
         """
-        Drop what waits and end the connection at once; the peer sees it as lost.
+        Discard what is queued and end the connection at once; the peer sees it as lost.
         """
 
 
+# IBTA vol. 1 annex A4: zero copy is SrcAvail and SinkAvail, urgent data the OOB flags of Data messages.
 class ISDPTransport(ITransport):
     """
-    A stream whose ends share memory: what an SDP connection can besides TCP's.  What comes to
-    registered memory is for a protocol that provides L{ISDPBufferedProtocol}; urgent data for
-    one that provides L{ISDPUrgentProtocol}.
+    A stream with SDP's additions to TCP: zero copy and urgent data.  L{ISDPBufferedProtocol} receives into
+    registered memory; L{ISDPUrgentProtocol} receives urgent data.
 
-    All calls belong to the reactor's thread and raise
-    L{WrongThreadError<twisted_ib.errors.WrongThreadError>} in another.
+    All calls belong to the reactor's thread and raise L{WrongThreadError<twisted_ib.errors.WrongThreadError>}
+    in another.
     """
 
     def registerMemory(sizeOrBuffer, access=None):  # type: ignore[no-untyped-def]
         """
-        Register memory for this connection: see L{IRDMATransport.registerMemory}.  The peer is
-        let in for each transfer only, so that C{access} needs no remote bits.
+        Register memory for this connection: see L{IRDMATransport.registerMemory}.  The peer gets access for
+        each transfer only, so C{access} needs no remote bits.
 
-        @return: An L{IRDMARegion}.
+        @return: an L{IRDMARegion}.
         @raise MemoryRegionError: it cannot be registered so.
         """
 
     def writeRegistered(region, offset=0, length=None):  # type: ignore[no-untyped-def]
         """
-        Send a part of registered memory without a copy here, in the order of the calls of this
-        and C{write}; several may wait.  It must not change until it is sent.  A peer of this
-        host copies it once where it can map it, which is all of a region that
-        C{registerMemory} made; of others it sees no more than is sent.
-        C{loseConnection} waits for it, and a producer is paused by it as by C{write}.
+        Send a part of registered memory without a local copy, in order with C{write}; several may be queued.
+        It must not change until it is sent.  A peer of this host copies it once if it can map it, which it
+        can for all of a region that C{registerMemory} allocated; of other memory it sees no more than is
+        sent.  C{loseConnection} waits for it, and it pauses a producer as C{write} does.
 
-        In TLS the bytes are encrypted, and so copied, at once.  Few bytes (see
-        C{setZeroCopyThresholds}) are copied at once too, and their Deferred has fired: the
-        Deferreds of several calls do not fire in their order.
+        TLS encrypts, and so copies, the bytes at once.  Few bytes (see C{setZeroCopyThresholds}) are copied
+        at once too, and their Deferred has fired already: Deferreds of several calls do not fire in order.
 
-        @param region: What C{registerMemory} of this connection gave.  It may be closed at
-            once; its memory stays until it is sent.
-        @param offset: Of the first byte in it.
-        @param length: How many bytes; the rest of the region by default.
-        @return: A Deferred that fires with L{None} when the memory may be used again, or fails
-            with the reason if the connection ends before, or has ended; give it an errback.
-            It says nothing of the peer, as C{write} does not.  To cancel it is to forget it.
-        @raise TypeError: C{region} is no region, or a number is none.
-        @raise MemoryAccessError: the region has no such bytes.
+        @param region: from this connection's C{registerMemory}.  It may be closed at once; its memory stays
+            until it is sent.
+        @param length: bytes, from C{offset}; the rest of the region by default.
+        @return: a Deferred that fires with L{None} when the memory may be reused, or fails if the connection
+            has ended or ends before; add an errback.  It does not imply that the peer received the bytes.
+            Cancelling it only discards its result.
+        @raise TypeError: an argument has a wrong type.
+        @raise MemoryAccessError: the range is outside of the region.
         """
 
     def sendUrgent(byte):  # type: ignore[no-untyped-def]
         """
-        Send one urgent byte, in its place in the stream: behind what was written before.  The
-        peer's machine is told at once that it comes.  Registered memory that the peer has not
-        read yet is sent in the usual way then, so that the byte does not wait for the peer.
-        Once the connection has ended this does nothing, as C{write}.
+        Send one urgent byte, in order with earlier writes.  The peer's host is notified at once that it is
+        coming.  Registered memory that the peer has not read yet is then sent as ordinary data, so that the
+        byte does not wait for the peer.  After the connection has ended this does nothing, as C{write}.
 
         @param byte: C{bytes} of length 1.
         @raise TypeError: it is not C{bytes}.
-        @raise ValueError: it has another length; or this is TLS.
+        @raise ValueError: it has another length; or the transport is TLS.
         """
 
     def setZeroCopyThresholds(registered=None, plain=None):  # type: ignore[no-untyped-def]
         """
-        Say from which size on bytes go by zero copy.
+        Set the sizes from which on bytes are sent by zero copy.
 
-        @param registered: Of what C{writeRegistered} is given, bytes; unchanged if L{None}.
-            It is 512 KiB at first.
-        @param plain: Of the data of one C{write}, bytes; never if L{None}, as at first.
-        @raise TypeError: one of them is no integer; nothing has changed.
+        @param registered: for C{writeRegistered}, bytes; unchanged if L{None}.  The default is 512 KiB.
+        @param plain: for one C{write}, bytes; never if L{None}, the default.
+        @raise TypeError: one of them is not an integer; nothing has changed.
         """
 
 
 class ISDPBufferedProtocol(IProtocol):
     """
-    A protocol of a stream that says where its bytes shall go.
+    A stream protocol that provides its own receive buffers.
 
-    The peer's zero copy comes there without a copy by the transport; other bytes are copied
-    there.  A protocol says that it is one by C{@implementer(ISDPBufferedProtocol)}, whatever
-    methods it has.  One in a wrapper, such as TLS, is not asked: all comes to C{dataReceived}.
+    The peer's zero copy goes there without a copy by the transport; other bytes are copied there.  A protocol
+    declares this by C{@implementer(ISDPBufferedProtocol)}; methods alone do not count.  A protocol in a
+    wrapper, such as TLS, is not asked: everything goes to C{dataReceived}.
 
-    What either method raises is logged and ends the connection, as with C{dataReceived}.
+    An exception from either method is logged and ends the connection, as one from C{dataReceived} does.
     """
 
+    # Small buffers are not advertised in SinkAvail: the exchange costs more than the copy it saves.
     def getBuffer():  # type: ignore[no-untyped-def]
         """
-        Say where the next bytes shall go.  It is asked several times before anything comes,
-        and the places are filled in that order.  A place of less than 65536 bytes is not
-        written to by the peer, but read into.
+        Provide the next receive buffer.  It is called several times before anything arrives, and the buffers
+        are filled in that order.  The peer does not write to a buffer of less than 65536 bytes; data is read
+        into it.
 
-        @return: A tuple: a region of the transport's C{registerMemory}, which may be written,
-            an offset and a length, more than 0.  The bytes there are the transport's until
-            C{bufferFilled}, so that each place is given once.  L{None} if the next bytes shall
-            go to C{dataReceived}; it is asked again for those behind them.
+        @return: a tuple: a writable region of the transport's C{registerMemory}, an offset and a length, more
+            than 0.  The bytes are the transport's until C{bufferFilled}, so each range is provided once.
+            L{None} sends the next bytes to C{dataReceived}; it is called again for those after them.
         """
 
     def bufferFilled(region, offset, count):  # type: ignore[no-untyped-def]
         """
-        Bytes have come.
+        Bytes were received.
 
-        @param region: The region that C{getBuffer} named.
-        @param offset: Likewise.
-        @param count: How many bytes are there; the rest of the place is the protocol's again.
-            0 if it was not needed.  Places that are not given back before C{connectionLost}
-            are the protocol's again then.
+        @param region: the region that C{getBuffer} returned, as is C{offset}.
+        @param count: the number of bytes; the rest of the buffer is the protocol's again.  0 if it was not
+            needed.  Buffers that are not returned before C{connectionLost} are the protocol's again then.
         """
 
 
 class ISDPUrgentProtocol(IProtocol):
     """
-    A protocol of a stream that takes urgent data out of it; for others it is a part of the
-    stream like any.  A protocol says that it is one by C{@implementer(ISDPUrgentProtocol)}.
+    A stream protocol that receives urgent data out of band; for others it is an ordinary part of the stream.
+    A protocol declares this by C{@implementer(ISDPUrgentProtocol)}.
     """
 
     def urgentDataReceived(byte):  # type: ignore[no-untyped-def]
         """
-        An urgent byte came: at once, before what was sent before it and is not read, also
-        while the transport is paused.
-
-        @param byte: C{bytes} of length 1.
+        An urgent byte arrived: at once, before unread data that was sent before it, also while the transport
+        is paused.  C{byte} is C{bytes} of length 1.
         """
 
 
@@ -377,16 +348,14 @@ class IRDMARegion(Interface):
 
     def close():  # type: ignore[no-untyped-def]
         """
-        Take the rights back, also those that C{grant} gave on it: from now on an access of the
-        peer fails (C{REM_ACCESS_ERR}), and the connection with it (IBTA vol. 1 9.7.5.2).  The
-        bytes stay, for whoever has C{view}.
+        Revoke all access, also that of C{grant}: from now on an access of the peer fails (C{REM_ACCESS_ERR}),
+        and the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for holders of C{view}.
         """
 
 
 class IRDMAWindow(Interface):
     """
-    A part of registered memory that the peer may use for a while; a context manager that
-    revokes it.
+    A part of registered memory that the peer has access to for a while; a context manager that revokes it.
     """
 
     address = Attribute("The name of the first byte, for the peer.")
@@ -396,37 +365,38 @@ class IRDMAWindow(Interface):
 
     def revoke():  # type: ignore[no-untyped-def]
         """
-        Take the rights back: from now on an access of the peer with this key fails
-        (C{REM_ACCESS_ERR}), and the connection with it.  The region, and other windows on it,
-        stay as they are.
+        Revoke the access: from now on an access of the peer with this key fails (C{REM_ACCESS_ERR}), and the
+        connection with it.  The region and its other windows are unaffected.
         """
 
 
 class IRDMAProtocol(IProtocol):
     """
-    A protocol that takes messages as they are.
+    A protocol that receives messages as they are.
 
-    One that does not say so, by C{@implementer(IRDMAProtocol)}, gets each message by
-    C{dataReceived(bytes)}, whatever methods it has, and is not told of what the peer has written.
+    A protocol declares this by C{@implementer(IRDMAProtocol)}; others get each message by
+    C{dataReceived(bytes)}, and no notice of writes to memory.
     """
 
     def messageReceived(view):  # type: ignore[no-untyped-def]
         """
-        A message came.
+        A message arrived.
 
-        @param view: A read-only C{memoryview} of its bytes, which are copied already: it may
-            be kept.  C{transport.immediate} is what came with it.
+        @param view: a read-only C{memoryview} of a copy, which may be kept.  C{transport.immediate} is its
+            immediate data.
         """
 
     def remoteMemoryWritten(immediate, length):  # type: ignore[no-untyped-def]
         """
-        The peer has written to memory that is registered here, by WRITE with immediate.
+        The peer has written to memory that is registered here, by RDMA WRITE with immediate data.
 
-        @param immediate: Its 32 bits.
-        @param length: How many bytes it wrote.
+        @param immediate: the immediate data, 32 bits.
+        @param length: bytes written.
         """
 
 
+# Linux net/rds (rds(7), rds-rdma(7)); over an HCA it interoperates with Linux ib_cm.c of net/rds, over TCP
+# with tcp.c.
 class IReactorRDS(Interface):
     """
     A reactor with reliable datagrams.
@@ -436,78 +406,78 @@ class IReactorRDS(Interface):
         port, protocol, interface="", maxPacketSize=1048576, device=None
     ):
         """
-        Open a socket of RDS.
+        Open an RDS socket.
 
-        @param port: The port, from 2; 0 for any that is free.
-        @param protocol: A C{DatagramProtocol}, which may provide L{IRDSProtocol}; its transport
-            provides L{IRDSTransport}.
-        @param interface: The address to bind; each address of the host by default, C{0.0.0.0} and
-            C{::} for those of one kind.
-        @param maxPacketSize: The longest datagram, in bytes, at most 1048576; what comes is cut
-            off there.
-        @param device: C{"tcp"} for RDS over TCP, where each process needs an address of its own;
-            or an HCA's name; the host's default by default.
-        @return: An L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
-        @raise ValueError: an argument makes no sense.
-        @raise CannotListenError: The port cannot be had.
+        @param port: from 2; 0 for any free port.
+        @param protocol: a C{DatagramProtocol}, which may provide L{IRDSProtocol}; its transport provides
+            L{IRDSTransport}.
+        @param interface: the address to bind; all addresses of the host by default, C{0.0.0.0} and C{::} for
+            all of one IP version.
+        @param maxPacketSize: the longest datagram, in bytes, at most 1048576; longer incoming ones are
+            truncated.
+        @param device: C{"tcp"} for RDS over TCP, where each process needs an address of its own; or an HCA's
+            name; the host's default device by default.
+        @return: an L{IListeningPort<twisted.internet.interfaces.IListeningPort>}.
+        @raise ValueError: an argument is out of range.
+        @raise CannotListenError: the port is unavailable.
         """
 
 
 class IRDSTransport(Interface):
     """
-    A socket of reliable datagrams.
+    A socket for reliable datagrams.
 
-    What is written arrives whole, once, and in the order of the calls for each destination, as
-    long as both instances of RDS live, however often the connection beneath is lost; it waits
-    until the peer's host has it.  If nobody has the destination's port there it is dropped.
+    Each datagram arrives whole, once, and in the order of the calls for each destination, as long as both RDS
+    instances live, however often the connection between them is lost; it is queued until the peer's host has
+    it.  If the destination's port is not open it is dropped.
     """
 
     def write(datagram, addr=None):  # type: ignore[no-untyped-def]
         """
         Send a datagram.
 
-        A protocol made for UDP may ignore what this returns.  One that sends more than the peers
-        take either waits for the Deferred, or registers a producer, which is paused meanwhile.
+        A protocol made for UDP may ignore the return value.  A protocol that sends faster than its peers
+        receive waits for the Deferred, or registers a producer, which is paused meanwhile.
 
         @param datagram: C{bytes}, which may be empty.
-        @param addr: Host, an IP address, and port; or what C{connect} was given.
-        @return: L{None} if more can be written.  Else the datagram was taken too, and a Deferred
-            fires with L{None} when there is room: for this socket, or, if the destination is
-            congested, for that destination.  It never fails, and also fires when the socket is closed.
+        @param addr: host, an IP address, and port; by default the argument of C{connect}.
+        @return: L{None} if more can be written.  Else the datagram was accepted too, and a Deferred fires
+            with L{None} when there is space: for this socket, or for the destination if that is congested.
+            It never fails, and also fires when the socket is closed.
         @raise DatagramTooLongError: it is longer than C{maxPacketSize}.
-        @raise SendBudgetError: as much waits as may; nothing was taken.
-        @raise DestinationCongestedError: the same for a congested destination alone.
-        @raise InvalidAddressError: the host is not an IP address, or not of the socket's kind.
-        @raise NoRouteError: nothing leads there.
+        @raise SendBudgetError: the send budget is used up; the datagram was not accepted.
+        @raise DestinationCongestedError: the same for one congested destination.
+        @raise InvalidAddressError: the host is not an IP address, or has the wrong IP version.
+        @raise NoRouteError: there is no route.
         @raise ResourceLimitError: there are too many paths to peers, and all are in use.
         """
 
     def connect(host, port):  # type: ignore[no-untyped-def]
         """
-        Say where datagrams go that are written without an address.
+        Set the default destination.
         """
 
     def cancel(addr):  # type: ignore[no-untyped-def]
         """
-        Forget what waits for a destination (C{RDS_CANCEL_SENT_TO}); what is on its way may arrive.
+        Discard what is queued for a destination (C{RDS_CANCEL_SENT_TO}); what is in flight may arrive.
 
-        @param addr: Host and port.
-        @return: How many datagrams it was.
+        @param addr: host and port.
+        @return: the number of datagrams.
         """
 
     def ping(host):  # type: ignore[no-untyped-def]
         """
-        Ask the peer's RDS for a sign of life.
+        Probe the peer's RDS instance.
 
-        @param host: An IP address.
-        @return: A Deferred of the seconds until it came; it fails with
-            L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer cannot be reached for long.
+        @param host: an IP address.
+        @return: a Deferred of the round trip time in seconds; it fails with
+            L{PeerGoneError<twisted_ib.errors.PeerGoneError>} if the peer stays unreachable.
         """
 
     def counters():  # type: ignore[no-untyped-def]
         """
-        @return: What all sockets of the process on this device have counted: the kernel's names
-            (C{rds-info -c}), and ours (L{twisted_ib.rds.protocol.counters}).
+        @return: the counters of all sockets of the process on this device: the kernel's names (C{rds-info
+            -c}), and ours (L{twisted_ib.rds.protocol.counters}).
         """
 
     def registerProducer(producer, streaming):  # type: ignore[no-untyped-def]
@@ -522,7 +492,7 @@ class IRDSTransport(Interface):
 
     def pauseProducing():  # type: ignore[no-untyped-def]
         """
-        Receive nothing for the moment: when much waits the peers are told that the port is congested.
+        Stop receiving: once the receive budget is used up, peers are notified that the port is congested.
         """
 
     def resumeProducing():  # type: ignore[no-untyped-def]
@@ -532,57 +502,54 @@ class IRDSTransport(Interface):
 
     def getHost():  # type: ignore[no-untyped-def]
         """
-        @return: The address that is bound.
+        @return: the bound address.
         """
 
     def stopListening():  # type: ignore[no-untyped-def]
         """
-        Close the socket, when what was written has arrived, or after a while.
-
-        @return: A Deferred that fires then.
+        Close the socket when what was written has arrived, or after a timeout; return a Deferred that fires
+        then.
         """
 
 
+# Linux include/uapi/linux/rds.h: RDS_CMSG_RDMA_ARGS, RDS_CMSG_RDMA_MAP, RDS_CMSG_ATOMIC_FADD and their kin.
 class IRDSMemoryTransport(Interface):
     """
-    RDMA between sockets of RDS on an HCA; over TCP each of these raises
+    RDMA between RDS sockets on an HCA; over TCP each call raises
     L{RDSUnsupportedError<twisted_ib.errors.RDSUnsupportedError>}.
 
-    A cookie names memory: who has it may use the memory, from any process that RDS reaches.  An
-    operation is done before its datagram is delivered; C{datagram=None} has it done without one.
-    The Deferred of an operation fails with
-    L{RDSOperationError<twisted_ib.errors.RDSOperationError>}, whose C{statusName} is
-    C{RDS_RDMA_REMOTE_ERROR} (the peer gives no such access), C{RDS_RDMA_DROPPED} (the connection was
-    lost, perhaps after it was done; its datagram is dropped too, and operations are never repeated),
-    C{RDS_RDMA_CANCELED} or C{RDS_RDMA_OTHER_ERROR}.  A refused operation costs the connection, which
-    comes again.
+    A cookie names memory: its holder may access the memory, from any process that RDS reaches.  An operation
+    is done before its datagram is delivered; C{datagram=None} sends none.  The Deferred of an operation fails
+    with L{RDSOperationError<twisted_ib.errors.RDSOperationError>}, whose C{statusName} is
+    C{RDS_RDMA_REMOTE_ERROR} (access refused), C{RDS_RDMA_DROPPED} (the connection was lost, perhaps after the
+    operation was done; its datagram is dropped too, and operations are never repeated), C{RDS_RDMA_CANCELED}
+    or C{RDS_RDMA_OTHER_ERROR}.  A refused operation costs the connection, which is made again.
     """
 
     def registerMemory(sizeOrBuffer, writable=True, useOnce=False):  # type: ignore[no-untyped-def]
         """
-        Let peers use memory.
+        Register memory for peers.
 
-        @param sizeOrBuffer: A number of bytes, or a buffer.
-        @param writable: Whether they may write it, and not only read it.
-        @param useOnce: Whether the first datagram to this socket that follows an operation on it
-            frees it.
-        @return: An L{RDSMemory<twisted_ib.rds.paths.rdmaoperations.RDSMemory>}: C{cookie}, C{view},
+        @param sizeOrBuffer: a number of bytes, or a buffer.
+        @param writable: whether peers may also write it.
+        @param useOnce: free it with the first datagram to this socket after an operation on it.
+        @return: an L{RDSMemory<twisted_ib.rds.paths.rdmaoperations.RDSMemory>}: C{cookie}, C{view},
             C{length}.
-        @raise MemoryRegionError: it cannot be.
+        @raise MemoryRegionError: it cannot be registered.
         @raise ResourceLimitError: there is too much.
         """
 
     def freeMemory(memoryOrCookie, invalidate=True):  # type: ignore[no-untyped-def]
         """
-        Take the rights back; memory is freed with its socket too.
+        Revoke the access; memory is freed with its socket at the latest.
 
-        @param invalidate: The kernel's flag; here the cookie opens nothing any more in any case.
-        @return: Whether it was registered with this socket.
+        @param invalidate: the kernel's flag; here the cookie is invalid at once in any case.
+        @return: whether it was registered with this socket.
         """
 
     def writeWithCookie(datagram, cookie, addr=None):  # type: ignore[no-untyped-def]
         """
-        C{write}, and give the receiver a cookie: see L{IRDSCookieProtocol}.
+        Send a datagram with a cookie: see L{IRDSCookieProtocol}.
         """
 
     def rdmaWrite(  # type: ignore[no-untyped-def]
@@ -591,13 +558,12 @@ class IRDSMemoryTransport(Interface):
         """
         Write to the peer's memory, then send a datagram.
 
-        @param data: Bytes-like, or what C{registerMemory} gave.
-        @param offset: Of the first byte in the peer's memory.
-        @param localOffset: Of the first byte in C{data}.
-        @param length: How many bytes; L{None} for the rest.
-        @param fence: Whether it waits for the READs and atomics before it.
-        @return: A Deferred of L{None}.
-        @raise SendBudgetError: too many operations are on their way.
+        @param data: bytes-like, or the result of C{registerMemory}.
+        @param offset: in the peer's memory; C{localOffset} and C{length} (bytes; L{None} for the rest) are
+            those of C{data}.
+        @param fence: whether to wait for earlier READs and atomics.
+        @return: a Deferred of L{None}.
+        @raise SendBudgetError: too many operations are outstanding.
         """
 
     def rdmaRead(  # type: ignore[no-untyped-def]
@@ -606,66 +572,58 @@ class IRDSMemoryTransport(Interface):
         """
         Read the peer's memory, then send a datagram.
 
-        @param memory: Where to, what C{registerMemory} gave with C{writable}; L{None} for new bytes.
-        @return: A Deferred of the bytes; of L{None} with C{memory}.
-        @raise SendBudgetError: too many operations are on their way.
+        @param memory: writable memory of C{registerMemory} to read into; L{None} for new bytes.
+        @return: a Deferred of the bytes; of L{None} with C{memory}.
+        @raise SendBudgetError: too many operations are outstanding.
         """
 
     def fetchAdd(cookie, add, addr=None, offset=0, datagram=b"", mask=0):  # type: ignore[no-untyped-def]
         """
-        Add to 64 bits of the peer's memory, in the byte order of its host, at once.
+        Atomically add to 64 bits of the peer's memory, in its host's byte order.
 
-        @param mask: The highest bit of each of several fields, which are added by themselves.
-        @return: A Deferred of what was there before.
+        @param mask: the highest bit of each of several fields, which are added separately.
+        @return: a Deferred of the previous value.
         """
 
     def compareAndSwap(  # type: ignore[no-untyped-def]
         cookie, compare, swap, addr=None, offset=0, datagram=b"", compareMask=..., swapMask=...
     ):
         """
-        Replace 64 bits of the peer's memory, if they are what is expected, at once.
+        Atomically replace 64 bits of the peer's memory if they equal C{compare}.
 
-        @param compareMask: The bits that are compared; all by default.
-        @param swapMask: The bits that are replaced; all by default.
-        @return: A Deferred of what was there before.
+        @param compareMask: the bits to compare, as is C{swapMask} to replace; all by default.
+        @return: a Deferred of the previous value.
         """
 
 
 class IRDSCookieProtocol(Interface):
     """
-    A datagram protocol that takes cookies; it says so by C{@implementer(IRDSCookieProtocol)}.
+    A datagram protocol that receives cookies; declared by C{@implementer(IRDSCookieProtocol)}.
     """
 
     def datagramWithCookieReceived(datagram, addr, cookie):  # type: ignore[no-untyped-def]
         """
-        In place of C{datagramReceived}, of a datagram that brings a cookie.
+        Called instead of C{datagramReceived} for a datagram with a cookie.
         """
 
 
 class IRDSProtocol(Interface):
     """
-    A datagram protocol that wants to know more; it says so by C{@implementer(IRDSProtocol)}.
+    A datagram protocol with notices of congestion and loss; declared by C{@implementer(IRDSProtocol)}.
     """
 
     def destinationCongested(addr):  # type: ignore[no-untyped-def]
         """
-        What is written to a destination waits from now on, as nobody reads there.
-
-        @param addr: Host and port.
+        Datagrams to a destination (host, port) are queued from now on, as its receive buffer is full.
         """
 
     def destinationCleared(addr):  # type: ignore[no-untyped-def]
         """
-        It has been sent.
-
-        @param addr: Host and port.
+        The queue to the destination (host, port) has been sent.
         """
 
     def peerGone(host, reason):  # type: ignore[no-untyped-def]
         """
-        A peer that something waits for cannot be reached.  It is tried again as long as
-        something waits: C{cancel} makes an end.
-
-        @param host: Its address.
-        @param reason: An exception.
+        A peer is unreachable, and datagrams for it are queued.  Retries continue as long as they are;
+        C{cancel} discards them.
         """

@@ -1,5 +1,5 @@
 """
-Tests for what an HCA says of its limits and of its port.
+Tests for the attributes of an HCA and of its port.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AttributeTests(SynchronousTestCase):
 
     def test_limits(self) -> None:
         """
-        What the device says that it has is what its tables are bounded by.
+        The device's attributes are the limits of its tables.
         """
         found = deviceAttributes(GUID)
         for name, limit in (

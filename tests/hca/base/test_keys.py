@@ -78,7 +78,7 @@ class RandomIndicesTests(SynchronousTestCase):
 
     def test_inUse(self) -> None:
         """
-        What is in use is not drawn.
+        Numbers in use are not drawn.
         """
         taken = RandomIndices(random.Random(6).getrandbits).draw(())
         indices = RandomIndices(random.Random(6).getrandbits)

@@ -19,7 +19,7 @@ from twisted_ib.hca.base.polling import (
     AdaptivePolling,
 )
 
-#: What one yield takes here, seconds.
+#: The duration of one yield here, seconds.
 YIELD = 1e-6
 
 
@@ -66,7 +66,7 @@ class World:
 
     def afterLooks(self, count: int) -> Callable[[], bool]:
         """
-        @return: What finds something when it looks for the C{count}th time.
+        @return: a function that succeeds when it is called for the C{count}th time.
         """
         end = self.looks + count
 
@@ -174,8 +174,8 @@ class AdaptivePollingTests(SynchronousTestCase):
 
     def test_lateHitIsAMiss(self) -> None:
         """
-        What is found when the time is over is found, but counts as a miss: the
-        process that gave way did not have the CPU back in time.
+        A success after the time is over is returned, but counts as a miss: the process that yielded did not
+        have the CPU back in time.
         """
         self.world.yieldSeconds = 2 * SPIN_SECONDS
         late = self.world.afterLooks(PURE_LOOKS + 1)
@@ -318,7 +318,7 @@ class CrowdTests(SynchronousTestCase):
 
     def test_shyFindsLate(self) -> None:
         """
-        What is found when the time is over counts as a miss there too.
+        A success after the time is over counts as a miss there too.
         """
         self.crowd()
         self.world.tickSeconds = 2 * SPIN_SECONDS

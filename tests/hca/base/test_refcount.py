@@ -43,7 +43,7 @@ class HeldTests(SynchronousTestCase):
 
     def test_tooOften(self) -> None:
         """
-        What does not depend on it cannot stop doing so.
+        A user that was not added cannot be removed.
         """
         thing = _Thing()
         thing.hold("queue pairs")

@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.hca.base.socketrows}, and of what ports and connections say of themselves.
+Tests for L{twisted_ib.hca.base.socketrows}, and for the rows of ports and connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def named(row: Any) -> dict[str, Any]:
 
 class RowTests(SynchronousTestCase):
     """
-    What becomes of a row.
+    From a row to its values.
     """
 
     def test_explicit(self) -> None:
@@ -76,7 +76,7 @@ class RowTests(SynchronousTestCase):
 
     def test_users(self) -> None:
         """
-        Who cannot be described has no row, nor who fails at it; the others have theirs.
+        A user without a description has no row, nor has one whose description fails; the others have theirs.
         """
 
         class Broken:

@@ -122,7 +122,7 @@ class TimersTests(SynchronousTestCase):
 
     def test_orderAmongCancelled(self) -> None:
         """
-        Whatever was cancelled and swept, the others expire in order.
+        The others expire in order, whatever was cancelled and swept.
         """
         fired: list[int] = []
         for number in range(2000):

@@ -1,6 +1,6 @@
 """
-Tests of L{twisted_ib.hca.device.addressresolution} on a fabric
-that does what a test says.  What they do on real ones is in L{tests.contracts.meeting}.
+Tests of L{twisted_ib.hca.device.addressresolution} on a scripted fabric.  Real fabrics are tested by
+L{tests.contracts.meeting}.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class FakeFabric:
     """
     Answers from lists.
 
-    @ivar answers: What L{reach} does: an exception to raise, a path to give, a L{Search}.
-    @ivar proofs: What L{proves} says, one after the other; the last for ever.
-    @ivar users: Who looked.
+    @ivar answers: The results of L{reach}: an exception to raise, a path to give, a L{Search}.
+    @ivar proofs: The results of L{proves}, one after the other; the last for ever.
+    @ivar users: The users that searched.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_oneSearch(self) -> None:
         """
-        All who meet the same HCA wait for one search.
+        All queue pairs that wait for one HCA share one search.
         """
         search = Search()
         self.fabric.answers = [search]
@@ -204,7 +204,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_retried(self) -> None:
         """
-        What may get better is tried again, in pauses that double up to a bound.
+        Errors that may pass are retried, in pauses that double up to a bound.
         """
         errors = [
             NoListenerError("nobody"),
@@ -247,7 +247,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_final(self) -> None:
         """
-        What does not get better is said at once, and to all.
+        Final errors are reported at once, and to all.
         """
         for error in (
             LayoutError("x"),
@@ -284,7 +284,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_ends(self) -> None:
         """
-        Within one HCA the lower number has the end that dialled; so has who is connected to
+        Within one HCA the lower number has the end that dialled, and so has a queue pair that is connected to
         itself.
         """
         path, twin = FakePath(OWN), FakePath(OWN)
@@ -298,7 +298,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_cancelled(self) -> None:
         """
-        When nobody waits any more the search is cancelled, or not made again.
+        When no queue pair waits any more the search is cancelled, or not repeated.
         """
         search = Search()
         self.fabric.answers = [search]
@@ -349,8 +349,8 @@ class MeetingTests(SynchronousTestCase):
 
     def test_called(self) -> None:
         """
-        Who has the higher GUID waits, without a timer, and takes a caller that is proven;
-        the fabric is asked once for each.
+        The HCA with the higher GUID waits, without a timer, and accepts a caller that is proven; the fabric
+        is asked once for each.
         """
         pair = self.meet(LOWER)
         self.assertIsNone(self.device.timers.deadline())
@@ -364,8 +364,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_unproven(self) -> None:
         """
-        A caller that is not who it says is passed over, for good, and counted; the one that
-        is gets the queue pair.
+        A caller with a false GUID is passed over, for good, and counted; the real one gets the queue pair.
         """
         self.fabric.proofs = [False, True]
         pair = self.meet(LOWER)
@@ -393,7 +392,7 @@ class MeetingTests(SynchronousTestCase):
 
     def test_proofLater(self) -> None:
         """
-        When it cannot be found out now who calls, that is asked again.
+        When a caller's GUID cannot be verified now, that is tried again.
         """
         self.fabric.proofs = [None, None, True]
         path = FakePath(LOWER)

@@ -1,5 +1,5 @@
 """
-Queue pairs of two processes that meet by GID, and processes that say another's GUID.
+Queue pairs of two processes that connect by GID, and processes that claim another's GUID.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class MeetingTests(ProcessesTestCase):
     @skipIf(bool(MISSING), f"missing: {MISSING}")
     def test_rings(self) -> None:
         """
-        Whoever has the lower GUID and whoever is first.
+        Either process may have the lower GUID, and either may be first.
         """
         for guids in permutations((LOW, HIGH)):
             for childFirst in (False, True):
@@ -232,7 +232,7 @@ class MeetingTests(ProcessesTestCase):
 
 class ForgeryTests(ProcessesTestCase):
     """
-    A process that says that it has another's GUID, the lower one, so that it is waited for.
+    A process that claims another's GUID, the lower one, so that its call is waited for.
     """
 
     def lie(self, uid: int, number: int, asked: int, told: int) -> None:
@@ -253,7 +253,7 @@ class ForgeryTests(ProcessesTestCase):
 
     def forged(self, uid: int, victimFirst: bool) -> None:
         """
-        The queue pair goes to the real one only, who comes before or after.
+        The queue pair connects to the real HCA only, which starts before or after the other.
         """
         b = self.open(HIGH)
         two: Any = MeetingSide(b, LOW)
@@ -308,20 +308,20 @@ class ForgeryTests(ProcessesTestCase):
 
     def test_sameUserEarly(self) -> None:
         """
-        The same while nobody has that GUID yet.
+        The same while no HCA has that GUID yet.
         """
         self.forged(os.getuid(), False)
 
     def test_allowedUser(self) -> None:
         """
-        A process of a user who is let in, while the real one is there.
+        A process of a user who is allowed, while the real one is there.
         """
         self.share()
         self.forged(NOBODY, True)
 
     def test_allowedUserEarly(self) -> None:
         """
-        The same while nobody has that GUID yet.
+        The same while no HCA has that GUID yet.
         """
         self.share()
         self.forged(NOBODY, False)

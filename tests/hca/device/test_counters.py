@@ -32,7 +32,7 @@ class CounterTests(SynchronousTestCase):
 
     def test_own(self) -> None:
         """
-        What has no name in rxe follows under its own, in order; the communication manager's
+        Counters that rxe does not have follow under their own names, sorted; the communication manager's
         begin with C{cm_}.
         """
         found = counters(Traffic(), {"zeta": 2, "alpha": 1}, {"repeatedREQ": 3, "unknownID": 4})
@@ -60,8 +60,8 @@ class CounterTests(SynchronousTestCase):
 
     def test_traffic(self) -> None:
         """
-        Work queues answer for their queue pair, else its consumer does; who does not know is
-        left out.  Asking changes nothing.
+        Work queues report for their queue pair, or else its consumer does; a consumer that cannot is left
+        out.  Reading changes nothing.
         """
         asked = SimpleNamespace(traffic=lambda: (8, 4, 2, 1))
         never = SimpleNamespace(traffic=None)

@@ -71,7 +71,7 @@ class User:
     """
     Everything that a device tells somebody.
 
-    @ivar log: What it was.
+    @ivar log: The notifications.
     """
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class DeviceTestCase(SynchronousTestCase):
 
     def pathTo(self, port: int, address: str = LOCALHOST) -> Any:
         """
-        @return: the path of C{a} to who listens.
+        @return: the path of C{a} to the listener.
         """
         user = User()
         self.a.connect(PortSpace.SDP, address, port, user, 0.0)
@@ -295,8 +295,8 @@ class ServiceTests(DeviceTestCase):
 
     def test_dispatchLinkLocal(self) -> None:
         """
-        A REQ names a link-local address without its scope, and finds who
-        listens on it with one before who listens on all of them.
+        A REQ names a link-local address without its scope, and finds the listener with a scope before the one
+        on all addresses.
         """
         scoped, everywhere = User(), User()
         for listener, addresses in (
@@ -340,7 +340,7 @@ class ServiceTests(DeviceTestCase):
 
     def test_rejected(self) -> None:
         """
-        Nobody at that address, or not on that service: a REJ which says so.
+        No listener at that address, or not on that service: a REJ with that reason.
         """
         self.b.listen(PortSpace.SDP, LOCALHOST, 7001, User())
         path = self.pathTo(7001)
@@ -365,7 +365,7 @@ class ServiceTests(DeviceTestCase):
 
 class ConnectionTests(DeviceTestCase):
     """
-    What the users of connections hear.
+    The notifications of the users of connections.
     """
 
     def setUp(self) -> None:
@@ -451,7 +451,7 @@ class ConnectionTests(DeviceTestCase):
 
 class ObjectTests(DeviceTestCase):
     """
-    What a device owns and shows.
+    The objects of a device, and its output for commands.
     """
 
     def test_unknown(self) -> None:
@@ -476,7 +476,7 @@ class ObjectTests(DeviceTestCase):
 
     def test_describe(self) -> None:
         """
-        What C{ib-devinfo} shows, as JSON can hold it.
+        The output of C{ib-devinfo}, as JSON can hold it.
         """
         self.a.createQueuePair(User())
         shown = json.loads(json.dumps(self.a.describe()))
@@ -517,7 +517,7 @@ class ObjectTests(DeviceTestCase):
 
     def test_statistics(self) -> None:
         """
-        What queue pairs moved stays when they are gone, and counts once.
+        The traffic of closed queue pairs stays, and counts once.
         """
         consumer = User()
         consumer.traffic = lambda: (3, 4, 1, 2)  # type: ignore[attr-defined]
@@ -597,7 +597,7 @@ class BatchTests(DeviceTestCase):
 
     def owner(self, name: str, log: list[str], again: int = 0, error: bool = False) -> Any:
         """
-        @return: somebody who gathers, C{again} times more when asked, or raises.
+        @return: an owner that gathers, C{again} times more when asked, or raises.
         """
         test = self
 
@@ -623,8 +623,8 @@ class BatchTests(DeviceTestCase):
 
     def test_nextBatch(self) -> None:
         """
-        Who becomes dirty in the end of a batch has the next one; C{progress}
-        says how much was done.
+        An owner that becomes dirty at the end of a batch belongs to the next one; C{progress} returns how
+        much was done.
         """
         log: list[str] = []
         self.a.markDirty(self.owner("a", log, 3))
@@ -652,7 +652,7 @@ class BatchTests(DeviceTestCase):
 
     def test_wanted(self) -> None:
         """
-        Whoever serves the device is told that there is something to do.
+        The driver of the device is notified that there is something to do.
         """
         calls: list[int] = []
         self.a.wanted = lambda: calls.append(1)
@@ -661,8 +661,8 @@ class BatchTests(DeviceTestCase):
 
     def test_hold(self) -> None:
         """
-        Held bytes are counted per holder; beyond the bound whoever holds most
-        is told, and only when more is held.
+        Held bytes are counted per holder; beyond the limit the largest holder is notified, and only when more
+        is held.
         """
         self.patch(limits, "HELD_BYTES", 100)
         told: list[Any] = []

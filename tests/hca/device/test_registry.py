@@ -73,7 +73,7 @@ class RegistryTests(SynchronousTestCase):
 
     def test_added(self) -> None:
         """
-        A device that was added can be opened, until it is removed; who watches is told.
+        A device that was added can be opened, until it is removed; watchers are notified.
         """
         addDevice("lo7", "loopback")
         self.assertEqual((registry.addedDevices(), registry.fabricOf("lo7")), (("lo7",), "loopback"))
@@ -168,7 +168,7 @@ class RegistryTests(SynchronousTestCase):
 
     def test_noRoute(self) -> None:
         """
-        Where the kernel knows no way there is no address.
+        Without a route there is no address.
         """
         error = self.assertRaises(NoRouteError, registry.place, "roce0", "", "255.255.255.255")
         self.assertIn("no address of this host leads to 255.255.255.255", str(error))
@@ -188,7 +188,7 @@ class RegistryTests(SynchronousTestCase):
 
     def test_wrongEnvironment(self) -> None:
         """
-        What is wrong there is said by name to who opens a device that is not known without it.
+        An error there is raised by name when a device is opened that is unknown without it.
         """
         cases = {
             "roce0": "'roce0' is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1",

@@ -23,7 +23,7 @@ HCA = "hca-00000000000000ff"
 
 class TargetTests(SynchronousTestCase):
     """
-    What a service's link holds.
+    The content of a service's link.
     """
 
     def test_both(self) -> None:
@@ -62,7 +62,7 @@ class EntryTests(RendezvousTestCase):
 
     def looking(self) -> TCPCounterparts:
         """
-        @return: What looks in the tests' run directory.
+        @return: a search in the tests' run directory.
         """
         self.patch(os, "environ", {**os.environ, **self.environment})
         beside = TCPCounterparts()
@@ -79,7 +79,7 @@ class EntryTests(RendezvousTestCase):
 
     def test_found(self) -> None:
         """
-        A service beside a TCP socket is found as any other, and by who looks for such.
+        A service that accompanies a TCP socket is found as any other, and by a search for such services.
         """
         server = self.published(1, 4711)
         self.assertEqual(self.guids(self.hca(2), "127.0.0.1"), [1])
@@ -110,7 +110,7 @@ class EntryTests(RendezvousTestCase):
 
     def test_reclaimed(self) -> None:
         """
-        What a dead HCA has left is removed, and one that lives keeps its own.
+        The entries of a dead HCA are removed, and a living one keeps its own.
         """
         self.published(1, 4711)
         link = os.path.join(self.run_, self.names("svc")[0])
@@ -160,7 +160,7 @@ class EntryTests(RendezvousTestCase):
 
     def test_environment(self) -> None:
         """
-        Who looks follows the environment: tests and programs change it.
+        The search follows the environment: tests and programs change it.
         """
         self.published(1, 4711)
         beside = self.looking()
@@ -170,7 +170,7 @@ class EntryTests(RendezvousTestCase):
 
     def test_otherUser(self) -> None:
         """
-        Who says so is who has made the link.
+        The user of an entry is the owner of its link.
         """
         self.published(1, 4711)
         if os.geteuid():

@@ -1,7 +1,7 @@
 """
 What every layer of the HCA shares.  Pure.
 
-C{operation} names the records that cross the seam between queue pairs and fabrics; C{interfaces} are the
-seams themselves.  C{states} has the states of a queue pair, C{events} the asynchronous events, C{timers} the
-deadlines, C{keys} random numbers, C{refcount} objects that others depend on.
+C{operation} names the records that queue pairs and fabrics exchange; C{interfaces} are the seams.  C{states}
+has the states of a queue pair, C{events} the asynchronous events, C{timers} the deadlines, C{keys} random
+numbers, C{refcount} references between objects.
 """

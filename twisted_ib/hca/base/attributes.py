@@ -1,12 +1,12 @@
 """
-What an HCA says of itself when it is asked: its limits, its port, what it can do.
+The attributes of an HCA and its port: limits, addresses, capabilities.
 
-The names are those of libibverbs' C{struct ibv_device_attr}, C{ibv_device_attr_ex} and
-C{ibv_port_attr}, the values plain integers, so that verbs (C{query_device}, C{query_port}) and
-C{ib-devinfo} say the same.  Sizes are bytes, the rest are counts unless another unit is named.
+The names are those of C{libibverbs/verbs.h} (C{struct ibv_device_attr}, C{ibv_device_attr_ex},
+C{ibv_port_attr}), the values plain integers, for verbs (C{query_device}, C{query_port}) and C{ib-devinfo}.
+Sizes are bytes, the rest are counts unless another unit is named.
 
-What has no meaning here has the value that Linux rxe gives it: the device is addressed as RoCE
-is, by GIDs, and never by LIDs (IBTA annex A17).
+Attributes without a meaning here have the value that Linux rxe gives them: the device is addressed as RoCE
+is, by GIDs and never by LIDs (IBTA vol. 1 annex A17).
 
 Source: rdma-core 65 C{libibverbs/verbs.h}; Linux 6.12 C{drivers/infiniband/sw/rxe/rxe_param.h}.
 """
@@ -16,41 +16,41 @@ from __future__ import annotations
 from twisted_ib import limits
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
-#: The program's name for the vendor of a device that has none, as rxe's.
+#: The vendor id of devices without a vendor, as rxe's (C{rxe_param.h}).
 VENDOR_ID = 0xFFFFFF
-#: The version of the device, in place of a firmware's.
+#: The version of this package, in place of a firmware's.
 FIRMWARE_VERSION = "0.1.0"
-#: The number of the only port.
+#: The number of the only port; ports count from 1 (IBTA vol. 1 14.2.5.6).
 PORT = 1
-#: The partition keys: the default one with full membership (IBTA vol. 1 10.9).
+#: The P_Key table: the default key with full membership, the only one on RoCE (IBTA vol. 1 10.9, annex A17).
 PKEYS = (0xFFFF,)
-#: Places in the GID table: for the GUID's GID and the host's addresses; some are empty.
+#: Entries of the GID table: the GUID's GID and the host's addresses; some are empty.
 GIDS = limits.LOCAL_ADDRESSES + 1
-#: How many vectors completions are spread over.
+#: Completion vectors; one, as all events are delivered in one thread.
 COMPLETION_VECTORS = 1
 
-#: C{enum ibv_device_cap_flags}: counters of bad P_Keys and Q_Keys, an address vector's port is
-#: checked, the current state may be named in a modify, port events, a system image GUID, RNR NAKs,
-#: SRQs can be resized, memory windows of type 1 and 2B, and the work requests that come with them.
+#: C{enum ibv_device_cap_flags}: bad P_Key and Q_Key counters, UD address vector port enforcement, current
+#: state in modify, port events, system image GUID, RNR NAK generation, SRQ resize, memory windows of type 1
+#: and 2B, memory management extensions.
 CAPABILITIES = 0x2 | 0x4 | 0x40 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x20000 | 0x200000 | 0x1000000
-#: C{enum ibv_atomic_cap}: atomics are atomic among those of one HCA.
+#: C{enum ibv_atomic_cap}: atomic among the operations of one HCA only, not with the CPU (IBTA vol. 1 9.4.5).
 ATOMIC_HCA = 1
-#: All page sizes from 4096 on.
+#: All page sizes from 4096 on, as rxe's (C{rxe_param.h}).
 PAGE_SIZES = 0xFFFFF000
-#: How long the device may take for an acknowledgement: 4.096 us x 2^15, as rxe's (IBTA vol. 1 9.7.6.1.3).
+#: The local CA ACK delay: 4.096 us x 2^15, as rxe's (C{rxe_param.h}; IBTA vol. 1 9.7.6.1.3).
 ACK_DELAY_CODE = 15
-#: The bounds of moderation that C{struct ibv_modify_cq} has room for; the period in microseconds.
+#: Limits of completion moderation, the 16 bits of C{struct ibv_moderate_cq}; the period is microseconds.
 MODERATED_COMPLETIONS = MODERATION_PERIOD = 0xFFFF
 
-#: C{enum ibv_port_state} and the physical state of IBTA vol. 1 14.2.5.6: active, and linked up.
+#: C{enum ibv_port_state} and PortPhysicalState (IBTA vol. 1 14.2.5.6).
 PORT_ACTIVE, LINK_UP = 4, 5
-#: C{enum ibv_mtu}: its code for each number of bytes.
+#: Bytes -> code of C{enum ibv_mtu}.
 MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
-#: C{IBV_LINK_LAYER_ETHERNET}: addressing is RoCE's, so each address vector has a GRH.
+#: C{IBV_LINK_LAYER_ETHERNET}: addressing is RoCE's, so each address vector has a GRH (IBTA vol. 1 annex A17).
 ETHERNET = 2
-#: C{enum ibv_port_cap_flags}: communication management, GIDs that are IP addresses.
+#: C{enum ibv_port_cap_flags}: communication management, IP-based GIDs.
 PORT_CAPABILITIES = 0x10000 | 0x4000000
-#: C{IBV_QPF_GRH_REQUIRED}.
+#: C{IBV_QPF_GRH_REQUIRED} (C{libibverbs/verbs.h}).
 GRH_REQUIRED = 1
 
 
@@ -58,10 +58,8 @@ def deviceAttributes(guid: int) -> dict[str, int | str]:
     """
     The fields of C{struct ibv_device_attr}, in its order (IBTA vol. 1 11.2.1.2, Query HCA).
 
-    @param guid: the HCA's GUID.
-
     @return: integers by name, and C{fw_ver}; C{page_size_cap} and C{device_cap_flags} are bits,
-        C{local_ca_ack_delay} a time code.
+        C{local_ca_ack_delay} a timeout code.
     """
     return {
         "fw_ver": FIRMWARE_VERSION,
@@ -81,7 +79,10 @@ def deviceAttributes(guid: int) -> dict[str, int | str]:
         "max_cqe": limits.COMPLETION_QUEUE_DEPTH,
         "max_mr": limits.MEMORY_REGIONS,
         "max_pd": limits.PROTECTION_DOMAINS,
+        # IBTA vol. 1 9.4.5: READs and atomics share these resources, as a responder must be able to repeat
+        # both.
         "max_qp_rd_atom": limits.READS,
+        # 0 as for rxe: there is no reliable datagram service, hence no EE contexts and RDDs.
         "max_ee_rd_atom": 0,
         "max_res_rd_atom": limits.READS * limits.QUEUE_PAIRS,
         "max_qp_init_rd_atom": limits.READS,
@@ -96,6 +97,7 @@ def deviceAttributes(guid: int) -> dict[str, int | str]:
         "max_mcast_qp_attach": limits.MULTICAST_QUEUE_PAIRS,
         "max_total_mcast_qp_attach": limits.MULTICAST_GROUPS * limits.MULTICAST_QUEUE_PAIRS,
         "max_ah": limits.ADDRESS_HANDLES,
+        # Fast memory regions were removed from Linux (5.8); the fields remain.
         "max_fmr": 0,
         "max_map_per_fmr": 0,
         "max_srq": limits.SHARED_RECEIVE_QUEUES,
@@ -109,13 +111,14 @@ def deviceAttributes(guid: int) -> dict[str, int | str]:
 
 def extendedAttributes() -> dict[str, int]:
     """
-    The fields that C{struct ibv_device_attr_ex} has besides, so far as one of them is not 0 here
-    or a program may ask for it; those of structures inside it by their own names.
+    The additional fields of C{struct ibv_device_attr_ex} that are not 0, or that programs query; fields of
+    inner structures have their own names.
 
-    @return: integers by name; C{max_cq_period} is microseconds, C{hca_core_clock} kHz (0: there
-        is no such clock), C{completion_timestamp_mask} bits.
+    @return: integers by name; C{max_cq_period} is microseconds, C{hca_core_clock} kHz (0: there is no such
+        clock), C{completion_timestamp_mask} bits.
     """
     return {
+        # No timestamps: a software completion is no closer to the wire than the program that polls it.
         "completion_timestamp_mask": 0,
         "hca_core_clock": 0,
         "device_cap_flags_ex": CAPABILITIES,
@@ -132,10 +135,8 @@ def portAttributes(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES
     """
     The fields of C{struct ibv_port_attr}, in its order (IBTA vol. 1 11.2.1.2).
 
-    @param qkeyViolations: how many datagrams came with a wrong Q_Key; the counter has 16 bits and
-        stays at its end (IBTA vol. 1 14.2.5.6).
-    @param pathMTU: the bytes that a packet carries at most: 256, 512, 1024, 2048 or 4096.
-
+    @param qkeyViolations: datagrams received with a wrong Q_Key.
+    @param pathMTU: the largest payload of a packet, bytes: 256, 512, 1024, 2048 or 4096.
     @return: integers by name; MTUs, widths, speeds and states are codes, flags are bits.
     """
     return {
@@ -146,8 +147,11 @@ def portAttributes(qkeyViolations: int = 0, pathMTU: int = limits.DATAGRAM_BYTES
         "port_cap_flags": PORT_CAPABILITIES,
         "max_msg_sz": limits.MESSAGE_BYTES,
         "bad_pkey_cntr": 0,
+        # IBTA vol. 1 14.2.5.6: a counter of 16 bits that stays at its maximum.
         "qkey_viol_cntr": min(qkeyViolations, 0xFFFF),
         "pkey_tbl_len": len(PKEYS),
+        # RoCE has no subnet manager (IBTA vol. 1 annex A17): LIDs, SM fields, VLs and timeouts are as rxe's
+        # (rxe_param.h).
         "lid": 0,
         "sm_lid": 0,
         "lmc": 0,

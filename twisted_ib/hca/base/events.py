@@ -1,7 +1,7 @@
 """
-Asynchronous events: what happens to an object without anybody having asked.
+Asynchronous events: errors and state changes of objects that no call reports.
 
-Numbers are those of verbs (C{enum ibv_event_type}; IBTA vol. 1 11.6.3).
+The numbers are those of verbs (C{libibverbs/verbs.h}, C{enum ibv_event_type}; IBTA vol. 1 11.6.3).
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from twisted_ib import limits
 
 class EventType(IntEnum):
     """
-    What happened.
+    The kinds of events.
     """
 
+    # IBTA vol. 1 11.6.3.2: affiliated errors.
     CQ_ERR = 0
     QP_FATAL = 1
     QP_REQ_ERR = 2
     QP_ACCESS_ERR = 3
+    # IBTA vol. 1 11.6.3.1: affiliated events.
     COMM_EST = 4
     SQ_DRAINED = 5
     PATH_MIG = 6
     PATH_MIG_ERR = 7
+    # Unaffiliated: of the HCA and its port, except those of shared receive queues.
     DEVICE_FATAL = 8
     PORT_ACTIVE = 9
     PORT_ERR = 10
@@ -42,18 +45,17 @@ class EventType(IntEnum):
 
 class AsyncEvents:
     """
-    The events of one program's objects that it has not fetched.
+    The queue of one program's events.
 
-    An object that can have events has an attribute C{onEvent}: L{None}, or what to call
-    with the L{EventType} and the object; L{AsyncEvents.add} is meant for that.
-
-    @ivar lost: how many found no place.
+    An object with events has an attribute C{onEvent}: L{None}, or a function of the L{EventType} and the
+    object, such as L{AsyncEvents.add}.
     """
 
     __slots__ = ("_events", "lost")
 
     def __init__(self) -> None:
         self._events: deque[tuple[EventType, Any]] = deque()
+        #: Events dropped because the queue was full.
         self.lost = 0
 
     def __len__(self) -> int:
@@ -61,8 +63,10 @@ class AsyncEvents:
 
     def add(self, kind: EventType, element: Any) -> None:
         """
-        Something happened to an object.
+        Append an event.
         """
+        # The oldest stay: the first error explains those after it.  Peers can cause events, so the queue is
+        # bounded.
         if len(self._events) >= limits.ASYNC_EVENTS:
             self.lost += 1
         else:
@@ -70,12 +74,13 @@ class AsyncEvents:
 
     def take(self) -> tuple[EventType, Any] | None:
         """
-        The oldest event and its object, or L{None}.
+        Remove and return the oldest event and its object, or L{None}.
         """
         return self._events.popleft() if self._events else None
 
     def forget(self, element: Any) -> None:
         """
-        An object is destroyed: so are its events.
+        Remove the events of a destroyed object.
         """
+        # Linux uverbs releases the events of a destroyed object too: no program may be handed a dead one.
         self._events = deque(event for event in self._events if event[1] is not element)

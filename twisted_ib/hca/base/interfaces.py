@@ -1,8 +1,8 @@
 """
-The seams of the HCA: what a fabric is to a device, and a device to its users.
+The seams of the HCA: between a device and its fabric, links and users.
 
-A fabric is found through L{IFabric}; what it gives for each peer, the path, is
-the other half of the seam: L{twisted_ib.hca.fabric.base.path}.
+A device uses a fabric through L{IFabric}; the path that a fabric gives for each peer is the other half of the
+seam: L{twisted_ib.hca.fabric.base.path}.
 """
 
 from __future__ import annotations
@@ -12,117 +12,123 @@ from zope.interface import Attribute, Interface
 
 class IFabric(Interface):
     """
-    What carries operations from one HCA to others.
+    A fabric carries operations from one HCA to others.
     """
 
+    # Implementations: shared memory between processes, loopback within a thread, and RoCEv2 packets
+    # (IBTA vol. 1 annex A17).
     name = Attribute("The kind of fabric, a word.")
     attributes = Attribute("A dict: largestOperation (bytes), zeroCopy (bool).")
 
     def allocate(size):  # type: ignore[no-untyped-def]
         """
-        Allocate memory that peers can map (C{map}, a buffer of at least that
-        size; C{close()}), if there is such.
+        Allocate C{size} bytes of memory that peers can map.
 
-        @return: The memory, or L{None}.
+        @return: an object with C{map}, a buffer of at least that size, and C{close()}; L{None} if
+            unsupported.
         """
 
+    # The equivalent of a listening CM service on a port (IBTA vol. 1 12.9; Linux cm.c, ib_cm_listen); here it
+    # also rendezvouses the processes of a host.
     def publish(serviceID, address, inode=0):  # type: ignore[no-untyped-def]
         """
-        Let others find this HCA for a service at an address.
+        Let other HCAs find this one for a service at an address.
 
-        @param inode: That of the TCP socket which listens there too, for the same server: then
-            those who mean that socket may come here.
-        @raise ServiceInUseError: somebody has it.
+        @param inode: the inode of the same server's TCP socket there, or 0: clients of that socket may come
+            here.
+        @raise ServiceInUseError: another HCA has it.
         @raise NoRouteError: this fabric does not serve the address.
         """
 
     def publishAny(prefix, address):  # type: ignore[no-untyped-def]
         """
-        The same for any port that is free.
+        Publish a service on any free port.
 
-        @return: The port; the service id is C{prefix + port}.
+        @return: the port; the service id is C{prefix + port}.
         """
 
     def withdraw(serviceID, address):  # type: ignore[no-untyped-def]
         """
-        Take back what C{publish} or C{publishAny} did.
+        Undo C{publish} or C{publishAny}.
         """
 
+    # In place of the path record query to a subnet administrator, which RoCE does not have
+    # (IBTA vol. 1 annex A17).
     def resolve(serviceID, address, user):  # type: ignore[no-untyped-def]
         """
-        Find the path to whoever serves a service at an address.
+        Resolve the path to the HCA that serves a service at an address.
 
-        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
-            C{connectFailed(error)} later.
-        @return: Something with C{cancel()}.
+        @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
+        @return: an object with C{cancel()}.
         @raise NoRouteError: this fabric does not reach the address.
-        @raise NoListenerError: nobody serves it.
+        @raise NoListenerError: no HCA serves it.
         """
 
     def serving(serviceID, address):  # type: ignore[no-untyped-def]
         """
-        Find who serves a service without going there.
+        Find the HCAs that serve a service, without dialling them.
 
-        @return: The GUIDs of the HCAs, whom to ask first at the front; some may be dead.  None where
-            peers are IP addresses.
-        @raise ValueError: the address is none.
+        @return: their GUIDs in order of preference; some may be dead.  None where peers are IP addresses.
+        @raise ValueError: C{address} is not an IP address.
         """
 
     def reach(guid, user):  # type: ignore[no-untyped-def]
         """
-        Find the path to the HCA of a GUID: the one that this side has dialled, or a new
-        one.  A path to this HCA itself has its other end as C{twin}.
+        Resolve the path to the HCA of a GUID: one that this side has dialled, or a new one.  A path to this
+        HCA itself has its other end as C{twin}.
 
-        @param user: As for C{resolve}.
-        @return: Something with C{cancel()}.
+        @param user: as for C{resolve}.
+        @return: an object with C{cancel()}.
         @raise NoListenerError: there is no such HCA.
         """
 
+    # A process may claim any GUID in its handshake; the kernel's credentials of the socket prove it.
     def proves(path, guid):  # type: ignore[no-untyped-def]
         """
-        Whether the HCA at the other end of a path has a GUID.  What a caller says of
-        itself is no proof.
+        Verify that the HCA at the other end of a path has a GUID.  Its own claim is no proof.
 
-        @return: L{None} if that cannot be found out now.
+        @return: L{None} if that cannot be verified now.
         """
 
+    # IBTA vol. 1 10.5: each HCA joins for all its queue pairs; they are attached by the device.
     def join(group):  # type: ignore[no-untyped-def]
         """
-        Let others find this HCA as a member of a multicast group.
+        Publish this HCA as a member of a multicast group.
 
-        @param group: A multicast GID, an integer of 128 bits.
-        @raise HCAError: they would not find it.
+        @param group: the MGID, 128 bits.
+        @raise HCAError: it cannot be published.
         """
 
     def leave(group):  # type: ignore[no-untyped-def]
         """
-        Take back what C{join} did; harmless if it is not a member.
+        Undo C{join}; harmless if this HCA is not a member.
         """
 
     def members(group):  # type: ignore[no-untyped-def]
         """
-        @return: The GUIDs of the HCAs in a multicast group, this one perhaps among
-            them; not to be changed.  The same object while nothing has changed.
+        @return: the GUIDs of a multicast group's HCAs, perhaps with this one; immutable.  The same object
+            while nothing has changed.
         """
 
     def progress(budget):  # type: ignore[no-untyped-def]
         """
-        Take what has arrived.
+        Process what has arrived.
 
-        @param budget: Records per path at most.
-        @return: How many were taken.
+        @param budget: records per path at most.
+        @return: the number of records.
         """
 
     def ringBells():  # type: ignore[no-untyped-def]
         """
-        The batch ends: wake peers that must hear of what was published.
+        Wake the peers that something was published for; the batch ends.
         """
 
     def pending():  # type: ignore[no-untyped-def]
         """
-        @return: Whether C{progress} has something to do.
+        @return: whether C{progress} has something to do.
         """
 
+    # Arming and the last look are one step: work that arrives between them would not wake anyone.
     def arm():  # type: ignore[no-untyped-def]
         """
         Ask to be woken through the descriptor from now on.
@@ -132,66 +138,67 @@ class IFabric(Interface):
 
     def look():  # type: ignore[no-untyped-def]
         """
-        After waking: find out which paths have work.
+        Find the paths that have work, after waking.
 
-        @return: Whether any path is looked at each turn now.
+        @return: whether any path is polled in each turn now.
         """
 
     def attend():  # type: ignore[no-untyped-def]
         """
-        Serve the descriptors: peers that call, handshakes, deaths.
+        Serve the descriptors: incoming peers, handshakes, deaths.
         """
 
     def fileno():  # type: ignore[no-untyped-def]
         """
-        @return: A descriptor that is readable when C{attend} has work.
+        @return: a descriptor that is readable when C{attend} has work.
         """
 
     def signal():  # type: ignore[no-untyped-def]
         """
-        Make C{fileno} readable: somebody outside of C{progress} made work.
+        Make C{fileno} readable: there is work from outside of C{progress}.
         """
 
+    # Edge-triggered eventfds that are never read save one system call for each wake-up.
     def registerWith(poller):  # type: ignore[no-untyped-def]
         """
-        Put the doorbells into a reactor's C{select.epoll}, where they are
-        never read, instead of behind C{fileno}.
+        Register the doorbells with a reactor's C{select.epoll}, where they are never read, instead of behind
+        C{fileno}.
         """
 
     def deadline():  # type: ignore[no-untyped-def]
         """
-        @return: When C{tick} should be called, or L{None}.
+        @return: when C{tick} should be called, or L{None}.
         """
 
     def tick(now):  # type: ignore[no-untyped-def]
         """
-        Do what is due.
+        Run expired timers; C{now} is the device's time, seconds.
         """
 
     def unsent():  # type: ignore[no-untyped-def]
         """
-        @return: Whether connection management waits for room anywhere.
+        @return: whether connection management messages wait for space on any path.
         """
 
     def paths():  # type: ignore[no-untyped-def]
         """
-        @return: The paths to living peers.
+        @return: the paths to living peers.
         """
 
     def forked():  # type: ignore[no-untyped-def]
         """
-        In a forked child: make every use an error.
+        Make every use an error, in a forked child.
         """
 
     def close():  # type: ignore[no-untyped-def]
         """
-        Withdraw everything and give everything back.
+        Withdraw and release everything.
         """
 
 
 class IFabricOwner(Interface):
     """
-    What a fabric tells the device that opened it.
+    The device, as its fabric sees it.
     """
 
     wanted = Attribute(
@@ -199,28 +206,30 @@ class IFabricOwner(Interface):
         " nothing may follow that ends the batch."
     )
 
+    # A MAD of 256 octets without its header of 24 (IBTA vol. 1 13.4.3).
     def managementReceived(path, attribute, buffer, start, stop):  # type: ignore[no-untyped-def]
         """
-        A connection management message came: 232 bytes of C{buffer}.
+        A connection management message arrived: 232 bytes of C{buffer}.
         """
 
+    # The GRH is the 40 octets that a UD receive has before its payload (IBTA vol. 1 9.8.3, 8.3).
     def datagramReceived(path, opcode, number, buffer, start, stop):  # type: ignore[no-untyped-def]
         """
-        A datagram came: GRH, DETH, what follows.
+        A datagram arrived: GRH, DETH, payload.
 
-        @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.base.operation.UD_SEND_ONLY>} or the one
-            with immediate, perhaps solicited.
-        @param number: The queue pair number that it is for.
+        @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.base.operation.UD_SEND_ONLY>} or the one with immediate
+            data, perhaps solicited.
+        @param number: the destination queue pair number.
         """
 
     def pathAccepted(path):  # type: ignore[no-untyped-def]
         """
-        A path that the other end has dialled is complete.  Nothing proves who that is.
+        A path dialled by the peer is complete.  The peer's identity is only a claim.
         """
 
     def pathLost(path, reason):  # type: ignore[no-untyped-def]
         """
-        A peer is gone.  Its queue pairs are failed next.
+        A peer is gone.  Its queue pairs fail next.
         """
 
     def count(name):  # type: ignore[no-untyped-def]
@@ -230,32 +239,35 @@ class IFabricOwner(Interface):
 
     def warn(text):  # type: ignore[no-untyped-def]
         """
-        Tell whoever runs this process of something.
+        Warn the operator of this process.
         """
 
     def describe():  # type: ignore[no-untyped-def]
         """
-        @return: What to tell somebody who asks what is in use: a dict for JSON.
+        @return: the answer to a query of this device: a dict for JSON.
         """
 
     def describeSockets():  # type: ignore[no-untyped-def]
         """
-        @return: What to tell somebody who asks for listeners and connections: an iterator of
-            dicts for JSON, made one by one; C{more} in each says whether another one comes.
+        @return: the answer to a query of listeners and connections: an iterator of dicts for JSON, made one
+            by one; C{more} in each is whether another one follows.
         """
 
 
 class ILink(Interface):
     """
-    What carries the datagrams of a fabric of packets: UDP, or something that stands for it.
+    The datagram medium of a fabric of packets: UDP, or a substitute.
 
-    A datagram is what UDP carries: from the base transport header to the invariant CRC, which the
-    fabric makes and checks.  Addresses are text as L{normalise
-    <twisted_ib.hca.host.addresses.normalise>} gives it, without a scope.  Nothing is reliable.
+    A datagram is the payload of UDP, from the base transport header to the invariant CRC, which the fabric
+    makes and checks.  Addresses are text as L{normalise<twisted_ib.hca.host.addresses.normalise>} returns it,
+    without a scope.  Delivery is not reliable.
     """
 
     address = Attribute("The IP address of this end.")
+    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3.1).
     pathMTU = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
+    # The invariant CRC covers identification and flags of the IPv4 header (IBTA vol. 1 annex A17; Linux
+    # rxe_icrc.c), so the sender must know what the kernel will write.
     burst = Attribute(
         "How many datagrams of one size C{send} takes at a time.  Of IPv4 the first of them has"
         " identification 0, the next 1, and so on; all have Don't Fragment."
@@ -269,38 +281,39 @@ class ILink(Interface):
 
     def pathMTUTo(destination):  # type: ignore[no-untyped-def]
         """
-        @param destination: the IP address of a peer.
-        @return: the most octets of a packet's payload on the way there, as far as is known.
+        @return: the largest payload of a packet to an IP address, in octets, as far as is known.
         """
 
+    # One source port for each flow keeps its packets in order on networks with several paths
+    # (IBTA vol. 1 annex A17; Linux ib_verbs.h, rdma_flow_label_to_udp_sport).
     def sourcePort(wanted):  # type: ignore[no-untyped-def]
         """
         @param wanted: the UDP source port that a flow should have.
-        @return: the one that it can have.
+        @return: the one that it gets.
         """
 
+    # Several datagrams in one call, for UDP segmentation offload (udp(7), UDP_SEGMENT).
     def send(destination, port, pieces, size, trafficClass=0, hopLimit=64):  # type: ignore[no-untyped-def]
         """
         Send datagrams.
 
-        @param port: the source port, one that C{sourcePort} has given.
-        @param pieces: a list of bytes-like objects: joined they are datagrams of C{size} octets
-            each, the last perhaps shorter.
-        @return: False if nothing was sent, as there is no room now.  What cannot be sent for another
-            reason is lost.
+        @param port: a source port from C{sourcePort}.
+        @param pieces: bytes-like objects, together datagrams of C{size} octets each, the last perhaps
+            shorter.
+        @return: False if nothing was sent because there is no space now.  Other failures lose datagrams.
         """
 
     def receive(budget):  # type: ignore[no-untyped-def]
         """
-        Give C{user} what has arrived.
+        Deliver what has arrived to C{user}.
 
         @param budget: datagrams at most, or a few more.
-        @return: how many there were.
+        @return: the number of datagrams.
         """
 
     def pending():  # type: ignore[no-untyped-def]
         """
-        @return: whether C{receive} has something to give.
+        @return: whether C{receive} has something to deliver.
         """
 
     def fileno():  # type: ignore[no-untyped-def]
@@ -311,9 +324,9 @@ class ILink(Interface):
 
     def join(group):  # type: ignore[no-untyped-def]
         """
-        Take what is sent to a multicast address too.
+        Receive datagrams to a multicast address too.
 
-        @raise HCAError: it cannot.
+        @raise HCAError: it cannot be joined.
         """
 
     def leave(group):  # type: ignore[no-untyped-def]
@@ -323,24 +336,24 @@ class ILink(Interface):
 
     def close():  # type: ignore[no-untyped-def]
         """
-        Give everything back.
+        Release everything.
         """
 
 
 class IConsumer(Interface):
     """
-    Who uses a queue pair.  It may post from within any of these.
+    The user of a queue pair.  It may post from within any of these calls.
     """
 
+    # No copy here: SDP parses the header in place and copies the data once, to where it belongs.
     def received(buffer, start, stop):  # type: ignore[no-untyped-def]
         """
-        A message arrived.  C{buffer} is the medium's own: what is kept of it
-        must be copied, which slicing does.
+        A message arrived.  C{buffer} is the medium's own: what is kept must be copied, as slicing does.
         """
 
     def resume():  # type: ignore[no-untyped-def]
         """
-        The medium has taken everything that was posted.
+        The medium has accepted everything that was posted.
         """
 
     def failed(reason):  # type: ignore[no-untyped-def]
@@ -350,26 +363,24 @@ class IConsumer(Interface):
 
     def forked():  # type: ignore[no-untyped-def]
         """
-        This is a forked child, and the queue pair is its parent's: whatever is
-        asked of it is an error by name.
+        This is a forked child, and the queue pair is the parent's: make every use a named error.
         """
 
 
 class IServiceListener(Interface):
     """
-    Who listens on a service.
+    The listener of a service.
     """
 
     def connectionRequested(connection, request):  # type: ignore[no-untyped-def]
         """
-        A REQ came: answer with C{connection.accept}, C{reject} or C{ignore},
-        now or later.
+        A REQ arrived: answer with C{connection.accept}, C{reject} or C{ignore}, now or later.
         """
 
     def requestWithdrawn(connection):  # type: ignore[no-untyped-def]
         """
-        It is no longer to be answered.
+        The request needs no answer any more.
         """
 
-    # Who serves datagrams has lookupRequested(lookup, request) as well: a SIDR_REQ came; answer
-    # with lookup.answer, reject or ignore, now or later.
+    # Optional, for datagram services (IBTA vol. 1 12.11): lookupRequested(lookup, request).  A SIDR_REQ
+    # arrived: answer with lookup.answer, reject or ignore, now or later.

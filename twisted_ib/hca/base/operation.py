@@ -1,19 +1,13 @@
 """
-The operations that cross the seam between queue pairs and a fabric.
+The operations that queue pairs and a fabric exchange.
 
-A fabric carries I{records}: a word (operation code and destination queue pair
-number) and bytes.  The codes are those of the base transport header (IBTA vol.
-1, 9.2.1; L{twisted_ib.hca.wire.opcodes}) for reliable connections, so that a trace or
-a packet fabric needs no second numbering; what a medium of operations needs and the
-standard lacks is in codes that nobody else uses.
+A fabric carries I{records}: a word (operation code and destination queue pair number) and bytes.  The codes
+are those of the base transport header (IBTA vol. 1 9.2.1; L{twisted_ib.hca.wire.opcodes}) for reliable
+connections, so that traces and packet fabrics need no second numbering; what a medium of operations needs and
+the standard lacks has codes that are unused here.
 
-There are no acknowledgement records: the reader's position in the medium is
-the cumulative acknowledgement, and only refusals are sent (L{ACKNOWLEDGE} with
-an AETH syndrome, IBTA vol. 1, 9.7.5.2.1).
-
-What the codes of records say of them, in the words of queue pairs.
-
-The facts are those of L{twisted_ib.hca.wire.opcodes}.
+There are no acknowledgement records: the reader's position in the medium is the cumulative acknowledgement,
+and only refusals are sent (L{ACKNOWLEDGE} with an AETH syndrome, IBTA vol. 1 9.7.5.2.1).
 """
 
 from __future__ import annotations
@@ -117,20 +111,19 @@ __all__ = [
     "word",
 ]
 
-#: The requester starts again at the operation that was refused: the code that reliable
-#: datagrams had for "Resync", reserved otherwise.
+#: The requester restarts at the operation that was refused: the code of RD's "Resync", reserved for RC (Linux
+#: ib_pack.h; IBTA vol. 1 9.2.1).
 RESUME: Final = 0x15
 
-#: A code without the two bits that are added to it here, where nobody needs the codes of
-#: reliable datagrams (0x40).
+#: A code without the two bits that are added to it here.  One is that of RD (0x40), which nothing implements.
 OPERATION_MASK: Final = 0x3F
-#: In place of its payload the record says where the peer can read it: memory that was
-#: offered to it (L{twisted_ib.hca.wire.headers.REFERENCE}).
+#: Instead of its payload the record says where the peer can read it: in memory that was offered to the peer
+#: (L{twisted_ib.hca.wire.headers.REFERENCE}).
 REFERENCE: Final = 0x40
-#: The solicited event bit of the header.
+#: The solicited event bit of the header (IBTA vol. 1 9.2).
 SOLICITED: Final = 0x80
 
-#: What answers a request: a queue pair that drops requests still takes these.
+#: Responses to requests: a queue pair that drops requests still accepts these.
 RESPONSES: Final = frozenset(
     (
         READ_RESPONSE_FIRST,
@@ -146,68 +139,70 @@ RESPONSES: Final = frozenset(
     )
 )
 
-#: Queue pair 1, the general services interface: connection management.
+#: Queue pair 1, the general services interface: connection management (IBTA vol. 1 13.4).
 GSI_QPN: Final = 1
-#: What a datagram for a multicast group names (IBTA vol. 1 10.5.2); nobody has it.
+#: The destination of multicast datagrams (IBTA vol. 1 10.5.2); no queue pair has it.
 MULTICAST_QPN: Final = 0xFFFFFF
 MANAGEMENT: Final = UD_SEND_ONLY << 24 | GSI_QPN
-#: Refusals for a queue pair number that nobody has go to queue pair 0.
+#: Refusals of records for an unknown queue pair number go to queue pair 0.
 ABSENT_WORD: Final = ACKNOWLEDGE << 24
 
-# AETH syndromes, beside those of the standard
-#: Reserved by the standard: no such queue pair, or it takes no requests yet.
-#: In packets this is silence.
+#: AETH syndromes that IBTA vol. 1 9.7.5.2.1 reserves, for use between processes of one host.  This one: no
+#: such queue pair, or it does not accept requests yet.  In packets this is silence.
 ABSENT: Final = 0x40
-#: Reserved too: this request would be refused for good, but READs before it are still
-#: being answered; send it again.  In packets the answers come first by themselves.
+#: This request would be refused for good, but READs before it are still being answered; send it again.  In
+#: packets the responses come first by themselves.
 LATER: Final = 0x41
-# What a packet transport finds by itself and tells its own queue pair; reserved, too.
-#: The peer does not answer, and all retries are used up.
+#: Reported by a packet transport to its own queue pair, never sent.  The peer does not answer, and all
+#: retries are used up (IBTA vol. 1 9.9.2.1.1).
 SILENT: Final = 0x42
-#: It had no receive, and all retries for that are used up.
+#: The peer had no receive, and all RNR retries are used up (IBTA vol. 1 9.7.5.2.8).
 RNR_EXHAUSTED: Final = 0x43
-#: It answered something else than it was asked.
+#: The response does not fit the request (Linux rxe_comp.c fails the work request too).
 BAD_RESPONSE: Final = 0x44
 
-#: A refusal: syndrome, the destination number it is about, and the position in
-#: the medium after the refused record.
+#: A refusal: syndrome, the destination number that it is about, and the position in the medium after the
+#: refused record.
 REFUSAL: Final = Struct("<B3xIQ")
 
-#: A management record: attribute identifier and modifier, then the body of the
-#: message without the MAD header.
+#: A management record: attribute identifier and modifier, then the message without the MAD header
+#: (IBTA vol. 1 13.4.3).  Class and method are constant for connection management.
 MANAGEMENT_HEADER: Final = Struct(">HH")
 
 
 def word(opcode: int, number: int) -> int:
     """
+    The word of a record.
+
     @param opcode: 8 bits.
-    @param number: 24 bits.
-    @return: The word of a record: operation and destination queue pair.
+    @param number: the destination queue pair, 24 bits.
     """
     return opcode << 24 | number
 
 
 def isDatagram(opcode: int) -> bool:
     """
+    Whether an unreliable operation for a queue pair that its path does not know is a datagram.
+
     @param opcode: 8 bits.
-    @return: Whether an unreliable operation for a queue pair that no path knows is a
-        datagram.  Those of unreliable connections have their queue pair in the path's
-        table; there the same codes are SEND with a L{REFERENCE}.
     """
+    # The path's table has the queue pairs of unreliable connections; there the same codes are SEND with a
+    # REFERENCE.
     return opcode & ~SOLICITED in (UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE)
 
 
 def _extra(row: Opcode) -> Struct | None:
+    # Immediate data or an R_Key to invalidate (IBTA vol. 1 9.3); the RETH is parsed by itself.
     return row.headers[-1] if row.headers and row.headers[-1] is not RETH else None
 
 
-#: Code -> (is a WRITE, begins a message, ends it, what follows the RETH).
+#: Code -> (is a WRITE, begins a message, ends it, the header after the RETH).
 SHAPES: dict[int, tuple[bool, bool, bool, Struct | None]] = {
     code: (row.kind is Kind.WRITE, row.begins, row.ends, _extra(row))
     for code, row in OPCODES.items()
     if code < UNRELIABLE and row.kind in (Kind.SEND, Kind.WRITE)
 }
-#: A READ's response -> whether it is the first record of its answer, and the last.
+#: READ response -> whether it is the first record of its answer, and the last.
 ANSWERS: dict[int, tuple[bool, bool]] = {
     code: (row.begins, row.ends) for code, row in OPCODES.items() if row.kind is Kind.READ_RESPONSE
 }

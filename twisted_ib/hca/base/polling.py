@@ -1,23 +1,21 @@
 """
-When to look again instead of going to sleep.
+Adaptive polling: when to poll again instead of sleeping.
 
-Sleeping costs a wake-up, tens of microseconds; a reply from another process comes in a few.
-So before it sleeps a reactor looks again for a while, but only as long as that
-pays: looking takes the CPU from whoever is to answer if both share one.
+Sleeping costs a wake-up, tens of microseconds; a reply from another process takes a few.  So a reactor polls
+for a while before it sleeps, but only as long as that pays: if both processes share a CPU, polling takes it
+from the one that is to answer.
 
-  - While looks without yielding hit often (more than one in eight) do
-    L{PURE_LOOKS} of them.
-  - Then look and yield in turns, for L{SPIN_SECONDS} at most; over a medium that is slower, for as
-    long as an answer takes whose sender has slept.
-  - A moving average of hits decides whether to look again at all; below a half only
-    every L{RARE}th time.  A hit that came late counts as a miss.
-  - Who yields to a busy neighbour, and not to who is to answer, has the CPU back after a whole
-    time slice: such a yield takes L{CROWDED_SECONDS} and more.  If more than a quarter do, by
-    a moving average, there is no yield for L{SHY_SECONDS}, then twice as long and so on;
-    looks go on without.  If the two who talk share a CPU, such looks do not hit, and both
-    sleep, which lets a neighbour in only when it is its turn; on different CPUs they hit.
+  - While polls without yielding succeed often (more than one in eight), do L{PURE_LOOKS} of them.
+  - Then poll and yield in turns, for L{SPIN_SECONDS} at most; over a slower medium, for as long as an answer
+    takes whose sender has slept.
+  - A moving average of successes decides whether to poll at all; below a half only every L{RARE}th time.  A
+    late success counts as a miss.
+  - A yield to a busy third process, not to the one that is to answer, lasts a whole time slice:
+    L{CROWDED_SECONDS} or more.  If more than a quarter of yields do, by a moving average, there are none for
+    L{SHY_SECONDS}, then twice as long and so on; polling without yields continues.  If the two peers share a
+    CPU such polls miss, and both sleep; on different CPUs they succeed.
 
-Pure: time and yielding are handed in.
+Pure: time and yielding are passed in.
 """
 
 from __future__ import annotations
@@ -27,14 +25,15 @@ from itertools import repeat
 
 from twisted_ib import limits
 
-#: How long a spin may last.
+#: The longest time of polling, in seconds.
 SPIN_SECONDS = limits.ANSWER_SECONDS
-#: Looks without yielding.
+#: Polls without yielding.
 PURE_LOOKS = 60
-#: How often to try in spite of misses.
+#: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
 RARE = 64
 _PURE_RARE = 32
-#: A yield as long as this gave the CPU to a neighbour who has other things to do.
+#: Above this share of long yields there are none, for how long at first and at most, in seconds.
+#: returns after a few microseconds if nobody else is runnable.
 CROWDED_SECONDS = 1e-3
 #: Above this share of such yields there are no more, for how long at first and at most.
 CROWD = 0.25
@@ -44,15 +43,11 @@ SHY_SECONDS_MOST = 1.6
 
 class AdaptivePolling:
     """
-    The memory of one reactor's spins.
+    The state of one reactor's polling.
 
-    @ivar hits: The moving hit rate, 0 to 1.
-    @ivar pureHits: That of the looks without yielding.
-    @ivar turns: How often it was asked.
-    @ivar spins: How many spins there were; C{found}: how many found something.
-    @ivar yields: How often the CPU was given away.
-    @ivar crowded: How often a neighbour took it for long; C{crowd}: the moving rate.
-    @ivar shyUntil: When to yield again.
+    @ivar spins: calls that polled; C{found}: those that succeeded.
+    @ivar yields: yields of the CPU; C{crowded}: those that lasted long; C{crowd}: their moving rate.
+    @ivar shyUntil: the time of the next yield.
     """
 
     __slots__ = (
@@ -72,12 +67,14 @@ class AdaptivePolling:
 
     def __init__(self, now: Callable[[], float], giveWay: Callable[[], object]) -> None:
         """
-        @param now: The time, seconds.
-        @param giveWay: Lets another process have the CPU.
+        @param now: returns the time, seconds.
+        @param giveWay: yields the CPU.
         """
         self._now = now
         self._yield = giveWay
+        #: The moving success rate, 0 to 1; C{pureHits}: that of polls without yielding.
         self.hits = self.pureHits = 1.0
+        #: Calls of L{spin}.
         self.turns = self.spins = self.found = self.yields = self.crowded = 0
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
@@ -86,21 +83,25 @@ class AdaptivePolling:
         self, pending: Callable[[], bool], most: float = SPIN_SECONDS, answer: float = SPIN_SECONDS
     ) -> bool:
         """
-        Look until there is something to do, or it does not pay any longer.
+        Poll until there is something to do, or polling no longer pays.
 
-        @param pending: Whether there is something to do.
-        @param most: For how many seconds at most.
-        @param answer: How many seconds an answer may well take; no longer either.
-        @return: Whether there is something to do.
+        @param pending: returns whether there is something to do.
+        @param most: poll for so many seconds at most,
+        @param answer: and no longer than an answer may take, seconds.
+        @return: whether there is something to do.
         """
         self.turns = turns = self.turns + 1
         hits, pureHits = self.hits, self.pureHits
+        # A mask, not a modulus: this line runs before each sleep.
         if hits < 0.5 and turns & (RARE - 1):
             return False
         self.spins += 1
         if pureHits > 0.125 or not turns & (_PURE_RARE - 1):
+            # repeat(None, n) makes no integers: this loop is a few tens of nanoseconds per poll.
             for _ in repeat(None, PURE_LOOKS):
                 if pending():
+                    # Exponential moving averages, as for TCP's round trip time (RFC 6298 section 2), with
+                    # weights that are powers of two.
                     self.hits = hits + (1 - hits) * 0.125
                     self.pureHits = pureHits + (1 - pureHits) * 0.0625
                     self.found += 1
@@ -126,12 +127,13 @@ class AdaptivePolling:
                     break
                 began = after
             self.yields += yields
-            # Only the last yield can have taken that long.
+            # Only the last yield can have taken that long: an earlier one would have ended the loop.
             if after - began >= CROWDED_SECONDS:
                 self._crowded(after)
             elif self.crowd:
                 self.crowd *= 0.875
         hit = found and after < end
+        # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
         self.hits = hits + (hit - hits) * (0.5 if hits < 0.5 else 0.125)
         self.found += found
         return found
@@ -143,10 +145,8 @@ class AdaptivePolling:
             self._beShy(now)
 
     def _beShy(self, now: float) -> None:
-        """
-        Do not yield for a while: longer than the last time, unless that was long ago.
-        """
         seconds = self._shySeconds
+        # Longer than the last time, unless that was long ago.
         if now - self.shyUntil > seconds:
             seconds = SHY_SECONDS
         self.shyUntil = now + seconds
@@ -154,7 +154,7 @@ class AdaptivePolling:
 
     def counters(self) -> dict[str, int]:
         """
-        @return: What the device shows of it; the rates in thousandths.
+        @return: the counters that the device shows; rates in thousandths.
         """
         return {
             "polling_turns": self.turns,

@@ -1,5 +1,5 @@
 """
-Objects that others depend on, and that cannot go before those.
+Reference counts between objects.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from twisted_ib.errors import ResourceBusyError
 
 class RefCounted:
     """
-    Counts who depends on an object, by kind.
+    Counts the users of an object, by kind.
 
-    @cvar kind: what an object of this class is called.
-    @ivar users: how many objects of each kind depend on this one, by the kind's name in
-        the plural.
+    @cvar kind: the name of this kind of object.
     """
 
     __slots__ = ("users",)
@@ -21,17 +19,18 @@ class RefCounted:
     kind = "object"
 
     def __init__(self) -> None:
+        #: Kind, in the plural -> number of objects that depend on this one.
         self.users: dict[str, int] = {}
 
     def hold(self, kind: str) -> None:
         """
-        One object of a kind now depends on this one.
+        Add a user.
         """
         self.users[kind] = self.users.get(kind, 0) + 1
 
     def release(self, kind: str) -> None:
         """
-        One object of a kind does so no longer.
+        Remove a user.
         """
         count = self.users[kind] - 1
         if count:
@@ -41,8 +40,9 @@ class RefCounted:
 
     def checkFree(self) -> None:
         """
-        @raise ResourceBusyError: others depend on it; the text names them.
+        @raise ResourceBusyError: there are users; the text names them.
         """
         if self.users:
+            # Linux verbs.c answers EBUSY only; the names tell a program what it forgot to destroy.
             held = ", ".join(f"{count} {kind}" for kind, count in self.users.items())
             raise ResourceBusyError(f"the {self.kind} is still used by {held}")

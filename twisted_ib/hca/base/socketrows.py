@@ -1,8 +1,8 @@
 """
-What a process tells an asker of its listeners and connections: one row for each.
+The listeners and connections of a process, one row for each, for C{ib-ss}.
 
-Who uses a device (a port, a connection) describes itself by a L{Row}; what it says, and why it is
-as it is, becomes a list of values in the order of L{COLUMNS}, for JSON.
+A user of a device (a port, a connection) describes itself by a L{Row}; with the reason for its transport it
+becomes a list of values in the order of L{COLUMNS}, for JSON.
 
 Pure: objects in, lists of plain values out.
 """
@@ -16,10 +16,10 @@ from attrs import define
 
 from twisted_ib import limits
 
-#: The longest text of a row, in characters, that of a rule's place excepted.
+#: The longest text of a row, in characters, except a rule's place.
 SOCKET_TEXT = 256
 
-#: What the values of a row are called, in order.  The times are those of C{time.time()}.
+#: The names of a row's values, in order.  Times are those of C{time.time()}.
 COLUMNS = (
     "kind",
     "provider",
@@ -39,13 +39,13 @@ COLUMNS = (
 
 LISTENER, CONNECTION = "listener", "connection"
 
-#: States; those of connections that are going are named as TCP's.
+#: States, named as those of TCP (RFC 9293 section 3.3.2; C{netstat(8)}), also while closing.
 LISTEN, CONNECTING, ESTABLISHED, CLOSING = "LISTEN", "SYN_SENT", "ESTABLISHED", "FIN_WAIT1"
 
-#: The rule of what was asked for by name, or made without the switch.
+#: The rule of a transport that was chosen explicitly, or made without the switch.
 EXPLICIT = "explicit"
 
-#: Gives an object's C{Why} (C{rule}, C{fallback}, C{asked}, C{decided}, C{connected}), or L{None}.
+#: Returns an object's C{Why} (C{rule}, C{fallback}, C{asked}, C{decided}, C{connected}), or L{None}.
 WhyOf = Callable[[Any], Any]
 
 
@@ -53,42 +53,40 @@ WhyOf = Callable[[Any], Any]
 class Row:
     """
     One listener or connection.
-
-    @ivar kind: L{LISTENER} or L{CONNECTION}.
-    @ivar provider: What carries it: C{sdp}, C{rdma}, C{rds} or C{tcp}.
-    @ivar local: The address of this end, C{HOST:PORT}, or L{None} if it has none yet.
-    @ivar remote: That of the other end, or L{None}.
-    @ivar state: In capital letters.
-    @ivar credits: Messages that the peer takes now; L{None} where there are no credits.
-    @ivar inFlight: Bytes that were written and are not with the peer, or L{None}.
-    @ivar retransmits: What was sent again, or L{None}.
     """
 
+    #: L{LISTENER} or L{CONNECTION}.
     kind: str
+    #: Its transport: C{sdp}, C{rdma}, C{rds} or C{tcp}.
     provider: str
+    #: The local address, C{HOST:PORT}, or L{None} if there is none yet.
     local: str | None
+    #: The peer's address, or L{None}.
     remote: str | None
+    #: In capital letters.
     state: str
+    #: Messages that the peer can receive now; L{None} without flow control by credits.
     credits: int | None = None
+    #: Bytes written and not yet delivered to the peer, or L{None}.
     inFlight: int | None = None
+    #: Retransmissions, or L{None}.
     retransmits: int | None = None
 
 
 def noWhy(user: Any) -> None:
     """
-    Without a switch everything was asked for by name.
+    Return L{None}: without the switch every transport was chosen explicitly.
     """
 
 
 def values(row: Row, device: str | None, why: Any) -> list[Any]:
     """
-    @param row: A listener or connection.
-    @param device: The name of its HCA, or L{None}.
-    @param why: Its C{Why}, or L{None} if it was asked for by name.
-    @return: The values of L{COLUMNS}.
+    @param why: its C{Why}, or L{None} if its transport was chosen explicitly.
+    @return: the values of L{COLUMNS}.
     """
     rule, fallback, times = EXPLICIT, None, [None, None, None]
     if why is not None:
+        # The end of a long rule: the line number stands there.
         rule = str(why.rule)[-limits.SOCKET_RULE :]
         fallback = _text(why.fallback)
         times = [why.asked, why.decided, why.connected]
@@ -109,19 +107,16 @@ def values(row: Row, device: str | None, why: Any) -> list[Any]:
 
 
 def _text(value: object) -> str | None:
-    """
-    @return: A text that is not too long, or L{None}.
-    """
+    # Bounded: a row must fit into one answer (limits.ANSWER_BYTES), whatever an application returns.
     return None if value is None else str(value)[:SOCKET_TEXT]
 
 
 def usersRows(users: Iterable[Any], device: str, whyOf: WhyOf) -> Iterator[list[Any] | None]:
     """
-    @param users: Of a device in a reactor: ports and connections have C{socketRow()}, who has many of
-        them C{socketRows()}.
-    @param device: The device's name.
-    @param whyOf: Gives their C{Why}.
-    @return: Their rows; L{None} for each that has none (any more).
+    Yield the rows of a device's users; L{None} for each that has none (any more).
+
+    @param users: ports and connections have C{socketRow()}; a user with many of them has C{socketRows()}.
+    @param whyOf: returns their C{Why}.
     """
     for user in users:
         describe = getattr(user, "socketRows", None)
@@ -134,10 +129,10 @@ def usersRows(users: Iterable[Any], device: str, whyOf: WhyOf) -> Iterator[list[
 
 def rowOf(user: Any, device: str | None, whyOf: WhyOf) -> list[Any] | None:
     """
-    @param user: A port or connection, perhaps of a class that an application has made.
-    @param device: The name of its HCA, or L{None}.
-    @param whyOf: Gives its C{Why}.
-    @return: Its row, or L{None}.
+    The row of one user, or L{None}.
+
+    @param user: a port or connection, perhaps of an application's class.
+    @param whyOf: returns its C{Why}.
     """
     describe = getattr(user, "socketRow", None)
     if describe is None:
@@ -146,7 +141,8 @@ def rowOf(user: Any, device: str | None, whyOf: WhyOf) -> list[Any] | None:
         row = describe()
         return None if row is None else values(row, device, whyOf(user))
     except Exception:
-        return None  # It is the application's: a question may not break anything.
+        # The method is the application's: a query must never break it, or be broken by it.
+        return None
 
 
 __all__ = [

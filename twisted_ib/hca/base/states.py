@@ -1,15 +1,14 @@
 """
-The states of a queue pair, and what may be set on the way from one to another.
+The states of a queue pair, and the attributes of each transition.
 
-A queue pair is made in RESET and climbs: INIT (receives may be posted), RTR (ready to
-receive: the peer's messages are taken), RTS (ready to send).  SQD drains the send queue,
-SQE is where the send queue of an unreliable queue pair stops after an error, ERR flushes
-whatever is posted.  Each step demands some attributes and permits some others; anything
-else is refused, so that a mistake shows where it is made.
+A queue pair starts in RESET and advances: INIT (receives may be posted), RTR (ready to receive), RTS (ready
+to send).  SQD drains the send queue, SQE is where the send queue of an unreliable queue pair stops after an
+error, ERR flushes whatever is posted.  Each transition requires some attributes and permits some others; any
+other attribute is refused, so that a mistake shows where it is made.
 
-The numbers are those of verbs (C{enum ibv_qp_state}, C{enum ibv_qp_attr_mask},
-C{enum ibv_qp_type}); the table is the one of IBTA vol. 1 "Modify Queue Pair" as Linux has
-it (C{qp_state_table} in C{drivers/infiniband/core/verbs.c}).
+The numbers are those of verbs (C{libibverbs/verbs.h}: C{enum ibv_qp_state}, C{enum ibv_qp_attr_mask}, C{enum
+ibv_qp_type}); the table is that of IBTA vol. 1 "Modify Queue Pair" as Linux has it (C{qp_state_table} in
+C{drivers/infiniband/core/verbs.c}).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from twisted_ib.errors import QueuePairError
 
 class QPType(IntEnum):
     """
-    The transport services, as C{enum ibv_qp_type} numbers them.
+    The transport services, numbered as in C{enum ibv_qp_type}.
     """
 
     RC = 2
@@ -33,7 +32,7 @@ class QPType(IntEnum):
 
 class QPState(IntEnum):
     """
-    The states, as C{enum ibv_qp_state} numbers them.
+    The states, numbered as in C{enum ibv_qp_state} (IBTA vol. 1 10.3.1).
     """
 
     RESET = 0
@@ -47,7 +46,7 @@ class QPState(IntEnum):
 
 class QPAttribute(IntFlag):
     """
-    What can be set on a queue pair, one bit each, as C{enum ibv_qp_attr_mask}.
+    The attributes of a queue pair, one bit each, as in C{enum ibv_qp_attr_mask}.
     """
 
     STATE = 1 << 0
@@ -74,7 +73,7 @@ class QPAttribute(IntFlag):
     RATE_LIMIT = 1 << 25
 
 
-#: The attributes by the names of C{struct ibv_qp_attr}'s fields.
+#: The attributes by the field names of C{struct ibv_qp_attr} (C{libibverbs/verbs.h}).
 ATTRIBUTE_NAMES: dict[str, QPAttribute] = {
     "qp_state": QPAttribute.STATE,
     "cur_qp_state": QPAttribute.CUR_STATE,
@@ -107,8 +106,11 @@ _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
 _Rule = tuple[QPAttribute, QPAttribute]
 
+# A UD queue pair has no remote access rights, as RDMA needs a connection; it has a Q_Key instead
+# (IBTA vol. 1 9.8.3).
 _CONNECTED_INIT = _A.PKEY_INDEX | _A.PORT | _A.ACCESS_FLAGS
 _DATAGRAM_INIT = _A.PKEY_INDEX | _A.PORT | _A.QKEY
+# IBTA vol. 1 9.8.2: UC never acknowledges, so it has no RNR timer and no READs or atomics to serve.
 _UC_RTR = _A.AV | _A.PATH_MTU | _A.DEST_QPN | _A.RQ_PSN
 _RC_RTR = _UC_RTR | _A.MAX_DEST_RD_ATOMIC | _A.MIN_RNR_TIMER
 _RC_RTS = _A.SQ_PSN | _A.TIMEOUT | _A.RETRY_CNT | _A.RNR_RETRY | _A.MAX_QP_RD_ATOMIC
@@ -117,6 +119,7 @@ _UC_RUNNING = _A.CUR_STATE | _A.ALT_PATH | _A.ACCESS_FLAGS | _A.PATH_MIG_STATE
 _RC_RUNNING = _UC_RUNNING | _A.MIN_RNR_TIMER
 _UD_RUNNING = _A.CUR_STATE | _A.QKEY
 _UC_DRAINED = _A.AV | _A.ALT_PATH | _A.ACCESS_FLAGS | _A.PKEY_INDEX | _A.PATH_MIG_STATE
+# IBTA vol. 1 10.3.1.5: with nothing in flight, path and timeouts may change.
 _RC_DRAINED = (
     _UC_DRAINED
     | _A.PORT
@@ -129,8 +132,8 @@ _RC_DRAINED = (
 )
 _NOTIFY = _A.EN_SQD_ASYNC_NOTIFY
 
-# (from, to) -> type -> (required, optional).  To RESET and to ERR every state may go, with
-# nothing but the state (IBTA vol. 1 10.3.1; Linux refuses RESET -> ERR, IBTA does not).
+# IBTA vol. 1 10.3.1: (from, to) -> type -> (required, optional).  Every state may go to RESET and to ERR,
+# with the state as only attribute; Linux refuses RESET -> ERR, IBTA does not.
 _TRANSITIONS: dict[tuple[QPState, QPState], dict[QPType, _Rule]] = {
     (_RESET, _INIT): {
         _RC: (_CONNECTED_INIT, _NONE),
@@ -172,6 +175,7 @@ _TRANSITIONS: dict[tuple[QPState, QPState], dict[QPType, _Rule]] = {
         _UC: (_NONE, _UC_RUNNING),
         _UD: (_NONE, _UD_RUNNING),
     },
+    # IBTA vol. 1 10.3.1.6: there is no SQE for RC, whose errors end the connection.
     (_SQE, _RTS): {
         _UC: (_NONE, _A.CUR_STATE | _A.ACCESS_FLAGS),
         _UD: (_NONE, _UD_RUNNING),
@@ -181,15 +185,16 @@ _TRANSITIONS: dict[tuple[QPState, QPState], dict[QPType, _Rule]] = {
 
 def _names(attributes: int) -> str:
     known = [bit.name or "" for bit in QPAttribute if attributes & bit]
+    # Bits without a name are not in the iteration, but must be in the error's text.
     unknown = attributes & ~sum(QPAttribute)
     return ", ".join(known + [f"unknown attribute {unknown:#x}"] * bool(unknown))
 
 
 def attributeBits(names: Iterable[str]) -> int:
     """
-    The bits of attributes that are given by name.
+    Convert attribute names to bits.
 
-    @raise QueuePairError: there is no attribute of a name.
+    @raise QueuePairError: a name is unknown.
     """
     bits = 0
     for name in names:
@@ -202,10 +207,11 @@ def attributeBits(names: Iterable[str]) -> int:
 
 def transitionRule(qpType: QPType, current: QPState, new: QPState) -> tuple[QPAttribute, QPAttribute] | None:
     """
-    The attributes that a transition requires and those it permits besides.
+    The attributes that a transition requires, and those that it permits besides.
 
     @return: (required, optional), or L{None} if there is no such transition.
     """
+    # IBTA vol. 1 10.3.1: from any state.
     if new == QPState.RESET or new == QPState.ERR:
         return _NONE, _NONE
     return _TRANSITIONS.get((current, new), {}).get(qpType)
@@ -213,27 +219,21 @@ def transitionRule(qpType: QPType, current: QPState, new: QPState) -> tuple[QPAt
 
 def checkTransition(qpType: QPType, current: QPState, new: QPState, attributes: int | Iterable[str]) -> None:
     """
-    Check that a queue pair may go from one state to another with these attributes.
+    Check that a queue pair may change its state with these attributes.
 
-    @param qpType: its transport service.
-    @param current: the state it is in.
-    @param new: the state it shall be in.
-    @param attributes: what comes with the request: L{QPAttribute} bits, or names of
-        L{ATTRIBUTE_NAMES}; the state itself may be among them.
-
-    @raise QueuePairError: there is no such transition, an attribute is missing, or one
-        came that this transition does not take; the text names it.
+    @param attributes: L{QPAttribute} bits, or names of L{ATTRIBUTE_NAMES}; the state itself may be among
+        them.
+    @raise QueuePairError: there is no such transition, an attribute is missing, or one is not permitted; the
+        text names it.
     """
     refusal = _refusal(qpType, current, new, attributes if isinstance(attributes, int) else tuple(attributes))
     if refusal:
         raise QueuePairError(refusal)
 
 
-@lru_cache(maxsize=256)  # Each connection takes the same few steps.
+# Each connection takes the same few transitions; the bound covers all of them.
+@lru_cache(maxsize=256)
 def _refusal(qpType: QPType, current: QPState, new: QPState, attributes: int | tuple[str, ...]) -> str:
-    """
-    What is wrong with a transition; nothing if it may be made: see L{checkTransition}.
-    """
     bits = attributes if isinstance(attributes, int) else attributeBits(attributes)
     rule = transitionRule(qpType, current, new)
     step = f"{current.name} -> {new.name} of a queue pair of type {qpType.name}"

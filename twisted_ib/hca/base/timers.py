@@ -1,10 +1,8 @@
 """
-How long a requester waits: the codes of IBTA vol. 1.
+Timers of queue pairs and completion queues, and the timeout codes of IBTA vol. 1.
 
-The timers of one device's queue pairs.
-
-A heap: a timer runs while a refused request waits to be sent again, and while an event of
-a completion queue is held back.  Whoever drives the device asks L{Timers.deadline} and calls L{Timers.tick}.
+The timers are a heap.  A timer runs while a refused request waits to be sent again, and while an event of a
+completion queue is moderated.  The device's driver asks for L{Timers.deadline} and calls L{Timers.tick}.
 """
 
 from __future__ import annotations
@@ -12,72 +10,67 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-#: By min_rnr_timer's code, in hundredths of a millisecond (9.7.5.2.8).
+#: IBTA vol. 1 9.7.5.2.8: delays of the RNR timer codes, in hundredths of a millisecond.  Code 0 is the
+#: longest.
 _RNR_TIMES = (
     *(65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192),
     *(256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152),
 )
 _RNR_CODE_MASK = 0x1F
-#: A timeout's unit in seconds; its code is a power of two (9.9.2.4.1).
+#: IBTA vol. 1 9.9.2.4.1: a timeout is this many seconds times two to the power of its code.
 _TIMEOUT_UNIT = 4.096e-6
 
 
 def rnrSeconds(code: int) -> float:
     """
-    How long a requester waits after an RNR refusal with this timer code.
+    The delay after an RNR NAK with this timer code, in seconds.
     """
+    # The AETH has five bits for the code (IBTA vol. 1 9.7.5.2.1); the callers may pass the whole syndrome.
     return _RNR_TIMES[code & _RNR_CODE_MASK] / 100000
 
 
 def timeoutSeconds(code: int) -> float | None:
     """
-    How long it waits for an answer; L{None}, with code 0, is for ever.
+    The duration of a timeout code, in seconds; L{None}, for code 0, is unlimited.
     """
     return _TIMEOUT_UNIT * 2**code if code else None
 
 
 class Timer:
     """
-    One running timer.
-
-    @ivar when: when it is due.
-    @ivar expired: what it calls then; L{None} once it has expired or is cancelled.
+    A running timer.
     """
 
     __slots__ = ("expired", "when")
 
     def __init__(self, when: float, expired: Callable[[], None]) -> None:
+        #: Its expiry time, seconds.
         self.when = when
+        #: The callback; L{None} once it was called or the timer is cancelled.
         self.expired: Callable[[], None] | None = expired
 
     def __lt__(self, other: Timer) -> bool:
-        """
-        Whether it is due before another.
-        """
         return self.when < other.when
 
     def cancel(self) -> None:
         """
-        It shall not expire; harmless if it has.
+        Cancel the timer; harmless if it has expired.
         """
         self.expired = None
 
 
 class Timers:
     """
-    All running timers of one device.
+    The running timers of one device.
     """
 
     __slots__ = ("_clock", "_heap", "_sweepAt")
 
-    # Cancelled timers are swept when there are twice as many timers as ran after the last
-    # time, but not for so few.
+    # Cancelled timers stay in the heap, as removal from its middle is linear.  They are swept when the heap
+    # has twice the size that it had after the last sweep, and more than this.
     _IDLE = 64
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """
-        @param clock: gives the device's time in seconds.
-        """
         self._clock = clock
         self._heap: list[Timer] = []
         self._sweepAt = self._IDLE
@@ -97,7 +90,7 @@ class Timers:
 
     def deadline(self) -> float | None:
         """
-        When L{tick} is due, or L{None}.
+        The time when L{tick} is due, or L{None}.
         """
         heap = self._heap
         while heap and heap[0].expired is None:
@@ -106,10 +99,11 @@ class Timers:
 
     def tick(self, now: float) -> None:
         """
-        Call what is due; a timer that is started meanwhile waits for the next tick.  One
-        that raises keeps no other from its call; the first exception is raised at the end.
+        Call the expired timers; one that is started meanwhile waits for the next tick.  An exception from one
+        keeps no other from its call; the first is raised at the end.
         """
         heap = self._heap
+        # Collected first: a callback that restarts itself with no delay would otherwise loop for ever.
         due = []
         while heap and heap[0].when <= now:
             due.append(heappop(heap))

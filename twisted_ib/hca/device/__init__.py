@@ -1,7 +1,7 @@
 """
 One HCA: a fabric, its queue pairs and memory, its connections, its progress.  No Twisted, no threads.
 
-Begin with L{twisted_ib.hca.device.device.Device}.  C{connections} has the services it listens on and the
-connections it has, C{addressresolution} finds the path to the HCA that a GID names, C{registry} knows devices
-by name and is the only module that names fabrics.
+Start with L{twisted_ib.hca.device.device.Device}.  C{connections} has the listening services and the
+connections, C{addressresolution} resolves GIDs to paths, C{registry} names the devices and is the only module
+that names fabrics.
 """

@@ -1,29 +1,15 @@
 """
-Which path a queue pair or a datagram takes to the HCA that a GID names.
+Address resolution: the path to the HCA that a GID names, for queue pairs and datagrams.
 
-Connection management finds a path by asking for a service.  A program that exchanges GIDs
-and queue pair numbers by itself, as verbs programs do, asks for neither: both ends just
-bring their queue pairs to RTR, whichever comes first.  Two HCAs may have dialled each other,
-which makes two paths, and the two queue pairs must be on the two ends of one: what one sends
-on a path is acknowledged and refused there.  So both keep to a rule:
+Connection management resolves a path by service.  Verbs programs that exchange GIDs and queue pair numbers by
+themselves have no service: both ends bring their queue pairs to RTR, in any order, and the two HCAs agree on
+one path by a rule (L{AddressResolution.find}).
 
-  - the path is one that the HCA with the lower GUID has dialled;
-  - the other waits to be called, and looks at who calls: a GUID is what a process says of
-    itself, until the fabric proves it;
-  - of a path from an HCA to itself, the queue pair with the lower number takes the end
-    that dialled.  One that is connected to itself takes that end too.
+Only the GID made of the GUID leads to one HCA.  A host's addresses, which the GID table has too, belong to
+all its HCAs.  Where peers are IP addresses the fabric knows the path to each GID, and the sender of each
+datagram.
 
-Only the GID of the GUID leads to an HCA.  A host's addresses, which the GID table has too,
-belong to all HCAs of the host.  Where peers are IP addresses there is no such rule: the fabric
-knows the path to each GID, and who has sent a datagram.
-
-A datagram says who sent it, and an answer goes there: what comes from a caller who has not
-proven to be who it says is dropped.
-
-Queue pairs that wait until the path to their peer's HCA is there.
-
-The rule by which two HCAs agree on a path is in L{twisted_ib.hca.device.addressresolution}; here is the
-waiting: for an answer, for a call, or for another attempt.
+Queue pairs whose path cannot be found yet wait, for an answer, a call, or the next attempt (L{PendingPaths}).
 """
 
 from __future__ import annotations
@@ -56,37 +42,39 @@ if TYPE_CHECKING:
 
 __all__ = ["RECEIVING", "AddressResolution", "MulticastGroup", "PendingJoin", "PendingPaths", "isWaiting"]
 
-#: HCAs that queue pairs of one device wait to meet.
+#: HCAs whose paths are being resolved at a time for one device.
 MEETINGS = 4096
-#: The first pause of a queue pair that looks for an HCA which is not there, in seconds.
+#: The first pause before the search for an absent HCA is repeated, in seconds.
 MEETING_SECONDS = 0.02
-#: The pauses double up to this.
+#: The pauses double up to this, in seconds.
 MEETING_SECONDS_MOST = 0.32
 
+# IBTA vol. 1 4.1.1: the lower half of a GID is the GUID.
 _GUID_MASK = (1 << 64) - 1
 _LONGEST = HEADER_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 
 class MulticastGroup:
     """
-    The way to all members of a multicast group, in the place of a path.
-
-    @ivar gid: the group's.
-    @ivar alive: whether it is still to be used.
+    The path to all members of a multicast group.
     """
 
+    # IBTA vol. 1 10.5.2: a datagram to a group is copied to each member; without a switch the sender makes
+    # the copies.
     __slots__ = ("_device", "_members", "_ways", "alive", "gid")
 
     def __init__(self, device: Any, gid: int) -> None:
         self._device = device
+        #: The group's MGID.
         self.gid = gid
+        #: Whether it may still be used.
         self.alive = True
         self._members: tuple[int, ...] = ()
         self._ways: dict[int, Departure] = {}
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
-        Send a datagram to every member; whoever has no room loses it.
+        Send a datagram to every member; a member without space loses it.
 
         @return: True.
         """
@@ -94,10 +82,15 @@ class MulticastGroup:
         try:
             members = device.fabric.members(self.gid)
         except HCAError:
+            # The membership is published in files that may be unreadable for a moment: the last known members
+            # are better than none.
             members = self._members
             device.count("groups_unread")
+        # The fabric returns the same object while nothing has changed, so this is one comparison per
+        # datagram.
         if members is not self._members:
             self._follow(members)
+        # A copy: a send may lose a path, and with it a member.
         for way in list(self._ways.values()):
             way.send(word, header, payload, length)
         return True
@@ -113,17 +106,17 @@ class MulticastGroup:
 
     def wantSpace(self, waiter: Any) -> None:
         """
-        Nobody waits for a group.
+        Ignored: groups have no flow control.
         """
 
     def wantNoSpace(self, waiter: Any) -> None:
         """
-        Nobody waits for a group.
+        Ignored: groups have no flow control.
         """
 
     def close(self) -> None:
         """
-        Use it no more.
+        Release the paths to the members.
         """
         self.alive = False
         self._follow(())
@@ -132,23 +125,20 @@ class MulticastGroup:
 class AddressResolution:
     """
     The paths of one device, by GID, and its multicast groups.
-
-    @ivar guid: the device's GUID.
-    @ivar timers: the device's.
-    @ivar takesDatagrams: whether the device ever had queue pairs of datagrams: then callers
-        are asked for their proof while they live, as one may send a datagram and go.
     """
 
     def __init__(self, device: Any) -> None:
+        #: Whether the device ever had UD queue pairs: then callers are asked for proof as soon as they call.
         self.takesDatagrams = False
         self._device = device
+        #: The device's GUID.
         self.guid: int = device.guid
         self.timers = device.timers
         self._meetings: dict[int, PendingPaths] = {}
         self._met: dict[QueuePair, PendingPaths] = {}
-        #: Paths that HCAs with a lower GUID, as they say, have dialled; the latest is last.
+        #: Paths dialled by HCAs with a lower GUID, as they claim; the latest is last.
         self._callers: dict[int, list[Any]] = {}
-        #: Of those, which are proven to be what they say and which not.
+        #: Whether the fabric has proven the claim of a path's caller.
         self._proofs: dict[Any, bool] = {}
         self._attached: dict[int, dict[QueuePair, None]] = {}
         self._groups: dict[int, MulticastGroup] = {}
@@ -157,21 +147,25 @@ class AddressResolution:
 
     def check(self, gid: int) -> int:
         """
-        Whether a GID leads to one HCA.
+        Check that a GID leads to one HCA.
 
-        @return: its GUID, 0 where peers are IP addresses.
-        @raise SharedGIDError: it is an address of this host, which all HCAs have.
-        @raise NoRouteError: it leads nowhere from here.
+        @return: its GUID; 0 where peers are IP addresses.
+        @raise SharedGIDError: it is an address of this host, which all HCAs share.
+        @raise NoRouteError: it is unreachable.
         """
         if self._device.addressed:
+            # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
             if isMulticast(gid) or not gid:
                 raise NoRouteError(f"no HCA has the GID {IPv6Address(gid)}")
             return 0
         guid = gid & _GUID_MASK
+        # Before the host's addresses are asked for, as that costs system calls.
         isGUID = gid == guidGID(guid) and bool(guid)
         if isGUID and (guid == self.guid or guid in self._meetings or guid in self._callers):
             return guid
         text = normalise(str(IPv6Address(gid)))
+        # With Linux rxe such a GID works, as a host has one rxe device per interface; here several HCAs share
+        # it, and a guess would connect the wrong process.
         if self._device.isLocal(text):
             raise SharedGIDError(
                 f"GID {text} is an address of this host, which all its HCAs share: give the"
@@ -183,13 +177,12 @@ class AddressResolution:
 
     def reach(self, gid: int, user: Any) -> Any:
         """
-        Find the way for datagrams to a GID.
+        Resolve the path for datagrams to a GID.
 
-        @param user: gets C{pathReady(path)}, perhaps before this returns, with a path or a
-            L{MulticastGroup}; or C{connectFailed(error)} later.
-
-        @return: something with C{cancel()}, or L{None} if the user has it already.
-        @raise HCAError: there is none.
+        @param user: gets C{pathReady(path)}, perhaps before this returns, with a path or a L{MulticastGroup};
+            or C{connectFailed(error)} later.
+        @return: an object with C{cancel()}, or L{None} if the user was called already.
+        @raise HCAError: there is no path.
         """
         if self._device.addressed:
             return self._device.fabric.reachGID(gid, user)
@@ -202,18 +195,18 @@ class AddressResolution:
 
     def meet(self, queuePair: QueuePair) -> None:
         """
-        Find the path for a queue pair in RTR that has an address vector.
+        Resolve the path of a queue pair in RTR that has an address vector.
 
-        It is given by C{queuePair.pathFound(path)}, perhaps before this returns.  While the
-        peer's HCA is not there it is looked for again and again, until the queue pair leaves
-        its state; C{queuePair.pathFailed(error)} says that this is given up.
+        Calls C{queuePair.pathFound(path)}, perhaps before this returns.  While the peer's HCA is absent the
+        search is repeated, until the queue pair leaves its state; C{queuePair.pathFailed(error)} ends it.
 
         @raise SharedGIDError: the GID is an address of this host.
-        @raise NoRouteError: it leads nowhere from here.
-        @raise ResourceLimitError: L{MEETINGS} HCAs are waited for.
+        @raise NoRouteError: it is unreachable.
+        @raise ResourceLimitError: L{MEETINGS} HCAs are being resolved.
         """
         vector = queuePair.vector
         guid = self.check(vector.gid)
+        # A repeated transition to RTR, after RESET, replaces the vector.
         self.leave(queuePair)
         if self._device.addressed:
             self._device.fabric.reachGID(vector.gid, PendingJoin(queuePair, vector))
@@ -227,12 +220,8 @@ class AddressResolution:
         pendingPaths.look()
 
     def _makeRoom(self) -> None:
-        """
-        One HCA more is to be waited for.
-
-        @raise ResourceLimitError: there are enough.
-        """
         if len(self._meetings) >= MEETINGS:
+            # Queue pairs that left RTR without notice do not count.
             for pendingPaths in list(self._meetings.values()):
                 pendingPaths.prune()
             if len(self._meetings) >= MEETINGS:
@@ -240,7 +229,7 @@ class AddressResolution:
 
     def leave(self, queuePair: QueuePair) -> None:
         """
-        A queue pair does not wait any more; harmless if it did not.
+        Stop the resolution for a queue pair, if there is one.
         """
         pendingPaths = self._met.pop(queuePair, None)
         if pendingPaths is not None:
@@ -250,7 +239,7 @@ class AddressResolution:
 
     def ended(self, pendingPaths: PendingPaths, waiting: dict[QueuePair, Any]) -> None:
         """
-        Nobody waits in a meeting any more.
+        Forget a resolution that ended.
         """
         if self._meetings.get(pendingPaths.guid) is pendingPaths:
             del self._meetings[pendingPaths.guid]
@@ -259,14 +248,21 @@ class AddressResolution:
 
     def find(self, guid: int, pendingPaths: PendingPaths) -> Any:
         """
-        Find the path that this HCA shares with another, or none yet.
+        Find the path that this HCA shares with another.
 
-        @return: the search, or L{None} if there is nothing to do until somebody calls.
+        @return: the search, or L{None} if there is nothing to do until the peer calls.
         @raise HCAError: it cannot be found now.
         """
+        # Two HCAs may have dialled each other, which makes two paths, and both queue pairs must use the same
+        # one: a record is acknowledged and refused on the path that it came by.  So the path is one that the
+        # HCA with the lower GUID has dialled; the other HCA waits to be called, and verifies the caller, as a
+        # GUID is only a claim until the fabric proves it.  Equal GUIDs mean a path to this HCA itself; there
+        # the queue pair with the lower number uses the end that dialled, as does one that is connected to
+        # itself.
         if guid >= self.guid:
             return self._device.fabric.reach(guid, pendingPaths)
         unknown = False
+        # The latest path first: an earlier one may be of a process that has died without being noticed yet.
         for path in reversed(self._callers.get(guid, ())):
             proof = self._proves(path, guid)
             if proof:
@@ -274,16 +270,15 @@ class AddressResolution:
                 return None
             unknown = unknown or proof is None
         if unknown:
+            # An error, so that the search is repeated: the proof may be had later.
             raise PathLostError(f"it cannot be found out now who HCA {guid:016x} is")
         return None
 
     def _proves(self, path: Any, guid: int) -> bool | None:
-        """
-        Whether a path's caller is who it says; the fabric is asked once.
-        """
         proof = self._proofs.get(path)
         if proof is None:
             proof = self._device.fabric.proves(path, guid)
+            # Only a definite answer is kept, and only for a living path, whose entry pathLost removes.
             if proof is not None and path.alive:
                 self._proofs[path] = proof
             if proof is False:
@@ -295,17 +290,20 @@ class AddressResolution:
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
         guid = path.peer.guid
+        # Only a lower GUID dials paths for queue pairs; others dial for connection management, which needs no
+        # lookup here.
         if guid < self.guid:
             self._callers.setdefault(guid, []).append(path)
             pendingPaths = self._meetings.get(guid)
             if pendingPaths is not None:
                 pendingPaths.look()
+        # Now, while the caller lives: it may send one datagram and exit, and a dead process proves nothing.
         if self.takesDatagrams:
             self._proves(path, guid)
 
     def pathLost(self, path: Any) -> None:
         """
-        A path is gone.
+        Forget a path.
         """
         guid = path.peer.guid
         self._proofs.pop(path, None)
@@ -324,21 +322,24 @@ class AddressResolution:
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
         device = self._device
+        # IBTA vol. 1 9.8.3: GRH and DETH precede the payload, which has at most the path MTU.
         if not HEADER_BYTES <= stop - start <= _LONGEST:
             device.count("datagrams_malformed")
             return
-        # Once, as it may lie in memory that the peer writes: who gets it and what they read
-        # must not differ.
+        # Copied once, as the buffer may be memory that the peer still writes: the check of the destination
+        # and all readers must see the same bytes.
         record = bytes(buffer[start:stop])
         gid = destination(record)
         if isMulticast(gid):
-            # A program may attach and detach over what it gets.
+            # A list: the program may attach and detach while it handles a datagram.
             targets = [queuePair for queuePair in self._attached.get(gid, ()) if takesDatagrams(queuePair)]
         else:
             target = device.queuePairs.get(number)
             targets = [target] if takesDatagrams(target) else []
+        # Dropped silently, and counted: UD has no acknowledgements (IBTA vol. 1 9.8.3; Linux rxe_recv.c).
         if not targets:
             device.count("datagrams_unclaimed")
+        # A datagram names its sender, and replies go there: without proof of the caller's GUID it is dropped.
         elif not (device.addressed or self._proves(path, path.peer.guid)):
             device.count("datagrams_unproven")
         else:
@@ -349,12 +350,12 @@ class AddressResolution:
 
     def attach(self, queuePair: QueuePair, gid: int) -> None:
         """
-        Have a queue pair get what is sent to a multicast group.  Harmless if it does.
+        Attach a queue pair to a multicast group.  Idempotent.
 
-        @raise QueuePairError: it is not of datagrams, or that is no group.
+        @raise QueuePairError: it is not a UD queue pair, or C{gid} is not a multicast GID.
         @raise ResourceLimitError: the device has L{limits.MULTICAST_GROUPS}, or the group
             L{limits.MULTICAST_QUEUE_PAIRS} here.
-        @raise HCAError: others would not find this HCA.
+        @raise HCAError: the membership cannot be published.
         """
         if queuePair.type != QPType.UD or not isMulticast(gid):
             raise QueuePairError(f"queue pair {queuePair.number} cannot join group {gid:#x}")
@@ -362,6 +363,7 @@ class AddressResolution:
         if members is None:
             if len(self._attached) >= limits.MULTICAST_GROUPS:
                 raise ResourceLimitError(f"{limits.MULTICAST_GROUPS} multicast groups are joined")
+            # Published before the queue pair is entered: if that fails there is nothing to undo.
             self._device.fabric.join(gid)
             members = self._attached[gid] = {}
         elif queuePair not in members and len(members) >= limits.MULTICAST_QUEUE_PAIRS:
@@ -384,18 +386,15 @@ class AddressResolution:
 
     def groupsOf(self, queuePair: QueuePair) -> list[int]:
         """
-        @return: the multicast GIDs that a queue pair is attached to.
+        The multicast GIDs that a queue pair is attached to.
         """
         return [gid for gid, members in self._attached.items() if queuePair in members]
 
     def _group(self, gid: int) -> MulticastGroup:
-        """
-        The way to a group.  Beyond L{limits.MULTICAST_GROUPS} the oldest is given up; whoever
-        uses it asks again.
-        """
         group = self._groups.get(gid)
         if group is None:
             if len(self._groups) >= limits.MULTICAST_GROUPS:
+                # The oldest group is evicted; its users see that it is not alive and ask again.
                 self._groups.pop(next(iter(self._groups))).close()
             group = self._groups[gid] = MulticastGroup(self._device, gid)
         return group
@@ -404,8 +403,9 @@ class AddressResolution:
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:
         """
-        A queue pair is destroyed.
+        Forget a destroyed queue pair.
         """
+        # A program should have detached it (ibv_detach_mcast); if not, its number must not stay in the group.
         if self._met:
             self.leave(queuePair)
         if self._attached:
@@ -414,7 +414,7 @@ class AddressResolution:
 
     def close(self) -> None:
         """
-        The device closes: nothing is looked for any more.
+        End all resolutions; the device is closing.
         """
         for pendingPaths in list(self._meetings.values()):
             pendingPaths.end()
@@ -425,7 +425,7 @@ class AddressResolution:
 
 def takesDatagrams(queuePair: Any) -> bool:
     """
-    @return: Whether a queue pair, or L{None}, gets datagrams now.
+    Whether a queue pair, or L{None}, receives datagrams now.
     """
     return (
         queuePair is not None
@@ -435,18 +435,15 @@ def takesDatagrams(queuePair: Any) -> bool:
     )
 
 
-#: States in which a queue pair has a path, or wants one.
+#: States in which a queue pair has a path, or wants one (IBTA vol. 1 10.3.1).
 RECEIVING = frozenset((QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE))
-#: What does not get better by trying again.
+#: Errors that another attempt would only repeat.
 _FINAL = (DeviceError, LayoutError, PeerIdentityError, PeerRefusedError)
 
 
 class PendingPaths:
     """
     The queue pairs that wait for the path to one HCA.
-
-    @ivar guid: of that HCA.
-    @ivar waiting: the queue pairs, each with the address vector that it waits for.
     """
 
     __slots__ = ("_paths", "_pause", "_search", "_timer", "guid", "waiting")
@@ -454,6 +451,7 @@ class PendingPaths:
     def __init__(self, paths: AddressResolution, guid: int) -> None:
         self._paths = paths
         self.guid = guid
+        #: Queue pair -> the address vector that it waits for.
         self.waiting: dict[QueuePair, Any] = {}
         self._pause = MEETING_SECONDS
         self._search: Any = None
@@ -461,12 +459,13 @@ class PendingPaths:
 
     def look(self) -> None:
         """
-        Look for the path, unless that is being done.
+        Search for the path, unless a search is running.
         """
         if self._search is not None:
             return
         self._stopTimer()
-        self._search = self  # Not again from within.
+        # Marks the search as running: find may call back before it returns.
+        self._search = self
         try:
             search = self._paths.find(self.guid, self)
         except (HCAError, OSError) as error:
@@ -477,21 +476,24 @@ class PendingPaths:
 
     def pathReady(self, path: Any) -> None:
         """
-        It is found: all go on.  One queue pair's exception keeps no other from that; the
+        Give the path to all waiting queue pairs.  An exception from one does not keep it from the others; the
         first is raised at the end.
         """
         self._search = None
         twin = path.twin
+        # A path to this HCA itself without its other end is being torn down.
         if not path.alive or (twin is None and self.guid == self._paths.guid):
             self.connectFailed(PathLostError("the path was lost when it was found"))
             return
         waiting = self.end()
         failure: Exception | None = None
         for queuePair, vector in waiting.items():
+            # The program may have moved it to RESET or ERR, or to another vector, from within an earlier
+            # callback.
             if not isWaiting(queuePair, vector):
                 continue
             try:
-                # Only a path from an HCA to itself has a twin.
+                # Only a path from an HCA to itself has a twin, its other end.
                 queuePair.pathFound(path if twin is None or queuePair.number <= queuePair.remote else twin)
             except Exception as error:
                 failure = failure or error
@@ -500,7 +502,7 @@ class PendingPaths:
 
     def connectFailed(self, error: Exception) -> None:
         """
-        It is not found now; perhaps later.
+        Retry later, or give up if the error is final.
         """
         self._search = None
         self.prune()
@@ -510,12 +512,14 @@ class PendingPaths:
                     queuePair.pathFailed(error)
         elif self.waiting:
             self._stopTimer()
+            # Exponential backoff: an absent HCA may come in a moment, or never.  IBTA vol. 1 has no timeout
+            # for RTR.
             self._timer = self._paths.timers.start(self._pause, self.look)
             self._pause = min(2 * self._pause, MEETING_SECONDS_MOST)
 
     def prune(self) -> None:
         """
-        Forget queue pairs that wait no more.
+        Forget queue pairs that no longer wait.
         """
         for queuePair, vector in list(self.waiting.items()):
             if not isWaiting(queuePair, vector):
@@ -523,9 +527,9 @@ class PendingPaths:
 
     def end(self) -> dict[QueuePair, Any]:
         """
-        Nobody waits any more.
+        End the resolution.
 
-        @return: who waited.
+        @return: the queue pairs that waited.
         """
         self._stopTimer()
         search, self._search = self._search, None
@@ -549,22 +553,19 @@ class PendingJoin:
     __slots__ = ("_queuePair", "_vector")
 
     def __init__(self, queuePair: QueuePair, vector: Any) -> None:
-        """
-        @param vector: The address vector that it waits for.
-        """
         self._queuePair = queuePair
         self._vector = vector
 
     def pathReady(self, path: Any) -> None:
         """
-        It is found.
+        Give the path to the queue pair.
         """
         if isWaiting(self._queuePair, self._vector):
             self._queuePair.pathFound(path)
 
     def connectFailed(self, error: Exception) -> None:
         """
-        There is none.
+        Report the failure to the queue pair.
         """
         if isWaiting(self._queuePair, self._vector):
             self._queuePair.pathFailed(error)
@@ -572,6 +573,7 @@ class PendingJoin:
 
 def isWaiting(queuePair: QueuePair, vector: Any) -> bool:
     """
-    @return: Whether a queue pair still wants the path that an address vector names.
+    Whether a queue pair still wants the path of an address vector.
     """
+    # Compared by identity: an equal vector of a later transition has a search of its own.
     return queuePair.path is None and queuePair.vector is vector and queuePair.state in RECEIVING

@@ -1,8 +1,8 @@
 """
-The services that one HCA listens on, and the connections that it has.
+The services that one HCA listens on, and its connections.
 
-The communication manager (L{twisted_ib.hca.cm}) knows messages and states; here is who hears of
-them: the listener of a service and an address, the user of a connection.
+The communication manager (L{twisted_ib.hca.cm}) has the messages and the states; this module dispatches its
+events to listeners, by service and address, and to the users of connections.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.wire.cm import RejectReason, SIDRStatus
 from twisted_ib.hca.wire.cm.rdmacm import PortSpace, textOf, unpackAddress
 
-#: Where private data has the destination, by port space: offset of the version byte, of the
-#: address.  SDP's is in the Hello.
+#: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
+#: (IBTA vol. 1 annex A4).
 _DESTINATION = {PortSpace.SDP.value: (17, 48)}
 _IB = PortSpace.IB.value
-#: Other port spaces have RDMA-CM's header (annex A11).
+#: The same in RDMA-CM's header, for other port spaces (IBTA vol. 1 annex A11).
 _RDMA_CM_DESTINATION = (1, 20)
 
 
@@ -33,57 +33,47 @@ _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 class Manager(ConnectionTable):
     """
-    A connection table whose messages leave in the order of everything else.
+    A connection table whose messages are sent at once, in order with everything else.
 
-    @ivar messagesSent: How many have left.
+    @ivar messagesSent: messages sent.
     """
 
     messagesSent = 0
 
     def send(self, output: Output) -> None:
         """
-        Publish a message at once: what a consumer sends after accepting a
-        connection must arrive after the REP.
+        Send a message at once: data that follows an accept must arrive after the REP.
         """
         path, attribute, body = output
         self.messagesSent += 1
+        # Queueing REP and data separately would let data overtake the REP, and the peer would refuse it.
         path.sendManagement(attribute, body)
 
 
 class Service:
     """
-    A service that this HCA listens on.
-
-    @ivar port: The port.
-    @ivar address: The address, C{"0.0.0.0"} or C{"::"} for all.
+    A listening service of this HCA.
     """
 
     __slots__ = ("_portSpace", "_services", "address", "port")
 
     def __init__(self, services: Services, portSpace: int, address: str, port: int) -> None:
-        """
-        For L{Services.listen}.
-
-        @param services: Of the HCA.
-        @param portSpace: Of the RDMA-CM.
-        @param address: The address.
-        @param port: The port.
-        """
         self._services = services
         self._portSpace = portSpace
+        #: The bound address, C{"0.0.0.0"} or C{"::"} for all.
         self.address = address
         self.port = port
 
     @property
     def serviceID(self) -> int:
         """
-        The service id.
+        The service id, 64 bits.
         """
         return self._portSpace << 16 | self.port
 
     def close(self) -> None:
         """
-        Listen no more.
+        Stop listening.
         """
         self._services.unlisten(self)
 
@@ -91,18 +81,17 @@ class Service:
 class Services:
     """
     The services and connections of one device.
-
-    @ivar cm: The communication manager.
     """
 
     def __init__(self, device: Any, randomBits: Any) -> None:
         """
-        There are none.
-
-        @param device: The HCA.
-        @param randomBits: Gives that many random bits, which nobody can guess.
+        @param randomBits: returns a number of that many unpredictable bits.
         """
         self._device = device
+        # Communication ids are random, as Linux cm.c starts at a random number: peers may remember those of a
+        # process that restarts, and strangers must not guess them.  Drawn ahead, as each draw is a system
+        # call.
+        #: The communication manager.
         self.cm = Manager(device.guid, DrawnAhead(randomBits, 32))
         self._listeners: dict[int, dict[str, Any]] = {}
 
@@ -110,23 +99,24 @@ class Services:
         """
         Listen on a service.
 
-        @param portSpace: Of the RDMA-CM, L{PortSpace<twisted_ib.hca.wire.cm.rdmacm.PortSpace>}: SDP or TCP.
-        @param address: An address of this host; C{""} or C{"::"} for all.
-        @param port: The port, 0 for any.
-        @param listener: An L{IServiceListener}.
-        @param inode: Of the TCP socket that listens for the same server on the same address and port, if
-            there is one.
-        @raise ServiceInUseError: somebody has it.
+        @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.wire.cm.rdmacm.PortSpace>}.
+        @param address: an address of this host; C{""} or C{"::"} for all.
+        @param port: 0 for any free port.
+        @param listener: an L{IServiceListener}.
+        @param inode: the inode of the same server's TCP socket on this address and port, or 0.
+        @raise ServiceInUseError: another listener has it.
         @raise NoRouteError: the address is not of this host.
         """
         self._device.check()
         address = normalise(address)
         prefix = portSpace << 16
+        # Published before the listener is entered: two processes race for a port, and the fabric decides.
         if port:
             self._device.fabric.publish(prefix | port, address, inode)
         else:
             port = self._device.fabric.publishAny(prefix, address)
         serviceID = prefix | port
+        # Several listeners share a service id with different addresses; the CM knows the service id only.
         addresses = self._listeners.get(serviceID)
         if addresses is None:
             addresses = self._listeners[serviceID] = {}
@@ -136,10 +126,9 @@ class Services:
 
     def serve(self, serviceID: int, listener: Any) -> None:
         """
-        Take requests for a service from whoever has found this HCA by its GUID: nobody finds it by the
-        service.
+        Serve peers that found this HCA by its GUID; the service itself is not published.
 
-        @param listener: An L{IServiceListener}.
+        @param listener: an L{IServiceListener}.
         """
         self._device.check()
         addresses = self._listeners[serviceID] = {"0.0.0.0": listener, "::": listener}
@@ -147,16 +136,14 @@ class Services:
 
     def serveNoMore(self, serviceID: int) -> None:
         """
-        Take back what L{serve} did.
+        Undo L{serve}.
         """
         if self._listeners.pop(serviceID, None) is not None:
             self.cm.unlisten(serviceID)
 
     def unlisten(self, service: Service) -> None:
         """
-        Listen no more: see L{Service.close}.
-
-        @param service: What L{listen} gave.
+        Stop listening: see L{Service.close}.
         """
         serviceID = service.serviceID
         addresses = self._listeners.get(serviceID)
@@ -165,31 +152,26 @@ class Services:
         if not addresses:
             del self._listeners[serviceID]
             self.cm.unlisten(serviceID)
+        # A closed device has withdrawn everything already.
         if not self._device.closed:
             self._device.fabric.withdraw(serviceID, service.address)
 
     def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
         """
-        Find the path to whoever listens on a service.
+        Resolve the path to the listener of a service.
 
-        @param portSpace: Of the RDMA-CM, L{PortSpace<twisted_ib.hca.wire.cm.rdmacm.PortSpace>}: SDP or TCP.
-        @param address: Where to: an address of this host.
-        @param port: The port.
-        @param user: Gets C{pathReady(path)}, perhaps before this returns, or
-            C{connectFailed(error)} later.
-        @param now: The device's time, seconds.
-        @return: Something with C{cancel()}.
-        @raise HCAError: it cannot be found.
+        @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.wire.cm.rdmacm.PortSpace>}.
+        @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
+        @param now: the device's time, seconds.
+        @return: an object with C{cancel()}.
+        @raise HCAError: it cannot be resolved.
         """
         self._device.check()
         return self._device.fabric.resolve(portSpace << 16 | port, normalise(address), user)
 
     def disconnect(self, connection: Connection, privateData: bytes = b"") -> None:
         """
-        Send a DREQ.
-
-        @param connection: Of the communication manager.
-        @param privateData: what it says to the peer's user.
+        Send a DREQ, with private data for the peer's user.
         """
         connection.disconnect(self._device.clock(), privateData)
         if self.cm.events:
@@ -202,6 +184,7 @@ class Services:
         device, cm = self._device, self.cm
         device.counters["management_received"] += 1
         cm.receive(path, attribute, buffer, start, stop, device.clock())
+        # Within the call: the sender's next record may need the queue pair that the event makes.
         if cm.events:
             self.dispatch()
 
@@ -214,16 +197,13 @@ class Services:
             try:
                 self._connectionLost(connection, reason)
             except Exception as error:
-                first = first or error  # The others must hear of it too.
+                # The users of the other connections must be notified too.
+                first = first or error
         self.dispatch()
         if first is not None:
             raise first
 
     def _connectionLost(self, connection: Connection | Lookup, reason: PathLostError) -> None:
-        """
-        Tell the user of a connection, or who was asked about it, that its peer
-        is gone.
-        """
         if connection.user is not None:
             lost = getattr(connection.user, "pathLost", None)
             if lost is not None:
@@ -235,11 +215,13 @@ class Services:
 
     def dispatch(self) -> None:
         """
-        Tell the users what the communication manager has to say.
+        Deliver the communication manager's events.
         """
         events = self.cm.events
         while events:
             kind, connection, message = events.popleft()
+            # TIMEWAIT_EXIT: queue pair numbers come from a permutation (RandomIndices) and are not reused
+            # soon, so nothing waits for it.
             if connection is None:
                 continue
             user = connection.user
@@ -250,10 +232,13 @@ class Services:
                 if listener is not None:
                     listener.requestWithdrawn(connection)
             elif kind is _DISCONNECTED:
-                connection.user = None  # It hears no more; each refers to the other.
+                # It gets no more events, and both refer to each other, a cycle for the garbage collector.
+                connection.user = None
                 user.peerDisconnected(connection)
             elif kind is _REPLY:
                 user.replied(connection, message)
+            # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
+            # (IBTA vol. 1 12.9.8).
             elif kind is _ESTABLISHED:
                 established = getattr(user, "established", None)
                 if established is not None:
@@ -266,16 +251,17 @@ class Services:
                 user.found(connection, message)
 
     def _requested(self, connection: Any, request: Any) -> None:
-        """
-        Find the listener for a REQ or SIDR_REQ by the address that it was meant for.
-        """
         addresses: Any = connection.listener
         address = _destinationOf(request)
+        # Linux cma.c, cma_match_private_data: after the service id the destination address decides; wildcard
+        # listeners accept any.
         listener = addresses.get(address)
         if listener is None or address.startswith("fe80:"):
             listener = addresses.get(_otherKey(addresses, address))
         isLookup = connection.__class__ is Lookup
         if listener is None or (isLookup and not hasattr(listener, "lookupRequested")):
+            # The same answer as for a service id without any listener (IBTA vol. 1 12.6.7.2, reason 8; Linux
+            # ib_cm.h, SIDR status 1).
             reason = SIDRStatus.SERVICE_ID_UNSUPPORTED if isLookup else RejectReason.INVALID_SERVICE_ID
             connection.reject(reason, b"", self._device.clock())
             return
@@ -286,29 +272,22 @@ class Services:
             listener.connectionRequested(connection, request)
 
     def _listenerOf(self, connection: Connection | Lookup) -> Any:
-        """
-        @return: Who was asked about a REQ, or L{None}.
-        """
         listener = connection.listener
         return None if isinstance(listener, dict) else listener
 
 
 def _otherKey(addresses: dict[str, Any], address: str) -> str:
-    """
-    @return: Under what who listens on all addresses is found, or on that of a link.
-    """
     key = address if address in addresses else "0.0.0.0" if "." in address else "::"
     if address.startswith("fe80:"):
-        # Private data has no scope; who listens on a link has one.
+        # Private data has no scope, but a listener on a link-local address has one.
         key = next((a for a in addresses if a.partition("%")[0] == address), key)
     return key
 
 
 def _destinationOf(request: Any) -> str:
-    """
-    @return: The address that a REQ or SIDR_REQ is meant for.
-    """
     portSpace = request.serviceID >> 16
+    # AF_IB has no header in private data; the REQ's primary path names the destination (Linux cma.c,
+    # cma_save_ib_info).
     if portSpace == _IB and hasattr(request, "primaryPath"):
         return textOf(request.primaryPath.remoteGID)
     version, offset = _DESTINATION.get(portSpace, _RDMA_CM_DESTINATION)

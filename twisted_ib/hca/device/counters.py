@@ -1,19 +1,14 @@
 """
-What an HCA counts, under the names of Linux rxe's C{hw_counters} and under its own.
+The counters of an HCA, under the names of Linux rxe's C{hw_counters} and under its own.
 
-Nothing here counts on the way of a message.  Whoever uses a queue pair has numbers anyway, such
-as SDP its sequence numbers, and says them when it is asked; a queue pair that is closed leaves
-its own behind.  Events that are rare are counted by name where they happen
-(L{Device.count<twisted_ib.hca.device.device.Device.count>}).  How looking and sleeping alternate is
-known to whoever decides it, and asked for (C{polling_}, L{twisted_ib.hca.base.polling}; C{sleeps},
-C{doorbells_rung}).
+The data path counts nothing: queue pairs report their sequence numbers on request.  Rare events are counted
+where they happen (L{Device.count<twisted_ib.hca.device.device.Device.count>}), polling and sleeping by the
+reactor (L{twisted_ib.hca.base.polling}).
 
-A record is to a fabric of operations what a packet is to rxe.  A fabric of packets counts packets,
-and its connections count by rxe's names what becomes of them
-(L{twisted_ib.hca.transport}).
+A record on a fabric of operations is what a packet is to rxe.  A fabric of packets counts packets, and its
+connections count by rxe's names (L{twisted_ib.hca.transport}).
 
-Source: Linux 6.12 C{drivers/infiniband/sw/rxe/rxe_hw_counters.c}; each name's meaning is where
-rxe increments it.
+Source: Linux 6.12 C{drivers/infiniband/sw/rxe/rxe_hw_counters.c}, C{rxe_hw_counters.h}.
 """
 
 from __future__ import annotations
@@ -21,15 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: rxe's names, in its order, and the events of ours that are the same; some events count for two
-#: names.  A name without events is 0 on fabrics of operations, always:
-#:
-#:  - C{duplicate_request}, C{out_of_seq_request}, C{rcvd_seq_err}: the medium loses and repeats
-#:    nothing, so there are no sequence numbers;
-#:  - C{ack_deferred}: how far the peer has read is the acknowledgement;
-#:  - C{link_downed}: the port is always up.
-#:
-#: The first two and the last two are what was moved: see L{Traffic}.
+#: rxe's names in the order of C{rxe_hw_counters.c}, each with our events that mean the same; an event may
+#: count for two names.  On fabrics of operations a name without events stays 0:
+#: C{duplicate_request}, C{out_of_seq_request}, C{rcvd_seq_err}: the medium neither loses nor repeats records,
+#: so there are no sequence numbers;
+#: C{ack_deferred}: the reader's position in the medium is the acknowledgement;
+#: C{link_downed}: the port is always up.
+#: C{sent_pkts}, C{rcvd_pkts}, C{rdma_sends} and C{rdma_recvs} come from L{Traffic}.
 RXE_COUNTERS: dict[str, tuple[str, ...]] = {
     "sent_pkts": ("management_sent",),
     "rcvd_pkts": ("management_received",),
@@ -51,28 +44,29 @@ RXE_COUNTERS: dict[str, tuple[str, ...]] = {
 
 class Traffic:
     """
-    What queue pairs moved.
+    The records and messages that queue pairs have moved.
 
-    @ivar recordsSent: records that were given to the medium, repeated ones too.
-    @ivar recordsReceived: records that were taken from it.
-    @ivar messagesSent: requests that were sent.
-    @ivar messagesReceived: requests of peers that were done.
+    @ivar recordsReceived: records consumed from the medium.
+    @ivar messagesReceived: requests of peers that were executed.
     """
 
     __slots__ = ("messagesReceived", "messagesSent", "recordsReceived", "recordsSent")
 
     def __init__(self) -> None:
+        #: Records that the medium has accepted, including repeated ones.
         self.recordsSent = self.recordsReceived = 0
+        #: Requests that were sent.
         self.messagesSent = self.messagesReceived = 0
 
     def add(self, queuePair: Any) -> None:
         """
-        Add what a queue pair has moved since it was made, if that is known.
+        Add what a queue pair has moved since it was created, if that is known.
 
-        @param queuePair: a queue pair.  What answers for it, its work queues or else its
-            consumer, has C{traffic()}: the four numbers in the order of the attributes here
-            from C{recordsSent} to C{messagesReceived}.  They never shrink.
+        @param queuePair: its work queues, or else its consumer, have C{traffic()}: the four numbers in the
+            order of the attributes above.  They never decrease.
         """
+        # Whichever object owns the data path keeps sequence numbers anyway (IBTA vol. 1 9.7.1), so asking it
+        # costs nothing per message.
         traffic = getattr(queuePair.work or queuePair.consumer, "traffic", None)
         if traffic is not None:
             recordsSent, recordsReceived, messagesSent, messagesReceived = traffic()
@@ -83,9 +77,7 @@ class Traffic:
 
     def with_(self, queuePairs: Iterable[Any]) -> Traffic:
         """
-        The sum of this and of what some queue pairs have moved.
-
-        @param queuePairs: those that are not in here yet.
+        Return the sum of this and the traffic of queue pairs that are not in here yet.
         """
         total = Traffic()
         for name in Traffic.__slots__:
@@ -99,15 +91,14 @@ def counters(
     traffic: Traffic, events: Mapping[str, int], managementEvents: Mapping[str, int]
 ) -> dict[str, int]:
     """
-    All that an HCA has counted since it was opened.
+    All counters of an HCA since it was opened.
 
-    @param traffic: what its queue pairs moved.
     @param events: its own counters, and those of rxe's names that are counted where they happen.
-    @param managementEvents: those of its communication manager.
-
-    @return: first rxe's names, in its order, then ours, sorted; those of the communication
-        manager begin with C{cm_}.
+    @param managementEvents: the counters of its communication manager.
+    @return: rxe's names in rxe's order, then ours, sorted; those of the communication manager begin with
+        C{cm_}.
     """
+    # Linux 6.12 rxe_hw_counters.c fixes names and order; monitoring tools read them by name.
     found = {
         name: events.get(name, 0) + sum(events.get(event, 0) for event in same)
         for name, same in RXE_COUNTERS.items()
@@ -123,9 +114,6 @@ def counters(
 
 
 def _underscored(name: str) -> str:
-    """
-    A name as counters are spelt: C{repeatedREQ} is C{repeated_req}.
-    """
     spelt = ""
     for before, letter in zip(" " + name, name, strict=False):
         spelt += "_" if letter.isupper() and before.islower() else ""

@@ -1,10 +1,9 @@
 """
 One software HCA: its identity, its objects, its progress.
 
-A L{Device} owns a fabric, the communication manager, and the tables of queue
-pairs and memory.  It needs no reactor: whoever uses it calls L{Device.progress},
-and L{Device.tick} when L{Device.deadline} passes.  In Twisted that is
-L{twisted_ib.internet.channel}.
+A L{Device} owns a fabric, the communication manager, and the tables of queue pairs and memory.  It needs no
+reactor: its driver calls L{Device.progress}, and L{Device.tick} when L{Device.deadline} passes.  In Twisted
+that is L{twisted_ib.internet.channel}.
 
 A device belongs to the thread that opened it.
 """
@@ -55,9 +54,9 @@ if TYPE_CHECKING:
     from twisted_ib.hca.capture.capture import Capture
     from twisted_ib.hca.host.queryserver import QueryServer
 
-#: GIDs that the answer to a query has, which then surely fits into L{ANSWER_BYTES}.
+#: GIDs in the answer to a query, few enough to fit into L{ANSWER_BYTES} with the rest.
 DESCRIBED_GIDS = 96
-#: Counters of a switch that its devices show, those that count most.
+#: Counters of a switch that its devices show: those with the highest counts.
 SWITCH_COUNTERS_SHOWN = 32
 
 _RC = QPType.RC
@@ -68,28 +67,8 @@ class Device(Identity):
     """
     One software HCA.
 
-    @ivar name: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
-    @ivar guid: Its GUID, random.
-    @ivar randomBits: Gives that many random bits, which nobody can guess.
-    @ivar thread: The thread that it belongs to; 0 if its user takes care that no two
-        threads are in it at a time.
-    @ivar clock: Gives its time, seconds.
-    @ivar services: What it listens on, and its connections.
-    @ivar memory: Protection domains and memory regions.
-    @ivar timers: Those of its queue pairs.
-    @ivar objects: Completion queues, shared receive queues, address handles.
-    @ivar departures: The ways that its datagrams go.
-    @ivar paths: Which path leads to which GID; multicast groups.
-    @ivar counters: How often what happened; L{statistics} has everything.
-    @ivar countersBeside: What who uses it counts, by name, to be shown with its own.
-    @ivar traffic: What queue pairs moved that are gone.
-    @ivar turns: How often L{progress} was called.
-    @ivar batch: The number of the present batch, of 8 bits: before, within and after L{progress} are
-        different ones.  Who remembers it needs no memory for it, and takes a very old one for this one now
-        and then.
-    @ivar capture: Where its packets are written, or L{None}.
-    @ivar holding: What its consumers hold for readers that are paused.
-    @ivar hold: See L{ReceiveBudget.hold}.
+    @ivar batch: an 8-bit epoch: different before, within and after L{progress}.  It wraps, so that a stale
+        holder may match.
     """
 
     def __init__(
@@ -106,50 +85,69 @@ class Device(Identity):
         Open a device.
 
         @param name: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
-        @param clock: Gives the time, seconds, never going back.
-        @param fabric: Makes its fabric; by default what C{name} stands for.
-        @param randomBits: Gives that many random bits, which nobody can guess.
-        @param anyThread: Whether any thread may use it, one at a time.
-        @param capture: Where its packets are written: a file as L{fileOf
-            <twisted_ib.hca.capture.capture.fileOf>} names it, or what is open already; nowhere
-            if it is empty, by default where C{TWISTED_IB_CAPTURE} says.
-        @param address: Where it is to be, if it is one that was not added and has an address.
-        @raise UnknownDeviceError: there is none of this name.
-        @raise DeviceError: somebody else has its address.
-        @raise RunDirectoryError: processes cannot meet.
+        @param clock: returns the time, seconds, monotonic.
+        @param fabric: makes its fabric, instead of that of C{name}; a function of owner, GUID and clock.
+        @param randomBits: returns a number of that many unpredictable bits.
+        @param anyThread: whether any thread may use it, one at a time.
+        @param capture: where its packets are written: a file as L{fileOf
+            <twisted_ib.hca.capture.capture.fileOf>} names it, or an open capture; empty for none; by default
+            C{TWISTED_IB_CAPTURE} decides.
+        @param address: its address, for a device that was not added and needs one.
+        @raise UnknownDeviceError: there is no device of this name.
+        @raise DeviceError: its address is in use.
+        @raise RunDirectoryError: the run directory is unusable.
         """
+        #: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
         self.name = name
+        #: Returns its time, seconds.
         self.clock = clock
+        #: The thread that it belongs to; 0 if its user ensures that one thread at a time uses it.
         self.thread = 0 if anyThread else get_ident()
+        #: Returns a number of that many unpredictable bits.
         self.randomBits = randomBits
+        # IBTA vol. 1 4.1.1: the universal/local bit is 0 in a GUID of local scope, one that no manufacturer
+        # assigned (modified EUI-64, RFC 4291 appendix A).  Bit 0 keeps it from being 0, which means no GUID.
+        #: Its GUID, random.
         self.guid = randomBits(64) & ~(1 << 57) | 1
+        #: Counters by name; L{statistics} has all.
         self.counters: Counter[str] = Counter()
+        #: A user's own counters, by name, shown with the device's.
         self.countersBeside: Mapping[str, int] = {}
+        #: The traffic of closed queue pairs.
         self.traffic = Traffic()
+        #: Calls of L{progress}.
         self.turns = self.batch = 0
         self.closed = False
-        #: Called when there is something to do outside of a turn.
+        #: Called when there is something to do outside of L{progress}.
         self.wanted: Callable[[], None] | None = None
-        #: The counters of whoever decides when to look at the device again and when to sleep.
+        #: The counters of the driver's polling and sleeping.
         self.pollingCounters: Callable[[], dict[str, int]] | None = None
-        #: Called with an L{EventType} and this device, or L{None}.
+        #: Called with an L{EventType} and this device, or L{None} (IBTA vol. 1 11.6.3).
         self.onEvent: Callable[[EventType, object], None] | None = None
-        #: Gives a row for each listener and connection; see L{twisted_ib.hca.base.socketrows}.
+        #: Returns a row for each listener and connection; see L{twisted_ib.hca.base.socketrows}.
         self.socketRows: Callable[[], Iterable[Row | None]] | None = None
-        #: Gives what layers above count, by what their names begin with.
+        #: Counters of the layers above, by the prefix of their names.
         self.counting: dict[str, Callable[[], Mapping[str, int]]] = {}
+        #: Its listening services and connections.
         self.services = Services(self, randomBits)
+        #: Its protection domains, memory regions and windows.
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
+        #: Its completion queues, shared receive queues and address handles.
         self.objects = Objects(self)
+        #: The paths of its datagrams.
         self.departures = Departures(self)
+        #: Its address resolution and multicast groups.
         self.paths = AddressResolution(self)
         self.receiveBudget = ReceiveBudget(self.count)
+        #: See L{ReceiveBudget.hold}.
         self.hold = self.receiveBudget.hold
         self.queuePairs: dict[int, QueuePair] = {}
-        #: By number, who will have a queue pair of that number; see L{promise}.
+        #: Number -> owner of a queue pair that will have it; see L{promise}.
         self.promised: dict[int, Any] = {}
         self._next: Any = None
+        # Queue pairs 0 and 1 are special and 0xFFFFFF is multicast (IBTA vol. 1 10.5.2).  The order is
+        # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
         self._dirty: list[Any] = []
         self._opened = 0
@@ -158,23 +156,24 @@ class Device(Identity):
         else:
             self.fabric = fabric(self, self.guid, clock)
         self.addressed = bool(getattr(self.fabric, "addressed", False))
+        # Source addresses can be forged, so fewer half-open connections are admitted than from processes that
+        # the kernel has identified.
         if self.addressed:
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
         self.address: str | None = self.fabric.address if self.addressed else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
         self.pathMTU: int = self.fabric.pathMTU if self.addressed else limits.DATAGRAM_BYTES
+        # Processes find each other through the run directory anyway; a device of packets needs an entry of
+        # its own for commands.
         self._inquiries = self._appear() if self.addressed and fabric is None else None
         if capture is None:
             capture = os.environ.get("TWISTED_IB_CAPTURE", "")
+        #: The capture that its packets are written to, or L{None}.
         self.capture = self._trace(capture) if capture else None
         _devices.add(self)
 
     def _appear(self) -> QueryServer | None:
-        """
-        Have commands find a device that no process dials.
-
-        @return: Where they ask; L{None} if processes cannot meet, which this device does not need.
-        """
+        # Optional: without a usable run directory the device works, but commands cannot find it.
         from twisted_ib.hca.host.queryserver import QueryServer
 
         try:
@@ -186,11 +185,6 @@ class Device(Identity):
         return inquiries
 
     def _trace(self, capture: Capture | str) -> Capture | None:
-        """
-        Have the packets of this device written.
-
-        @return: Where; L{None} if that cannot be written.
-        """
         from twisted_ib.hca.capture import capture as captures
         from twisted_ib.hca.capture.trace import Trace
 
@@ -203,22 +197,22 @@ class Device(Identity):
 
     def count(self, name: str) -> None:
         """
-        Add one to the counter C{name}.
+        Add one to a counter.
         """
         self.counters[name] += 1
 
     def warn(self, text: str) -> None:
         """
-        Tell whoever runs this process of something that is not an error of a
-        call.  In Twisted the channel replaces this by the log.
+        Warn the operator of this process of something that is not an error of a call.  In Twisted the channel
+        replaces this by the log.
 
-        @param text: A sentence.
+        @param text: a sentence.
         """
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def inUse(self) -> dict[str, int]:
         """
-        @return: How many objects of which kind exist.
+        @return: the number of objects of each kind.
         """
         return {
             "pd": len(self.memory.domains),
@@ -232,9 +226,9 @@ class Device(Identity):
 
     def statistics(self) -> dict[str, int]:
         """
-        @return: All counters by name: first rxe's, then ours
-            (L{twisted_ib.hca.device.counters}).
+        @return: all counters by name: first rxe's, then ours (L{twisted_ib.hca.device.counters}).
         """
+        # The answer to a query is bounded (limits.ANSWER_BYTES); a user may have any number of counters.
         beside = dict(Counter(self.countersBeside).most_common(SWITCH_COUNTERS_SHOWN))
         events = {**beside, **self.counters, "management_sent": self.cm.messagesSent}
         events |= {"sleeps": self.fabric.sleeps, "doorbells_rung": self.fabric.rung}
@@ -243,14 +237,15 @@ class Device(Identity):
         for prefix, read in self.counting.items():
             events |= {f"{prefix}_{name}": count for name, count in read().items()}
         found = counters(self.traffic.with_(self.queuePairs.values()), events, self.cm.counters)
+        # On RoCEv2 rxe's names count packets (Linux rxe_hw_counters.c), not records.
         if self.addressed:
             found["sent_pkts"], found["rcvd_pkts"] = self.fabric.packetsSent, self.fabric.packetsReceived
         return found
 
     def describe(self) -> dict[str, Any]:
         """
-        @return: What C{ib-devinfo} shows of this HCA: plain values, for JSON, at most
-            L{limits.ANSWER_BYTES} of it.
+        @return: the output of C{ib-devinfo} for this HCA: plain values, for JSON, at most
+            L{limits.ANSWER_BYTES}.
         """
         return {
             **self._identity(),
@@ -263,7 +258,7 @@ class Device(Identity):
 
     def describeSockets(self) -> Iterator[dict[str, Any]]:
         """
-        @return: What C{ib-ss} shows of this process, page by page, each for one answer.
+        @return: the output of C{ib-ss} for this process, page by page, each for one answer.
         """
         rows = () if self.socketRows is None else self.socketRows()
         return pages(self._identity(), COLUMNS, rows)
@@ -279,19 +274,19 @@ class Device(Identity):
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any, inode: int = 0) -> Service:
         """
-        Listen on a service: see L{Services.listen}.
+        See L{Services.listen}.
         """
         return self.services.listen(portSpace, address, port, listener, inode)
 
     def connect(self, portSpace: int, address: str, port: int, user: Any, now: float) -> Any:
         """
-        Find the path to whoever listens on a service: see L{Services.connect}.
+        See L{Services.connect}.
         """
         return self.services.connect(portSpace, address, port, user, now)
 
     def disconnect(self, connection: Connection, privateData: bytes = b"") -> None:
         """
-        Send a DREQ: see L{Services.disconnect}.
+        See L{Services.disconnect}.
         """
         self.services.disconnect(connection, privateData)
 
@@ -305,6 +300,8 @@ class Device(Identity):
         """
         See L{IFabricOwner}.
         """
+        # First the tables that would still hand out the path, then the users, who may ask for another at
+        # once.
         self.departures.pathLost(path)
         self.paths.pathLost(path)
         self.services.pathLost(path, reason)
@@ -313,16 +310,14 @@ class Device(Identity):
 
     def meet(self, queuePair: QueuePair) -> None:
         """
-        Find the path of a queue pair's address vector: see L{AddressResolution.meet}.
-
-        @param queuePair: One that has an address vector.
+        See L{AddressResolution.meet}.
         """
         self.check()
         self.paths.meet(queuePair)
 
     def reach(self, gid: int, user: Any) -> Any:
         """
-        Find the way for datagrams to a GID: see L{AddressResolution.reach}.
+        See L{AddressResolution.reach}.
         """
         self.check()
         return self.paths.reach(gid, user)
@@ -345,11 +340,9 @@ class Device(Identity):
 
     def createQueuePair(self, consumer: Any, type: QPType = _RC) -> QueuePair:
         """
-        Make a queue pair for a consumer that takes views.
+        Create a queue pair, in RESET.
 
-        @param consumer: An L{IConsumer<twisted_ib.hca.base.interfaces.IConsumer>}.
-        @param type: Its transport service.
-        @return: The queue pair, in RESET.
+        @param consumer: an L{IConsumer<twisted_ib.hca.base.interfaces.IConsumer>}.
         @raise ResourceLimitError: there are too many.
         """
         queuePairs = self.queuePairs
@@ -361,26 +354,26 @@ class Device(Identity):
         if promise is not None:
             queuePair.proposal = promise.proposal
         if type is not _RC and type == QPType.UD:
+            # From now on callers are asked for proof when they call, which costs each of them; a device
+            # without UD spares that.
             self.paths.takesDatagrams = True
         self._opened += 1
         return queuePair
 
     def _draw(self) -> int:
-        """
-        @return: A number that no queue pair has or will have.
-        """
         number = self._numbers.draw(self.queuePairs)
+        # Linear at worst, but reserved numbers are few among 2^24.
         while number in self.promised:
             number = self._numbers.draw(self.queuePairs)
         return number
 
     def promise(self, promise: Any) -> int:
         """
-        Reserve the number of a queue pair that is made later, if at all.
+        Reserve the number of a queue pair that is created later, if at all.
 
-        @param promise: Who will have it: C{connection} is its part of the communication manager.
-        @return: The number, until it is taken out of C{promised}.
-        @raise ResourceLimitError: there are too many.
+        @param promise: the future owner: C{connection} is its connection in the communication manager.
+        @return: the number, until it is removed from C{promised}.
+        @raise ResourceLimitError: there are too many queue pairs.
         """
         if len(self.queuePairs) + len(self.promised) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
@@ -391,9 +384,9 @@ class Device(Identity):
     @contextmanager
     def fulfilling(self, promise: Any) -> Iterator[None]:
         """
-        The next queue pair to be made is one that was promised.
+        Within this context the next queue pair gets a reserved number.
 
-        @param promise: Has its C{number} and C{proposal}.
+        @param promise: has C{number} and C{proposal}.
         """
         self._next = promise
         try:
@@ -403,30 +396,33 @@ class Device(Identity):
 
     def arrivedEarly(self, number: int, address: str, psn: int) -> None:
         """
-        Something came for a queue pair that is promised: that is as good as an RTU, if it has a packet
-        number that only who was told can know.
+        A packet for a reserved queue pair number arrived: it counts as the RTU, if its PSN is plausible.
 
-        @param address: Where from.
+        @param address: the packet's source.
         @param psn: 24 bits.
         """
         promise = self.promised.get(number)
+        # A packet of another source proves nothing about the peer of the REP.
         if promise is None or promise.connection.destination.peer.address != address:
             return
+        # The first data counts as the RTU (IBTA vol. 1 12.9.8).  Only the receiver of the REP knows the
+        # starting PSN, so a stranger must guess one of 2^24 within the window (RFC 5961 has the same defence
+        # for TCP).
         if (psn - promise.proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
             promise.connection.established(self.clock())
             self.services.dispatch()
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:
         """
-        A queue pair was destroyed.
-
-        @param queuePair: One of this device.
+        Forget a destroyed queue pair.
         """
         self.paths.queuePairClosed(queuePair)
+        # Closing is idempotent, and traffic must be added once.
         if self.queuePairs.pop(queuePair.number, None) is not None:
             self.traffic.add(queuePair)
             if queuePair.work is None:
-                queuePair.consumer = None  # Each refers to the other, and nothing comes any more.
+                # Each refers to the other; without the cycle both are freed at once.
+                queuePair.consumer = None
 
     @property
     def cm(self) -> Manager:
@@ -438,7 +434,7 @@ class Device(Identity):
     @property
     def queuePairsOpened(self) -> int:
         """
-        How many queue pairs were made since the device was opened.
+        Queue pairs created since the device was opened.
         """
         return self._opened
 
@@ -446,30 +442,29 @@ class Device(Identity):
 
     def allocateMemory(self, size: int, access: int, pd: ProtectionDomain) -> MemoryRegion:
         """
-        Register new memory, which peers can map where the fabric can share it.
+        Allocate and register memory, which peers can map where the fabric supports it.
 
-        @param size: Bytes.
+        @param size: bytes.
         @param access: L{Access<twisted_ib.hca.memory.memory.Access>} bits.
-        @param pd: The domain that it is of.
-        @return: The region.
         @raise HCAError: it cannot be registered so.
         @raise OSError: there is no memory.
         """
         self.check()
         segment = self.fabric.allocate(size)
+        # This fabric cannot share memory: private memory works too, with a copy.
         if segment is None:
             return self.memory.register(bytearray(size), access, pd)
         try:
             return self.memory.register(memoryview(segment.map)[:size], access, pd, segment=segment)
         except BaseException:
+            # A segment has a descriptor, which a failed registration must not leak.
             segment.close()
             raise
 
     def deregisterMemory(self, region: MemoryRegion) -> None:
         """
-        Take a region's rights back, and what it was allocated from.
+        Deregister a region, and free the memory that it was allocated with.
 
-        @param region: One of this device.
         @raise HCAError: it is not registered.
         """
         segment: Any = region.segment
@@ -479,8 +474,9 @@ class Device(Identity):
 
     def releaseSegment(self, segment: Any) -> None:
         """
-        Give back what a region was allocated from, and have no peer map it any more.
+        Free a shared segment, after every peer was told to unmap it.
         """
+        # Peers map a segment by descriptor: closing ours frees nothing while theirs are mapped.
         for path in self.fabric.paths():
             path.withdraw(segment)
         segment.close()
@@ -497,13 +493,15 @@ class Device(Identity):
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
-        Push what waits and take what has arrived.
+        Send what is pending and process what has arrived.
 
-        @param budget: Records per path at most.
-        @return: How much was done; 0 if there was nothing to do.
+        @param budget: records per path at most.
+        @return: how much was done; 0 if there was nothing to do.
         """
         n = 0
         self.turns += 1
+        # Eight bits suffice to tell neighbouring batches apart, and keep the number one of Python's cached
+        # small integers.
         self.batch = self.batch + 1 & 0xFF
         if self._dirty:
             n = self._endOfBatch()
@@ -511,14 +509,12 @@ class Device(Identity):
         self.batch = self.batch + 1 & 0xFF
         if self._dirty:
             n += self._endOfBatch()
+        # Once for all that was published: a doorbell is a system call and wakes a process.
         self.fabric.ringBells()
         return n
 
     def _endOfBatch(self) -> int:
-        """
-        Let those that gathered send.  Who becomes dirty meanwhile has the next
-        batch.
-        """
+        # Swapped first: an owner that becomes dirty meanwhile belongs to the next batch.
         owners, self._dirty = self._dirty, []
         k = 0
         try:
@@ -526,19 +522,20 @@ class Device(Identity):
                 k += 1
                 owner.endOfBatch()
         except BaseException:
+            # One owner's exception must not lose the others' sends.
             self._dirty = owners[k:] + self._dirty
             raise
         return len(owners)
 
     def ringBells(self) -> None:
         """
-        Much was published in the middle of a batch: let the peers begin.
+        Wake the peers in the middle of a large batch.
         """
         self.fabric.ringBells()
 
     def busy(self) -> bool:
         """
-        @return: Whether L{progress} has something to do.
+        Whether L{progress} has something to do.
         """
         return bool(self._dirty) or self.fabric.pending()
 
@@ -548,13 +545,16 @@ class Device(Identity):
 
         @return: False if there is work after all.
         """
+        # With sends pending there is no sleep to prepare for.
         return not self._dirty and self.fabric.arm()
 
     def deadline(self) -> float | None:
         """
-        @return: When L{tick} should be called.
+        @return: the time when L{tick} should be called, or L{None}.
         """
         found: float | None = self.cm.deadline(False)
+        # The communication manager's timers, the fabric's, and the queue pairs', such as RNR waits
+        # (IBTA vol. 1 9.7.5.2.8).
         for when in (self.fabric.deadline(), self.timers.deadline()):
             if when is not None and (found is None or when < found):
                 found = when
@@ -562,9 +562,9 @@ class Device(Identity):
 
     def tick(self, now: float) -> None:
         """
-        Do what is due.
+        Run expired timers.
 
-        @param now: The device's time, seconds.
+        @param now: the device's time, seconds.
         """
         self.cm.tick(now)
         self.fabric.tick(now)
@@ -584,7 +584,7 @@ class Device(Identity):
 
     def check(self) -> None:
         """
-        @raise DeviceClosedError: the device cannot be used.
+        @raise DeviceClosedError: the device is closed.
         """
         if self.closed:
             raise DeviceClosedError(f"device {self.name} is closed")
@@ -592,10 +592,11 @@ class Device(Identity):
 
     def forked(self) -> None:
         """
-        In a forked child: the device is the parent's.
+        Make every use an error, in a forked child: the device is the parent's.
         """
         self.closed = True
         for queuePair in self.queuePairs.values():
+            # Sending from the child would interleave with the parent in shared rings.
             queuePair.consumer.forked()
         self._disappear()
         self.fabric.forked()
@@ -603,7 +604,7 @@ class Device(Identity):
     @property
     def isAsked(self) -> bool:
         """
-        Whether commands ask this device itself.
+        Whether commands can query this device itself.
         """
         return self._inquiries is not None or hasattr(self.fabric, "rendezvous")
 
@@ -614,16 +615,19 @@ class Device(Identity):
 
     def close(self) -> None:
         """
-        Fail what is connected and give everything back.
+        Fail all connections and release everything.
         """
         if self.closed:
             return
         self.closed = True
         _devices.discard(self)
+        # Against the order of dependence: first whatever could make new users of the rest, memory last.
         self.paths.close()
         self.departures.close()
         self._disappear()
         self.fabric.close()
+        # Before the objects and the memory, which queue pairs hold references to
+        # (twisted_ib.hca.base.refcount).
         for queuePair in list(self.queuePairs.values()):
             queuePair.close()
         self.objects.close()
@@ -643,9 +647,7 @@ _devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 def _afterFork() -> None:
-    """
-    In a forked child: no device of the parent may be used.
-    """
+    # A forked child shares rings and descriptors with its parent, but not its threads.
     for device in list(_devices):
         try:
             device.forked()

@@ -1,7 +1,7 @@
 """
-Which addresses a device has, and which its peers may have.
+The addresses of a device, and of its peers.
 
-Devices whose peers are processes of this host share the host's addresses, and have a GID of their own by
+Devices whose peers are processes of this host share the host's addresses, and have a GID of their own from
 their GUID.  Others have one IP address, and so have their peers.
 """
 
@@ -20,38 +20,39 @@ _WILDCARDS = ("0.0.0.0", "::")
 
 class Identity:
     """
-    What a device is called.
-
-    @ivar name: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
-    @ivar addressed: Whether peers are IP addresses, and not processes of this host.
-    @ivar address: Its own IP address, if it has one, without a scope.
-    @ivar gid: What its datagrams say who sent them: its first GID.
-    @ivar pathMTU: The bytes that a packet carries at most.
-    @ivar clock: Gives its time, seconds.
-    @ivar fabric: What carries its operations.
+    The names and addresses of a device.
     """
 
+    #: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
     name: str
+    #: Whether peers are IP addresses, not processes of this host.
     addressed: bool
+    #: Its own IP address, if it has one, without a scope.
     address: str | None
+    #: Its first GID, the source GID of its datagrams.
     gid: int
+    #: The largest payload of a packet, bytes.
     pathMTU: int
+    #: Returns its time, seconds.
     clock: Callable[[], float]
+    #: Carries its operations.
     fabric: Any
 
     def gids(self) -> list[str]:
         """
-        @return: The GID table: the GUID's GID, then the host's addresses.  Where peers are IP
-            addresses, its own.
+        @return: the GID table: the GUID's GID, then the host's addresses.  Where peers are IP addresses, its
+            own.
         """
         if self.addressed:
             return list(self.fabric.gids())
+        # IBTA vol. 1 4.1.1: a GID from the GUID has the link-local prefix; annex A17 adds one entry per IP
+        # address.
         return [normalise(gidText(self.gid)), *localAddresses()]
 
     def hasGID(self, gid: int) -> bool:
         """
-        @param gid: 128 bits; an IPv4 address is in them as C{::ffff:a.b.c.d}.
-        @return: Whether it is one of the GID table.
+        @param gid: 128 bits; an IPv4 address is C{::ffff:a.b.c.d}.
+        @return: whether the GID table has it.
         """
         if gid == self.gid:
             return True
@@ -61,9 +62,9 @@ class Identity:
         """
         Choose the source address of a connection.
 
-        @param address: Where to.
-        @param bound: What the user bound, or nothing.
-        @raise NoRouteError: C{bound} is not an address of this host, or not that of the device.
+        @param address: the destination.
+        @param bound: the address that the user bound, if any.
+        @raise NoRouteError: C{bound} is not an address of this host, or not the device's.
         """
         if bound and bound not in _WILDCARDS:
             if self.address is not None:
@@ -72,18 +73,21 @@ class Identity:
             elif not isLocalAddress(bound):
                 raise NoRouteError(f"{bound} is not an address of this host")
             return bound
+        # Between processes of one host the destination is as good a source as any; it keeps the IP version
+        # and scope right.
         return address if self.address is None else self.address
 
     def listeningAddress(self, bound: str) -> str:
         """
         Choose the address to listen on: a device with an address of its own has no other.
 
-        @param bound: What the user bound, or a wildcard.
-        @raise ValueError: The device does not have this address.
+        @param bound: the address that the user bound, or a wildcard.
+        @raise ValueError: the device does not have this address.
         """
         own = self.address
         if own is None:
             return bound
+        # A wildcard listener of IPv6 includes IPv4 (RFC 3493 section 5.3), one of IPv4 does not include IPv6.
         if bound == "::" or (bound == "0.0.0.0" and ":" not in own):
             return own
         if not self.isAt(bound):
@@ -92,25 +96,26 @@ class Identity:
 
     def isAt(self, address: str | None) -> bool:
         """
-        @param address: Any spelling of an IP address, perhaps with a scope; L{None} for none.
-        @return: Whether it is the device's own; without one, whether it is none.
+        Whether an address is the device's own; without one, whether C{address} is L{None}.
+
+        @param address: an IP address in any spelling, perhaps with a scope, or L{None}.
         """
         return self.address == (None if address is None else normalise(address).partition("%")[0])
 
     def isLocal(self, address: str) -> bool:
         """
-        @param address: Of a peer, or one that a peer says is of this side.
-        @return: Whether it is an address of this host, which peers have that are its processes; where
-            peers are IP addresses: whether it is the device's own.
+        Whether an address is of this host, so that a local process may have it; where peers are IP addresses,
+        whether it is the device's own.
         """
         if self.address is not None:
             return address == self.address
+        # The host's address list is read at most once a second: that costs a socket, and each connection
+        # makes a claim.
         return isPeersAddress(address, int(self.clock()))
 
     def pathMTUTo(self, path: Any) -> int:
         """
-        @param path: The way to a peer's HCA.
-        @return: The bytes that a packet carries to it at most.
+        The largest payload of a packet on a path, bytes.
         """
         if not self.addressed:
             return self.pathMTU
@@ -119,14 +124,16 @@ class Identity:
 
     def isPeers(self, path: Any, address: str) -> bool:
         """
-        Whether who is at the other end of a path may have an address, as it says.
+        Whether the peer of a path may have the address that it claims.
 
-        @param path: The way that something came.
-        @param address: Without a scope.
+        @param path: the path that the claim came by.
+        @param address: without a scope.
         """
         if self.addressed:
+            # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
             found: str = path.peer.address
             return address == found
+        # All processes of a host have all its addresses; the claim cannot be narrowed further.
         return self.isLocal(address)
 
 

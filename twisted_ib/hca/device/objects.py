@@ -1,9 +1,9 @@
 """
-The objects of one HCA that are neither queue pairs nor memory.
+The objects of one HCA other than queue pairs and memory.
 
-What an object needs it holds (L{twisted_ib.hca.base.refcount}), so that nothing goes before
-what depends on it.  Here is what exists, for the bounds, for C{ib-devinfo} and for the end:
-who closes a device, or dies, leaves nothing behind.
+References between objects are counted (L{twisted_ib.hca.base.refcount}), so that none is destroyed while
+another depends on it.  The tables here exist for the limits, for C{ib-devinfo} and for closing: a device that
+closes, or whose process dies, leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,18 +23,9 @@ from twisted_ib.hca.wire.grh import isMulticast
 class Objects:
     """
     The tables of one device.
-
-    @ivar completionQueues: its completion queues.
-    @ivar sharedReceiveQueues: its shared receive queues.
-    @ivar addressHandles: its address handles.
     """
 
     def __init__(self, device: Any) -> None:
-        """
-        There are none.
-
-        @param device: the device that they belong to.
-        """
         self._device = device
         self.completionQueues: set[CompletionQueue] = set()
         self.sharedReceiveQueues: set[SharedReceiveQueue] = set()
@@ -42,19 +33,15 @@ class Objects:
 
     @staticmethod
     def _checkRoom(table: Sized, most: int, kind: str) -> None:
-        """
-        @raise ResourceLimitError: a table is full.
-        """
         if len(table) >= most:
             raise ResourceLimitError(f"a device has at most {most} {kind}")
 
     def createCompletionQueue(self, depth: int) -> CompletionQueue:
         """
-        A completion queue with C{depth} places.
+        Create a completion queue.
 
         @param depth: completions that it holds.
-        @return: the queue.
-        @raise ResourceLimitError: there are too many, or it cannot be so deep.
+        @raise ResourceLimitError: there are too many, or C{depth} is too large.
         """
         self._checkRoom(self.completionQueues, limits.COMPLETION_QUEUES, "completion queues")
         queue = CompletionQueue(depth, self._device.timers)
@@ -63,21 +50,20 @@ class Objects:
 
     def destroyCompletionQueue(self, queue: CompletionQueue) -> None:
         """
-        @param queue: one of this device.
-        @raise ResourceBusyError: queue pairs still complete there.
+        @raise ResourceBusyError: queue pairs still use it.
         """
+        # As Linux verbs.c, ib_destroy_cq refuses with EBUSY: queue pairs would complete into freed memory.
         queue.close()
         self.completionQueues.discard(queue)
 
     def createSharedReceiveQueue(self, pd: ProtectionDomain, depth: int, pieces: int) -> SharedReceiveQueue:
         """
-        A shared receive queue.
+        Create a shared receive queue.
 
-        @param pd: the domain that the memory of its receives is of.
+        @param pd: the protection domain of the receives' memory.
         @param depth: receives that it holds.
-        @param pieces: elements of each one's scatter/gather list.
-        @return: the queue.
-        @raise ResourceLimitError: there are too many, or it cannot be so large.
+        @param pieces: scatter/gather elements of each receive.
+        @raise ResourceLimitError: there are too many, or a size is too large.
         """
         self._checkRoom(self.sharedReceiveQueues, limits.SHARED_RECEIVE_QUEUES, "shared receive queues")
         queue = SharedReceiveQueue(pd, depth, pieces)
@@ -86,25 +72,24 @@ class Objects:
 
     def destroySharedReceiveQueue(self, queue: SharedReceiveQueue) -> None:
         """
-        @param queue: one of this device.
-        @raise ResourceBusyError: queue pairs still receive from it.
+        @raise ResourceBusyError: queue pairs still use it.
         """
         queue.close()
         self.sharedReceiveQueues.discard(queue)
 
     def createAddressHandle(self, pd: ProtectionDomain, vector: AddressVector) -> AddressHandle:
         """
-        An address handle.
+        Create an address handle.
 
-        @param pd: the domain of the queue pairs that use it.
-        @param vector: where datagrams go that are sent with it.
-        @return: the handle.
+        @param pd: the protection domain of the queue pairs that use it.
         @raise ResourceLimitError: there are too many.
-        @raise QueuePairError: the vector cannot be.
-        @raise SharedGIDError: its GID is an address of this host, which all HCAs have.
-        @raise NoRouteError: its GID leads nowhere from here.
+        @raise QueuePairError: the vector is invalid.
+        @raise SharedGIDError: its GID is an address of this host, which all HCAs share.
+        @raise NoRouteError: its GID is unreachable.
         """
         self._checkRoom(self.addressHandles, limits.ADDRESS_HANDLES, "address handles")
+        # IBTA vol. 1 11.2.2: creating an address handle checks the vector, so that sending with it cannot
+        # fail for it.
         vector.check()
         if not isMulticast(vector.gid):
             self._device.paths.check(vector.gid)
@@ -114,17 +99,17 @@ class Objects:
 
     def destroyAddressHandle(self, handle: AddressHandle) -> None:
         """
-        Destroy one.  Datagrams that wait for their way to be found, or for room, still go.
-
-        @param handle: one of this device.
+        Destroy an address handle.  Datagrams that wait for their path, or for space, are still sent.
         """
         handle.close()
         self.addressHandles.discard(handle)
 
     def close(self) -> None:
         """
-        Destroy everything; queue pairs, which hold all of these, are gone.
+        Destroy everything; the queue pairs, which hold references to all of these, are gone.
         """
+        # The order of the references: address handles and receive queues depend on protection domains, which
+        # are freed last.
         for handle in list(self.addressHandles):
             self.destroyAddressHandle(handle)
         for shared in list(self.sharedReceiveQueues):

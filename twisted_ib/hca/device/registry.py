@@ -1,12 +1,11 @@
 """
-Which devices there are, by name.  Only this module names fabrics.
+The devices by name.  Only this module names fabrics.
 
-There are C{lo0} and C{shm0}, those that L{addDevice} adds, those that C{TWISTED_IB_DEVICES} names, and
-those of the configuration.  Who keeps listening on all devices is told of those that come and go:
-L{watchDevices}.
+There are C{lo0} and C{shm0}, those that L{addDevice} adds, those that C{TWISTED_IB_DEVICES} names, and those
+of the configuration.  L{watchDevices} notifies listeners on all devices of changes.
 
-Devices of some fabrics have an address of their own.  C{roce0}, C{roce1} and so on are such devices
-without having been added: each is opened at the address that its user binds (L{place}).
+Devices of some fabrics have an address of their own.  C{roce0}, C{roce1} and so on are such devices without
+having been added: each is opened at the address that its user binds (L{place}).
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ from twisted_ib.hca.host.addresses import normalise, sourceFor
 
 
 def _loopback(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
-    """
-    @return: The fabric within one thread, or among some neighbours.
-    """
+    # Imported on demand: a program pays for the fabrics that it uses.
     from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 
     return LoopbackFabric(owner, guid, clock, neighbours)
@@ -37,10 +34,7 @@ def _loopback(owner: Any, guid: int, clock: Callable[[], float], neighbours: Nei
 def _sharedMemory(
     owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None
 ) -> Any:
-    """
-    @return: The fabric between the processes of this host, which all are neighbours.
-    @raise DeviceError: this system has not what it needs.
-    """
+    # select.epoll, eventfd and sealed memory files are Linux's.
     if not hasattr(select, "epoll"):
         raise DeviceError("device shm0 needs Linux; lo0 works here, within one process")
     from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -50,26 +44,26 @@ def _sharedMemory(
 
 def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:
     """
-    @param address: Its own, an IP address of this host.
-    @return: The fabric of RoCEv2 packets.
-    @raise DeviceError: somebody else has the address or its port.
+    @param address: its own, an IP address of this host.
+    @raise DeviceError: the address or its port is in use.
     """
     from twisted_ib.hca.fabric.roce.packet import PacketFabric
     from twisted_ib.hca.fabric.roce.roce import RoCELink
 
+    # IBTA vol. 1 annex A17: RoCEv2 has one UDP port, 4791, for each address, so a device owns its address.
     return PacketFabric(owner, guid, clock, RoCELink(address))
 
 
-#: Kind of fabric -> function of owner, GUID, clock and perhaps neighbours.
+#: Fabric -> factory, a function of owner, GUID, clock and perhaps neighbours.
 FABRICS: dict[str, Callable[..., Any]] = {
     "loopback": _loopback,
     "roce": _roce,
     "shm": _sharedMemory,
 }
 
-#: Those that take an address of their own, C{address}, and need one.
+#: Fabrics whose devices need an address of their own, C{address}.
 ADDRESSED: frozenset[str] = frozenset(("roce",))
-#: What devices are called that there are without having been added, and their fabric.
+#: Names of devices that exist without being added, by fabric.
 _IMPLICIT = {"roce": re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch}
 
 #: The variable that names devices: C{NAME=FABRIC} or C{NAME=FABRIC:ADDRESS}, with commas between.
@@ -78,32 +72,32 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 #: Addresses that name no interface.
 _WILDCARDS = ("", "0.0.0.0", "::")
 
-#: Device name -> the same function.
+#: Device name -> factory.
 DEVICES: dict[str, Callable[..., Any]] = {
     "lo0": _loopback,
     "shm0": _sharedMemory,
 }
 
-#: The device that is meant where none is named.
+#: The device that is used where none is named.
 DEFAULT_DEVICE = "shm0"
 
-#: Device name -> its kind of fabric, and its address if it has one.
+#: Device name -> its fabric, and its address if it has one.
 _kinds: dict[str, tuple[str, str | None]] = {"lo0": ("loopback", None), "shm0": ("shm", None)}
-#: The names of those that were added, in order.
+#: The names of the devices that were added, in order.
 _added: dict[str, None] = {}
 _watchers: WeakSet[Any] = WeakSet()
-#: What is read for devices, and what it was called when it was.
+#: The values of the variables when the environment and the configuration were last read.
 _read: dict[str, str | None] = {"environment": "", "configuration": None}
-#: The module that knows the configuration, which stands above this one; the variable that names the file,
-#: and what it is called where none is named.
+#: The module that parses the configuration; the variable that names its file; the file's default name.  The
+#: module is named by a string because it belongs to a layer above this one.
 _CONFIGURATION, _CONFIGURATION_VARIABLE = "twisted_ib.reactor.rules.configuration", "TWISTED_IB_CONFIG"
 _CONFIGURATION_FILE = os.path.join("twisted_ib", "ib.conf")
 
 
 def _checked(name: str, fabric: str, address: str | None) -> str | None:
     """
-    @return: The address of a device to be, in its one spelling.
-    @raise DeviceError: There can be no such device.
+    @return: the address of a new device, normalised.
+    @raise DeviceError: there can be no such device.
     """
     if fabric not in FABRICS:
         raise DeviceError(f"there is no fabric {fabric!r}; there are {', '.join(sorted(FABRICS))}")
@@ -124,13 +118,11 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
 
 def addDevice(name: str, fabric: str, address: str | None = None) -> None:
     """
-    Add a device, and tell who watches.  To add one again that is there does nothing.
+    Add a device, and notify the watchers.  Adding the same device again does nothing.
 
-    @param name: Its name.
-    @param fabric: The kind of its fabric: C{"shm"}, C{"loopback"} or C{"roce"}.
-    @param address: Its own address, for a fabric whose devices have one: C{"roce"}.
-    @raise DeviceError: There is no such fabric, the name is another device's, or the address can
-        not be one.
+    @param fabric: its fabric: C{"shm"}, C{"loopback"} or C{"roce"}.
+    @param address: its own address, for a fabric that needs one: C{"roce"}.
+    @raise DeviceError: an unknown fabric, a name that another device has, or a bad address.
     """
     address = _checked(name, fabric, address)
     make = FABRICS[fabric]
@@ -141,22 +133,24 @@ def addDevice(name: str, fabric: str, address: str | None = None) -> None:
     DEVICES[name] = make if address is None else partial(make, address=address)
     _kinds[name] = (fabric, address)
     _added[name] = None
+    # A copy: a watcher may add or remove watchers, and the weak set may shrink meanwhile.
     for watcher in list(_watchers):
         watcher.deviceAdded(name)
 
 
 def removeDevice(name: str) -> None:
     """
-    Remove a device, and tell who watches: its connections are lost.
+    Remove a device, and notify the watchers: its connections are lost.
 
-    @param name: Its name.
-    @raise UnknownDeviceError: There is no such device.
+    @raise UnknownDeviceError: there is no such device.
     """
     if name not in DEVICES:
         raise _unknown(name)
     del DEVICES[name]
     _kinds.pop(name, None)
     _added.pop(name, None)
+    # All watchers first close what they have on the working device, so that DREQs can still be sent; then it
+    # goes.
     for step in ("deviceGoing", "deviceGone"):
         for watcher in list(_watchers):
             getattr(watcher, step)(name)
@@ -164,21 +158,21 @@ def removeDevice(name: str) -> None:
 
 def watchDevices(watcher: Any) -> None:
     """
-    Be told of devices that come and go.
+    Be notified when devices are added or removed.
 
-    @param watcher: Has C{deviceAdded(name)}; C{deviceGoing(name)}, while the device still works; and
-        C{deviceGone(name)}.  Called in the thread of who adds or removes.  It is not kept alive.
+    @param watcher: has C{deviceAdded(name)}; C{deviceGoing(name)}, while the device still works; and
+        C{deviceGone(name)}.  They are called in the thread that adds or removes the device.  Only a weak
+        reference is kept.
     """
     _watchers.add(watcher)
 
 
 def parseDevices(text: str) -> dict[str, tuple[str, str | None]]:
     """
-    Read what C{TWISTED_IB_DEVICES} says.
+    Parse the value of C{TWISTED_IB_DEVICES}.
 
-    @param text: its value.
-    @return: By name, the fabric and the address of each device.
-    @raise DeviceError: It is wrong.
+    @return: name -> fabric and address.
+    @raise DeviceError: it is malformed.
     """
     found: dict[str, tuple[str, str | None]] = {}
     for item in filter(None, map(str.strip, text.split(","))):
@@ -186,6 +180,7 @@ def parseDevices(text: str) -> dict[str, tuple[str, str | None]]:
         fabric, colon, address = rest.partition(":")
         if not equals or not _NAME(name):
             raise DeviceError(f"{VARIABLE}: {item!r} is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1")
+        # Brackets as in RFC 3986 section 3.2.2, since an IPv6 address has colons as the separator does.
         if address.startswith("[") and address.endswith("]"):
             address = address[1:-1]
         try:
@@ -201,33 +196,32 @@ def readEnvironment() -> None:
     """
     Add the devices that C{TWISTED_IB_DEVICES} names, unless that is done.
 
-    @raise DeviceError: It is wrong.
+    @raise DeviceError: it is malformed.
     """
     text = os.environ.get(VARIABLE, "")
     if text == _read["environment"]:
         return
     devices = parseDevices(text)
+    # Set before the devices are added: an error in adding one must not repeat with every lookup.
     _read["environment"] = text
     for name, (fabric, address) in devices.items():
-        if name not in DEVICES:  # What the program says itself counts.
+        # A device that the program added itself takes precedence.
+        if name not in DEVICES:
             addDevice(name, fabric, address)
 
 
 def _hasFile() -> bool:
-    """
-    @return: Whether there may be a file that nobody names.  Without one its reader, which needs Twisted,
-        is not imported.
-    """
+    # Without a file its parser, which needs Twisted, is not imported.
     folders = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "/etc"
     return any(os.path.lexists(os.path.join(folder, _CONFIGURATION_FILE)) for folder in folders)
 
 
 def readConfiguration() -> None:
     """
-    Add the devices of the configuration, unless that is done.  With the C{ib} reactor's rules they come
-    by themselves; a name that nobody knows is looked for here.
+    Add the devices of the configuration, unless that is done.  The rules of the C{ib} reactor add them too;
+    this is for unknown names.
 
-    @raise DeviceError: It is wrong.
+    @raise DeviceError: it is malformed.
     """
     name = os.environ.get(_CONFIGURATION_VARIABLE, "")
     if name == _read["configuration"]:
@@ -241,38 +235,34 @@ def readConfiguration() -> None:
 
 def deviceNames() -> list[str]:
     """
-    @return: The names of all devices that there are, the default one first; those of the environment and
-        of the configuration only if nothing is wrong there.
+    The names of all devices, the default one first; a malformed environment or configuration is ignored.
     """
     _tryToRead(True)
     return sorted(DEVICES, key=lambda name: (name != DEFAULT_DEVICE, name))
 
 
 def _tryToRead(configuration: bool) -> None:
-    """
-    The same as L{readEnvironment} and L{readConfiguration} for who has no use for an error.
-
-    @param configuration: Whether to read that as well.
-    """
     try:
         readEnvironment()
         if configuration:
             readConfiguration()
     except DeviceError:
-        pass  # Who opens such a device hears of it.
+        # Opening such a device raises the error; listing names must not.
+        pass
 
 
 def addedDevices() -> tuple[str, ...]:
     """
-    @return: The names of the devices that were added and are still there.
+    The names of the devices that were added and not removed.
     """
-    _tryToRead(False)  # Who asks has the rules.
+    # The caller has read the configuration itself.
+    _tryToRead(False)
     return tuple(_added)
 
 
 def fabricOf(name: str) -> str | None:
     """
-    @return: The kind of a device's fabric; L{None} if there is no such device.
+    The fabric of a device; L{None} if there is no such device.
     """
     kind = _kinds.get(name)
     return None if kind is None or name not in DEVICES else kind[0]
@@ -280,25 +270,17 @@ def fabricOf(name: str) -> str | None:
 
 def addressOf(name: str) -> str | None:
     """
-    @return: The own address of a device; L{None} if it has none, or none yet.
+    The own address of a device; L{None} if it has none, or none yet.
     """
     kind = _kinds.get(name)
     return None if kind is None or name not in DEVICES else kind[1]
 
 
 def _unknown(name: str) -> UnknownDeviceError:
-    """
-    @return: The error for a name that is no device's.
-    """
     return UnknownDeviceError(f"there is no device {name!r}; there are {', '.join(sorted(DEVICES))}")
 
 
 def _kindOf(name: str) -> str:
-    """
-    @return: The kind of a device's fabric, also of one that was not added.
-    @raise UnknownDeviceError: There is no such device.
-    @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is wrong.
-    """
     if name not in DEVICES:
         readEnvironment()
     if name not in DEVICES:
@@ -306,6 +288,7 @@ def _kindOf(name: str) -> str:
     if name in DEVICES:
         kind = _kinds.get(name)
         return "" if kind is None else kind[0]
+    # Last, so that an added device may have such a name and an address of its own.
     for fabric, matches in _IMPLICIT.items():
         if matches(name):
             return fabric
@@ -314,25 +297,25 @@ def _kindOf(name: str) -> str:
 
 def isPlacedByUser(name: str) -> bool:
     """
-    @return: Whether a device is opened at the address that its user binds, as it was not added.
-    @raise UnknownDeviceError: There is no such device.
-    @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is wrong.
+    Whether a device was not added, and is opened at the address that its user binds.
+
+    @raise UnknownDeviceError: there is no such device.
+    @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
     """
     return _kindOf(name) in ADDRESSED and name not in DEVICES
 
 
 def place(name: str, bound: str = "", peer: str = "") -> str | None:
     """
-    Say at which address a device is, or is to be opened.
+    Choose the address at which a device is opened.
 
-    @param name: The device's name.
-    @param bound: The address that its user binds, if any.
-    @param peer: Where its user wants to connect to, if anywhere.
-    @return: Its own address; without one, what is bound, or else where the kernel would connect from.
-        L{None} for a fabric whose devices have no address.
-    @raise UnknownDeviceError: There is no such device.
-    @raise NoRouteError: The kernel knows no way to C{peer}.
-    @raise DeviceError: It needs an address and nobody gives one; or what names devices is wrong.
+    @param bound: the address that its user binds, if any.
+    @param peer: the address that its user connects to, if any.
+    @return: its own address; without one, C{bound}, or else the kernel's source address for C{peer}.  L{None}
+        for a fabric whose devices have no address.
+    @raise UnknownDeviceError: there is no such device.
+    @raise NoRouteError: the kernel has no route to C{peer}.
+    @raise DeviceError: it needs an address and there is none; or the configuration is malformed.
     @raise ValueError: C{bound} or C{peer} is not an IP address.
     """
     fabric = _kindOf(name)
@@ -341,6 +324,7 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     address = addressOf(name)
     if address is not None:
         return address
+    # Normalised, as the address is compared as text with the addresses of packets.
     if bound not in _WILDCARDS:
         return normalise(bound)
     if peer:
@@ -361,15 +345,15 @@ def openFabric(
     """
     Open the fabric of a device.
 
-    @param neighbours: Which devices of C{lo0} it can meet; by default those of this
-        thread.
-    @param address: For a device that was not added: where it is to be, see L{place}.
+    @param neighbours: the devices of C{lo0} that it can reach; by default those of this thread.
+    @param address: for a device that was not added: its address, see L{place}.
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: it cannot be opened here.
     """
     fabric = _kindOf(name)
     if fabric in ADDRESSED:
         own = place(name, address or "")
+        # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):
             raise DeviceError(f"device {name} has the address {own}, not {address}")
         return FABRICS[fabric](owner, guid, clock, address=own)

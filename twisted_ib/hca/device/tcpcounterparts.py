@@ -1,9 +1,8 @@
 """
-Services that stand beside TCP sockets, found without opening a device.
+Services that accompany TCP listeners, found without opening a device.
 
-A server of the offload protocol switch listens on TCP, and beside that with an HCA on the same
-address and number; the HCA's entry then has the inode of the TCP socket
-(L{twisted_ib.hca.host.entries}).
+A server of the offload protocol switch listens on TCP and, with an HCA, on the same address and port; the
+HCA's service entry then has the inode of the TCP socket (L{twisted_ib.hca.host.entries}).
 """
 
 from __future__ import annotations
@@ -21,23 +20,22 @@ from twisted_ib.hca.host.search import Search
 @attrs.frozen
 class Counterpart:
     """
-    A service beside a TCP socket.
-
-    @ivar guid: the HCA's.
-    @ivar address: what the service is bound to.
-    @ivar inode: that of the TCP socket.
-    @ivar uid: the user who says so.
+    The service that accompanies a TCP listener.
     """
 
+    #: The HCA's GUID.
     guid: int
+    #: The address that the service is bound to.
     address: str
+    #: The inode of the TCP socket.
     inode: int
+    #: The user whose process published the entry.
     uid: int
 
 
 class TCPCounterparts:
     """
-    Looks for such services; keeps the run directories open between two looks.
+    Finds such services; keeps the run directories open between lookups.
     """
 
     def __init__(self) -> None:
@@ -46,14 +44,14 @@ class TCPCounterparts:
 
     def inProcesses(self, serviceID: int, address: str) -> list[Counterpart]:
         """
-        Look in the run directories: for the fabrics between the processes of this host.
+        Search the run directories: for the fabrics between the processes of this host.
 
-        @param serviceID: The service.
-        @param address: Where to, an address of this host.
-        @return: The one to ask first at the front; some may be dead.
-        @raise RunDirectoryError: there are run directories, and none will do.
+        @param address: the destination, an address of this host.
+        @return: in order of preference; some may be dead.
+        @raise RunDirectoryError: there are run directories, and none is usable.
         """
         environ = os.environ
+        # The search depends on all of these; a fork or setuid makes the open directories useless or unsafe.
         key = (os.getpid(), os.geteuid(), environ.get(RUN_DIRECTORY), environ.get(ALLOWED_UIDS))
         if key != self._key or self._search is None:
             self.close()
@@ -62,15 +60,16 @@ class TCPCounterparts:
         return [
             Counterpart(entry.guid, entry.address, entry.inode, entry.uid)
             for entry in self._search.lookup(serviceID, address)
+            # Entries without an inode were published without a TCP socket: no TCP connection may be diverted
+            # to them.
             if entry.inode
         ]
 
     def inThread(self, serviceID: int, address: str) -> list[Counterpart]:
         """
-        Look among the devices of this thread: for the fabric within one.
+        Search the devices of this thread: for the loopback fabric.
 
-        @param serviceID: The service.
-        @param address: Where to, an address of this host.
+        @param address: the destination, an address of this host.
         """
         neighbours, uid = ofThisThread(), os.geteuid()
         found = []
@@ -83,8 +82,9 @@ class TCPCounterparts:
 
     def isOurs(self, counterpart: Counterpart) -> bool:
         """
-        @return: Whether one of our own user says so.
+        Whether a process of our own user published the entry.
         """
+        # Any user may publish an entry with any inode; only our own user's claim is as good as ours.
         return counterpart.uid == os.geteuid()
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 """
-What tests of the communication manager of verbs have in common.
+Common parts of the tests of the communication manager of verbs.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class CMTestCase(VerbsTestCase):
 
     def routed(self, port: int, space: int | None = None, host: str | None = None) -> Any:
         """
-        An identifier that knows the way to a port.
+        An identifier that has resolved the path to a port.
         """
         space = self.space if space is None else space
         active = self.made(self.near, port_space=space)

@@ -98,7 +98,7 @@ class RefusalTests(OnAddress, test_cmid.RefusalTests):
 
     def test_smallPackets(self) -> None:
         """
-        Packets that the peer will send are longer than this side's way carries.
+        The packets that the peer will send are longer than the path from this side carries.
         """
         listener = self.listening()
         active = self.routed(listener.local_addr[1])
@@ -112,8 +112,8 @@ class RefusalTests(OnAddress, test_cmid.RefusalTests):
 
     def test_narrowerWay(self) -> None:
         """
-        What the kernel thinks of the way changes, which strangers can have it do: nobody is refused, and
-        both ends keep to what the REQ has said.
+        The kernel's path MTU changes, as a stranger can have it do: nothing is refused, and both ends keep to
+        the path MTU of the REQ.
         """
         listener = self.listening()
         for before, after in ((4096, 256), (256, 4096)):
@@ -132,7 +132,7 @@ class RefusalTests(OnAddress, test_cmid.RefusalTests):
 
     def test_forgedAddress(self) -> None:
         """
-        A request says that it comes from another address than its packets.
+        A request claims another address than its packets have.
         """
         listener = self.listening()
         active = self.routed(listener.local_addr[1])
@@ -244,7 +244,7 @@ class DeviceTests(CMTestCase):
 
     def test_nowhere(self) -> None:
         """
-        Nobody says where the device is to be; or it is elsewhere.
+        The device has no address, or another one.
         """
         self.refused(errno.EIO, Context, name="roce0")
         self.refused(errno.ENODEV, Context, name="rocks0")

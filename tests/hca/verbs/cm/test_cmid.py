@@ -55,7 +55,8 @@ class ConnectionTests(CMTestCase):
 
     def test_agreement(self) -> None:
         """
-        What one wants is bounded by what the other serves; each queue pair has it.
+        One side's initiator depth is bounded by the other's responder resources; each queue pair gets the
+        result.
         """
         active, passive = self.pair(
             param(resources=3, depth=4, retry=6, rnr_retry=2), param(resources=2, depth=9, rnr_retry=3)
@@ -77,7 +78,7 @@ class ConnectionTests(CMTestCase):
 
     def test_noReads(self) -> None:
         """
-        Who serves no READs gives no right to them.
+        A side that serves no READs grants no right to them.
         """
         active, passive = self.pair(param(resources=0, depth=1), param(resources=1, depth=1))
         near, _ = active.query_qp(0)
@@ -233,7 +234,7 @@ class GIDTests(CMTestCase):
 
     def test_forged(self) -> None:
         """
-        Who says that its GID is another HCA's is refused.
+        A peer that claims another HCA's GID is refused.
         """
         listener = self.listening(host="::")
         forged = mock.patch.object(Device, "localAddressFor", lambda *_: "fe80::1234")
@@ -302,8 +303,8 @@ class RefusalTests(CMTestCase):
 
     def test_dropped(self) -> None:
         """
-        A request that nobody wants is refused: its event is acknowledged and nobody made an
-        identifier of it, or the identifier, its listener or its channel is closed.
+        An abandoned request is rejected: its event is acknowledged without an identifier, or the identifier,
+        its listener or its channel is closed.
         """
 
         def event(listener: Any) -> None:

@@ -30,7 +30,7 @@ class DatagramTests(CMTestCase):
 
     def test_lookup(self) -> None:
         """
-        Who asks hears where to send to; who is asked hears who asked.
+        The active side learns where to send to; the passive side learns the sender.
         """
         listener = self.listening()
         active = self.calling(listener, param(b"where?"))
@@ -171,7 +171,7 @@ class DatagramTests(CMTestCase):
 
     def test_gone(self) -> None:
         """
-        Who asked closes before the answer.
+        The active side closes before the answer.
         """
         listener = self.listening()
         active = self.calling(listener)
@@ -254,7 +254,7 @@ class GroupTests(CMTestCase):
 
     def test_members(self) -> None:
         """
-        What is sent to the group comes to its members, until they leave.
+        Datagrams to the group reach its members, until they leave.
         """
         first, where = self.joined()
         second, _ = self.joined()

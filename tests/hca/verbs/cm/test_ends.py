@@ -57,7 +57,7 @@ class ExternalTests(CMTestCase):
 
     def test_both(self) -> None:
         """
-        Both sides; the active one says when it is ready.
+        Both sides have queue pairs of their own; the active one calls C{establish}.
         """
         listener = self.listening()
         active = self.routed(listener.local_addr[1])
@@ -91,7 +91,7 @@ class ExternalTests(CMTestCase):
 
     def test_one(self) -> None:
         """
-        One side only: messages find their way all the same.
+        One side only has its own queue pair: messages arrive all the same.
         """
         for activeIsExternal in (True, False):
             listener = self.listening()
@@ -225,7 +225,7 @@ class EndTests(CMTestCase):
 
     def test_regionsGo(self) -> None:
         """
-        What an identifier has registered is closed with it.
+        Memory that an identifier has registered is closed with it.
         """
         active, _ = self.pair()
         region = active.reg_msgs(8)
@@ -265,7 +265,7 @@ class EndTests(CMTestCase):
 
     def test_forgotten(self) -> None:
         """
-        Who is forgotten is closed.
+        An identifier that is garbage collected is closed.
         """
         device = self.context._device
         before = device.inUse()
@@ -373,7 +373,7 @@ class OrderTests(CMTestCase):
 
     def test_anywhere(self) -> None:
         """
-        Who listens at no address in particular is found at each, of IPv4 and IPv6.
+        A listener on the wildcard address is found at every address, of IPv4 and IPv6.
         """
         for host, asked in (("0.0.0.0", ["127.0.0.1", "127.1.2.3"]), ("::", ["127.0.0.1", "::1"])):
             listener = self.listening(host=host)
@@ -477,7 +477,7 @@ class OrderTests(CMTestCase):
 
     def test_creators(self) -> None:
         """
-        What an identifier can be made of.
+        The arguments that an identifier can be made of.
         """
         self.refused(errno.EINVAL, CMID, 5)
         self.refused(errno.EPROTONOSUPPORT, CMID, self.near, port_space=7)

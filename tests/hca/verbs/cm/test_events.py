@@ -89,7 +89,7 @@ class ChannelTests(CMTestCase):
 
     def test_closedWhileWaiting(self) -> None:
         """
-        Who waits for a channel that another thread closes waits no more.
+        Waiting for a channel ends when another thread closes it.
         """
         failures: list[BaseException] = []
 
@@ -164,7 +164,7 @@ class ChannelTests(CMTestCase):
 
     def test_migrate(self) -> None:
         """
-        An identifier may report elsewhere, and to nobody but itself.
+        An identifier may move to another channel, and become synchronous.
         """
         made = self.resolving()
         made.migrate_id(self.far)
@@ -353,7 +353,7 @@ class SynchronousTests(CMTestCase):
 
     def test_closedListener(self) -> None:
         """
-        Who waits for a request of a listener that is closed waits no more.
+        Waiting for a request ends when the listener is closed.
         """
         listener = self.passive()
         self.beside(lambda: self.fails(errno.ECONNABORTED, listener.get_request))
@@ -372,7 +372,7 @@ class AddressTests(CMTestCase):
 
     def test_sources(self) -> None:
         """
-        What a listener needs.
+        The requirements of a listener.
         """
         info = AddrInfo(src="127.0.0.1", src_service="7471", port_space=enums.RDMA_PS_TCP, flags=PASSIVE)
         assert info.source is not None
@@ -385,7 +385,7 @@ class AddressTests(CMTestCase):
 
     def test_destinations(self) -> None:
         """
-        What it takes to connect.
+        The requirements of connecting.
         """
         info = AddrInfo("127.0.0.2", b"127.0.0.1", "1234", "7471", enums.RDMA_PS_UDP)
         assert info.source is not None and info.destination is not None
@@ -418,7 +418,7 @@ class AddressTests(CMTestCase):
 
     def test_unknown(self) -> None:
         """
-        What a resolver does not know, or does not do now.
+        Names that the resolver does not know, or not now.
         """
         numeric = enums.RAI_NUMERICHOST
         self.refused(errno.EADDRNOTAVAIL, AddrInfo, dst="no number", dst_service="1", flags=numeric)

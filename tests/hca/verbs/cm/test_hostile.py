@@ -1,7 +1,6 @@
 """
-Peers of identifiers that write what they like: REQs, REPs, SIDR messages by hand.
-
-The peer is an HCA of its own, that has no verbs.
+Peers of identifiers that write arbitrary messages: REQs, REPs, SIDR messages by hand.  The peer is an HCA of
+its own, without verbs.
 """
 
 from __future__ import annotations
@@ -172,12 +171,12 @@ class HostileTestCase(CMTestCase):
 
 class CallerTests(HostileTestCase):
     """
-    Who calls writes what it likes.
+    The active side writes arbitrary messages.
     """
 
     def test_unfit(self) -> None:
         """
-        REQs that ask for what cannot be get the reason, and nobody hears of them.
+        REQs for unsupported parameters get the reason, and the program gets no event.
         """
         listener = self.listening()
         self.reach(listener)
@@ -239,7 +238,7 @@ class CallerTests(HostileTestCase):
 
     def test_neverReady(self) -> None:
         """
-        Who never says that it is ready, and who dies before.
+        The active side never sends the RTU, or dies before it.
         """
         listener = self.listening()
         self.reach(listener)
@@ -257,7 +256,7 @@ class CallerTests(HostileTestCase):
 
     def test_thinking(self) -> None:
         """
-        Who asks again while the program thinks is told so.
+        A repeated REQ gets an MRA while the program decides.
         """
         listener = self.listening()
         self.reach(listener)
@@ -385,7 +384,7 @@ class CallerTests(HostileTestCase):
 
     def test_lookupDies(self) -> None:
         """
-        Who asked is gone before the answer.
+        The active side is gone before the answer.
         """
         listener = self.listening(space=UDP)
         self.reach(listener)
@@ -400,7 +399,7 @@ class CallerTests(HostileTestCase):
 
 class CalledTests(HostileTestCase):
     """
-    Who is called answers what it likes.
+    The passive side writes arbitrary messages.
     """
 
     def asked(self, parameters: ConnParam | None = None, space: int = PortSpace.TCP) -> tuple[Any, Any]:
@@ -415,7 +414,7 @@ class CalledTests(HostileTestCase):
 
     def test_request(self) -> None:
         """
-        What a REQ looks like is what Linux's looks like.
+        A REQ has the same fields as Linux's.
         """
         active = self.routed(self.serve(PortSpace.TCP))
         active.create_qp(attributes())
@@ -552,7 +551,7 @@ class CalledTests(HostileTestCase):
 
     def test_connectionsOnly(self) -> None:
         """
-        Whoever listens at the service id of datagrams knows connections only.
+        A listener at the service id of a datagram service accepts connections only.
         """
         with hub:
             port = self.peer.device.listen(PortSpace.UDP, self.host, 0, object()).port
@@ -563,7 +562,7 @@ class CalledTests(HostileTestCase):
 
     def test_lookupDies(self) -> None:
         """
-        Who was asked is gone.
+        The passive side is gone.
         """
         self.asked(space=PortSpace.UDP)
         self.peer.close()

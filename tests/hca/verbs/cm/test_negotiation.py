@@ -30,7 +30,7 @@ LONG = 20.0
 
 class TermsTests(VerbsTestCase):
     """
-    What sides say, and hear.
+    The parameters that each side sends, and receives.
     """
 
     def test_ackTimeout(self) -> None:
@@ -51,7 +51,7 @@ class TermsTests(VerbsTestCase):
 
     def test_bounds(self) -> None:
         """
-        What a program says is bounded by the device, the message and the peer.
+        A program's parameters are bounded by the device, the message and the peer.
         """
         terms = termsOf(None, 56)
         self.assertEqual((terms.responderResources, terms.initiatorDepth), (limits.READS, limits.READS))
@@ -67,7 +67,7 @@ class TermsTests(VerbsTestCase):
 
     def test_heard(self) -> None:
         """
-        What the peer wants is what is served here.
+        The peer's initiator depth is what this side serves.
         """
         own = NegotiatedParameters(5, 6)
         terms = heard(REQ(responderResources=9, initiatorDepth=2, retryCount=3, localQPN=8), own)
@@ -112,7 +112,7 @@ class AttendantTests(VerbsTestCase):
 
     def test_counted(self) -> None:
         """
-        There is one as long as somebody needs it, in whatever it is.
+        There is one thread as long as there are users.
         """
         before = self.threads()
         attendance = Attendance()
@@ -130,7 +130,7 @@ class AttendantTests(VerbsTestCase):
 
     def test_forked(self) -> None:
         """
-        A forked child begins anew, and what the parent's were does not count.
+        A forked child starts without the thread, and the parent's users do not count.
         """
         before = self.threads()
         attendance = Attendance()
@@ -146,7 +146,8 @@ class AttendantTests(VerbsTestCase):
 
     def test_drives(self) -> None:
         """
-        It drives while nobody else does, then sleeps; and lets those be who do.
+        The thread drives the device while no other thread does, then sleeps; it leaves the device to others
+        that drive it.
         """
         before = self.threads()
         self.open()

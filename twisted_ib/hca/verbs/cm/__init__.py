@@ -1,3 +1,3 @@
 """
-The communication manager of verbs: C{CMID}, events and addresses, as librdmacm and pyverbs have them.
+The communication manager of verbs: C{CMID}, events and addresses, after librdmacm and pyverbs.
 """

@@ -1,7 +1,7 @@
 """
-Names and numbers of the communication manager's ends: what C{rdma_getaddrinfo} finds.
+Addresses of the communication manager: C{rdma_getaddrinfo}.
 
-Source: rdma-core 65, C{pyverbs/cmid.pyx}; the man page C{rdma_getaddrinfo(3)}.
+Source: rdma-core 65, C{pyverbs/cmid.pyx}, C{librdmacm/addrinfo.c}; the man page C{rdma_getaddrinfo(3)}.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PROTOCOLS: dict[int, tuple[int, int]] = {
     rdma_port_space.RDMA_PS_UDP: (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
     rdma_port_space.RDMA_PS_IPOIB: (socket.SOCK_DGRAM, socket.IPPROTO_UDP),
 }
-#: The errno of what a resolver says; EINVAL for the rest.
+#: The errnos for errors of C{getaddrinfo(3)}; EINVAL for others.
 _RESOLVER_ERRNOS = {
     socket.EAI_AGAIN: errno.EAGAIN,
     socket.EAI_MEMORY: errno.ENOMEM,
@@ -46,9 +46,7 @@ _RESOLVER_ERRNOS = {
 
 def qpTypeOf(portSpace: int) -> int:
     """
-    @param portSpace: one of C{rdma_port_space}.
-
-    @return: the type of the queue pairs that its identifiers have, one of C{ibv_qp_type}.
+    The type of the queue pairs of a port space, one of C{ibv_qp_type}.
     """
     return ibv_qp_type.IBV_QPT_UD if portSpace in _DATAGRAMS else ibv_qp_type.IBV_QPT_RC
 
@@ -56,34 +54,32 @@ def qpTypeOf(portSpace: int) -> int:
 @attrs.frozen
 class Address:
     """
-    One end.
-
-    @ivar host: an IP address; in C{RDMA_PS_IB} a GID, written as an IPv6 address, or as an IPv4
-        address if it stands for one.
-    @ivar port: the port, 0 if there is none yet.
+    The address of one end.
     """
 
+    #: An IP address; in C{RDMA_PS_IB} a GID, written as an IPv6 or IPv4-mapped address.
     host: str
+    #: 0 if there is none yet.
     port: int
 
     @property
     def version(self) -> int:
         """
-        The IP version: 4 or 6.
+        The IP version, 4 or 6.
         """
         return 6 if ":" in self.host else 4
 
     @property
     def isAny(self) -> bool:
         """
-        Whether it stands for all addresses of this host.
+        Whether it is the wildcard address.
         """
         return self.host in ("0.0.0.0", "::")
 
     @property
     def isMulticast(self) -> bool:
         """
-        Whether it is a group's.
+        Whether it is a multicast group.
         """
         return ip_address(self.host).is_multicast
 
@@ -94,10 +90,6 @@ def _text(value: Text) -> str | None:
 
 @attrs.define
 class _Found:
-    """
-    What is known of the two ends, as C{struct rdma_addrinfo} has it.
-    """
-
     flags: int = 0
     portSpace: int = 0
     qpType: int = 0
@@ -106,12 +98,6 @@ class _Found:
 
 
 def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
-    """
-    Ask the host's resolver for one end: the source if C{flags} have C{RAI_PASSIVE}, else the
-    destination.  The first answer counts.
-
-    @raise PyverbsRDMAError: it knows none.
-    """
     passive = bool(flags & RAI_PASSIVE)
     hints = (socket.AI_PASSIVE if passive else 0) | (socket.AI_NUMERICHOST if flags & RAI_NUMERICHOST else 0)
     kind, protocol = _PROTOCOLS.get(portSpace, (0, 0))
@@ -125,11 +111,13 @@ def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
     except (OSError, UnicodeError) as error:
         number = getattr(error, "errno", None) or errno.EINVAL
         raise PyverbsRDMAError("Failed to get Address Info", number) from error
+    # The first answer counts, as in librdmacm/addrinfo.c: RFC 6724 has sorted them by preference.
     _, kind, protocol, _, where = answers[0]
     if not portSpace:
         datagrams = protocol == socket.IPPROTO_UDP
         portSpace = rdma_port_space.RDMA_PS_UDP if datagrams else rdma_port_space.RDMA_PS_TCP
     host, port = str(where[0]), int(where[1])
+    # Link-local addresses are ambiguous without their scope (RFC 4007 section 11).
     if len(where) == 4 and where[3] and "%" not in host:
         host = f"{host}%{where[3]}"
     address = Address(normalise(host), port)
@@ -145,16 +133,16 @@ def _lookUp(node: Text, service: Text, portSpace: int, flags: int) -> _Found:
 
 def resolve(source: Address | None, node: Text, service: Text, portSpace: int = 0, flags: int = 0) -> _Found:
     """
-    Find one end, to which the other may be known already.
+    Resolve one end, and combine it with a known source.
 
-    @param source: what is known of the source, if the destination is looked for.
-    @param node: a name or an address.
-    @param service: a port's name or number.
+    @param source: the source, if only the destination is resolved.
+    @param node: a host name or address.
+    @param service: a port name or number.
     @param portSpace: one of C{rdma_port_space}, or 0.
     @param flags: C{RAI_*} bits.
-
-    @raise PyverbsRDMAError: it is not known.
+    @raise PyverbsRDMAError: there is no answer.
     """
+    # A GID is no host name: never ask a name server for it.
     if portSpace == rdma_port_space.RDMA_PS_IB:
         flags |= RAI_NUMERICHOST
     if node is None and service is None:
@@ -168,11 +156,10 @@ def resolve(source: Address | None, node: Text, service: Text, portSpace: int = 
 
 class AddrInfo(PyverbsObject):
     """
-    The two ends of a connection to be.
+    The two ends of a connection, as C{struct rdma_addrinfo}.
 
-    @ivar source: where it begins, an L{Address} or None; not in pyverbs, as the next four.
-    @ivar destination: where it leads to.
-    @ivar flags: C{RAI_PASSIVE} if it is for a side that listens.
+    @ivar source: an L{Address} or None; not in pyverbs, nor are the next four.
+    @ivar flags: C{RAI_PASSIVE} for a listening side.
     @ivar port_space: one of C{rdma_port_space}.
     @ivar qp_type: one of C{ibv_qp_type}.
     """
@@ -187,16 +174,13 @@ class AddrInfo(PyverbsObject):
         flags: int = 0,
     ) -> None:
         """
-        Resolve names; nothing is resolved if none is given.
+        Resolve names, if any are given.
 
-        @param src: a name or address to bind to.
-        @param dst: a name or address to connect to.
-        @param src_service: a port's name or number to bind to.
-        @param dst_service: a port's name or number to connect to.
+        @param src: the host name or address to bind to, and C{src_service} its port name or number.
+        @param dst: the host name or address to connect to, and C{dst_service} its port name or number.
         @param port_space: one of C{rdma_port_space}.
-        @param flags: C{RAI_*} bits: with C{RAI_PASSIVE} only the source is of interest.
-
-        @raise PyverbsRDMAError: a name is not known (EADDRNOTAVAIL), or cannot be (EINVAL).
+        @param flags: C{RAI_*} bits: C{RAI_PASSIVE} resolves the source only.
+        @raise PyverbsRDMAError: an unknown name (EADDRNOTAVAIL), or invalid arguments (EINVAL).
         """
         super().__init__()
         self.close()
@@ -226,25 +210,21 @@ class AddrInfo(PyverbsObject):
 
     def take(self, found: _Found) -> None:
         """
-        Be what was found.  Not in pyverbs.
+        Copy the result of L{resolve}.  Not in pyverbs.
         """
         self.flags, self.port_space, self.qp_type = found.flags, found.portSpace, found.qpType
         self.source, self.destination = found.source, found.destination
 
     def close(self) -> None:
         """
-        Forget it.
+        Clear all fields.
         """
         self.take(_Found())
 
 
 class JoinMCAttrEx(PyverbsObject):
     """
-    How to join a multicast group.
-
-    @ivar address: the group's address, an L{Address} or None; not in pyverbs.
-    @ivar comp_mask: bits of C{rdma_cm_join_mc_attr_mask}: which attributes are valid.
-    @ivar join_flags: one of C{rdma_cm_mc_join_flags}.
+    The parameters of a multicast join.
     """
 
     def __init__(
@@ -255,10 +235,11 @@ class JoinMCAttrEx(PyverbsObject):
     ) -> None:
         """
         @param addr: its source is the group's address.
-        @param comp_mask: bits of C{rdma_cm_join_mc_attr_mask}.
-        @param join_flags: one of C{rdma_cm_mc_join_flags}.
         """
         super().__init__()
+        #: The group's L{Address} or None; not in pyverbs.
         self.address = checked(addr, AddrInfo).source
+        #: The valid attributes, bits of C{rdma_cm_join_mc_attr_mask}.
         self.comp_mask = int(comp_mask)
+        #: One of C{rdma_cm_mc_join_flags}.
         self.join_flags = int(join_flags)

@@ -1,11 +1,10 @@
 """
-A thread that serves peers while the program is busy with something else.
+A thread that serves peers while the program is busy elsewhere.
 
-On hardware the communication manager and the HCA answer peers by themselves, and programs of
-connection identifiers rely on it: they wait in a lock, or for a child, with a connection open.  So
-a process has such a thread as long as it has identifiers that are bound to a device; what it may
-do, it does with the hub's lock held.  A thread of the program that polls or waits is faster:
-while one does this one only looks, now and then, whether it still does.
+On hardware the communication manager and the HCA answer peers by themselves, and programs rely on that: they
+wait on a lock, or for a child process, with a connection open.  So a process has this thread while it has
+identifiers bound to a device.  All its work happens with the hub's lock held.  A thread of the program that
+polls or waits is faster; while there is one, this thread only checks now and then whether it is still active.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from threading import Event, Thread
 
 from twisted_ib.hca.verbs.base.hub import Sleeper, hub
 
-#: How long it waits before it looks again, in seconds: the least, and the most.
+#: The shortest and longest pause, in seconds, before the thread checks again whether another thread serves
+#: the device.
 LEAST_PAUSE = 0.001
 MOST_PAUSE = 0.016
 
@@ -27,7 +27,7 @@ class Attendant:
 
     def __init__(self) -> None:
         """
-        Begin to serve.
+        Start the thread.
 
         @raise OSError: no descriptor is free.
         """
@@ -37,20 +37,19 @@ class Attendant:
 
     def stop(self) -> None:
         """
-        Serve no more.  The thread ends soon; it is not waited for, as it may wait for the lock.
+        Stop serving.  The thread ends soon, and is not joined.
         """
+        # No join: the caller may hold the hub's lock, which the thread needs before it can end.
         self._over.set()
         with hub:
             if self._sleeper is not None:
                 self._sleeper.wake()
 
     def _run(self, sleeper: Sleeper) -> None:
-        """
-        Serve whenever nobody else does.
-        """
         pause, seen = LEAST_PAUSE, hub.drives
         try:
             while not self._over.wait(pause):
+                # Another thread waits or has polled since: leave the lock to it, and back off exponentially.
                 if hub.isAwaited or hub.drives != seen:
                     seen = hub.drives
                     pause = min(2 * pause, MOST_PAUSE)
@@ -67,7 +66,7 @@ class Attendant:
 
 class Attendance:
     """
-    Who needs the thread.
+    Starts the thread with the first user and stops it with the last.
     """
 
     def __init__(self) -> None:
@@ -75,16 +74,17 @@ class Attendance:
 
     def forked(self) -> None:
         """
-        In a forked child: the thread is the parent's.
+        Forget the thread in a forked child.
         """
+        # fork(2) copies only the calling thread, so the child has no such thread.
         self._attendant: Attendant | None = None
         self._users = 0
 
     def begin(self) -> Attendant:
         """
-        Somebody does.
+        Register a user.
 
-        @return: what L{end} takes.
+        @return: the argument for L{end}.
         """
         if self._attendant is None:
             self._attendant = Attendant()
@@ -93,8 +93,9 @@ class Attendance:
 
     def end(self, attendant: Attendant) -> None:
         """
-        Somebody does not any more.
+        Unregister a user.
         """
+        # After a fork a user of the parent's thread may still call this; its count is not ours.
         if attendant is self._attendant:
             self._users -= 1
             if not self._users:
@@ -102,10 +103,8 @@ class Attendance:
                 attendant.stop()
 
 
+#: The instance of this process.
 attendance = Attendance()
-"""
-Of this process.
-"""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=attendance.forked)

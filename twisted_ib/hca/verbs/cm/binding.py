@@ -1,5 +1,5 @@
 """
-The device of identifiers.
+The device of an identifier.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from twisted_ib.hca.verbs.objects.pd import PD
 
 class Binding:
     """
-    The context and domain of identifiers that bring none; all of a process that use one device share one,
-    as with librdmacm.
-
-    @ivar ctx: the context.
-    @ivar pd: the protection domain.
+    A context and protection domain for identifiers that bring none.  All identifiers of a process on one
+    device share them, as with librdmacm.
     """
 
+    # rdma-core librdmacm/cma.c, ucma_get_device: identifiers of one device share its context and domain, so
+    # that memory registered with one works with another.
     _shared: ClassVar[dict[tuple[str, str | None], Binding]] = {}
 
     def __init__(self, pd: PD | None = None, name: str = DEFAULT_DEVICE, address: str | None = None) -> None:
         """
-        @param pd: a domain that somebody else has; without it a context is opened,
-        @param name: of the device with this name,
-        @param address: and at this address, if it has one of its own.
+        @param pd: a domain of the program; without it a context is opened,
+        @param name: on the device of this name,
+        @param address: and at this address, for a device that has its own address.
         """
         self._users = 0
         self._key = name, address
@@ -52,11 +51,12 @@ class Binding:
         destination: Address | None = None,
     ) -> Binding:
         """
-        @param pd: the domain that an identifier brings, if it does.
-        @param name: of the device that it shall use; None if its addresses decide.
-        @param source: where it is bound to, if it is.
-        @param destination: where it goes to, if it is known.
-        @return: what it uses; it must L{release} that.
+        Get a binding for an identifier, which must L{release} it.
+
+        @param pd: the program's own domain, if any.
+        @param name: the device's name; None chooses by the addresses.
+        @param source: the address to bind to, if known.
+        @param destination: the peer's address, if known.
         """
         if pd is not None:
             return cls(pd).share()
@@ -66,7 +66,7 @@ class Binding:
         key = name, place(name, bound, peer)
         binding = cls._shared.get(key)
         if binding is None or binding.device.closed or binding.pd._closer is None:
-            # None yet, or it is the parent's of which this process was forked.
+            # None yet, or it is closed, or this process was forked and it belongs to the parent.
             binding = cls._shared[key] = cls(None, *key)
         return binding.share()
 
@@ -79,22 +79,21 @@ class Binding:
 
     def share(self) -> Binding:
         """
-        One more uses it.
-
-        @return: it.
+        Add a user and return this binding.
         """
         self._users += 1
         return self
 
     def release(self) -> None:
         """
-        One uses it no more; the last one closes what was opened here.
+        Remove a user; the last one closes the context that was opened here.
         """
         self._users -= 1
         if self._users:
             return
         attendance.end(self._attendant)
         if self._isOurs:
+            # A newer binding may have replaced this one after a close or fork.
             if Binding._shared.get(self._key) is self:
                 del Binding._shared[self._key]
             self.ctx.close()
@@ -102,18 +101,18 @@ class Binding:
 
 def deviceFor(source: Address | None, destination: Address | None) -> str:
     """
-    Choose a device by addresses: of those that were named with an address of their own the one that is
-    bound, or, for a peer that is not on this host, the first.
+    Choose a device by addresses: of the named devices with an address of their own, the one bound to
+    C{source}, or for a peer on another host the first of the same IP version.
 
-    @param source: where to bind to, if it is known.
-    @param destination: where to go to, if it is known.
-    @return: its name; the default one if none of these is meant.
+    @return: its name; the default device's if none matches.
     """
     own = {name: address for name in deviceNames() if (address := addressOf(name)) is not None}
     if not own:
         return DEFAULT_DEVICE
+    # A bound address decides alone: Linux cma.c, cma_acquire_dev_by_src_ip.
     if source is not None and not source.isAny:
         return next((name for name, address in own.items() if address == source.host), DEFAULT_DEVICE)
+    # Peers on this host, and groups, are the default device's: it connects processes through shared memory.
     if destination is None or destination.isMulticast or isLocalAddress(destination.host):
         return DEFAULT_DEVICE
     version = destination.version

@@ -1,5 +1,5 @@
 """
-What connections and datagram services have in common: who calls whom, and over which path.
+The parts that connections and datagram services share: private data header and path resolution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Call:
     """
-    One identifier's part in it.
+    One identifier's connection attempt or lookup.
     """
 
     def __init__(self, identifier: Identifier) -> None:
@@ -27,17 +27,19 @@ class Call:
 
     def header(self) -> bytes:
         """
-        What precedes the private data of the one who calls: nothing in C{RDMA_PS_IB}.
+        The header before the active side's private data; empty in C{RDMA_PS_IB}.
         """
         identifier = self._identifier
         here, there = identifier.source, identifier.destination
+        # IBTA vol. 1 annex A11: IP port spaces carry the IP addresses and the source port in private data.
+        # AF_IB identifiers have no header (Linux cma.c, cma_user_data_offset).
         if identifier.portSpace == rdma_port_space.RDMA_PS_IB or here is None or there is None:
             return b""
         return RDMACMHeader(here.host, here.port, there.host).pack()
 
     def findPath(self) -> None:
         """
-        Look for the way to the peer; C{pathFound} or C{pathNotFound} follows, perhaps at once.
+        Resolve the path to the peer; calls C{pathFound} or C{pathNotFound}, perhaps before this returns.
         """
         identifier = self._identifier
         there = identifier.destination
@@ -45,6 +47,8 @@ class Call:
         device = identifier.device
         found: list[Any] = []
         try:
+            # IBTA vol. 1 4.1.1: a link-local GID holds the HCA's GUID; RDMA_PS_IB may address an HCA by it,
+            # and no service lookup is needed.
             if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
                 found.append(device.reach(gidNumber(there.host), self))
             else:
@@ -53,24 +57,26 @@ class Call:
         except HCAError as error:
             self.pathNotFound(error)
             return
+        # The device may have answered from within the call; its search object is then stale.
         if not self._isDone:
             self._route = found[0]
 
     def pathReady(self, path: Any) -> None:
         """
-        The device has found the way.
+        Called by the device with the path.
         """
         self._route, self._isDone = None, True
         if self._isForgotten:
             return
         try:
             self.pathFound(path)
+        # What pathFound raises has no caller to go to: turn it into the event that Linux reports.
         except HCAError as error:
             self.pathNotFound(error)
 
     def connectFailed(self, error: HCAError) -> None:
         """
-        The device has found none.
+        Called by the device if there is no path.
         """
         self._route, self._isDone = None, True
         if not self._isForgotten:
@@ -78,20 +84,21 @@ class Call:
 
     def pathFound(self, path: Any) -> None:
         """
-        Say over it what is to be said.
+        Send the first message over the path.
         """
         raise NotImplementedError
 
     def pathNotFound(self, error: HCAError) -> None:
         """
-        Report that there is none.
+        Report the failure.
         """
         raise NotImplementedError
 
     def forgetPath(self) -> None:
         """
-        Look no more.
+        Cancel the path resolution.
         """
+        # Not every search can be cancelled; a late answer must not reach a closed identifier.
         self._isForgotten = True
         route, self._route = self._route, None
         if route is not None and hasattr(route, "cancel"):

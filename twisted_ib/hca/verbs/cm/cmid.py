@@ -1,9 +1,9 @@
 """
-Connection identifiers, the communication manager's endpoints, as programs of verbs have them.
+Connection identifiers, the communication manager's endpoints, as verbs programs use them.
 
-There are two kinds.  One that was made of an L{AddrInfo} is synchronous: each command waits until
-it is done.  One of an L{CMEventChannel} reports there what became of a command.  Source: rdma-core
-65, C{pyverbs/cmid.pyx}, C{librdmacm}; its man pages C{rdma_cm(7)}.
+An identifier made of an L{AddrInfo} is synchronous: each command waits until it is complete.  One made of an
+L{CMEventChannel} reports the outcome of commands there.  Source: rdma-core 65, C{pyverbs/cmid.pyx},
+C{librdmacm/cma.c}; the man page C{rdma_cm(7)}.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from twisted_ib.hca.verbs.qp.qplacks import ECE
 _E = rdma_cm_event_type
 _MASK, _JOIN = rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags
 _BAD_EVENT = "Failed to get request, no connection established"
-#: What has gone wrong, even if the peer's reason is number 0.
+#: These events mean failure even with status 0, which C{librdmacm/cma.c}, C{ucma_complete} takes for success.
 _FAILURES = (
     _E.RDMA_CM_EVENT_ADDR_ERROR,
     _E.RDMA_CM_EVENT_ROUTE_ERROR,
@@ -48,7 +48,7 @@ _FAILURES = (
     _E.RDMA_CM_EVENT_MULTICAST_ERROR,
     _E.RDMA_CM_EVENT_ADDRINFO_ERROR,
 )
-#: The longest timeout that five bits say.
+#: IBTA vol. 1 9.9.2.4.1: the timeout code has five bits.
 _MOST_TIMEOUT = 31
 
 
@@ -69,19 +69,17 @@ class CMID(DataCalls):
         """
         Make an identifier.
 
-        @param creator: an L{AddrInfo} for a synchronous one, which is bound then, or has found the
-            way to the destination and has a queue pair; an L{CMEventChannel}; or the L{CMEvent} of a
-            request, for the identifier that answers it.
-        @param qp_init_attr: of a synchronous one: the attributes of its queue pair, or of those of
-            the requests that come to it.
-        @param pd: the domain of the queue pair; without one it is the one that such identifiers share.
+        @param creator: an L{AddrInfo} for a synchronous identifier, bound or with its route resolved; an
+            L{CMEventChannel}; or the L{CMEvent} of a connect request, for the identifier that answers it.
+        @param qp_init_attr: of a synchronous identifier: the attributes of its queue pair, or for a listener
+            of its children's queue pairs.
+        @param pd: the protection domain; by default one that the identifiers of a device share.
         @param port_space: one of C{rdma_port_space}, with a channel.
-        @param listen_id: the identifier that a request came to.
-        @param device: the name of the device that it shall use, if it brings no domain; without one its
-            addresses decide.  Not in pyverbs.
-
-        @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or there is no way
-            there (ENODEV), or the queue pair cannot be.
+        @param listen_id: the identifier that received the request.
+        @param device: the device's name, if there is no C{pd}; by default the addresses decide.  Not in
+            pyverbs.
+        @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), there is no route (ENODEV),
+            or the queue pair cannot be made.
         """
         super().__init__()
         if creator is None:
@@ -109,6 +107,8 @@ class CMID(DataCalls):
         identifier.deviceName = device
         try:
             self._use(pd, info)
+            # librdmacm/cma.c, rdma_create_ep: a passive identifier is bound and keeps the attributes for its
+            # children; an active one resolves its route and makes its queue pair.
             if info.flags & RAI_PASSIVE:
                 identifier.initAttr = attr
                 self.bind_addr(info)
@@ -128,6 +128,7 @@ class CMID(DataCalls):
     @verb("Failed to create CM ID")
     def _fromEvent(self, event: CMEvent, listener: CMID) -> None:
         report = event._get()
+        # The identifier now owns the request, so acknowledging the event no longer rejects it.
         child, report.child = report.child, None
         if child is None:
             raise invalid("Failed to create CM ID: the event has none to give")
@@ -137,11 +138,6 @@ class CMID(DataCalls):
     # -- waiting
 
     def _complete(self) -> Report | None:
-        """
-        Wait until the command that was given is done, if the identifier is synchronous.
-
-        @raise PyverbsRDMAError: it failed: ECONNREFUSED if the peer refused.
-        """
         identifier = self._get()
         if not identifier.isSynchronous:
             return None
@@ -149,6 +145,8 @@ class CMID(DataCalls):
         if report is None:
             raise PyverbsRDMAError("The identifier is closed", errno.ECONNABORTED)
         if report.status or report.kind in _FAILURES:
+            # librdmacm/cma.c, ucma_complete: REJECTED is ECONNREFUSED, any other event its errno.  Positive
+            # statuses are reject reasons of the peer (IBTA vol. 1 12.6.7.2), which are no errnos.
             refused = report.kind == _E.RDMA_CM_EVENT_REJECTED or report.status >= 0
             number = errno.ECONNREFUSED if refused else -report.status
             raise PyverbsRDMAError(_E(report.kind).name, number)
@@ -159,9 +157,8 @@ class CMID(DataCalls):
         Wait for a request, and serve peers meanwhile.  For synchronous identifiers only.
 
         @return: the identifier that answers it, by L{accept}, L{reject} or C{close}.
-
-        @raise PyverbsRDMAError: the identifier is not synchronous, or does not listen (EINVAL), or
-            the new queue pair cannot be.
+        @raise PyverbsRDMAError: the identifier is not synchronous, or does not listen (EINVAL), or the new
+            queue pair cannot be made.
         """
         identifier = self._get()
         check(identifier.isSynchronous and identifier.stage is Stage.LISTENING, _BAD_EVENT)
@@ -173,6 +170,8 @@ class CMID(DataCalls):
         child, report.child = report.child, None
         assert child is not None
         made._hold(child)
+        # librdmacm/cma.c, rdma_get_request: the listener's queue pair attributes are for each request that it
+        # returns.
         if identifier.initAttr is not None:
             try:
                 made.create_qp(identifier.initAttr)
@@ -186,25 +185,22 @@ class CMID(DataCalls):
     @verb("Failed to Bind ID")
     def bind_addr(self, lai: AddrInfo) -> None:
         """
-        Bind it to an address, and to the device.
+        Bind to an address and to its device.
 
-        @param lai: its source is the address; port 0 is any port.
-
-        @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or it is bound
+        @param lai: its source is the address; port 0 binds any port.
+        @raise PyverbsRDMAError: the address is not of this host (EADDRNOTAVAIL), or the identifier is bound
             (EINVAL).
         """
         self._get().bind(checked(lai, AddrInfo).source)
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
         """
-        Find out whether an address can be reached; C{RDMA_CM_EVENT_ADDR_RESOLVED} or
-        C{RDMA_CM_EVENT_ADDR_ERROR} follows.
+        Check that an address is reachable; C{RDMA_CM_EVENT_ADDR_RESOLVED} or C{RDMA_CM_EVENT_ADDR_ERROR}
+        follows.
 
-        @param rai: its destination is the address; its source is bound to, if nothing is.
-        @param timeout_ms: how long it may take, in milliseconds; it takes no time here.
-
-        @raise PyverbsRDMAError: it is no time for that (EINVAL), or it cannot (ENODEV; synchronous
-            only).
+        @param rai: its destination is the address; its source is bound to, if the identifier is not bound.
+        @param timeout_ms: milliseconds; ignored, as the answer is immediate.
+        @raise PyverbsRDMAError: wrong stage (EINVAL), or unreachable (ENODEV; synchronous only).
         """
         self._resolveAddress(checked(rai, AddrInfo))
         self._complete()
@@ -215,11 +211,9 @@ class CMID(DataCalls):
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
         """
-        Find out about the way to the address; C{RDMA_CM_EVENT_ROUTE_RESOLVED} follows.
+        Resolve the route; C{RDMA_CM_EVENT_ROUTE_RESOLVED} follows at once, so C{timeout_ms} is ignored.
 
-        @param timeout_ms: how long it may take, in milliseconds; it takes no time here.
-
-        @raise PyverbsRDMAError: it is no time for that (EINVAL).
+        @raise PyverbsRDMAError: wrong stage (EINVAL).
         """
         self._resolveRoute()
         self._complete()
@@ -232,18 +226,17 @@ class CMID(DataCalls):
         self, node: Text = None, service: Text = None, port_space: int = 0, flags: int = 0
     ) -> None:
         """
-        Ask the host's resolver; C{RDMA_CM_EVENT_ADDRINFO_RESOLVED} or
-        C{RDMA_CM_EVENT_ADDRINFO_ERROR} follows, and L{query_addrinfo} has the answer.
+        Query the host's resolver; C{RDMA_CM_EVENT_ADDRINFO_RESOLVED} or C{RDMA_CM_EVENT_ADDRINFO_ERROR}
+        follows, and L{query_addrinfo} returns the answer.
 
-        @param node: a name or address.
-        @param service: a port's name or number.
-        @param port_space: one of C{rdma_port_space}.
+        @param node: a host name or address.
+        @param service: a port name or number.
         @param flags: C{RAI_*} bits.
-
-        @raise PyverbsRDMAError: it knows no answer (synchronous only).
+        @raise PyverbsRDMAError: there is no answer (synchronous only).
         """
         identifier = self._get()
         status, found = 0, None
+        # The lookup may block: it runs without the hub's lock, so that other threads still serve peers.
         try:
             found = resolve(None, node, service, port_space, flags)
         except PyverbsError as error:
@@ -259,9 +252,9 @@ class CMID(DataCalls):
 
     def query_addrinfo(self) -> AddrInfo:
         """
-        @return: what L{resolve_addrinfo} has found.
+        Return the answer of L{resolve_addrinfo}.
 
-        @raise PyverbsRDMAError: it has found nothing (ENODATA).
+        @raise PyverbsRDMAError: there is none (ENODATA).
         """
         if self._info is None:
             raise PyverbsRDMAError("Failed to Query AddrInfo", errno.ENODATA)
@@ -274,26 +267,23 @@ class CMID(DataCalls):
     @verb("Listen Failed")
     def listen(self, backlog: int = 0) -> None:
         """
-        Take requests.
+        Listen for requests.
 
-        @param backlog: how many wait at most; 0 is L{limits.CM_BACKLOG
-            <twisted_ib.limits.CM_BACKLOG>}.  More are dropped, and their peers ask again.
-
-        @raise PyverbsRDMAError: somebody else does at this address (EADDRINUSE).
+        @param backlog: requests that wait at most; 0 is L{limits.CM_BACKLOG <twisted_ib.limits.CM_BACKLOG>}.
+            Further ones are dropped, and their peers send them again.
+        @raise PyverbsRDMAError: another listener has this address and port (EADDRINUSE).
         """
         self._get().listen(backlog)
 
     def connect(self, param: ConnParam | None = None) -> None:
         """
-        Call the destination.  C{RDMA_CM_EVENT_ESTABLISHED} follows, or
-        C{RDMA_CM_EVENT_CONNECT_RESPONSE} if the queue pair is not the identifier's; or
-        C{RDMA_CM_EVENT_REJECTED}, C{RDMA_CM_EVENT_UNREACHABLE}, C{RDMA_CM_EVENT_CONNECT_ERROR}.
+        Connect to the destination.  C{RDMA_CM_EVENT_ESTABLISHED} follows, or
+        C{RDMA_CM_EVENT_CONNECT_RESPONSE} if the queue pair is the program's; on failure
+        C{RDMA_CM_EVENT_REJECTED}, C{RDMA_CM_EVENT_UNREACHABLE} or C{RDMA_CM_EVENT_CONNECT_ERROR}.
 
-        @param param: what to say of the connection.  Private data is at most 56 octets, 180 with
-            datagrams, 92 in C{RDMA_PS_IB}.
-
-        @raise PyverbsRDMAError: it is no time for that, or parameters cannot be (EINVAL); the peer
-            refuses (ECONNREFUSED) or does not answer (ETIMEDOUT; these two synchronous only).
+        @param param: private data is at most 56 octets, 180 with datagrams, 92 in C{RDMA_PS_IB}.
+        @raise PyverbsRDMAError: wrong stage or bad parameters (EINVAL); the peer rejects (ECONNREFUSED) or
+            does not answer (ETIMEDOUT; these two synchronous only).
         """
         self._connect(None if param is None else checked(param, ConnParam))
         self._complete()
@@ -304,15 +294,15 @@ class CMID(DataCalls):
 
     def accept(self, param: ConnParam | None = None) -> None:
         """
-        Accept a request.  C{RDMA_CM_EVENT_ESTABLISHED} follows, but with datagrams.
+        Accept a request.  C{RDMA_CM_EVENT_ESTABLISHED} follows, except for datagrams.
 
-        @param param: what to say of the connection.  Private data is at most 196 octets, 136 with
-            datagrams.
-
-        @raise PyverbsRDMAError: there is no request, or parameters cannot be (EINVAL), or the peer
-            has given up (ECONNRESET).
+        @param param: private data is at most 196 octets, 136 with datagrams.
+        @raise PyverbsRDMAError: there is no request, or bad parameters (EINVAL), or the peer has given up
+            (ECONNRESET).
         """
         self._accept(None if param is None else checked(param, ConnParam))
+        # IBTA vol. 1 12.11: a SIDR_REP is not acknowledged, so nothing follows to wait for (librdmacm/cma.c,
+        # rdma_accept).
         if not self._get().isDatagram:
             self._complete()
 
@@ -323,10 +313,9 @@ class CMID(DataCalls):
     @verb("Failed to Reject Connection")
     def reject(self, private_data: bytes | None = None) -> None:
         """
-        Refuse a request.
+        Reject a request.
 
         @param private_data: at most 148 octets, 136 with datagrams.
-
         @raise PyverbsRDMAError: there is no request, or too much data (EINVAL).
         """
         self._get().transport.reject(bytes(private_data or b""))
@@ -334,32 +323,27 @@ class CMID(DataCalls):
     @verb("Failed to Complete an active connection request")
     def establish(self) -> None:
         """
-        Tell the peer that the program's own queue pair is ready, after
-        C{RDMA_CM_EVENT_CONNECT_RESPONSE}.
+        Send the RTU once the program's own queue pair is in RTS, after C{RDMA_CM_EVENT_CONNECT_RESPONSE}.
 
-        @raise PyverbsRDMAError: it is no time for that, or the queue pair is the identifier's
-            (EINVAL), or the peer has given up (ECONNRESET).
+        @raise PyverbsRDMAError: wrong stage, or the queue pair is the identifier's (EINVAL), or the peer has
+            given up (ECONNRESET).
         """
         self._get().transport.establish()
 
     def disconnect(self) -> None:
         """
-        End the connection: what is posted is flushed.  C{RDMA_CM_EVENT_DISCONNECTED} follows,
-        unless it has come already, and C{RDMA_CM_EVENT_TIMEWAIT_EXIT} some time later.
+        Disconnect and flush posted requests.  C{RDMA_CM_EVENT_DISCONNECTED} follows unless it came already,
+        and C{RDMA_CM_EVENT_TIMEWAIT_EXIT} later.
 
-        @raise PyverbsRDMAError: there is none (EINVAL).
+        @raise PyverbsRDMAError: there is no connection (EINVAL).
         """
         if self._disconnect():
             self._complete()
 
     @verb("Failed to Disconnect")
     def _disconnect(self) -> bool:
-        """
-        Begin to end.
-
-        @return: whether there is something to wait for.
-        """
         identifier = self._get()
+        # If DISCONNECTED was already consumed, no event follows and a synchronous caller would wait for ever.
         known = identifier.stage is Stage.OVER and not len(identifier.reports)
         identifier.transport.disconnect()
         return not identifier.isDatagram and not known
@@ -370,15 +354,14 @@ class CMID(DataCalls):
         self, addr: AddrInfo | None = None, mc_attr: JoinMCAttrEx | None = None, context: object = 0
     ) -> None:
         """
-        Join a multicast group, with the queue pair if there is one; C{RDMA_CM_EVENT_MULTICAST_JOIN}
-        or C{RDMA_CM_EVENT_MULTICAST_ERROR} follows.
+        Join a multicast group, and attach the queue pair if there is one; C{RDMA_CM_EVENT_MULTICAST_JOIN} or
+        C{RDMA_CM_EVENT_MULTICAST_ERROR} follows.
 
         @param addr: its source is the group's address.
-        @param mc_attr: the group's address, and how, in place of it.
-        @param context: of no use.
-
-        @raise PyverbsUserError: there is neither.
-        @raise PyverbsRDMAError: it is no group, or attributes are missing (EINVAL), or unknown
+        @param mc_attr: the group's address and join flags, instead of C{addr}.
+        @param context: ignored.
+        @raise PyverbsUserError: both arguments are missing.
+        @raise PyverbsRDMAError: not a multicast address, or attributes are missing (EINVAL) or unknown
             (EOPNOTSUPP).
         """
         if addr is None and mc_attr is None:
@@ -386,6 +369,8 @@ class CMID(DataCalls):
         group, sendOnly = None if addr is None else checked(addr, AddrInfo).source, False
         if mc_attr is not None:
             mask, flags = checked(mc_attr, JoinMCAttrEx).comp_mask, mc_attr.join_flags
+            # librdmacm/cma.c, rdma_join_multicast_ex refuses mask bits that it does not know, so that a
+            # future attribute is never ignored in silence.
             if mask >= _MASK.RDMA_CM_JOIN_MC_ATTR_RESERVED:
                 raise unsupported("Failed to Join multicast")
             needed = _MASK.RDMA_CM_JOIN_MC_ATTR_ADDRESS | _MASK.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
@@ -406,8 +391,7 @@ class CMID(DataCalls):
         Leave a multicast group.
 
         @param addr: its source is the group's address.
-
-        @raise PyverbsRDMAError: the identifier is not in it (EADDRNOTAVAIL).
+        @raise PyverbsRDMAError: the identifier has not joined it (EADDRNOTAVAIL).
         """
         self._get().leave(checked(addr, AddrInfo).source)
 
@@ -416,13 +400,11 @@ class CMID(DataCalls):
     @verb("Failed to Create QP")
     def create_qp(self, qp_init: QPInitAttr) -> None:
         """
-        Make the identifier's queue pair, and completion queues if there are none: it takes the
-        steps of the connection by itself.
+        Make the identifier's queue pair, and completion queues if C{qp_init} has none.  The communication
+        manager moves it through its states.
 
-        @param qp_init: its attributes.
-
-        @raise PyverbsRDMAError: it has one, or of another type, or it cannot be so (EINVAL), or
-            there are too many (ENOMEM).
+        @raise PyverbsRDMAError: there is one already, a wrong type or bad attributes (EINVAL), or no
+            resources (ENOMEM).
         """
         identifier = self._get()
         identifier.createQP(checked(qp_init, QPInitAttr), None)
@@ -430,26 +412,25 @@ class CMID(DataCalls):
     @verb("Failed to query QP")
     def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
         """
-        @param attr_mask: which attributes are wanted, bits of C{ibv_qp_attr_mask}.
+        Query the queue pair's attributes.
 
-        @return: the attributes of its queue pair, and those that it was made with.
-
-        @raise PyverbsRDMAError: it has none (EINVAL).
+        @param attr_mask: bits of C{ibv_qp_attr_mask}.
+        @return: the current attributes, and the initial ones.
+        @raise PyverbsRDMAError: there is no queue pair (EINVAL).
         """
         return self._queuePair().query(attr_mask)
 
     @verb("Failed to get QP attributes")
     def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
         """
-        The attributes that bring a queue pair of the program's own into a state.
+        Return the attributes that bring a queue pair of the program's own into a state.
 
         @param qp_state: INIT, RTR or RTS.
-
-        @return: the attributes, and which are meant: bits of C{ibv_qp_attr_mask}.
-
+        @return: the attributes, and their C{ibv_qp_attr_mask}.
         @raise PyverbsRDMAError: they are not known yet (EINVAL).
         """
         identifier = self._get()
+        # An unbound identifier must fail here with EINVAL: the attributes of INIT alone need no device.
         identifier.device  # noqa: B018
         return identifier.transport.attributes(int(qp_state))
 
@@ -458,22 +439,22 @@ class CMID(DataCalls):
     @verb("Failed to set option")
     def set_option(self, level: int, optname: int, optval: int, optlen: int) -> None:
         """
-        Set how long the queue pair waits for an acknowledgement.
+        Set the local ACK timeout of the queue pair.
 
         @param level: C{RDMA_OPTION_ID}.
         @param optname: C{RDMA_OPTION_ID_ACK_TIMEOUT}.
-        @param optval: 4.096 us * 2^optval; 0 is for ever.
+        @param optval: 4.096 us * 2^optval; 0 is unlimited.
         @param optlen: 1.
-
-        @raise PyverbsUserError: it is another option.
-        @raise PyverbsRDMAError: another level (ENOSYS), or no such timeout, or for datagrams
-            (EINVAL).
+        @raise PyverbsUserError: another option.
+        @raise PyverbsRDMAError: another level (ENOSYS), or a bad timeout, or a datagram identifier (EINVAL).
         """
         if optname != RDMA_OPTION_ID_ACK_TIMEOUT:
             raise PyverbsUserError("Only RDMA_OPTION_ID_ACK_TIMEOUT can be set")
         identifier = self._get()
         if level != RDMA_OPTION_ID:
             raise PyverbsRDMAError("Failed to set option", errno.ENOSYS)
+        # Linux cma.c, rdma_set_ack_timeout: only connected queue pairs have a local ACK timeout, of five
+        # bits.
         check(optlen == 1 and 0 <= optval <= _MOST_TIMEOUT, "Failed to set option")
         check(not identifier.isDatagram, "Failed to set option")
         identifier.timeout = int(optval)
@@ -481,13 +462,13 @@ class CMID(DataCalls):
     @verb("Failed to migrate ID")
     def migrate_id(self, channel: CMEventChannel | None = None) -> None:
         """
-        Report to another channel from now on.  Not in pyverbs; C{rdma_migrate_id}.
+        Move the identifier to another event channel.  Not in pyverbs; C{rdma_migrate_id}.
 
-        @param channel: the channel; None makes the identifier synchronous.
-
+        @param channel: None makes the identifier synchronous.
         @raise PyverbsRDMAError: it is synchronous already (EINVAL).
         """
         identifier = self._get()
+        # librdmacm/cma.c, rdma_migrate_id refuses a synchronous identifier without a new channel.
         check(channel is not None or not identifier.isSynchronous, "Failed to migrate ID")
         if channel is not None:
             checked(channel, CMEventChannel)._check()
@@ -496,23 +477,22 @@ class CMID(DataCalls):
 
     def set_local_ece(self, ece: ECE) -> None:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): there is nothing beyond the standard.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there are no vendor enhancements.
         """
+        # The Vendor ID and attribute modifier of the CM messages stay 0 (Linux ibta_vol1_c12.h), which
+        # announces no ECE.
         raise unsupported("Failed to set local ECE")
 
     def get_remote_ece(self) -> ECE:
         """
-        @raise PyverbsRDMAError: always (EOPNOTSUPP): there is nothing beyond the standard.
+        @raise PyverbsRDMAError: always (EOPNOTSUPP): there are no vendor enhancements.
         """
         raise unsupported("Failed to get remote ECE")
 
 
 def _qpType(portSpace: int) -> int:
-    """
-    @return: the type of queue pairs of a port space.
-
-    @raise PyverbsRDMAError: there is no such port space (EPROTONOSUPPORT).
-    """
+    # Linux ucma.c, ucma_get_qp_type refuses unknown port spaces when the identifier is created, not when it
+    # is bound.
     if portSpace not in list(rdma_port_space):
         raise PyverbsRDMAError("Failed to create CM ID", errno.EPROTONOSUPPORT)
     datagrams = portSpace in (rdma_port_space.RDMA_PS_UDP, rdma_port_space.RDMA_PS_IPOIB)

@@ -1,10 +1,9 @@
 """
-An identifier's connection: REQ, REP, RTU, and the queue pair's steps in between.
+An identifier's connection: REQ, REP, RTU, and the state transitions of its queue pair.
 
-The passive side's queue pair is in RTS before the REP goes out, the active side's before the RTU
-does, so that data may follow either at once (IBTA vol. 1 12.9.8).  A side whose program has the
-queue pair elsewhere takes these steps itself, with the attributes that L{Connected.attributes}
-gives.
+The passive side's queue pair is in RTS before the REP is sent, the active side's before the RTU is sent, as
+data may follow either at once (IBTA vol. 1 12.9.8).  A program with a queue pair of its own performs these
+transitions itself, with the attributes of L{Connected.attributes}.
 """
 
 from __future__ import annotations
@@ -51,14 +50,15 @@ _PSN_BITS = 24
 class Connected(Call):
     """
     The connection of one identifier.
-
-    @ivar terms: what this side has said, or may say; None before.
     """
 
+    # librdmacm/cma.c, ucma_init_conn_qp: a connected queue pair is created in INIT, so that receives can be
+    # posted before the peer may send (IBTA vol. 1 10.3.1).
     initialStates = (_S.IBV_QPS_INIT,)
 
     def __init__(self, identifier: Identifier) -> None:
         super().__init__(identifier)
+        #: This side's connection parameters, sent or permitted; None before.
         self.terms: NegotiatedParameters | None = None
         self._agreement: Agreement | None = None
         self._connection: Any = None
@@ -69,15 +69,13 @@ class Connected(Call):
     def _termsOf(
         self, param: ConnParam | None, room: int, most: NegotiatedParameters | None
     ) -> NegotiatedParameters:
-        """
-        What the program says, of the identifier's queue pair if it has made one.
-
-        @raise PyverbsRDMAError: there is no queue pair, or something cannot be (EINVAL).
-        """
         identifier = self._identifier
+        # librdmacm/cma.c, ucma_valid_param: the queue pair number must come from somewhere.
         if param is None and identifier.qp is None:
             raise invalid("An identifier without a queue pair needs connection parameters")
         terms = termsOf(param, room, most)
+        # The identifier's own queue pair overrides the program's numbers, as in librdmacm/cma.c,
+        # rdma_connect.
         if identifier.qp is not None:
             terms.number = identifier.qp.qp_num
             terms.shared = identifier.qp.srq is not None
@@ -85,9 +83,9 @@ class Connected(Call):
 
     def attributes(self, state: int) -> tuple[QPAttr, int]:
         """
-        The attributes for the queue pair's step into a state.
+        The attributes of the queue pair's transition into a state.
 
-        @raise PyverbsRDMAError: they are not known yet, or never (EINVAL).
+        @raise PyverbsRDMAError: they are not known yet, or there is no such transition (EINVAL).
         """
         agreement = self._agreement
         if agreement is not None:
@@ -100,9 +98,9 @@ class Connected(Call):
 
     def connect(self, param: ConnParam | None) -> None:
         """
-        Call the peer.
+        Begin to connect.
 
-        @raise PyverbsRDMAError: parameters cannot be (EINVAL).
+        @raise PyverbsRDMAError: bad parameters (EINVAL).
         """
         identifier = self._identifier
         room = REQ.privateDataBytes - len(self.header())
@@ -113,11 +111,13 @@ class Connected(Call):
 
     def pathFound(self, path: Any) -> None:
         """
-        The way is found: send a REQ.
+        Send the REQ.
         """
         identifier, terms = self._identifier, self.terms
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None and terms is not None
+        # IBTA vol. 1 9.7.1 allows any starting PSN; a random one keeps late packets of an earlier connection
+        # out of the window, and off-path attackers guessing.  Linux cma.c draws it at random too (seq_num).
         self._psn = identifier.device.randomBits(_PSN_BITS)
         way = CMPath(
             localGID=gidOf(here.host),
@@ -132,8 +132,10 @@ class Connected(Call):
 
     def pathNotFound(self, error: HCAError) -> None:
         """
-        There is no way, so nobody is there, or nobody answers.
+        Report that the peer is unreachable, or that no listener is there.
         """
+        # A missing service entry is what a REJ with reason 8 would say (IBTA vol. 1 12.6.7.2); programs map
+        # it to "connection refused".
         if isinstance(error, NoListenerError):
             self._over(_E.RDMA_CM_EVENT_REJECTED, status=int(RejectReason.INVALID_SERVICE_ID))
         else:
@@ -141,7 +143,7 @@ class Connected(Call):
 
     def replied(self, connection: Any, reply: REP) -> None:
         """
-        The peer accepts.
+        The REP was received.
         """
         identifier, terms = self._identifier, self.terms
         assert terms is not None
@@ -153,6 +155,8 @@ class Connected(Call):
             reply, terms, path, self._mtu, self._psn, identifier.lifetime, label
         )
         if identifier.qp is None:
+            # The program must move its own queue pair to RTS first.  The MRA keeps the peer's REP timer from
+            # expiring meanwhile (IBTA vol. 1 12.6.6).
             identifier.stage = Stage.ANSWERED
             connection.sendMRA(identifier.now())
             identifier.report(_E.RDMA_CM_EVENT_CONNECT_RESPONSE, privateData=reply.privateData, terms=heard)
@@ -160,21 +164,25 @@ class Connected(Call):
         try:
             identifier.bringUp()
         except HCAError as error:
+            # A REP that is not followed by an RTU leaves the peer half open; the REJ frees its resources now.
             connection.reject(RejectReason.NO_RESOURCES, b"", identifier.now())
             self._over(_E.RDMA_CM_EVENT_CONNECT_ERROR, status=-numberOf(error))
             return
+        # RTS before the RTU: the peer may send as soon as it has the RTU (IBTA vol. 1 12.9.8; Linux cma.c,
+        # cma_rep_recv).
         identifier.stage = Stage.UP
         connection.ready(identifier.now())
         identifier.report(_E.RDMA_CM_EVENT_ESTABLISHED, privateData=reply.privateData, terms=heard)
 
     def establish(self) -> None:
         """
-        The program's own queue pair is ready.
+        Send the RTU for the program's own queue pair.
 
-        @raise PyverbsRDMAError: the identifier has a queue pair, or no answer (EINVAL), or the peer
-            has given up (ECONNRESET).
+        @raise PyverbsRDMAError: the identifier has a queue pair, or there is no REP (EINVAL), or the peer has
+            given up (ECONNRESET).
         """
         identifier = self._identifier
+        # librdmacm/cma.c, rdma_establish: the identifier's own queue pair is established by the REP already.
         if identifier.qp is not None:
             raise invalid("Failed to establish: the identifier's queue pair is its own")
         identifier.step("establish")
@@ -185,9 +193,9 @@ class Connected(Call):
 
     def requested(self, connection: Any, request: REQ) -> None:
         """
-        Somebody calls.
+        A REQ was received.
 
-        @raise UnfitRequest: it asks for what cannot be.
+        @raise UnfitRequest: it asks for something unsupported.
         """
         self._psn = self._identifier.device.randomBits(_PSN_BITS)
         self.terms, self._agreement = called(request, connection.destination, self._psn)
@@ -196,10 +204,9 @@ class Connected(Call):
 
     def accept(self, param: ConnParam | None) -> None:
         """
-        Accept.
+        Send the REP.
 
-        @raise PyverbsRDMAError: parameters, or the queue pair, cannot be so (EINVAL), or the peer
-            has given up (ECONNRESET).
+        @raise PyverbsRDMAError: bad parameters or queue pair (EINVAL), or the peer has given up (ECONNRESET).
         """
         identifier, agreement = self._identifier, self._agreement
         if identifier.stage is Stage.OVER:
@@ -207,10 +214,14 @@ class Connected(Call):
         terms = self._termsOf(param, REP_USER_BYTES, self.terms)
         identifier.step("accept")
         assert agreement is not None
+        # IBTA vol. 1 12.7: the REP announces the final numbers; they may only be lower than the REQ's.
         agreement.served, agreement.asked = terms.responderResources, terms.initiatorDepth
+        # RTS before the REP: the peer may send as soon as it has the REP, before its RTU arrives
+        # (IBTA vol. 1 12.9.8; Linux cma.c, cma_accept_ib).
         try:
             identifier.bringUp()
         except BaseException:
+            # The request stays open, so that the program may retry with other parameters or reject it.
             identifier.stage = Stage.CALLED
             raise
         if not self._connection.accept(makeREP(terms, self._psn), identifier.now()):
@@ -219,19 +230,20 @@ class Connected(Call):
 
     def reject(self, privateData: bytes) -> None:
         """
-        Refuse.
+        Send a REJ.
 
-        @raise PyverbsRDMAError: there is nothing to refuse, or too much to say (EINVAL).
+        @raise PyverbsRDMAError: there is no request, or too much private data (EINVAL).
         """
         if len(privateData) > REJ_USER_BYTES:
             raise invalid(f"Private data has at most {REJ_USER_BYTES} octets here")
         identifier = self._identifier
         identifier.step("reject")
+        # librdmacm maps rdma_reject to reason 28, consumer defined (Linux cma.c).
         self._connection.reject(RejectReason.CONSUMER_DEFINED, privateData, identifier.now())
 
     def established(self, connection: Any, message: object) -> None:
         """
-        The peer is ready.
+        The RTU was received.
         """
         self._identifier.report(_E.RDMA_CM_EVENT_ESTABLISHED)
 
@@ -239,58 +251,58 @@ class Connected(Call):
 
     def rejected(self, connection: Any, rejection: REJ) -> None:
         """
-        The peer does not want, or not any more.
+        A REJ was received.
         """
         self._over(_E.RDMA_CM_EVENT_REJECTED, status=rejection.reason, privateData=rejection.privateData)
 
     def unreachable(self, connection: Any) -> None:
         """
-        The peer does not answer.
+        The CM retries are exhausted.
         """
         self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
 
     def peerDisconnected(self, connection: Any) -> None:
         """
-        The connection is over.  Its queue pair is the program's to end.
+        The connection is in timewait.
         """
         self._isEnding = False
+        # Linux cma.c leaves the queue pair alone on DISCONNECTED: the program may still want to poll its
+        # completions before rdma_disconnect flushes the rest.
         self._identifier.stage = Stage.OVER
         self._identifier.report(_E.RDMA_CM_EVENT_DISCONNECTED)
+        # IBTA vol. 1 12.9.8: timewait lasts until no packet of the connection can still arrive; Linux cm.c,
+        # cm_enter_timewait waits for the local ACK timeout too.
         timers = self._identifier.device.timers
         self._timer = timers.start(connection.ackSeconds, self._timewaitOver)
 
     def _timewaitOver(self) -> None:
-        """
-        Nothing of the connection can be on its way any more.
-        """
         self._identifier.report(_E.RDMA_CM_EVENT_TIMEWAIT_EXIT)
 
     def pathLost(self, reason: PathLostError) -> None:
         """
-        The peer's process is gone.
+        The path to the peer is gone.
         """
         stage = self._identifier.stage
         isEnding, self._isEnding = self._isEnding, False
+        # A live connection was cut; one still being made was never reached.
         if stage is Stage.UP or isEnding:
             self._over(_E.RDMA_CM_EVENT_DISCONNECTED)
         elif stage is not Stage.OVER:
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
 
     def _over(self, kind: int, **what: Any) -> None:
-        """
-        It is over: flush what is posted, and say so.
-        """
         identifier = self._identifier
         identifier.stage = Stage.OVER
         try:
             identifier.bringDown()
         except HCAError:
-            pass  # Its device goes as well.
+            # The device is closing too; its queue pairs flush by themselves.
+            pass
         identifier.report(kind, **what)
 
     def disconnect(self) -> None:
         """
-        End it.  DISCONNECTED follows, unless it has come already.
+        Send a DREQ.  DISCONNECTED follows, unless it came already.
 
         @raise PyverbsRDMAError: there is no connection (EINVAL).
         """
@@ -301,23 +313,25 @@ class Connected(Call):
             return
         if connection is None:
             raise invalid("Failed to Disconnect: there is no connection")
+        # Into ERR before the DREQ: posted requests flush, and nothing is sent behind it (librdmacm/cma.c,
+        # ucma_shutdown).
         identifier.bringDown()
         before, identifier.stage = identifier.stage, Stage.OVER
         if before is Stage.OVER:
             return
         device = identifier.device
-        # What the peer says, or its death, may come before this returns.
+        # The DREP, or the loss of the path, may be reported before this call returns.
         self._isEnding = True
         device.disconnect(connection)
         if self._isEnding and connection.state is not State.DREQ_SENT:
-            # It was never open: no answer will come.
+            # It was never established: no DREQ was sent, so no DREP will come (IBTA vol. 1 12.9.7).
             self._isEnding = False
             connection.user = None
             identifier.report(_E.RDMA_CM_EVENT_DISCONNECTED)
 
     def close(self, device: Any) -> None:
         """
-        The identifier is going.
+        Release the connection; the identifier is closing.
         """
         self.forgetPath()
         timer, self._timer = self._timer, None
@@ -326,4 +340,6 @@ class Connected(Call):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.user = None
+            # Linux cm.c, cm_destroy_id: destroying an identifier sends the REJ or DREQ that its state calls
+            # for.
             connection.abandon(device.clock())

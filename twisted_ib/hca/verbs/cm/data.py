@@ -1,5 +1,5 @@
 """
-Short ways to memory, requests and completions of an identifier's own queue pair.
+Shortcuts for memory, work requests and completions of an identifier's own queue pair.
 
 Source: rdma-core 65, C{pyverbs/cmid.pyx}, C{librdmacm/rdma_verbs.h}.
 """
@@ -26,42 +26,33 @@ _SIGNALED = ibv_send_flags.IBV_SEND_SIGNALED
 
 class DataCalls(IdentifierView):
     """
-    What an identifier can do with its queue pair.
+    The data path calls of an identifier.  C{length} is in octets, the whole region by default; C{flags} are
+    bits of C{ibv_send_flags}.
     """
 
     # -- memory
 
     def _register(self, size: int, access: int) -> MR:
         self._get().device  # noqa: B018
+        # IBTA vol. 1 10.6.3.1: remote write requires local write; librdmacm/rdma_verbs.h sets local write in
+        # all three calls.
         return MR(self, size, int(_A.IBV_ACCESS_LOCAL_WRITE | access))
 
     def reg_msgs(self, size: int) -> MR:
         """
-        Register memory for messages.
-
-        @param size: octets.
-
-        @return: the region; it is closed with the identifier.
+        Register memory for messages, of C{size} octets; the region is closed with the identifier.
         """
         return self._register(size, 0)
 
     def reg_read(self, size: int = 0) -> MR:
         """
-        Register memory that the peer may read.
-
-        @param size: octets.
-
-        @return: the region; it is closed with the identifier.
+        Register memory that the peer may read, of C{size} octets; the region is closed with the identifier.
         """
         return self._register(size, _A.IBV_ACCESS_REMOTE_READ)
 
     def reg_write(self, size: int = 0) -> MR:
         """
-        Register memory that the peer may write.
-
-        @param size: octets.
-
-        @return: the region; it is closed with the identifier.
+        Register memory that the peer may write, of C{size} octets; the region is closed with the identifier.
         """
         return self._register(size, _A.IBV_ACCESS_REMOTE_WRITE)
 
@@ -70,9 +61,7 @@ class DataCalls(IdentifierView):
     @verb("Failed to Post Receive")
     def post_recv(self, mr: MR, length: int | None = None) -> None:
         """
-        Post a receive into the beginning of a region.
-
-        @param length: octets; all of the region by default.
+        Post a receive at the start of a region.
 
         @raise PyverbsRDMAError: there is no queue pair (EINVAL), or its queue is full (ENOMEM).
         """
@@ -86,12 +75,9 @@ class DataCalls(IdentifierView):
     @verb("Failed to Post Send")
     def post_send(self, mr: MR, flags: int = _SIGNALED, length: int | None = None) -> None:
         """
-        Send the beginning of a region.
+        Send from the start of a region.
 
-        @param flags: bits of C{ibv_send_flags}.
-        @param length: octets; all of the region by default.
-
-        @raise PyverbsRDMAError: there is no queue pair, or not in RTS (EINVAL), or its queue is full
+        @raise PyverbsRDMAError: there is no queue pair, or it is not in RTS (EINVAL), or its queue is full
             (ENOMEM).
         """
         self._queuePair().post_send(self._post(mr, length, _OP.IBV_WR_SEND, flags))
@@ -99,12 +85,9 @@ class DataCalls(IdentifierView):
     @verb("Failed to Post Read")
     def post_read(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
         """
-        READ the peer's memory into the beginning of a region.
+        RDMA READ the peer's memory into the start of a region.
 
-        @param length: octets.
-        @param remote_addr: where the peer has them, and C{rkey} its region's key.
-        @param flags: bits of C{ibv_send_flags}.
-
+        @param remote_addr: the virtual address in the peer's region, and C{rkey} that region's key.
         @raise PyverbsRDMAError: as L{post_send}.
         """
         request = self._post(mr, length, _OP.IBV_WR_RDMA_READ, flags)
@@ -114,12 +97,9 @@ class DataCalls(IdentifierView):
     @verb("Failed to Post Write")
     def post_write(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
         """
-        WRITE the beginning of a region into the peer's memory.
+        RDMA WRITE the start of a region into the peer's memory.
 
-        @param length: octets.
-        @param remote_addr: where the peer is to have them, and C{rkey} its region's key.
-        @param flags: bits of C{ibv_send_flags}.
-
+        @param remote_addr: the virtual address in the peer's region, and C{rkey} that region's key.
         @raise PyverbsRDMAError: as L{post_send}.
         """
         request = self._post(mr, length, _OP.IBV_WR_RDMA_WRITE, flags)
@@ -131,16 +111,14 @@ class DataCalls(IdentifierView):
         self, mr: MR, ah: AH, rqpn: int = 0, flags: int = _SIGNALED, length: int | None = None
     ) -> None:
         """
-        Send the beginning of a region as a datagram.
+        Send a datagram from the start of a region.
 
-        @param ah: where to.
-        @param rqpn: the queue pair there.
-        @param flags: bits of C{ibv_send_flags}.
-        @param length: octets; all of the region by default.
-
+        @param rqpn: the destination queue pair.
         @raise PyverbsRDMAError: as L{post_send}.
         """
         request = self._post(mr, length, _OP.IBV_WR_SEND, flags)
+        # librdmacm gives all UD services of RDMA-CM one Q_Key (rdma_cma.h, RDMA_UDP_QKEY), so the event's
+        # need not be kept.
         request.set_wr_ud(checked(ah, AH), rqpn, RDMA_UDP_QKEY)
         self._queuePair().post_send(request)
 
@@ -150,9 +128,7 @@ class DataCalls(IdentifierView):
         """
         Wait for a receive to complete, and serve peers meanwhile.
 
-        @return: its completion.
-
-        @raise PyverbsRDMAError: the identifier has made no queue for that (EINVAL).
+        @raise PyverbsRDMAError: the identifier did not make the completion queue (EINVAL).
         """
         return self._completion(self._get().recvCQ)
 
@@ -160,13 +136,13 @@ class DataCalls(IdentifierView):
         """
         Wait for a send request to complete, and serve peers meanwhile.
 
-        @return: its completion.
-
-        @raise PyverbsRDMAError: the identifier has made no queue for that (EINVAL).
+        @raise PyverbsRDMAError: the identifier did not make the completion queue (EINVAL).
         """
         return self._completion(self._get().sendCQ)
 
     def _completion(self, queue: CQ | None) -> WC:
+        # Only queues that the identifier made are waited on: a queue of the program's may hold others'
+        # completions, which would be consumed here.
         check(queue is not None, "The identifier has made no such completion queue")
         assert queue is not None
         found: list[WC] = []

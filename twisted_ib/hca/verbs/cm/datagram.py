@@ -1,8 +1,8 @@
 """
-An identifier of a datagram service: SIDR_REQ, SIDR_REP.
+An identifier of a datagram service: SIDR_REQ, SIDR_REP (IBTA vol. 1 12.11).
 
-The queue pair needs no peer: it is in RTS as soon as it is made.  Who looks for a service hears
-where to send to; who serves it hears who asked.
+The queue pair needs no connection: it is in RTS from the start.  The active side learns the address, queue
+pair number and Q_Key to send to; the passive side learns the sender's address.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ _E, _S = rdma_cm_event_type, ibv_qp_state
 
 class Datagrams(Call):
     """
-    One lookup of an identifier.
+    The service lookup of one identifier.
 
-    @ivar terms: nothing is agreed on.
+    @ivar terms: None: datagrams negotiate nothing.
     """
 
+    # librdmacm/cma.c, ucma_init_ud_qp: a UD queue pair needs no peer for RTS.
     initialStates = (_S.IBV_QPS_INIT, _S.IBV_QPS_RTR, _S.IBV_QPS_RTS)
     terms = None
 
@@ -55,9 +56,9 @@ class Datagrams(Call):
 
     def attributes(self, state: int) -> tuple[QPAttr, int]:
         """
-        The attributes for the queue pair's step into a state.
+        The attributes of the queue pair's transition into a state.
 
-        @raise PyverbsRDMAError: there are none (EINVAL).
+        @raise PyverbsRDMAError: there is no such transition (EINVAL).
         """
         return datagramAttributes(state, RDMA_UDP_QKEY)
 
@@ -65,9 +66,9 @@ class Datagrams(Call):
 
     def connect(self, param: ConnParam | None) -> None:
         """
-        Ask for the service.
+        Begin to look up the service.
 
-        @raise PyverbsRDMAError: parameters cannot be (EINVAL).
+        @raise PyverbsRDMAError: bad parameters (EINVAL).
         """
         data = self.header() + (param.private_data if param is not None else b"")
         if len(data) > SIDR_REQ.privateDataBytes:
@@ -78,7 +79,7 @@ class Datagrams(Call):
 
     def pathFound(self, path: Any) -> None:
         """
-        The way is found: send a SIDR_REQ.
+        Send the SIDR_REQ.
         """
         identifier = self._identifier
         assert identifier.destination is not None
@@ -89,18 +90,21 @@ class Datagrams(Call):
 
     def pathNotFound(self, error: HCAError) -> None:
         """
-        There is no way, so nobody is there, or nobody answers.
+        Report that the peer is unreachable, or that no listener is there.
         """
         nobody = isinstance(error, NoListenerError)
+        # SIDR status 1, as the peer's CM would answer for an unknown service (Linux ib_cm.h,
+        # ib_cm_sidr_status).
         status = int(SIDRStatus.SERVICE_ID_UNSUPPORTED) if nobody else -numberOf(error)
         self._over(status)
 
     def found(self, lookup: Any, reply: SIDR_REP) -> None:
         """
-        The answer came.
+        The SIDR_REP was received.
         """
         identifier = self._identifier
         self._lookup = None
+        # Linux cma.c, cma_sidr_rep_handler reports UNREACHABLE with the SIDR status as event status.
         if reply.status != SIDRStatus.VALID:
             self._over(reply.status, reply.privateData)
             return
@@ -114,7 +118,7 @@ class Datagrams(Call):
 
     def unreachable(self, lookup: Any) -> None:
         """
-        No answer came.
+        The SIDR_REQ retries are exhausted.
         """
         self._lookup = None
         self._over(-errno.ETIMEDOUT)
@@ -133,22 +137,23 @@ class Datagrams(Call):
 
     def requested(self, lookup: Any, request: SIDR_REQ) -> None:
         """
-        Somebody asks.
+        A SIDR_REQ was received.
         """
         self._lookup = lookup
         lookup.user = self
 
     def accept(self, param: ConnParam | None) -> None:
         """
-        Answer with the queue pair.
+        Answer with the queue pair number.
 
-        @raise PyverbsRDMAError: there is no queue pair, or parameters cannot be (EINVAL), or the
-            peer is gone (ECONNRESET).
+        @raise PyverbsRDMAError: there is no queue pair, or bad parameters (EINVAL), or the peer is gone
+            (ECONNRESET).
         """
         identifier = self._identifier
         data = param.private_data if param is not None else b""
         if identifier.qp is not None:
             number = identifier.qp.qp_num
+        # IBTA vol. 1 12.11: the SIDR_REP has 24 bits for the queue pair number.
         elif param is not None and param.qpn <= QPN_MASK:
             number = param.qpn
         else:
@@ -156,15 +161,16 @@ class Datagrams(Call):
         if len(data) > SIDR_REP_USER_BYTES:
             raise invalid(f"Private data has at most {SIDR_REP_USER_BYTES} octets here")
         identifier.step("accept")
+        # Linux cma.c answers with the Q_Key of RDMA-CM's UD services too, RDMA_UDP_QKEY.
         reply = SIDR_REP(queuePairNumber=number, qKey=RDMA_UDP_QKEY, privateData=data)
         if not self._lookup.answer(reply, identifier.now()):
             raise PyverbsRDMAError("The peer is gone", errno.ECONNRESET)
 
     def reject(self, privateData: bytes) -> None:
         """
-        Answer with no.
+        Answer with status REJECTED.
 
-        @raise PyverbsRDMAError: there is nothing to answer, or too much to say (EINVAL).
+        @raise PyverbsRDMAError: there is no request, or too much private data (EINVAL).
         """
         if len(privateData) > SIDR_REP_USER_BYTES:
             raise invalid(f"Private data has at most {SIDR_REP_USER_BYTES} octets here")
@@ -176,21 +182,22 @@ class Datagrams(Call):
 
     def pathLost(self, reason: PathLostError) -> None:
         """
-        The peer's process is gone.
+        The path to the peer is gone.
         """
+        # Once the lookup has an answer nothing depends on the path any more.
         if self._identifier.stage is Stage.CALLING:
             self._lookup = None
             self._over(-errno.ETIMEDOUT)
 
     def disconnect(self) -> None:
         """
-        Stop the queue pair: there is no connection.
+        Flush the queue pair; there is no connection to end.
         """
         self._identifier.bringDown()
 
     def close(self, device: Any) -> None:
         """
-        The identifier is going.
+        Release the lookup; the identifier is closing.
         """
         self.forgetPath()
         lookup, self._lookup = self._lookup, None

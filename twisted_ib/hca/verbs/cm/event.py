@@ -1,7 +1,7 @@
 """
-What a communication manager reports, and where a program hears of it.
+Events of the communication manager, and the channel that delivers them.
 
-Source: rdma-core 65, C{pyverbs/cmid.pyx}; the man page C{rdma_get_cm_event(3)}.
+Source: rdma-core 65, C{pyverbs/cmid.pyx}, C{librdmacm/cma.c}; the man page C{rdma_get_cm_event(3)}.
 """
 
 from __future__ import annotations
@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 @attrs.frozen
 class Target:
     """
-    Where datagrams go.
-
-    @ivar address: the address of the HCA, or of a group.
-    @ivar number: the queue pair.
-    @ivar key: its Q_Key.
+    The destination of datagrams: address, queue pair number and Q_Key.
     """
 
+    #: The address vector of the HCA or multicast group.
     address: AHAttr = attrs.field(factory=AHAttr)
     number: int = 0
     key: int = 0
@@ -44,27 +41,28 @@ class Target:
 @attrs.define(eq=False)
 class Report:
     """
-    One thing that happened to an identifier.
-
-    @ivar kind: one of C{rdma_cm_event_type}.
-    @ivar status: 0, or what went wrong: a negative errno, or what the peer gave as its reason.
-    @ivar privateData: the whole area of the message, which has no length in it.
-    @ivar terms: what the peer says of a connection, or None.
-    @ivar target: where datagrams go, or None.
-    @ivar child: the new identifier of a request, until somebody takes it.
+    One event of an identifier.
     """
 
+    #: One of C{rdma_cm_event_type}.
     kind: int
     identifier: Identifier
+    #: 0, a negative errno, or the peer's reject reason.
     status: int = 0
+    # IBTA vol. 1 12.6: private data areas have a fixed size and no length field, so the whole area is
+    # reported, as Linux cma.c does.
+    #: The whole private data area of the message.
     privateData: bytes = b""
+    #: The peer's connection parameters, or None.
     terms: NegotiatedParameters | None = None
+    #: The destination of datagrams, or None.
     target: Target | None = None
+    #: The new identifier of a connect request, until the program accepts ownership of it.
     child: Identifier | None = None
 
     def drop(self) -> None:
         """
-        Nobody will take the request: refuse it.
+        Reject the request that this event carries, if the program never fetched it.
         """
         child, self.child = self.child, None
         if child is not None:
@@ -73,18 +71,18 @@ class Report:
 
 class Reports:
     """
-    What was reported and not heard yet.  Each identifier has few reports in its life, and how
-    many requests wait is bounded by each listener.
-
-    @ivar closed: nobody will hear of anything.
-    @ivar signal: called with True when there is something, with False when there is nothing more.
+    The queue of events that the program has not fetched.
     """
 
+    # The queue needs no bound of its own: an identifier has few events in its life, and each listener bounds
+    # its waiting requests by its backlog.
     __slots__ = ("_waiting", "closed", "signal")
 
     def __init__(self) -> None:
         self._waiting: deque[Report] = deque()
+        #: Whether events are discarded.
         self.closed = False
+        #: Called with True when the queue stops being empty, with False when it becomes empty.
         self.signal: Any = None
 
     def __len__(self) -> int:
@@ -92,21 +90,24 @@ class Reports:
 
     def add(self, report: Report) -> None:
         """
-        Report.
+        Append an event.
         """
         if self.closed:
+            # Without a reader the request would keep the peer's REQ half open until its timers expire.
             report.drop()
             return
         if report.child is not None:
             report.identifier.requestsWaiting += 1
         self._waiting.append(report)
+        # Only the change from empty to not empty is signalled, so that the pipe never holds more than one
+        # octet and os.write cannot block.
         if self.signal is not None and len(self._waiting) == 1:
             self.signal(True)
         hub.wake()
 
     def take(self) -> Report | None:
         """
-        @return: the oldest, or None.
+        Remove and return the oldest event, or None.
         """
         if not self._waiting:
             return None
@@ -119,10 +120,11 @@ class Reports:
 
     def withdraw(self, identifier: Identifier) -> list[Report]:
         """
-        @return: what was about one identifier, which waits no more.
+        Remove and return the events of one identifier.
         """
         own = [report for report in self._waiting if report.identifier is identifier]
         if own:
+            # The listener's backlog counts what waits here; without this a migrated listener would stay full.
             identifier.requestsWaiting = 0
             left = [report for report in self._waiting if report.identifier is not identifier]
             self._waiting = deque(left)
@@ -132,7 +134,7 @@ class Reports:
 
     def drop(self) -> None:
         """
-        Nobody will hear of any of it.
+        Discard all events and reject the requests among them.
         """
         self.closed = True
         hub.wake()
@@ -142,21 +144,19 @@ class Reports:
 
 class CMEventChannel(VerbsObject):
     """
-    Where the events of identifiers come in, one after the other.
+    A queue of events, in order of arrival, for any number of identifiers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._reports = reports = Reports()
         self._pipe: tuple[int, int] | None = None
+        # After a fork the pipe and the device are the parent's: a child that read here would take the
+        # parent's wake-ups.
         self._process = os.getpid()
         self._opened(reports.drop)
 
     def _check(self) -> None:
-        """
-        @raise PyverbsUserError: it is closed, or the channel of the process that this one was
-            forked from.
-        """
         super()._check()
         if self._process != os.getpid():
             raise PyverbsUserError("The event channel belongs to another process")
@@ -169,16 +169,14 @@ class CMEventChannel(VerbsObject):
 
     def get_cm_event(self) -> CMEvent:
         """
-        Wait for an event, and serve peers meanwhile.
-
-        @return: the oldest event.
+        Wait for the oldest event, and serve peers meanwhile.
         """
         return CMEvent(self)
 
     @property
     def pending(self) -> bool:
         """
-        Whether L{get_cm_event} has something to give at once.  Not in pyverbs.
+        Whether L{get_cm_event} would return at once.  Not in pyverbs.
         """
         self._check()
         return bool(len(self._reports))
@@ -186,10 +184,12 @@ class CMEventChannel(VerbsObject):
     @property
     def fd(self) -> int:
         """
-        A descriptor that is readable when L{get_cm_event} has something to give.
+        A descriptor that is readable while L{get_cm_event} would return at once.
         """
         with hub:
             self._check()
+            # The pipe is made on first use: most programs never poll, and two descriptors per channel would
+            # count.
             if self._pipe is None:
                 self._pipe = os.pipe()
                 if len(self._reports):
@@ -212,10 +212,10 @@ class CMEventChannel(VerbsObject):
 
 def nextReport(reports: Reports, timeout: float | None = None) -> Report | None:
     """
-    Wait for something to be reported, and serve peers meanwhile.
+    Wait for an event, and serve peers meanwhile.
 
-    @param timeout: seconds, None for ever.
-    @return: it, or None if nothing was, or nobody shall hear of it.
+    @param timeout: seconds; None waits without limit.
+    @return: the event, or None after the timeout or when the queue is closed.
     """
     found: list[Report] = []
 
@@ -223,6 +223,7 @@ def nextReport(reports: Reports, timeout: float | None = None) -> Report | None:
         report = reports.take()
         if report is not None:
             found.append(report)
+        # A closed channel ends the wait: another thread may close it while this one sleeps.
         return report is not None or reports.closed
 
     hub.wait(ready, timeout)
@@ -231,15 +232,13 @@ def nextReport(reports: Reports, timeout: float | None = None) -> Report | None:
 
 class CMEvent(VerbsObject):
     """
-    Something that happened.  It must be acknowledged, or closed, before the identifier that it is
-    about is closed; a request that nobody made a CMID of is refused then.
+    An event.  It must be acknowledged, or closed, before its identifier is closed.  A connect request that no
+    CMID was made of is rejected then.
     """
 
     def __init__(self, channel: CMEventChannel) -> None:
         """
         Wait for an event, and serve peers meanwhile.
-
-        @param channel: where it is to come.
 
         @raise PyverbsUserError: the channel is closed.
         """
@@ -252,15 +251,14 @@ class CMEvent(VerbsObject):
 
     def _take(self, report: Report) -> None:
         self._report: Report | None = report
+        # With librdmacm/cma.c a request that was acknowledged and never answered stays open until
+        # rdma_destroy_id of its identifier; here closing the event rejects it.
         self._opened(report.drop)
 
     def _closed(self) -> None:
         self._report = None
 
     def _get(self) -> Report:
-        """
-        @raise PyverbsRDMAError: it is acknowledged already (EINVAL).
-        """
         if self._report is None:
             raise PyverbsRDMAError("The event is acknowledged already", errno.EINVAL)
         return self._report
@@ -268,48 +266,47 @@ class CMEvent(VerbsObject):
     @property
     def event_type(self) -> int:
         """
-        What happened, one of C{rdma_cm_event_type}.
+        One of C{rdma_cm_event_type}.
         """
         return self._get().kind
 
     @property
     def status(self) -> int:
         """
-        0, or what went wrong: a negative errno, or the reason that the peer gave (IBTA vol. 1
-        12.6.7.2).
+        0, a negative errno, or the peer's reject reason (IBTA vol. 1 12.6.7.2).
         """
         return self._get().status
 
     @property
     def private_data(self) -> bytes:
         """
-        The private data that came with it: the whole area of the message, zeros behind what the
-        peer wrote.
+        The whole private data area of the message, with zeros after the peer's data.
         """
         return self._get().privateData
 
     @property
     def conn_param(self) -> ConnParam | None:
         """
-        What the peer says of the connection, from this side's point of view; None if it says
-        nothing.  Not in pyverbs.
+        The peer's connection parameters from this side's point of view, or None.  Not in pyverbs.
         """
         terms = self._get().terms
         return None if terms is None else paramOf(terms)
 
     def ack_cm_event(self) -> None:
         """
-        The program has seen it.
+        Acknowledge the event.
 
-        @raise PyverbsRDMAError: for the second time (EINVAL).
+        @raise PyverbsRDMAError: it is acknowledged already (EINVAL).
         """
         if self._report is None:
             raise PyverbsRDMAError("Failed to Acknowledge Event - ", errno.EINVAL)
+        # rdma-core librdmacm/cma.c, rdma_ack_cm_event: an event may be acknowledged once; librdmacm frees it.
+        # Here the second call is an error instead of a use after free.
         self.close()
 
     def event_str(self) -> str:
         """
-        @return: the name of what happened; nothing once it is acknowledged.
+        @return: the name of the event type; empty once the event is acknowledged.
         """
         if self._report is None:
             return ""
@@ -318,13 +315,13 @@ class CMEvent(VerbsObject):
 
 class UDParam(PyverbsObject):
     """
-    Where the datagrams of a service go, from the event that says so.
+    The destination of a datagram service or multicast group, taken from an event.
     """
 
     def __init__(self, cm_event: CMEvent) -> None:
         """
         @param cm_event: C{RDMA_CM_EVENT_ESTABLISHED} of a datagram service, or
-            C{RDMA_CM_EVENT_MULTICAST_JOIN}; all zeros with others.
+            C{RDMA_CM_EVENT_MULTICAST_JOIN}; all values are 0 for other events.
         """
         super().__init__()
         self._target = checked(cm_event, CMEvent)._get().target or Target()
@@ -332,20 +329,20 @@ class UDParam(PyverbsObject):
     @property
     def qp_num(self) -> int:
         """
-        The queue pair.
+        The queue pair number.
         """
         return self._target.number
 
     @property
     def qkey(self) -> int:
         """
-        Its Q_Key.
+        The Q_Key.
         """
         return self._target.key
 
     @property
     def ah_attr(self) -> AHAttr:
         """
-        A copy of the address.
+        A copy of the address vector.
         """
         return self._target.address.copy()

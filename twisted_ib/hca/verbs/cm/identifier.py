@@ -1,12 +1,12 @@
 """
 Identifiers: the endpoints of the communication manager, as sockets are those of TCP.
 
-An identifier is bound to an address and to a device, finds the way to another, or listens.  What
-it does on the wire is its I{transport}'s: a connection (L{twisted_ib.hca.verbs.cm.connected}) or a
-datagram service (L{twisted_ib.hca.verbs.cm.datagram}).  What happens to it is put down in its
-L{Reports}; nobody is called.  L{CMID<twisted_ib.hca.verbs.cm.cmid.CMID>} is what programs see of it.
+An identifier is bound to an address and a device, and connects or listens.  Its I{transport} speaks on the
+wire: a connection (L{twisted_ib.hca.verbs.cm.connected}) or a datagram service
+(L{twisted_ib.hca.verbs.cm.datagram}).  Events go to its L{Reports}; there are no callbacks.  Programs use it
+through L{CMID<twisted_ib.hca.verbs.cm.cmid.CMID>}.
 
-Everything here is done with the hub's lock held.
+All calls are made with the hub's lock held.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from twisted_ib.hca.wire.cm.rdmacm import gidNumber, gidOf
 
 _E, _S = rdma_cm_event_type, ibv_qp_state
 
-#: The queue pair number that stands for a group (IBTA vol. 1 10.5.1).
+#: The destination queue pair number of multicast datagrams (IBTA vol. 1 10.5.2).
 MULTICAST_QPN = 0xFFFFFF
-#: What begins the MGID of an IPv4 group where peers are not IP addresses, before C{::ffff:a.b.c.d}:
-#: ff0e, as Linux RDMA-CM's on RoCE version 1.
+#: The prefix of an IPv4 group's MGID where peers are not IP addresses, before C{::ffff:a.b.c.d}: ff0e, as
+#: Linux cma.c, C{cma_iboe_set_mgid} has it for RoCE version 1.
 _IPV4_GROUP = b"\xff\x0e" + bytes(8) + b"\xff\xff"
+#: RFC 6335 section 6: the dynamic ports.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 1 << 16
 
@@ -50,37 +51,35 @@ _PORTS = 1 << 16
 class Identifier:
     """
     One endpoint.
-
-    @ivar reports: where what happens is put down.
-    @ivar isSynchronous: its commands wait until they are done.
-    @ivar portSpace: one of C{rdma_port_space}.
-    @ivar qpType: one of C{ibv_qp_type}.
-    @ivar stage: the L{Stage}.
-    @ivar source: its address; C{destination} the peer's.
-    @ivar qp: its queue pair, if it has made one.
-    @ivar timeout: the timeout code that the program has set for acknowledgements, or None.
-    @ivar lifetime: of packets, a timeout code.
-    @ivar requestsWaiting: how many requests nobody has heard of yet.
-    @ivar deviceName: of the device that it shall use; None if its addresses decide.
-    @ivar initAttr: of a listener: the attributes of its children's queue pairs, or None.
     """
 
     def __init__(self, reports: Reports, isSynchronous: bool, portSpace: int, qpType: int) -> None:
+        #: The queue for its events.
         self.reports = reports
+        #: Whether commands wait for completion.
         self.isSynchronous = isSynchronous
+        #: One of C{rdma_port_space}.
         self.portSpace = portSpace
+        #: One of C{ibv_qp_type}.
         self.qpType = qpType
         self.stage = Stage.IDLE
         self.binding: Binding | None = None
+        #: The local address; C{destination} is the peer's.
         self.source: Address | None = None
         self.destination: Address | None = None
+        #: The queue pair that it made, or None.
         self.qp: QP | None = None
         self.sendCQ: CQ | None = None
         self.recvCQ: CQ | None = None
+        #: The local ACK timeout code that the program set, or None.
         self.timeout: int | None = None
+        #: The packet lifetime, a timeout code.
         self.lifetime = PACKET_LIFETIME
+        #: Requests that the program has not fetched.
         self.requestsWaiting = 0
+        #: The device chosen by the program; None chooses by the addresses.
         self.deviceName: str | None = None
+        #: Of a listener: the attributes of its children's queue pairs, or None.
         self.initAttr: QPInitAttr | None = None
         self.transport: Connected | Datagrams = Datagrams(self) if self.isDatagram else Connected(self)
         self._channels: list[CompChannel] = []
@@ -90,7 +89,7 @@ class Identifier:
     @property
     def isDatagram(self) -> bool:
         """
-        Whether it is for datagrams.
+        Whether it is for a datagram service.
         """
         return self.qpType == ibv_qp_type.IBV_QPT_UD
 
@@ -107,16 +106,16 @@ class Identifier:
 
     def now(self) -> float:
         """
-        The time of its device.
+        The device's time, seconds.
         """
         now: float = self.device.clock()
         return now
 
     def step(self, command: str) -> None:
         """
-        Go on.
+        Enter the next stage.
 
-        @raise PyverbsRDMAError: the command makes no sense now (EINVAL).
+        @raise PyverbsRDMAError: the stage does not permit the command (EINVAL).
         """
         stages, stage = STEPS[command]
         if self.stage not in stages:
@@ -125,15 +124,16 @@ class Identifier:
 
     def report(self, kind: int, **what: Any) -> None:
         """
-        Something happened.
+        Queue an event, unless the identifier is closed.
         """
         if self.stage is not Stage.CLOSED:
             self.reports.add(Report(kind, self, **what))
 
     def child(self, source: Address, destination: Address) -> Identifier:
         """
-        @return: an identifier for somebody who called this one.
+        Make an identifier for an incoming request.
         """
+        # A synchronous child waits for its own events only, never for the listener's.
         reports = Reports() if self.isSynchronous else self.reports
         child = Identifier(reports, self.isSynchronous, self.portSpace, self.qpType)
         assert self.binding is not None
@@ -148,11 +148,9 @@ class Identifier:
         self, pd: PD | None = None, source: Address | None = None, destination: Address | None = None
     ) -> Binding:
         """
-        Have a device.
+        Bind to a device, if that is not done.
 
-        @param pd: a domain of it, if the program brings one.
-        @param source: where it is to be bound to, if that is known.
-        @param destination: where it is to go to, if that is known.
+        @param pd: a domain of the program on that device.
         """
         if self.binding is None:
             self.binding = Binding.get(pd, self.deviceName, source, destination)
@@ -160,16 +158,16 @@ class Identifier:
 
     def bind(self, address: Address | None, destination: Address | None = None) -> None:
         """
-        Take an address of this host.
+        Bind to an address of this host.
 
-        @param address: with port 0 for any port.
-        @param destination: where to go to from there, if it is known.
-
-        @raise PyverbsRDMAError: it is none (EADDRNOTAVAIL).
+        @param address: port 0 binds any port.
+        @param destination: the peer's address, if known; it may decide the device.
+        @raise PyverbsRDMAError: it is not an address of this host (EADDRNOTAVAIL).
         """
         if address is None:
             raise invalid("Failed to Bind ID: there is no source address")
         device = self.use(None, address, destination).device
+        # Wildcard addresses are always local; the device decides about others by its GID table.
         if self.stage is Stage.IDLE and not address.isAny and not self._isOurs(device, address):
             raise PyverbsRDMAError(f"{address.host} is not an address of this host", errno.EADDRNOTAVAIL)
         self.step("bind")
@@ -181,9 +179,10 @@ class Identifier:
 
     def resolveAddress(self, source: Address | None, destination: Address | None) -> None:
         """
-        Look for the other address: this host's can be reached, and groups.
+        Check that a destination is reachable: an address of this host, a multicast group, or a peer's IP
+        address.
 
-        @param source: where from, if the identifier is not bound.
+        @param source: the address to bind to, if the identifier is not bound.
         """
         if destination is None:
             raise invalid("Failed to Resolve Address: there is no destination")
@@ -195,7 +194,8 @@ class Identifier:
             raise invalid("Failed to Resolve Address: the addresses are of different IP versions")
         self.step("resolve address")
         if destination.isAny:
-            # As with TCP.
+            # As with TCP, connecting to the wildcard address means loopback (Linux cma.c,
+            # cma_resolve_loopback).
             destination = Address("127.0.0.1" if destination.version == 4 else "::1", destination.port)
         self.destination = destination
         device = self.device
@@ -205,39 +205,41 @@ class Identifier:
             return
         host = self.source.host
         if self.source.isAny and not destination.isMulticast:
-            # To an HCA's own GID one goes from one's own.
+            # A peer that is addressed by its HCA's own GID must see such a GID as the source as well.
             isAddress = device.addressed or device.isLocal(destination.host)
             host = device.localAddressFor(destination.host) if isAddress else device.gids()[0]
+        # RFC 6056 section 3.3.1: random ephemeral ports.  Linux cma.c, cma_alloc_any_port starts at a random
+        # port too.  The service id has only the destination port, so a collision of source ports is harmless.
         port = self.source.port or _FIRST_EPHEMERAL_PORT + secrets.randbelow(_PORTS - _FIRST_EPHEMERAL_PORT)
         self.source = Address(host, port)
         self.report(_E.RDMA_CM_EVENT_ADDR_RESOLVED)
 
     def _isReachable(self, device: Any, address: Address) -> bool:
-        """
-        Whether there may be somebody at an address: one of this host, or an HCA's own GID, which
-        only C{RDMA_PS_IB} has a use for.  Where peers are IP addresses: any of the device's version.
-        """
+        # There is no cheap way to ask whether a remote host is up: the REQ's retries answer that, so only the
+        # IP version is checked.
         if device.addressed:
             return (":" in device.address) == (":" in address.host)
+        # Only RDMA_PS_IB has GIDs as addresses; elsewhere fe80: is an IPv6 link-local address of the host.
         isGID = self.portSpace == rdma_port_space.RDMA_PS_IB and address.host.startswith("fe80:")
         return isGID or self._isOurs(device, address)
 
     def resolveRoute(self) -> None:
         """
-        All ways of this device are alike: there is nothing to find out.
+        Resolve the route at once: each destination has only one.
         """
         self.step("resolve route")
+        # IBTA vol. 1 12.7.34: the local ACK timeout is two packet lifetimes and the ACK delay, which is
+        # neglected: half is one code less (Linux cma.c, cma_resolve_iboe_route).
         if self.timeout:
             self.lifetime = self.timeout - 1
         self.report(_E.RDMA_CM_EVENT_ROUTE_RESOLVED)
 
     def listen(self, backlog: int) -> None:
         """
-        Take requests.
+        Listen for requests.
 
-        @param backlog: how many wait at most; 0 for as many as is usual.
-
-        @raise PyverbsRDMAError: somebody else does at this address (EADDRINUSE).
+        @param backlog: requests that wait at most; 0 for the default.
+        @raise PyverbsRDMAError: another listener has this address and port (EADDRINUSE).
         """
         if self.stage is Stage.IDLE:
             self.bind(Address("0.0.0.0", 0))
@@ -246,6 +248,7 @@ class Identifier:
         try:
             self._listener = listener = Listener(self, backlog)
         except HCAError:
+            # The program may try again, with another port or when the other listener is gone.
             self.stage = Stage.BOUND
             raise
         self.source = Address(self.source.host, listener.port)
@@ -254,16 +257,15 @@ class Identifier:
 
     def createQP(self, attr: QPInitAttr, pd: PD | None) -> None:
         """
-        Make the queue pair, and completion queues unless C{attr} has them: those that were made
-        belong to the identifier.
+        Make the queue pair, and completion queues unless C{attr} has them; these belong to the identifier.
 
-        @raise PyverbsRDMAError: it has one already, or of another type (EINVAL), or it cannot be
-            made.
+        @raise PyverbsRDMAError: there is one already, or a wrong type or domain (EINVAL), or no resources.
         """
         if self.qp is not None:
             raise invalid("Failed to Create QP: the identifier has one")
         binding = self.use()
         pd = pd or binding.pd
+        # IBTA vol. 1 10.2.3: objects of one protection domain belong to one HCA.
         if pd.ctx is None or pd.ctx._device is not binding.device:
             raise invalid("Failed to Create QP: the domain is another device's")
         if attr.qp_type != self.qpType:
@@ -283,6 +285,7 @@ class Identifier:
             self._destroyCQs()
             raise
         try:
+            # librdmacm/cma.c, rdma_create_qp_ex: the queue pair is returned in a state that accepts receives.
             for state in self.transport.initialStates:
                 qp.modify(*self.transport.attributes(state))
         except BaseException:
@@ -292,6 +295,8 @@ class Identifier:
         self.qp = qp
 
     def _createCQ(self, ctx: Context, depth: int) -> CQ:
+        # librdmacm/cma.c, ucma_create_cqs: each completion queue has a channel of its own.  Depth 0 would be
+        # refused.
         channel = CompChannel(ctx)
         self._channels.append(channel)
         return CQ(ctx, max(depth, 1), None, channel, 0)
@@ -305,17 +310,19 @@ class Identifier:
 
     def bringUp(self) -> None:
         """
-        Take the queue pair, if there is one, to RTS by what was agreed on.
+        Move the queue pair, if any, to RTS with the negotiated attributes.
 
-        @raise PyverbsRDMAError: it cannot go there.
+        @raise PyverbsRDMAError: a transition fails.
         """
         if self.qp is not None:
+            # INIT again is harmless: INIT to INIT is a transition of IBTA vol. 1 10.3.1, and now the access
+            # rights are known.
             for state in (_S.IBV_QPS_INIT, _S.IBV_QPS_RTR, _S.IBV_QPS_RTS):
                 self.qp.modify(*self.transport.attributes(state))
 
     def bringDown(self) -> None:
         """
-        Flush what is posted to the queue pair, if there is one.
+        Flush the queue pair, if any.
         """
         if self.qp is not None:
             self.qp.modify(QPAttr(qp_state=_S.IBV_QPS_ERR), int(ibv_qp_attr_mask.IBV_QP_STATE))
@@ -324,12 +331,10 @@ class Identifier:
 
     def join(self, group: Address | None, sendOnly: bool) -> None:
         """
-        Join a group, with the queue pair if there is one.
+        Join a multicast group, and attach the queue pair if there is one.
 
-        @param sendOnly: without receiving anything.
-
-        @raise PyverbsRDMAError: it is no group, the identifier is bound to no device, or not for
-            datagrams (EINVAL).
+        @param sendOnly: do not receive.
+        @raise PyverbsRDMAError: not a multicast address, not bound, or not a datagram identifier (EINVAL).
         """
         if group is None or not group.isMulticast:
             raise invalid("Failed to Join multicast: this is no group")
@@ -338,11 +343,14 @@ class Identifier:
         if group.host in self._groups:
             raise PyverbsRDMAError("Failed to Join multicast: it is in it", errno.EADDRINUSE)
         gid = groupOf(group.host, self.device.addressed)
+        # A send-only member receives nothing, so there is nothing to attach (Linux cma.c,
+        # SENDONLY_FULLMEMBER_JOIN).
         attached = self.qp is not None and not sendOnly
         try:
             if attached:
                 assert self.qp is not None
                 self.qp.attach_mcast(gid, 0)
+        # Linux reports a failed join as an event, not as the call's error.
         except HCAError as error:
             self.report(_E.RDMA_CM_EVENT_MULTICAST_ERROR, status=-numberOf(error))
             return
@@ -352,9 +360,9 @@ class Identifier:
 
     def leave(self, group: Address | None) -> None:
         """
-        Leave a group.
+        Leave a multicast group.
 
-        @raise PyverbsRDMAError: the identifier is not in it (EADDRNOTAVAIL).
+        @raise PyverbsRDMAError: the identifier has not joined it (EADDRNOTAVAIL).
         """
         if group is None:
             raise invalid("Failed to leave multicast: this is no group")
@@ -368,7 +376,7 @@ class Identifier:
 
     def destroyQP(self) -> None:
         """
-        Destroy the queue pair and what was made for it.
+        Destroy the queue pair and the completion queues that were made for it.
         """
         qp, self.qp = self.qp, None
         if qp is not None:
@@ -381,11 +389,12 @@ class Identifier:
 
     def close(self) -> None:
         """
-        End whatever goes on, tell the peer, and give everything back.  Harmless when repeated.
+        End the connection or listener and release everything.  Idempotent.
         """
         if self.stage is Stage.CLOSED:
             return
         self.stage = Stage.CLOSED
+        # A synchronous identifier owns its event queue; a shared channel only loses this identifier's events.
         if self.isSynchronous:
             self.reports.drop()
         for report in self.reports.withdraw(self):
@@ -395,6 +404,7 @@ class Identifier:
         if binding is None:
             return
         try:
+            # A closed device has freed everything by itself; in a forked child it is the parent's.
             if not binding.device.closed:
                 if listener is not None:
                     listener.close()
@@ -405,7 +415,7 @@ class Identifier:
 
     def migrate(self, reports: Reports, isSynchronous: bool) -> None:
         """
-        Report elsewhere from now on, and what nobody has heard of yet as well.
+        Move to another event queue, with all events that were not fetched.
         """
         for report in self.reports.withdraw(self):
             reports.add(report)
@@ -414,11 +424,13 @@ class Identifier:
 
 def groupOf(host: str, mapped: bool = False) -> GID:
     """
-    The MGID of an IP group.
+    The MGID of an IP multicast group.
 
-    @param mapped: whether that of an IPv4 group is its address, as in RoCE version 2.
+    @param mapped: whether an IPv4 group maps to C{::ffff:a.b.c.d}, as in RoCEv2.
     """
     packed = gidOf(host)
+    # Linux cma.c, cma_iboe_set_mgid: RoCEv2 uses ::ffff:a.b.c.d (IBTA vol. 1 annex A17), RoCE version 1
+    # ff0e::ffff:a.b.c.d.
     if ":" not in host and not mapped:
         packed = _IPV4_GROUP + packed[12:]
     return GID(packed.hex(":", 2))

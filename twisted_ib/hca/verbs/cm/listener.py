@@ -1,8 +1,8 @@
 """
-The identifier that listens: REQs and SIDR_REQs become identifiers of their own.
+The listening identifier: each REQ or SIDR_REQ becomes an identifier of its own.
 
-A request waits until the program hears of it.  One that does not fit into the backlog is dropped
-without a word, as TCP does with a SYN, and its peer asks again.
+A request waits until the program fetches its event.  One beyond the backlog is dropped silently, as TCP drops
+a SYN, and its peer sends it again.
 """
 
 from __future__ import annotations
@@ -32,30 +32,25 @@ _REQUEST = rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST
 @implementer(IServiceListener)
 class Listener:
     """
-    What the device asks when somebody calls.
-
-    @ivar port: the port, the one that was found if any would do.
+    The listener that the device calls for incoming requests.
     """
 
     def __init__(self, identifier: Identifier, backlog: int) -> None:
         """
-        Listen.
-
-        @param backlog: how many requests wait at most; 0 for L{limits.CM_BACKLOG}.
-
-        @raise ServiceInUseError: somebody else does.
+        @param backlog: requests that wait at most; 0 for L{limits.CM_BACKLOG}.
+        @raise ServiceInUseError: another listener has this address and port.
         """
         assert identifier.source is not None
         self._identifier = identifier
         self._device = identifier.device
         self._backlog = min(backlog, limits.LISTEN_BACKLOG) if backlog > 0 else limits.CM_BACKLOG
         self._services = self._listen(identifier.source)
+        #: The bound port, also if any port was asked for.
         self.port: int = self._services[0].port
 
     def _listen(self, source: Address) -> list[Any]:
-        """
-        Take the port.  C{::} is all IPv6 and all IPv4 addresses, as for a TCP socket of Linux.
-        """
+        # As for a TCP socket of Linux, :: listens on IPv6 and IPv4 (RFC 3493 section 5.3 with IPV6_V6ONLY
+        # off).
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
         if self._device.addressed:
@@ -64,11 +59,13 @@ class Listener:
             except ValueError as error:
                 raise NoRouteError(str(error)) from None
         elif space == rdma_port_space.RDMA_PS_IB and host.startswith("fe80:"):
-            # A GID of the HCA itself: who finds it by that has found the HCA.
+            # A link-local GID of the HCA itself: whoever resolved that GID has found this HCA, on any
+            # address.
             host = "::"
         service = listen(space, host, source.port, self)
         if host != "::":
             return [service]
+        # A free port of IPv6 may be taken for IPv4: try others, but only if any port will do.
         for _ in range(limits.PORT_ATTEMPTS):
             try:
                 return [service, listen(space, "0.0.0.0", service.port, self)]
@@ -82,7 +79,7 @@ class Listener:
 
     def close(self) -> None:
         """
-        Listen no more.
+        Stop listening.
         """
         for service in self._services:
             service.close()
@@ -91,12 +88,16 @@ class Listener:
 
     def connectionRequested(self, connection: Any, request: REQ) -> None:
         """
-        A REQ came.
+        A REQ was received.
         """
         now = self._device.clock()
+        # A datagram service answers SIDR_REQs only: to a REQ it is a service that nobody listens on, reason 8
+        # (IBTA vol. 1 12.6.7.2).
         if self._identifier.isDatagram:
             connection.reject(RejectReason.INVALID_SERVICE_ID, b"", now)
             return
+        # Dropped, not rejected: the peer's REQ timer repeats it (IBTA vol. 1 12.6.5, Max CM Retries) when
+        # there may be room.
         if self._isFull():
             connection.ignore(now)
             return
@@ -110,8 +111,10 @@ class Listener:
         except HCAError:
             self._refuse(connection, RejectReason.CONSUMER_DEFINED)
         else:
-            # So that the peer keeps its place here when it asks again.
+            # IBTA vol. 1 12.6.6: the MRA extends the peer's REQ timer, so that it keeps waiting while the
+            # program decides.  Linux cma.c sends it only after a repeated REQ.
             connection.sendMRA(now)
+            # Linux cma.c, cma_user_data_offset: the program never sees the header of annex A11.
             data = request.privateData[self._headerBytes :]
             self._identifier.report(_REQUEST, child=child, privateData=data, terms=child.transport.terms)
             return
@@ -120,12 +123,13 @@ class Listener:
 
     def lookupRequested(self, lookup: Any, request: SIDR_REQ) -> None:
         """
-        A SIDR_REQ came.
+        A SIDR_REQ was received.
         """
         now = self._device.clock()
         if not self._identifier.isDatagram:
             lookup.reject(SIDRStatus.SERVICE_ID_UNSUPPORTED, b"", now)
             return
+        # There is no MRA for SIDR (IBTA vol. 1 12.11); a dropped SIDR_REQ is repeated.
         if self._isFull():
             lookup.ignore(now)
             return
@@ -142,13 +146,14 @@ class Listener:
 
     def requestWithdrawn(self, connection: Any) -> None:
         """
-        It came to nothing before there was an identifier for it, or after its end.
+        Ignored: the request ended before or after the life of its identifier, which has its own notice.
         """
 
     # -- helpers of these
 
     @property
     def _headerBytes(self) -> int:
+        # IBTA vol. 1 annex A11 applies to IP port spaces only.
         return 0 if self._identifier.portSpace == rdma_port_space.RDMA_PS_IB else HEADER_BYTES
 
     def _isFull(self) -> bool:
@@ -158,19 +163,13 @@ class Listener:
         return full
 
     def _refuse(self, connection: Any, reason: RejectReason) -> None:
+        # A stranger can send such requests at will: counted, never logged.
         self._device.count("bad_rdma_cm_request")
         connection.reject(reason, b"", self._device.clock())
 
     def _child(self, request: REQ | SIDR_REQ, way: Any) -> Identifier:
-        """
-        An identifier for who calls.  It says where from; but it can only be a process of this
-        host, or the IP address that the packets are from, and a program may decide by the address
-        what somebody may do.
-
-        @param way: the path that the request came by.
-
-        @raise WireError: it does not say that right.
-        """
+        # The private data names the source address.  It must be the address that the packets came from, or
+        # any address of this host for one of its processes: programs authorize peers by address.
         if self._headerBytes:
             header = RDMACMHeader.parse(request.privateData)
             peer, here = Address(header.source, header.sourcePort), header.destination
@@ -180,6 +179,8 @@ class Listener:
             assert isinstance(request, REQ)
             path = request.primaryPath
             peer, here = Address(textOf(path.localGID), 0), textOf(path.remoteGID)
+            # An HCA may name itself by the GID of its own path; any other GID must be an address of that
+            # peer.
             own = int.from_bytes(path.localGID, "big") == way.peer.gid
             if not own and not self._device.isPeers(way, peer.host):
                 raise WireError(f"a request comes from {peer.host}, which is no address of its sender")

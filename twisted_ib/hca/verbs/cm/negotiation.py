@@ -1,11 +1,14 @@
 """
-What two ends of a reliable connection agree on: parameters of a program, REQ, REP, and the
-attributes of the queue pairs that follow from them.
+The parameters that two ends of a reliable connection negotiate: from C{ConnParam} to REQ and REP, and from
+these to queue pair attributes.
 
-Each side says how many READs it serves at a time (I{responder resources}) and how many it wants
-to have on the way (I{initiator depth}); what one wants is bounded by what the other serves.  All
-numbers of a peer are bounded here.  Sources: Linux C{drivers/infiniband/core/cm.c} and
-C{cma.c}; rdma-core 65 C{librdmacm}; IBTA vol. 1 12.7, 12.9.8.
+Each side announces how many incoming READs it serves (I{responder resources}) and how many outgoing ones it
+wants (I{initiator depth}); the peer's resources bound the depth.  All numbers of a peer are bounded here.
+Throughout, C{psn} is the first PSN that this side expects, 24 bits; C{lifetime} the packet lifetime, a
+timeout code; C{path} the path to the peer's HCA; C{mtu} a path MTU code.
+
+Sources: Linux C{drivers/infiniband/core/cm.c}, C{cma.c}; rdma-core 65 C{librdmacm/cma.c}; IBTA vol. 1 12.7,
+12.9.8.
 """
 
 from __future__ import annotations
@@ -31,17 +34,22 @@ from twisted_ib.hca.wire.cm.codes import RejectReason
 
 _M, _S = ibv_qp_attr_mask, ibv_qp_state
 
-#: The most that three bits say; as RNR retries for ever.
+#: IBTA vol. 1 12.7: three bits for each retry count; as RNR retry count 7 is without limit
+#: (IBTA vol. 1 9.7.5.2.8).
 MOST_RETRIES = 7
-#: Linux RDMA-CM's: the timeout codes of messages, about four seconds, and how often one is
-#: repeated; the lifetime of packets and the hop limit of a path on Ethernet.
+#: Linux cma.c: C{CMA_CM_RESPONSE_TIMEOUT}, a timeout code of about four seconds, and C{CMA_MAX_CM_RETRIES}.
+#: A dead peer is noticed after about 74 s.
 RESPONSE_TIMEOUT = 20
 CM_RETRIES = 15
+#: Linux cma.c, C{CMA_IBOE_PACKET_LIFETIME}: a timeout code: 16 in 6.12, 18 in 6.1.
 PACKET_LIFETIME = 16
+#: As Linux sends it on RoCEv2.  Above 1 the path is not subnet local, and the LIDs of the REQ are 0xFFFF.
 HOP_LIMIT = 64
-#: Transport service type of a REQ.
+#: Transport service type of a REQ (IBTA vol. 1 12.7; Linux ibta_vol1_c12.h).
 _RELIABLE_CONNECTION = 0
 _MTU_CODE = attributes.MTU_CODES[limits.DATAGRAM_BYTES]
+#: The required attributes of IBTA vol. 1 10.3.1 for each transition, as Linux cm.c, C{cm_init_qp_rtr_attr}
+#: and its siblings set them.
 _INIT_MASK = _M.IBV_QP_STATE | _M.IBV_QP_PKEY_INDEX | _M.IBV_QP_PORT
 _RTR_MASK = (
     _M.IBV_QP_STATE
@@ -64,35 +72,31 @@ _RTS_MASK = (
 
 class UnfitRequest(WireError):
     """
-    A REQ asks for what cannot be.
-
-    @ivar reason: the L{RejectReason} to answer with.
+    A REQ asks for something unsupported.
     """
 
     def __init__(self, text: str, reason: RejectReason) -> None:
-        """
-        @param text: what it asks for.
-        @param reason: the answer.
-        """
         super().__init__(text)
+        #: The L{RejectReason} to answer with.
         self.reason = reason
 
 
 @attrs.define
 class NegotiatedParameters:
     """
-    What one side has to say.
-
-    @ivar responderResources: READs and atomics of the peer that it serves at a time.
-    @ivar initiatorDepth: READs and atomics to the peer that it wants on the way at a time.
-    @ivar retries: 0 to 7.
-    @ivar rnrRetries: 0 to 7; 7 is for ever.
+    One side's connection parameters.
     """
 
+    # The defaults of librdmacm/cma.c without parameters: RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH, all the
+    # device has.
+    #: Incoming READs and atomics that it serves at a time.
     responderResources: int = limits.READS
+    #: Outgoing READs and atomics that it has outstanding at a time.
     initiatorDepth: int = limits.READS
     flowControl: bool = False
+    #: Retry count, 0 to 7.
     retries: int = MOST_RETRIES
+    #: RNR retry count, 0 to 7; 7 retries without limit.
     rnrRetries: int = MOST_RETRIES
     shared: bool = False
     number: int = 0
@@ -103,12 +107,11 @@ def termsOf(
     param: ConnParam | None, room: int, most: NegotiatedParameters | None = None
 ) -> NegotiatedParameters:
     """
-    What a program says; without parameters, as much as the device can.
+    Check a program's parameters; without any, the most that the device supports.
 
-    @param room: octets of private data that the message has.
-    @param most: the bounds that the peer sets, if it is known.
-
-    @raise PyverbsRDMAError: more READs than the device can, or too much private data (EINVAL).
+    @param room: octets of private data in the message.
+    @param most: the bounds set by the peer, if known.
+    @raise PyverbsRDMAError: more READs than the device supports, or too much private data (EINVAL).
     """
     terms = (
         NegotiatedParameters()
@@ -116,6 +119,8 @@ def termsOf(
         else NegotiatedParameters(most.responderResources, most.initiatorDepth)
     )
     if param is not None:
+        # librdmacm/cma.c, ucma_valid_param: above the device's limit is EINVAL, but the two special values
+        # mean the limit.
         if param.resources != RDMA_MAX_RESP_RES:
             terms.responderResources = _reads(param.resources)
         if param.depth != RDMA_MAX_INIT_DEPTH:
@@ -127,8 +132,11 @@ def termsOf(
         terms.privateData = param.private_data
     if len(terms.privateData) > room:
         raise PyverbsRDMAError(f"Private data has at most {room} octets here", errno.EINVAL)
+    # IBTA vol. 1 9.2: queue pair numbers have 24 bits; a larger one would be cut on the wire and name
+    # another.
     if terms.number > QPN_MASK:
         raise PyverbsRDMAError("A queue pair number has 24 bits", errno.EINVAL)
+    # IBTA vol. 1 12.7: the REP may not exceed the REQ.
     if most is not None:
         terms.responderResources = min(terms.responderResources, most.responderResources)
         terms.initiatorDepth = min(terms.initiatorDepth, most.initiatorDepth)
@@ -136,9 +144,6 @@ def termsOf(
 
 
 def _reads(count: int) -> int:
-    """
-    @raise PyverbsRDMAError: the device cannot have so many on the way.
-    """
     if count > limits.READS:
         raise PyverbsRDMAError(f"At most {limits.READS} READs are on the way", errno.EINVAL)
     return count
@@ -146,7 +151,7 @@ def _reads(count: int) -> int:
 
 def paramOf(terms: NegotiatedParameters) -> ConnParam:
     """
-    Terms as a program sees them.
+    Convert to the program's C{ConnParam}.
     """
     return ConnParam(
         terms.responderResources,
@@ -161,26 +166,27 @@ def paramOf(terms: NegotiatedParameters) -> ConnParam:
 
 def ackTimeout(lifetime: int, delay: int) -> int:
     """
-    How long to wait for an acknowledgement.
+    The local ACK timeout code, as Linux cm.c, C{cm_ack_timeout} computes it.
 
-    @param lifetime: of a packet, a timeout code.
-    @param delay: how long the peer takes for it, a timeout code.
-    @return: a timeout code, as Linux's C{cm_ack_timeout} has it.
+    @param delay: the peer's ACK delay, a timeout code.
     """
+    # IBTA vol. 1 12.7.34: two packet lifetimes, one code more, and the ACK delay, which is another code if
+    # both are of about the same size.
     total = lifetime + 1
     if total >= delay:
         total += delay >= total - 1
     else:
         total = delay + (total >= delay - 1)
+    # Five bits (IBTA vol. 1 9.9.2.4.1).
     return min(total, 31)
 
 
 def flowLabel(source: int, destination: int) -> int:
     """
-    The flow label of a path.
-
-    @param source: a port; C{destination} likewise.
+    The flow label of a path, from its two ports; 20 bits.
     """
+    # Linux cma.c, cma_get_roce_udp_flow_label.  It decides the UDP source port of RoCEv2, and so spreads
+    # connections over network paths and receive queues.
     return (source * 31 + destination) & 0xFFFFF
 
 
@@ -194,14 +200,13 @@ def makeREQ(
     mtu: int = _MTU_CODE,
 ) -> REQ:
     """
-    The REQ of an active side.
+    Make the active side's REQ.
 
-    @param psn: what it wants to hear first, 24 bits.
-    @param lifetime: of packets, a timeout code.
-    @param path: its addresses.
-    @param header: what precedes the private data of the program.
-    @param mtu: the code of what a packet carries.
+    @param path: the addresses of the primary path.
+    @param header: precedes the program's private data.
     """
+    # IBTA vol. 1 12.7: the REQ's timeout is the active side's guess, with its own ACK delay; the passive side
+    # uses it as it is.
     timeout = ackTimeout(lifetime, attributes.ACK_DELAY_CODE)
     return REQ(
         serviceID=serviceID,
@@ -224,15 +229,14 @@ def makeREQ(
 
 def makeREP(terms: NegotiatedParameters, psn: int) -> REP:
     """
-    The REP of a passive side.
-
-    @param psn: what it wants to hear first, 24 bits.
+    Make the passive side's REP.
     """
     return REP(
         localQPN=terms.number,
         startingPSN=psn,
         responderResources=terms.responderResources,
         initiatorDepth=terms.initiatorDepth,
+        # The active side recomputes its local ACK timeout from this one (Linux cm.c, cm_rep_handler).
         targetACKDelay=attributes.ACK_DELAY_CODE,
         endToEndFlowControl=terms.flowControl,
         rnrRetryCount=terms.rnrRetries,
@@ -243,11 +247,13 @@ def makeREP(terms: NegotiatedParameters, psn: int) -> REP:
 
 def heard(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters:
     """
-    What the peer says, from this side's point of view: what it wants is what is served here.
+    The peer's parameters from this side's point of view: its initiator depth is what this side serves.
 
     @param own: the bounds of this side.
     """
     return NegotiatedParameters(
+        # A peer may announce any numbers, and the SRP target of Linux exceeds the REQ's in its REP: never
+        # trust them.
         min(message.initiatorDepth, own.responderResources),
         min(message.responderResources, own.initiatorDepth),
         message.endToEndFlowControl,
@@ -261,50 +267,49 @@ def heard(message: REQ | REP, own: NegotiatedParameters) -> NegotiatedParameters
 @attrs.define
 class Agreement:
     """
-    What a queue pair needs to know.
-
-    @ivar path: the way to the peer's HCA.
-    @ivar gid: the GID of that HCA, as the way has it.
-    @ivar flowLabel: of the path.
-    @ivar remote: the peer's queue pair.
-    @ivar expected: the packet number to come first, C{first} the one to send first.
-    @ivar mtu: one of C{ibv_mtu}.
-    @ivar served: READs of the peer at a time, C{asked} those to it.
-    @ivar ackTimeout: a timeout code.
+    The attributes of one queue pair.
     """
 
+    #: The path to the peer's HCA, and C{gid} its GID.
     path: Any
     gid: int
     flowLabel: int
+    #: The peer's queue pair number.
     remote: int
+    #: The first PSN to receive; C{first} is the first to send.
     expected: int
     first: int
+    #: One of C{ibv_mtu}.
     mtu: int
+    #: Incoming READs at a time; C{asked} are outgoing ones.
     served: int
     asked: int
     retries: int
     rnrRetries: int
+    #: A timeout code.
     ackTimeout: int
 
     def attributes(self, state: int, timeout: int | None) -> tuple[QPAttr, int]:
         """
-        The attributes for the step into a state.
+        The attributes of a transition.
 
-        @param timeout: what the program has set for C{ackTimeout}, or None.
-        @return: them, and which are meant: bits of C{ibv_qp_attr_mask}.
-
-        @raise PyverbsRDMAError: no attributes lead there (EINVAL).
+        @param timeout: overrides C{ackTimeout}, unless None.
+        @return: the attributes, and their C{ibv_qp_attr_mask}.
+        @raise PyverbsRDMAError: there is no such transition (EINVAL).
         """
         attr = QPAttr(qp_state=state, port_num=attributes.PORT)
         if state == _S.IBV_QPS_INIT:
             return initAttributes(self.served)
         if state == _S.IBV_QPS_RTR:
             address = addressOf(self.gid, self.flowLabel)
+            # The path of the CM messages is kept: resolving the GID again might find another one, and RC
+            # packets must come from one address (IBTA vol. 1 9.6; Linux rxe_recv.c, check_addr).
             address.path = self.path
             attr.ah_attr = address
             attr.path_mtu, attr.dest_qp_num, attr.rq_psn = self.mtu, self.remote, self.expected
             attr.max_dest_rd_atomic = self.served
-            # 655 ms: Linux's RDMA-CM leaves it at 0.
+            # Code 0 is 655 ms, not 0 (IBTA vol. 1 9.7.5.2.8).  Linux cm.c, cm_init_qp_rtr_attr leaves it at
+            # 0.
             attr.min_rnr_timer = 0
             return attr, int(_RTR_MASK)
         if state == _S.IBV_QPS_RTS:
@@ -317,11 +322,13 @@ class Agreement:
 
 def initAttributes(served: int) -> tuple[QPAttr, int]:
     """
-    The attributes for the step into INIT of a connected queue pair.
+    The attributes of a connected queue pair's transition to INIT.
 
-    @param served: READs of the peer at a time; 0 if there is no peer yet.
+    @param served: incoming READs at a time; 0 if there is no peer yet.
     """
     attr = QPAttr(qp_state=_S.IBV_QPS_INIT, port_num=attributes.PORT)
+    # Linux cm.c, cm_init_qp_init_attr: remote write always, remote read and atomics only with responder
+    # resources.
     access = ibv_access_flags.IBV_ACCESS_REMOTE_WRITE
     if served:
         access |= ibv_access_flags.IBV_ACCESS_REMOTE_READ | ibv_access_flags.IBV_ACCESS_REMOTE_ATOMIC
@@ -331,16 +338,16 @@ def initAttributes(served: int) -> tuple[QPAttr, int]:
 
 def datagramAttributes(state: int, key: int) -> tuple[QPAttr, int]:
     """
-    The attributes for the step of a datagram queue pair into a state.
+    The attributes of a datagram queue pair's transition.
 
-    @param key: its Q_Key.
-
-    @raise PyverbsRDMAError: no attributes lead there (EINVAL).
+    @param key: the Q_Key.
+    @raise PyverbsRDMAError: there is no such transition (EINVAL).
     """
     attr = QPAttr(qp_state=state, port_num=attributes.PORT)
     if state == _S.IBV_QPS_INIT:
         attr.qkey = key
         return attr, int(_INIT_MASK | _M.IBV_QP_QKEY)
+    # IBTA vol. 1 10.3.1: a UD queue pair needs no address vector for RTR; each request brings its own.
     if state == _S.IBV_QPS_RTR:
         return attr, int(_M.IBV_QP_STATE)
     if state == _S.IBV_QPS_RTS:
@@ -350,17 +357,16 @@ def datagramAttributes(state: int, key: int) -> tuple[QPAttr, int]:
 
 def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agreement]:
     """
-    What a REQ offers to a passive side.
+    The passive side's parameters, from a REQ.
 
-    @param path: the way it came.
-    @param psn: what this side wants to hear first.
-
-    @raise UnfitRequest: it asks for what cannot be.
+    @raise UnfitRequest: it asks for something unsupported.
     """
+    # Only RC is supported: reason 9 (IBTA vol. 1 12.6.7.2).
     if request.transportServiceType != _RELIABLE_CONNECTION:
         raise UnfitRequest("another transport service", RejectReason.INVALID_TRANSPORT_TYPE)
     if request.pathMTU not in list(ibv_mtu) or not _isPossible(request.pathMTU, path):
-        # Packets of the size that the peer will send do not reach it from here.
+        # Packets of the size that the peer will send, the path MTU of the REQ, do not fit the path back:
+        # reason 26.
         raise UnfitRequest(f"MTU code {request.pathMTU}", RejectReason.INVALID_MTU)
     terms = heard(request, NegotiatedParameters())
     return terms, Agreement(
@@ -370,9 +376,12 @@ def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agr
         request.localQPN,
         psn,
         request.startingPSN,
+        # IBTA vol. 1 12.7: the REQ's path MTU is for both directions.
         min(request.pathMTU, _MTU_CODE),
         terms.responderResources,
         terms.initiatorDepth,
+        # Both sides use the REQ's retry count; the RNR retry count is what the peer announces (Linux cm.c,
+        # cm_init_qp_rts_attr).
         request.retryCount,
         request.rnrRetryCount,
         request.primaryPath.localACKTimeout,
@@ -380,13 +389,8 @@ def called(request: REQ, path: Any, psn: int) -> tuple[NegotiatedParameters, Agr
 
 
 def _isPossible(code: int, path: Any) -> bool:
-    """
-    Whether packets of a size reach a peer.  What the interface carries is not doubted: what the kernel
-    knows of the way, strangers may have told it.
-
-    @param code: of the path MTU.
-    @param path: the way to the peer's HCA.
-    """
+    # The interface's MTU is not doubted: what the kernel has learned about a path may be forged (ICMP
+    # "fragmentation needed", RFC 5927 section 7), and must not refuse connections.
     fabric = path.fabric
     return not fabric.addressed or code <= attributes.MTU_CODES[fabric.pathMTU] or code <= mtuCode(path)
 
@@ -395,14 +399,10 @@ def answered(
     reply: REP, own: NegotiatedParameters, path: Any, mtu: int, psn: int, lifetime: int, label: int
 ) -> tuple[NegotiatedParameters, Agreement]:
     """
-    What a REP gives to an active side.
+    The active side's parameters, from a REP.
 
-    @param own: what this side has said.
-    @param path: the way it came.
-    @param mtu: the code of what a packet carries, as the REQ has said.
-    @param psn: what this side wants to hear first.
-    @param lifetime: of packets, a timeout code.
-    @param label: the flow label of the path.
+    @param own: the parameters of the REQ.
+    @param mtu: the path MTU code of the REQ.
     """
     terms = heard(reply, own)
     return terms, Agreement(
@@ -423,26 +423,24 @@ def answered(
 
 def mtuCode(path: Any) -> int:
     """
-    @param path: the way to a peer's HCA.
-    @return: the most that a packet carries to it, a code.
+    The path MTU code towards a peer's HCA.
     """
+    # RoCEv2 packets must not be fragmented (IBTA vol. 1 annex A17), so the MTU that the kernel knows for the
+    # path counts; other fabrics carry the largest.
     fabric = path.fabric
     return attributes.MTU_CODES[fabric.owner.pathMTUTo(path)] if fabric.addressed else _MTU_CODE
 
 
 def addressOf(gid: int, label: int = 0) -> AHAttr:
     """
-    The address of an HCA.
-
-    @param gid: the GID that leads to it.
-    @param label: the flow label of the path.
+    The address vector of the HCA with a GID.
     """
     return groupAddress(GID(gid.to_bytes(16, "big").hex(":", 2)), HOP_LIMIT, label)
 
 
 def groupAddress(gid: GID, hops: int = 1, label: int = 0) -> AHAttr:
     """
-    The address that a GID is.
+    The address vector of a GID.
     """
     route = GlobalRoute(dgid=gid, flow_label=label, hop_limit=hops)
     return AHAttr(is_global=1, port_num=attributes.PORT, gr=route)
@@ -450,7 +448,7 @@ def groupAddress(gid: GID, hops: int = 1, label: int = 0) -> AHAttr:
 
 def numberOf(error: HCAError) -> int:
     """
-    The errno of whatever went wrong.
+    The errno for an error.
     """
     if isinstance(error, PyverbsRDMAError) and error.error_code > 0:
         return error.error_code

@@ -1,5 +1,5 @@
 """
-How far an identifier of the communication manager is, and what may be asked of it then.
+The stages of a CM identifier, and the commands that each permits.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from enum import IntEnum
 
 class Stage(IntEnum):
     """
-    How far an identifier is.
+    The stages, after C{enum rdma_cm_state} of Linux cma.c.
 
-    @cvar BOUND: to an address of this host.
-    @cvar RESOLVED: the other address can be reached.
-    @cvar ROUTED: and the way there is known.
-    @cvar CALLED: a request came, which is not answered.
-    @cvar ANSWERED: the peer accepts, the program must say that it is ready.
-    @cvar UP: the connection stands, or is about to.
-    @cvar OVER: it came to nothing, or ended.
+    @cvar BOUND: bound to an address of this host.
+    @cvar RESOLVED: the destination is reachable.
+    @cvar ROUTED: the route is known.
+    @cvar CALLED: a request was received and not answered.
+    @cvar ANSWERED: the REP was received; the program must call C{establish}.
+    @cvar UP: established, or a REP was sent and the RTU is awaited.
+    @cvar OVER: rejected, failed or disconnected.
     """
 
     IDLE = 0
@@ -33,7 +33,8 @@ class Stage(IntEnum):
     CLOSED = 10
 
 
-#: Commands: from where, and where to.
+#: Command -> (stages that permit it, next stage).  Linux cma.c checks the same with C{cma_comp_exch}: a
+#: command in any other stage is EINVAL.
 STEPS: dict[str, tuple[frozenset[Stage], Stage]] = {
     "bind": (frozenset((Stage.IDLE,)), Stage.BOUND),
     "resolve address": (frozenset((Stage.BOUND,)), Stage.RESOLVED),

@@ -1,5 +1,5 @@
 """
-What programs see of an identifier.  Source: rdma-core 65, C{pyverbs/cmid.pyx}.
+The attributes of an identifier that programs see.  Source: rdma-core 65, C{pyverbs/cmid.pyx}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted_ib.hca.verbs.qp.qp import QP
 
 class IdentifierView(VerbsObject):
     """
-    An identifier, as programs see it.
+    The read-only side of C{CMID}.
     """
 
     def __init__(self) -> None:
@@ -35,14 +35,10 @@ class IdentifierView(VerbsObject):
         return identifier
 
     def _get(self) -> Identifier:
-        """
-        @raise PyverbsUserError: it is closed, or was never more than a name.
-        @raise PyverbsRDMAError: its device is closed, or that of the process that this one was
-            forked from (ENODEV).
-        """
         self._check()
         identifier = self._id
         assert identifier is not None
+        # After a fork the device is the parent's, and is marked closed in the child.
         if identifier.binding is not None and identifier.binding.device.closed:
             raise PyverbsRDMAError("The identifier's device is closed", errno.ENODEV)
         return identifier
@@ -51,9 +47,6 @@ class IdentifierView(VerbsObject):
         self._id = None
 
     def _queuePair(self) -> QP:
-        """
-        @raise PyverbsRDMAError: there is none (EINVAL).
-        """
         qp = self._get().qp
         if qp is None:
             raise invalid("The identifier has no queue pair")
@@ -64,14 +57,14 @@ class IdentifierView(VerbsObject):
     @property
     def event_channel(self) -> CMEventChannel | None:
         """
-        Where it reports; None if it is synchronous.
+        The channel of its events; None if it is synchronous.
         """
         return self._channel
 
     @property
     def device(self) -> Any:
         """
-        The HCA, or None.  Not in pyverbs.
+        The HCA, or None while unbound.  Not in pyverbs.
         """
         binding = None if self._id is None else self._id.binding
         return None if binding is None else binding.device
@@ -79,7 +72,7 @@ class IdentifierView(VerbsObject):
     @property
     def context(self) -> Context | None:
         """
-        The context of its device; None while it has none.
+        The context of its device; None while unbound.
         """
         binding = None if self._id is None else self._id.binding
         return None if binding is None else binding.ctx
@@ -89,7 +82,7 @@ class IdentifierView(VerbsObject):
     @property
     def pd(self) -> PD | None:
         """
-        The protection domain of its queue pair; None while it has no device.
+        The protection domain of its queue pair; None while unbound.
         """
         binding = None if self._id is None else self._id.binding
         return None if binding is None else binding.pd
@@ -97,28 +90,28 @@ class IdentifierView(VerbsObject):
     @property
     def qp(self) -> QP | None:
         """
-        Its queue pair, or None.  Not in pyverbs, as the next three.
+        Its queue pair, or None.  Not in pyverbs, nor are the next three.
         """
         return None if self._id is None else self._id.qp
 
     @property
     def send_cq(self) -> CQ | None:
         """
-        The completion queue that was made for its sends, or None; C{recv_cq} likewise.
+        The completion queue made for its sends, or None.
         """
         return None if self._id is None else self._id.sendCQ
 
     @property
     def recv_cq(self) -> CQ | None:
         """
-        The completion queue that was made for its receives, or None.
+        The completion queue made for its receives, or None.
         """
         return None if self._id is None else self._id.recvCQ
 
     @property
     def local_addr(self) -> tuple[str, int] | None:
         """
-        Its address and port (C{rdma_get_local_addr}).
+        Its address and port (C{rdma_get_local_addr}), or None.
         """
         source = None if self._id is None else self._id.source
         return None if source is None else (source.host, source.port)
@@ -126,7 +119,7 @@ class IdentifierView(VerbsObject):
     @property
     def peer_addr(self) -> tuple[str, int] | None:
         """
-        The peer's address and port (C{rdma_get_peer_addr}).  Not in pyverbs.
+        The peer's address and port (C{rdma_get_peer_addr}), or None.  Not in pyverbs.
         """
         there = None if self._id is None else self._id.destination
         return None if there is None else (there.host, there.port)
@@ -134,7 +127,7 @@ class IdentifierView(VerbsObject):
     @property
     def qpn(self) -> int | None:
         """
-        The number of its queue pair; None if it has none.
+        The number of its queue pair, or None.
         """
         qp = self.qp
         return None if qp is None else qp.qp_num
@@ -144,7 +137,7 @@ class IdentifierView(VerbsObject):
         """
         The name of its device.
 
-        @raise PyverbsRDMAError: it has none (EINVAL).
+        @raise PyverbsRDMAError: it is unbound (EINVAL).
         """
         device = self._get().device
         return str(device.name)
@@ -152,6 +145,7 @@ class IdentifierView(VerbsObject):
     @property
     def port_num(self) -> int:
         """
-        The port of its device; 0 while it has none.
+        The port number of its device; 0 while unbound.
         """
+        # Devices have one port; librdmacm reports 0 before the identifier is bound.
         return 0 if self.device is None else attributes.PORT
